@@ -81,7 +81,7 @@ def try_program(program: Program, *, pace: float, seconds: float, limit: float, 
     """Diagnose it, and try what is advised; in a folder of its own, with its own variables."""
     begin = time.monotonic()
     script = program.path
-    measured = measure_script(script, program.words, quiet=True, pace=pace)
+    measured = measure_script(script, program.words, quiet=True, pace=pace, with_compile=True)
     finding = conclude(measured)
     took = time.monotonic() - begin
     finding = try_advice(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)

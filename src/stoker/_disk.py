@@ -336,6 +336,15 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
 
 
+def check_writable(path: Path) -> None:
+    """Raise the `DiskError` of `write_file` where a folder has no right to be written to, or a name is too long. Changes nothing."""
+    with naming(path):
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(path.with_name(path.name + ".tmp"))
+
+
 def _unique(path: Path) -> Path:
     """A temporary name beside a path, which no other process uses."""
     return path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,31 @@ def test_a_wrong_call_is_refused_before_anything_runs(
     assert (done.code, done.out) == (2, "")
     assert line in done.err
     assert diagnosed.arguments == ()
+
+
+@pytest.mark.parametrize("option", ["--json", "--json-file", "--apply", "--report"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
+    stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    ending = {"--apply": ".patch", "--report": ".html"}.get(option, ".json")
+    path = tmp_path / f"found{ending}"
+    path.with_name(f"folder{ending}").mkdir()
+    monkeypatch.setattr("stoker.diagnose.patches.offer_patch", lambda finding, *arguments, **options: finding)
+    refused = stoker("diagnose", "train.py", option, path.with_name(f"folder{ending}"))
+    assert (refused.code, "is a folder" in refused.err) == (2, True)
+    for length in (250, 300):
+        long = stoker("diagnose", "train.py", option, path.with_name("x" * length + ending))
+        assert (long.code, "File name too long" in long.err, long.err.count("\n")) == (2, True, 1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda path, mode: False)  # root has all rights
+        done = stoker("diagnose", "train.py", option, path)
+    assert (done.code, done.out, diagnosed.arguments) == (2, "", ())
+    assert (str(path) in done.err, "Permission denied" in done.err, done.err.count("\n")) == (True, True, 1)
+    # Negative control: where it can be written, the same call runs, and leaves nothing but the file.
+    done = stoker("diagnose", "train.py", option, path)
+    assert (done.code, diagnosed.arguments) == (0, ("train.py", ()))
+    assert {one.name for one in tmp_path.iterdir()} <= {path.name, f"folder{ending}"}
 
 
 def test_an_error_is_a_line_and_code_2(stoker: Stoker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

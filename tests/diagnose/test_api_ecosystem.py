@@ -37,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         Path("train.py").write_text(text)
         options = {"pace": 0.05, "check_seconds": 20.0}
         program = "train" if module else "train.py"
-        measured, wrong = api._measure(program, words, module=module, quiet=True, seconds=None, **options)
+        measured, wrong = api._measure(program, words, module=module, quiet=True, with_compile=False, **options)
         return Answer(measurements=measured, wrong=wrong)
 
     return run
@@ -104,7 +104,7 @@ def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path)
         "from .loop import fit\n" + ecosystem.HEAD + "fit(model, loader, loss_of, torch.optim.SGD(model.parameters(), lr=0.01))\n"
     )
     (package / "train.py").write_text(text)
-    found, _ = api._measure("package.inner.train", [], module=True, quiet=True, seconds=None, pace=0.05)
+    found, _ = api._measure("package.inner.train", [], module=True, quiet=True, with_compile=False, pace=0.05)
     measured = measured_of(Answer(measurements=found))
     assert measured.loader.place is not None
     assert (measured.loader.place.file, measured.loader.place.line) == ("package/inner/loop.py", 3)
@@ -202,7 +202,7 @@ def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytes
     name = "<script>alert(1)<script> [bold]\x1b[2J.py"
     text = ecosystem.PLAIN.replace("train, valid =", "TensorDataset.__name__ = '<img src=x onerror=alert(1)>'\ntrain, valid =")
     Path(name).write_text(text)
-    measured, _ = api._measure(name, [], module=False, quiet=True, seconds=None, pace=0.05)
+    measured, _ = api._measure(name, [], module=False, quiet=True, with_compile=False, pace=0.05)
     finding = conclude(measured, correctness=["<b>wrong</b>"])
     page = Markup(render(finding, title=name))
     assert page.foreign == []

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from stoker.diagnose.api import diagnose_step, measure_step
 from stoker.diagnose.measure_windows import BASELINE_STEPS
+from stoker.diagnose.session import PROFILED
 from stoker.errors import BatchError, OptionError
 
 pytestmark = pytest.mark.slow  # a whole diagnosis for each
@@ -165,3 +166,15 @@ def test_an_error_of_the_step_is_the_users_own_and_leaves_nothing_behind(clock: 
     with pytest.raises(ZeroDivisionError, match="mine"):
         measure_step(broken, [torch.ones(1)])
     assert torch.autograd.backward is before
+
+
+def test_steps_that_are_profiled_by_the_program_are_measured_without_its_profile(clock: Clock) -> None:
+    _, train_step = training(clock)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        measured = measure_step(train_step, DataLoader(Rows(clock), batch_size=5), pace=0.2)
+    assert PROFILED in measured.notes
+    assert measured.work is not None
+    assert measured.work.shares["gemm"] > 0
+    assert profile.key_averages().table()
+    # Negative control: a program without a profiler has no such note.
+    assert PROFILED not in measure_step(train_step, DataLoader(Rows(clock), batch_size=5), pace=0.2).notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,9 @@ from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose import measure_windows
-from stoker.diagnose.api import measure_step
-from stoker.diagnose.child import Child, Request
+from stoker.diagnose import api, measure_windows
+from stoker.diagnose.api import measure_script, measure_step
+from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
@@ -113,6 +114,7 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
         device="cpu",
         step_per_batch=False,
         no_time_for_fixes=False,
+        avoid=(),
         recorder=SimpleNamespace(cores=2),
         measurements=lambda machine: measured,
     )
@@ -229,6 +231,80 @@ def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypat
     assert child.session.recorder.notes[0].startswith("the gain of batch could not be measured: train.py")
 
 
+def test_a_program_is_run_again_without_the_fix_that_it_failed_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    asked: list[tuple[str, ...]] = []
+    failed = "the gain of graph could not be measured: train.py raised RuntimeError: no memory."
+
+    def run_child(sandbox: Any, request: Request, *args: Any, **options: Any) -> Answer:
+        asked.append(request.avoid)
+        if "graph" in request.avoid:
+            return Answer(measurements=on_cpu(notes=["all of it"]))
+        return Answer(measurements=on_cpu(notes=["part of it", failed]), repeat_without="graph")
+
+    monkeypatch.setattr(api, "run_child", run_child)
+    measured = measure_script(tmp_path / "train.py", with_compile=True)
+    assert asked == [(), ("graph",)]
+    assert measured.notes[:2] == [failed, "all of it"]
+    measure_script(tmp_path / "train.py")
+    assert asked[2:] == [("compile",), ("compile", "graph")]
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_an_answer_asks_for_another_run_only_if_something_is_missing(repeats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Child(Request(program="train.py"), connection=None)  # type: ignore[arg-type]
+    child.session.fix_on, child.session.repeats = "graph", repeats
+    monkeypatch.setattr(child.session, "measurements", on_cpu)
+    answer = child._answer(None)
+    assert isinstance(answer, Answer)
+    assert answer.repeat_without == ("graph" if repeats else None)
+
+
+def test_compiled_steps_are_measured_where_it_is_asked_for(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    fast = [False]
+
+    def compile_model(forward: Any, mode: str | None = None) -> Any:
+        made.append(forward)
+        clock.tick(60_000)  # a minute
+
+        def compiled(*args: Any) -> Any:
+            fast[0] = True
+            return forward(*args)
+
+        return compiled
+
+    def ticks(optimizer: Any) -> int:
+        spent = 10 if fast[0] else 30
+        fast[0] = False
+        return spent
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["compile", "malloc"])
+    monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", lambda: True)
+    for avoid in (("compile",), ()):
+        of_script = functools.partial(Session, step_per_batch=False, avoid=avoid)
+        monkeypatch.setattr(
+            "stoker.diagnose.session.Session", lambda plan, of=of_script, **given: of(plan, on_done=given["on_done"], pace=0.2)
+        )
+        measured = measured_with(clock, ticks)
+        assert ("compile" in measured.what_ifs) == ("compile" not in avoid)
+        assert "malloc" in measured.what_ifs, "the minute counts towards no limit"
+    assert len(made) == 1, "in all rounds together"
+    what_if = measured.what_ifs["compile"]
+    assert (set(what_if.as_it_is.seconds), set(what_if.with_fix.seconds)) == ({0.050}, {0.030})
+
+
+def test_what_compiling_changes_is_kept_as_it_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr("stoker.diagnose.recorder.compiled", lambda: False)
+    monkeypatch.setattr("stoker.diagnose.recorder.cores_of_children", lambda: 0.25)
+    recorder.keep_before_compile()
+    monkeypatch.setattr("stoker.diagnose.recorder.compiled", lambda: True)
+    recorder.keep_before_compile()
+    assert recorder.before_compile == (False, 0.25)
+
+
 def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
     recorder = Recorder()
     assert seconds_before_profile(recorder, 0.018) is None, "there was no profile yet"
@@ -249,7 +325,8 @@ def test_only_what_would_be_advised_is_inspected() -> None:
     assert "threads" in fixes_wanted(on_cpu(fewer_threads=by_threads))
     assert "threads" not in fixes_wanted(on_cpu(fewer_threads={"1": 0.0098, "2": 0.0098}))
     launch = on_gpu(10.18, cached=10.28, issue=10.2, device=1.40, kernels=281)
-    assert fixes_wanted(launch) == ["batch", "graph"]
+    assert fixes_wanted(launch) == ["batch", "graph", "compile"]
+    assert fix_inside("compile", launch).value == 1  # type: ignore[union-attr]
 
 
 def test_fixes_fit_the_device() -> None:

@@ -20,7 +20,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         def noted(name: str) -> Any:
             def window(*args: Any, **options: Any) -> Any:
-                names.append(name + (" safe" if options.get("safe") else ""))
+                names.append(name + (" repeats" if session.repeats else ""))
                 return iter(())
 
             return window
@@ -42,9 +42,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_gpu_is_measured_before_its_kernels_are_profiled(order: Any) -> None:
     names = order("cuda")
     profile = names.index("operation_times")
-    assert names[profile - 3 : profile] == ["device_alone", "copies", "measure_fixes safe"]
+    assert names[profile - 3 : profile] == ["device_alone", "copies", "measure_fixes repeats"]
     assert names[profile + 1] == "issuing", "so that it is known what it left behind"
-    assert names[-1] == "measure_fixes", "those that may end the program come last"
+    assert names[-1] == "measure_fixes", "those that are wanted only now"
 
 
 def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +59,6 @@ def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatc
 def test_a_cpu_inspects_fixes_once(order: Any) -> None:
     names = order("cpu")
     assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are sampled"
-    assert "measure_fixes safe" not in names
+    assert "measure_fixes repeats" not in names
     assert names[-1] == "measure_fixes"
     assert {"device_alone", "copies"}.isdisjoint(names)

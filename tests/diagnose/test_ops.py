@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tests.diagnose.measured import on_cpu
+from tests.harness import Zygote
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,6 +27,7 @@ from stoker.diagnose.ops import (
     STEP_RANGE,
     Counting,
     Profiling,
+    ProgramProfilers,
     busy_seconds,
     class_of,
     kernel_shares,
@@ -398,3 +403,96 @@ def test_rows_of_embeddings_with_a_dense_gradient_are_counted(sparse: bool) -> N
     with counting:
         table(torch.arange(6)).sum().backward()
     assert (counting.table_rows, counting.table_rows_used) == ((0, 0) if sparse else (1_000, 6))
+
+
+def times_called(profile: torch.profiler.profile, name: str) -> int:
+    return sum(one.count for one in profile.key_averages() if one.key == name)
+
+
+def profiled_step(step: Callable[[], object]) -> Profiling:
+    profiling = Profiling()
+    profiling.begin()
+    step()
+    profiling.end()
+    profiling.close()
+    return profiling
+
+
+@pytest.fixture
+def held() -> Iterator[ProgramProfilers]:
+    held = ProgramProfilers()
+    yield held
+    held.release()
+
+
+def test_a_profile_of_the_program_ends_when_steps_are_measured_and_gives_what_it_has(held: ProgramProfilers) -> None:
+    """The program is profiled from its first line to its last."""
+    x = torch.ones(4, 4)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        (x @ x).relu()
+        held.hold()
+        ours = profiled_step(lambda: (x @ x).relu())
+    assert held.used
+    assert times_called(theirs, "aten::relu") == 1
+    assert ours.shares["gemm"] > 0
+    held.release()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as later:
+        x.relu()
+    assert times_called(later, "aten::relu") == 1
+
+
+def test_negative_control_two_profiles_at_once_lose_what_the_program_recorded() -> None:
+    x = torch.ones(4, 4)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        x.relu()
+        profiled_step(x.relu)
+    assert times_called(theirs, "aten::relu") == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*clears events at the end of each cycle")
+def test_cycles_of_a_profiler_neither_record_nor_end_a_profile_of_ours(held: ProgramProfilers, tmp_path: Path) -> None:
+    x, saved = torch.ones(4, 4), list[int]()
+
+    def save(profile: torch.profiler.profile) -> None:
+        path = tmp_path / f"{len(saved)}.json"
+        profile.export_chrome_trace(str(path))
+        assert json.loads(path.read_text())["traceEvents"]
+        profile.key_averages().table()
+        saved.append(times_called(profile, "aten::relu"))
+
+    cycle = torch.profiler.schedule(wait=0, warmup=1, active=1)
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], schedule=cycle, on_trace_ready=save, with_stack=True) as theirs:
+        for step in range(16):
+            if step == 4:
+                held.hold()
+            if step == 8:
+                ours = Profiling()
+                ours.begin()
+            x.relu()
+            theirs.step()
+            if step == 11:
+                ours.end()
+                ours.close()
+    assert saved == [1, 1] + [0] * 6
+    assert ours.shares["elementwise"] > 0
+
+
+def profile_with_stacks(remember: bool) -> None:
+    """The first profile of a process remembers the code of a module's call."""
+    hooks, net = StepHooks(), torch.nn.Linear(2, 1)
+    hooks.install()
+    hooks.find_roots()
+    if not remember:  # as it was: a variable `self` that is not the module
+        self, original = hooks, torch.nn.Module.__call__
+        torch.nn.Module.__call__ = lambda module, *args: (self, original(module, *args))[1]  # type: ignore[method-assign]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True):
+        net(torch.ones(1, 2))
+    assert hooks.roots == [net]
+
+
+def test_a_profile_with_stacks_reads_the_module_of_a_call_from_its_variable_self(torch_zygote: Zygote) -> None:
+    torch_zygote.run(profile_with_stacks, remember=True).check()
+    # Negative control: another object under that name is taken for the module.
+    with pytest.raises(Exception, match="has no attribute '_parameters'"):
+        torch_zygote.run(profile_with_stacks, remember=False).check()

@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from stoker.diagnose import fixes
-from stoker.diagnose.fixes import Compile, Graph
+from stoker.diagnose.fixes import Compile
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.session import REAL
 from stoker.diagnose.trials import CHUNKS, LEAST_CHUNK, LEAST_STEPS, TrialSession, peak_bytes
-from stoker.errors import TrainError
 
 
 def drawn() -> list[float]:
@@ -103,63 +102,6 @@ def test_a_trial_gives_a_measurement_window_when_it_is_asked_for_one(monkeypatch
 
 def test_memory_of_the_process_is_known() -> None:
     assert (peak_bytes("cpu") or 0) > 10 << 20
-
-
-def test_a_graph_is_captured_without_the_hooks_that_watch_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def capture(module: nn.Module, samples: tuple[torch.Tensor, ...]) -> None:
-        seen.append((dict(module._forward_pre_hooks), [tuple(one.shape) for one in samples]))
-
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
-    model, calls = nn.Linear(3, 2), []
-    model.register_forward_pre_hook(lambda module, args: calls.append(1))
-    fix = Graph()
-    fix.begin([model], None)
-    x = torch.ones(4, 3)
-    expected = torch.nn.functional.linear(x, model.weight, model.bias)
-    assert torch.equal(model(x), expected)
-    assert torch.equal(model(x), expected)
-    assert seen == [({}, [(4, 3)])]  # once, and with no hook in sight
-    assert (len(calls), len(model._forward_pre_hooks), fix.used) == (2, 1, True)
-    fix.remove()
-
-
-def test_a_graph_is_used_for_the_shapes_it_was_captured_with_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-
-    def capture(module: nn.Module, samples: tuple[torch.Tensor, ...]) -> None:
-        original = module.forward
-
-        def replayed(*args: Any) -> Any:
-            calls.append("graph")
-            return original(*args)
-
-        module.forward = replayed  # as torch does it
-
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
-    model, fix = nn.Linear(3, 2), Graph()
-    fix.begin([model], None)
-    for rows in (4, 4, 2, 4):
-        model(torch.ones(rows, 3))
-    assert len(calls) == 3
-    with torch.no_grad():
-        model(torch.ones(4, 3))
-    model.eval()(torch.ones(4, 3))
-    assert len(calls) == 3
-    fix.remove()
-    model.train()(torch.ones(4, 3))
-    assert len(calls) == 3
-    assert "forward" not in vars(model)
-
-
-def test_a_model_that_is_not_called_with_tensors_alone_has_no_graph() -> None:
-    model = nn.Linear(3, 2)
-    fix = Graph()
-    fix.begin([model], None)
-    with pytest.raises(TrainError, match="tensors alone"):
-        model(input=torch.ones(4, 3))
-    fix.remove()
 
 
 def test_modules_with_weights_are_compiled_and_their_hooks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

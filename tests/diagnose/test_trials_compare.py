@@ -14,6 +14,7 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose import wording
+from stoker.diagnose.advice import value_of
 from stoker.diagnose.measurements import Advice, Stretch
 from stoker.diagnose.trials import (
     MOST_ROUNDS,
@@ -29,7 +30,6 @@ from stoker.diagnose.trials import (
     ratio_of,
     run_in_turn,
     try_with,
-    value_of,
 )
 
 LOSSES = [1.0, 0.5, 0.25]

@@ -27,7 +27,8 @@ from stoker.diagnose.measurements import (
     Work,
 )
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import WORK, conclude, doubt, rank
+from stoker.diagnose.verdict import WORK, conclude, doubt, rank, why_first
+from stoker.diagnose.wording import TITLES, WHY_FIRST, percent
 
 # Of one H200: T, D, X, C, H, G in milliseconds, kernels and syncs a step, share of the bf16 peak.
 PROGRAMS = {
@@ -266,6 +267,47 @@ def test_calls_come_before_work_from_half_of_it_on() -> None:
     assert causes[1].share > causes[0].share
 
 
+CALLS = {"gemm": 0.02, "elementwise": 0.02, "optimizer": 0.05, "other": 0.91}
+
+
+@pytest.mark.parametrize(
+    ("measured", "order", "reason"),
+    [
+        (on_cpu(next=2.0), "data compute", "waste comes before work"),
+        (
+            on_cpu(ops=200.0, shares={"gemm": 0.28, "elementwise": 0.26, "optimizer": 0.05, "other": 0.4}),
+            "compute dispatch",
+            "as a whole, 5",
+        ),
+        (on_cpu(next=8.0, ops=3000.0, shares=CALLS), "data dispatch", "an estimate"),
+        (on_cpu(optimizer=6.7, shares={**COMPUTING, "elementwise": 0.0}), "optimizer compute", "from 40 % of the work on"),
+        (
+            on_gpu(10.0, cached=10.0, issue=10.0, device=7.0, kernels=300, reached=0.9),
+            "launch precision",
+            "faster kernels gain nothing",
+        ),
+    ],
+)
+def test_a_first_cause_with_a_smaller_share_says_why_it_is_first(measured: Measurements, order: str, reason: str) -> None:
+    finding = conclude(measured)
+    assert " ".join(cause.verdict for cause in finding.causes[:2]) == order
+    assert finding.causes[0].share < finding.causes[1].share
+    assert reason in finding.why_first
+    second = finding.causes[1]
+    assert f"then {TITLES[second.verdict]}, {percent(second.share)}: {finding.why_first})" in str(finding)
+
+
+MIXED = {"gemm": 0.25, "elementwise": 0.25, "optimizer": 0.2, "other": 0.3}
+
+
+def test_rare_events_come_first_from_a_larger_share_on() -> None:
+    rare = RareSteps(share=0.12, every=20.0, seconds=0.03, others=0.01, phase="next", alone=True)
+    measured = msgspec.structs.replace(on_cpu(next=1.2, rest=1.6, optimizer=2.5, ops=1000.0, shares=MIXED), rare=rare)
+    causes = rank(measured)
+    assert [cause.verdict for cause in causes[:2]] == ["host", "data"]
+    assert "what some steps wait for" in why_first(causes, attribute(measured))
+
+
 def test_a_wait_that_was_seen_is_not_a_python_of_the_loop() -> None:
     """A loss is read in each step: the host stands there for most of a step, because the device computes."""
     phases = Phases(next=0.0, prepare=0.0001, forward=0.003, backward=0.004, optimizer=0.001, rest=0.0529)
@@ -381,6 +423,20 @@ def test_shares_are_shares_and_parts_are_the_step(measured: Measurements) -> Non
     assert all(0 <= cause.share <= 1 for cause in causes)
     assert math.fsum(dataclasses.astuple(division.parts)) == pytest.approx(division.step)
     assert all(getattr(division.parts, name) >= -1e-12 for name in division.parts.__slots__)
+
+
+@given(cpu_runs() | gpu_runs())
+def test_the_order_of_two_causes_is_explained_where_their_shares_do_not(measured: Measurements) -> None:
+    causes, division = rank(measured), attribute(measured)
+    first, second = causes[:2]
+    larger = second.share > first.share and percent(second.share) != percent(first.share)
+    reason = why_first(causes, division)
+    assert bool(reason) == larger
+    if reason == WHY_FIRST["optimizer"]:
+        assert first.verdict == "optimizer"
+    if reason == WHY_FIRST["launch"]:
+        assert second.verdict in WORK
+    assert reason != WHY_FIRST["each_step"]  # there are no rare steps
 
 
 @given(cpu_runs() | gpu_runs(), st.floats(0.0, 0.1))

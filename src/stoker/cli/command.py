@@ -28,7 +28,7 @@ from stoker import _disk
 from stoker._clock import busy_ns, now_ns
 from stoker._progress import Show, progress
 from stoker._text import is_url, printable, readable_bytes
-from stoker.errors import OptionError
+from stoker.errors import DiskError, OptionError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -509,8 +509,16 @@ def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overw
     if endings and path.suffix.lower() not in endings:
         known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
         raise OptionError(f"{option} is {path}; expected a name that ends in {known}.")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
+    try:
+        _disk.check_writable(path)
+    except DiskError as error:
+        raise OptionError(
+            f"{path} cannot be written: {os.strerror(error.errno or 0)}. Give another name, or change the folder's rights."
+        ) from error
+    if path.is_dir():
+        raise OptionError(f"{option} is {path}, which is a folder; expected the name of a file.")
+    if os.path.lexists(path) and not overwrite:
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
     return path

@@ -98,7 +98,9 @@ def command(
         raise OptionError(f"{option} was given to {processes} processes; expected one. Run {option} without torchrun.")
     if budget is not None and not (tries or patch):
         raise OptionError("--budget was given without --try or --apply; expected one of them. --seconds bounds a diagnosis.")
-    finding = diagnose_script(script, arguments, module=is_module, quiet=base.drops_script_output(), seconds=seconds)
+    finding = diagnose_script(
+        script, arguments, module=is_module, quiet=base.drops_script_output(), seconds=seconds, with_compile=tries
+    )
     if rank:
         return  # rank 0 reports for all processes
 

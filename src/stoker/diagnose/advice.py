@@ -4,7 +4,7 @@
 verdict. `line_of` finds the user's line that a cause comes from.
 
 A prediction rests on measured steps: steps with the fix switched on, batches at no cost, batches gathered at once. Where it is
-not sure to about ten per cent (one standard error of seven), only its range is given. Where no step was measured with a
+not sure to about twenty per cent (two standard errors), only its range is given. Where no step was measured with a
 fix, only its upper limit is known: the share of the time that it could save.
 
 What the measurements do not support is not advised:
@@ -357,6 +357,15 @@ def _malloc(predictor: SpeedPredictor) -> list[Advice]:
     return predictor.from_what_if("malloc", sentence, spent, needed=needed) if needed or "malloc" in measured.what_ifs else []
 
 
+def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
+    """The value that a fix is measured and tried with: the advised one. `compile` has one where launches are to be saved."""
+    if name == "workers":
+        return workers_to_use(measured, attribute(measured))
+    if name == "threads":
+        return best_threads(measured) or measured.machine.threads
+    return 1 if name == "compile" and verdict == "launch" else None
+
+
 def best_threads(measured: Measurements) -> int | None:
     """The number of threads with the shortest steps, if it is another one than now."""
     by_threads = measured.fewer_threads
@@ -390,13 +399,13 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
 
 
 def _compile(predictor: SpeedPredictor, kind: str) -> list[Advice]:
-    """Never predicted: the program would have to be compiled for it, which takes longer than all else that is measured."""
+    """Compiling takes longer than all else that is measured: there is a prediction only where it will be tried anyway."""
     parts, step = predictor.attribution.parts, predictor.attribution.step
     joins = parts.memory + parts.dispatch
     stays = parts.compute + parts.precision + parts.optimizer + parts.kernel
     if predictor.measured.device == "cpu" and joins < max(RULE.compile_share * step, stays):
         return []
-    return [Advice(name="compile", sentence=wording.advice(kind), predicted=None)]
+    return predictor.from_what_if("compile", wording.advice(kind))
 
 
 def _float32(predictor: SpeedPredictor) -> list[Advice]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -26,7 +26,13 @@ CHECK_SECONDS = 3.0  # time to search the batches for faults
 
 
 def diagnose_script(
-    program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False, seconds: float | None = None
+    program: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    quiet: bool = False,
+    seconds: float | None = None,
+    with_compile: bool = False,
 ) -> Finding:
     """Run a training script until its bottleneck is known.
 
@@ -38,6 +44,7 @@ def diagnose_script(
         module: Run a module, as `python -m` does.
         quiet: Discard what the script prints; otherwise it goes to stderr.
         seconds: Time limit of measuring. Windows that have not begun by then are left out.
+        with_compile: Where `torch.compile` would be advised, compile the model and measure its steps. Takes up to minutes.
 
     Returns:
         The verdict with its reason, and what to do next.
@@ -55,7 +62,15 @@ def diagnose_script(
     from stoker.diagnose.verdict import conclude
 
     check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
-    measured, wrong = _measure(program, arguments, module=module, quiet=quiet, seconds=seconds, check_seconds=check_seconds)
+    measured, wrong = _measure(
+        program,
+        arguments,
+        module=module,
+        quiet=quiet,
+        with_compile=with_compile,
+        seconds=seconds,
+        check_seconds=check_seconds,
+    )
     return conclude(measured, correctness=wrong)
 
 
@@ -67,6 +82,7 @@ def measure_script(
     quiet: bool = False,
     pace: float = 1.0,
     seconds: float | None = None,
+    with_compile: bool = False,
 ) -> Measurements:
     """Run a training script until everything is measured that a verdict needs.
 
@@ -77,6 +93,7 @@ def measure_script(
         quiet: Discard what the script prints; otherwise it goes to stderr.
         pace: Scales the length of all measurement windows. Less is faster and less certain.
         seconds: Time limit of measuring. Windows that have not begun by then are left out.
+        with_compile: Where `torch.compile` would be advised, compile the model and measure its steps. Takes up to minutes.
 
     Returns:
         The measurements, without a verdict.
@@ -91,21 +108,28 @@ def measure_script(
         >>> measured.loop.median  # doctest: +SKIP
         0.0124
     """
-    return _measure(program, arguments, module=module, quiet=quiet, pace=pace, seconds=seconds)[0]
+    return _measure(program, arguments, module=module, quiet=quiet, with_compile=with_compile, pace=pace, seconds=seconds)[0]
 
 
 def _measure(
-    program: str | Path, arguments: Sequence[str], *, module: bool, quiet: bool, seconds: float | None, **options: float
+    program: str | Path, arguments: Sequence[str], *, module: bool, quiet: bool, with_compile: bool, **options: Any
 ) -> tuple[Measurements, list[str]]:
     """The measurements of a script, and faults of its batches."""
-    with sandbox_for(program, module=module) as sandbox:
-        request = Request(program=str(program), module=module, arguments=list(map(str, arguments)), seconds=seconds, **options)
-        answer = run_child(sandbox, request, Answer, quiet=quiet)
-    measured = answer.measurements
+    avoid: tuple[str, ...] = () if with_compile else ("compile",)
+    not_measured: list[str] = []  # why a fix was not
+    while True:
+        with sandbox_for(program, module=module) as sandbox:
+            request = Request(program=str(program), module=module, arguments=list(map(str, arguments)), avoid=avoid, **options)
+            answer = run_child(sandbox, request, Answer, quiet=quiet)
+        measured = answer.measurements
+        if measured is None or answer.repeat_without is None:
+            break
+        not_measured += [note for note in measured.notes if note.startswith(f"the gain of {answer.repeat_without} ")]
+        avoid = (*avoid, answer.repeat_without)
     if measured is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     early = [f"{answer.error}; only what was measured before is known."] if answer.error is not None else []
-    notes = [*early, *measured.notes, *sandbox.notes()]
+    notes = [*early, *not_measured, *measured.notes, *sandbox.notes()]
     return msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode), answer.wrong
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import faulthandler
 import importlib.util
 import multiprocessing
@@ -27,11 +28,13 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
+import psutil
 
 from stoker._lazy import import_first
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.loops import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.other_processes import OtherProcesses
 from stoker.diagnose.sandbox import Sandbox
 from stoker.errors import OptionError, StokerError, TrainError
 
@@ -51,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     pace: float = 1.0  # scales the length of all measurement windows
     seconds: float | None = None  # time limit of measuring, from the first measured step
     check_seconds: float = 0.0  # time to search the batches for faults, after everything is measured
+    avoid: tuple[str, ...] = ("compile",)  # fixes that are not measured
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     measurements: Measurements | None = None
     wrong: list[str] = []  # faults of the batches
     error: str | None = None
+    repeat_without: str | None = None  # a fix with which the program failed before all was measured that a verdict needs
     complete: bool = True  # False: what is known so far, in case native code ends the process in a later window
 
 
@@ -169,7 +174,8 @@ class Child:
         self._edits = edits
         self._pid = os.getpid()
         self._has_ended = False  # whether the program came to its own end
-        self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
+        self._others: OtherProcesses | None = None
+        self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace, avoid=request.avoid)
         self.session.on_progress = self._send_so_far
 
     def run(self) -> NoReturn:
@@ -179,7 +185,9 @@ class Child:
         self.session.install()
         rewrite_imports(self.session.sources, self._edits)
         os._exit = self._leave_early
-        _refuse_spawn()
+        words = [*(["-m"] if self._request.module else []), self._request.program, *self._request.arguments]
+        self._others = OtherProcesses(words, self.session.hooks, end=self._end, end_in_fork=self._end_in_fork)
+        self._others.install()
         failure: str | None = None
         status: object = 1  # the exit status of a fork of the program
         try:
@@ -194,7 +202,7 @@ class Child:
         except BaseException as error:
             failure = f"{self._request.program}{_describe(error)}"
             session = self.session
-            if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
+            if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured, or will be
                 session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
@@ -231,6 +239,16 @@ class Child:
             _exit(status)
         self._end(f"{self._request.program} {EXITED} {status}" if status else None)
 
+    def _end_in_fork(self, failure: str) -> NoReturn:
+        """End the diagnosis from a fork of the program: its parent waits for it, and others do for both."""
+        self._connection.send_bytes(msgspec.msgpack.encode(self.answer_type(error=failure)))
+        program = psutil.Process(self._pid)
+        for process in (*program.children(recursive=True), program):
+            if process.pid != os.getpid():
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        _exit(0)
+
     def _done(self) -> None:
         """End the program: enough is measured."""
         if os.getpid() == self._pid:
@@ -249,7 +267,8 @@ class Child:
                 raise self.session.failure
             answer = self._answer(failure)
         except StokerError as error:
-            answer = self.answer_type(error=failure or f"{program}: {error}")
+            started = self._others.started if self._others is not None and not self.session.hooks.steps else None
+            answer = self.answer_type(error=failure or started or f"{program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
             answer = self.answer_type(
@@ -275,7 +294,7 @@ class Child:
         if failure is not None:
             notes = [f"{failure}; only what was measured before is known.", *measured.notes]
             measured = msgspec.structs.replace(measured, notes=notes)
-        return Answer(measurements=measured, wrong=wrong)
+        return Answer(measurements=measured, wrong=wrong, repeat_without=session.fix_on if session.repeats else None)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
         """Send the answer, and end this process and its workers. Exit functions run only if the program came to its own end."""
@@ -317,22 +336,6 @@ def _from_own(trace: TracebackType | None) -> TracebackType | None:
     while first is not None and not is_own(first.tb_frame.f_code.co_filename):
         first = first.tb_next
     return first or trace
-
-
-def _refuse_spawn() -> None:
-    """Make `torch.multiprocessing.spawn` raise an error that says what to do: training in other processes cannot be measured."""
-    import torch.multiprocessing as processes
-
-    def refused(fn: object, args: object = (), nprocs: int = 1, *more: object, **named: object) -> NoReturn:
-        raise TrainError(
-            f"the training runs in processes started by torch.multiprocessing ({nprocs}), which cannot be measured. Call the function "
-            "with the rank of the environment variable RANK instead, and run: torchrun --nproc-per-node "
-            f"{nprocs} -m stoker diagnose {' '.join(sys.argv)}"
-        )
-
-    for owner in (processes, sys.modules["torch.multiprocessing.spawn"]):
-        for name in ("spawn", "start_processes"):
-            setattr(owner, name, refused)
 
 
 def _find_module(name: str) -> ModuleSpec:

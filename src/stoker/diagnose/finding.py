@@ -45,6 +45,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     spread: float
     causes: list[Cause] = []
     """The first is the verdict; empty if there is none."""
+    why_first: str = ""
+    """Why the first cause comes before the second, if the second has a larger share; else empty."""
     likely: Cause | None = None
     """Without a verdict, the likely cause; None if the measurements do not show one."""
     why: str
@@ -167,6 +169,7 @@ def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
     yield ReportLine("VERDICT", headline(finding), style=style)
     second = finding.second
     then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
+    then += f": {finding.why_first}" if finding.why_first else ""
     yield ReportLine("", f"({certainty(finding)}{then})", style="dim")
     if finding.verdict != "none":
         yield ReportLine("WHY", finding.why)

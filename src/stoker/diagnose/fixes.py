@@ -10,9 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
-import warnings
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,10 +23,11 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose.feed_fix import Collate, columns_of, unchanged
+from stoker.diagnose.graph_fix import GraphedForward
 from stoker.diagnose.hardware import keep_memory
 from stoker.diagnose.hooks import leaves, replace
 from stoker.diagnose.thresholds import RULE
-from stoker.errors import OptionError, TrainError
+from stoker.errors import OptionError
 from stoker.train.optimizer import FUSED, set_fused
 
 
@@ -45,6 +44,7 @@ class Fix:
     may_fail = False  # whether a program may raise an error with it
     with_data = False  # whether it also changes what batches cost: then it is not measured on cached batches
     lasts = False  # whether it cannot be undone: then it is measured as the last
+    starts_slowly = False  # whether its first steps take longer than all else that is measured: they count towards no limit
     most_rounds = 1 << 30  # how often it can be switched on, at most
     queue = 0  # batches that it has prefetched, which say nothing about its speed
 
@@ -264,9 +264,17 @@ class Cached(Fix):
 class Compile(ModuleFix):
     """The forward pass through `torch.compile`; with a value in `mode="reduce-overhead"`. Hooks of the module stay outside."""
 
+    may_fail = True
+    starts_slowly = True
+
+    def __init__(self, value: int | None = None) -> None:
+        super().__init__(value)
+        self._compiled: dict[int, Any] = {}  # by the id of a module: so that it is compiled once
+
     def _change(self, module: torch.nn.Module) -> None:
-        compiled = torch.compile(module.forward, mode="reduce-overhead") if self.value else torch.compile(module.forward)
-        self.replace(module, "forward", compiled)
+        if id(module) not in self._compiled:
+            self._compiled[id(module)] = torch.compile(module.forward, mode="reduce-overhead" if self.value else None)
+        self.replace(module, "forward", self._compiled[id(module)])
 
 
 class Cudnn(Fix):
@@ -355,14 +363,17 @@ class Fused(Fix):
 
 
 class Graph(ModuleFix):
-    """The model through `torch.cuda.make_graphed_callables`, captured at its next call; and a fused optimizer.
+    """Forward and backward pass as CUDA graphs, captured at the next call of the model; and a fused optimizer.
 
     A whole step cannot be captured from outside: the loop reads batches and may read the loss. These stay as they are.
     """
 
     cuda_only = True
     may_fail = True
-    most_rounds = 2  # each captures it again
+
+    def __init__(self, value: int | None = None) -> None:
+        super().__init__(value)
+        self._graphed: dict[int, GraphedForward] = {}  # by the id of a module: so that it is captured once
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         super().begin(roots, optimizer)
@@ -371,48 +382,7 @@ class Graph(ModuleFix):
         self._undo.callback(fused.remove)
 
     def _change(self, module: torch.nn.Module) -> None:
-        forward = module.forward
-        graphed: dict[Any, Any] = {}
-
-        def capturing(*args: Any, **kwargs: Any) -> Any:
-            if kwargs or not all(isinstance(one, torch.Tensor) for one in args):
-                raise TrainError("the model is not called with tensors alone, by position: a graph of it cannot be captured.")
-            if not (torch.is_grad_enabled() and module.training):
-                return forward(*args)
-            shapes = tuple((one.shape, one.dtype) for one in args)
-            if not graphed:
-                graphed[shapes] = _capture(module, forward, args)
-                module.forward = capturing
-            return graphed.get(shapes, forward)(*args)  # of one shape only: others, such as a last batch, run as before
-
-        self.replace(module, "forward", capturing)
-
-
-@contextmanager
-def _no_autocast_cache() -> Iterator[None]:
-    """Weights cast under autocast are not kept: torch refuses to capture them, because a graph must cast them at each replay."""
-    kept = torch.is_autocast_cache_enabled()
-    torch.clear_autocast_cache()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(kept)
-
-
-def _capture(module: torch.nn.Module, forward: Any, args: tuple[torch.Tensor, ...]) -> Any:
-    # torch refuses modules with hooks; those that watch the module are called outside of its forward pass anyway.
-    hooks, module._forward_pre_hooks = module._forward_pre_hooks, OrderedDict()
-    module.forward = forward
-    try:
-        samples = tuple(one.detach().clone().requires_grad_(one.requires_grad) for one in args)
-        with _no_autocast_cache(), warnings.catch_warnings():
-            # Capturing uses a stream of its own, other than that of earlier steps. Losses are compared afterwards.
-            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
-            torch.cuda.make_graphed_callables(module, samples)
-        return module.forward
-    finally:
-        module._forward_pre_hooks = hooks
+        self.replace(module, "forward", self._graphed.setdefault(id(module), GraphedForward(module)))
 
 
 class Malloc(Fix):

@@ -344,20 +344,20 @@ class StepHooks:
         if compiled():
             self.roots = objects_of(sys.modules["torch._dynamo.eval_frame"].OptimizedModule)[:MAX_ROOTS]
             return
-        original = torch.nn.Module.__call__
+        original, hooks = torch.nn.Module.__call__, self
 
-        def seen(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._depth == 0:
-                if len(self.roots) < MAX_ROOTS and not any(module is one for one in self.roots):
-                    self.roots.append(module)
-                if self.precision is None:
-                    self.precision = precision_of(module)
-                self._before_forward(module, ())
-            self._depth += 1
+        def seen(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # a profile with stacks reads the module from `self`
+            if hooks._depth == 0:
+                if len(hooks.roots) < MAX_ROOTS and not any(self is one for one in hooks.roots):
+                    hooks.roots.append(self)
+                if hooks.precision is None:
+                    hooks.precision = precision_of(self)
+                hooks._before_forward(self, ())
+            hooks._depth += 1
             try:
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
-                self._depth -= 1
+                hooks._depth -= 1
 
         replace(self._undo_search, torch.nn.Module, "__call__", seen)
 

@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
-from stoker.diagnose.advice import best_threads, error_between, ratios_of, workers_to_use
+from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of, workers_to_use
 from stoker.diagnose.attribution import Periods, attribute, slow_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
@@ -393,13 +393,19 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
             if number >= rounds and not wants_more():
                 break
             batches[:] = fix.on(hooks.roots, hooks.optimizer, kept)
-            yield from session.skip(changed, 3 if changed.cached else 3 + max(session.queue, fix.queue))
+            yield from session.skip(
+                changed, (10 if fix.starts_slowly else 3) + (0 if changed.cached else max(session.queue, fix.queue))
+            )
             if not fix.used:
                 if not fix.fits_if_unused:
                     session.recorder.unused_fixes[name] = fix.unused_reason
                 return
+            plain_step = session.device_step
+            if session.device == "cuda":  # a window is as many steps as fit, and these may be far shorter than those before
+                yield from session.record(changed, 0.0, 4, StepSeries())
             with_fix.begin_window()
             yield from session.record(changed, seconds, 4, with_fix)
+            session.device_step = plain_step
             fix.remove()
             batches[:] = kept
             if not fix.lasts:
@@ -429,7 +435,7 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 #
 # Until the first window of the baseline has ended, the program computes what it would have computed alone.
 
-FIX_ORDER = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "batch", "float32", "graph", "malloc")
+FIX_ORDER = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "batch", "float32", "graph", "compile", "malloc")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
@@ -474,8 +480,10 @@ def measure_all(session: Session) -> Plan:
         yield from device_alone(session)
         copies(session)
         if ranks is None:
-            # After a profile the host starts kernels slower, by three quarters and for good: what can come before does.
-            yield from measure_fixes(session, measured_fixes, safe=True)
+            # After a profile the host starts kernels slower, by three quarters and for good: fixes that are wanted already come before.
+            session.repeats = True
+            yield from measure_fixes(session, measured_fixes)
+            session.repeats = False
     yield from operation_times(session)
     if session.device == "cuda" and ranks is None:
         yield from issuing(session, session.recorder.issue_after_profile)
@@ -529,13 +537,13 @@ def fix_inside(name: str, measured: Measurements) -> Fix | None:
     kind = fix_named(name)
     if name in ("feed", "workers") or (kind.cuda_only and measured.device == "cpu"):
         return None
-    return kind(best_threads(measured)) if name == "threads" else kind()
+    return kind(value_of(name, measured, conclude(measured).verdict))
 
 
-def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> Plan:
+def measure_fixes(session: Session, known: set[str]) -> Plan:
     """Switch each fix that would be advised on for some steps: predictions are made of that."""
-    # Whatever becomes of a fix, everything that the verdict needs is measured before. Fixes with which no program fails (`safe`) may
-    # come earlier. `known` are the names of fixes measured so far.
+    # `known` are the names of fixes measured so far. A fix with which the program fails is avoided in a second run of it if not
+    # everything was measured that the verdict needs (`session.repeats`).
     begin, limit = now_ns(), MAX_FIX_SECONDS[session.device]
     # Measuring the machine allocates and frees memory, after which a program may find its own sooner: a step of foreach updates
     # then took 3.8 ms and not 9. So what can be measured on a CPU comes before, with rates good enough to choose the fixes.
@@ -545,13 +553,13 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
         rounds = max(1, min(FIX_ROUNDS[measured.device], int(limit / 2 / max(round_seconds, 1e-9))))
         for name in fixes_wanted(measured):
             fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
-            if name in known or (fix is not None and fix.may_fail and (safe or session.step_per_batch)):
+            if name in (*known, *session.avoid) or (fix is not None and fix.may_fail and session.step_per_batch):
                 continue
             if fix is not None and fix.lasts and session.step_per_batch:
                 continue  # the process is the user's own
             # The first fix promises most: it is measured however long its steps are. Others have as many rounds as there is time for.
-            lasts = fix is not None and fix.lasts  # measured once, and nothing comes after it
-            fitting = min(rounds, int((limit - spent) / max(round_seconds, 1e-9))) if known and not lasts else rounds
+            unlimited = not known or (fix is not None and (fix.lasts or fix.starts_slowly))
+            fitting = rounds if unlimited else min(rounds, int((limit - spent) / max(round_seconds, 1e-9)))
             if session.no_time_for_fixes or fitting < 1:
                 continue
             known.add(name)
@@ -561,7 +569,12 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
             elif name == "workers":
                 yield from _workers_gain(session, fitting, workers_to_use(measured, attribute(measured)))
             elif fix is not None:
+                started = now_ns()
+                if fix.starts_slowly:
+                    session.recorder.keep_before_compile()
                 yield from fix_gain(session, name, fix, rounds=fitting)
+                if fix.starts_slowly:
+                    session.begin_ns += now_ns() - started
             session.fix_on = None
 
 

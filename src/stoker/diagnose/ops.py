@@ -2,7 +2,8 @@
 
 `class_of` names the class of an operation. `Counting` counts what torch dispatches: counts do not depend on the machine's load, so
 `stoker gate` rests on them. `Profiling` divides the time of some steps by class. Both are entered when a batch is handed out and left
-at the next one; nothing may be timed meanwhile, because both slow a step down.
+at the next one; nothing may be timed meanwhile, because both slow a step down. `ProgramProfilers` keeps the program's own profilers from
+recording.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -21,7 +23,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from stoker.diagnose.hooks import CLOSURE_RANGE, DTYPES, FORWARD
+from stoker.diagnose.hooks import CLOSURE_RANGE, DTYPES, FORWARD, replace
 from stoker.diagnose.measurements import Work
 from stoker.diagnose.thresholds import RULE
 
@@ -252,6 +254,8 @@ _FORMULAS: dict[Any, Callable[..., float]] = {
     aten.mkldnn_rnn_layer_backward: lambda *args, **kwargs: 2 * _recurrent_flops(*args, **kwargs),
 }
 
+SPARE_PROFILES = 6  # results kept for profiles that the program ends while a profile of ours runs
+
 
 class Profiling:
     """Divides the time of steps by class of operation: on a CPU the whole step, on a GPU that of its kernels."""
@@ -272,7 +276,8 @@ class Profiling:
     def begin(self) -> None:
         """A step begins: it has its batch. The first one starts the profile."""
         if self._steps == 0:
-            self._profile.__enter__()
+            with _real_profiler():
+                self._profile.__enter__()
         self._steps += 1
         self._open(STEP_RANGE)
 
@@ -298,7 +303,8 @@ class Profiling:
 
     def close(self) -> None:
         """All steps have ended."""
-        self._profile.__exit__(None, None, None)
+        with _real_profiler():
+            self._profile.__exit__(None, None, None)
         events = self._profile.function_events or []
         if self._device == "cuda":
             kernels, self.shares = kernel_shares(events)
@@ -307,6 +313,75 @@ class Profiling:
             self.device_seconds = None if busy is None else busy / self._steps
         else:
             self.shares = step_shares(events)
+
+
+_autograd: Any = torch.autograd
+PROFILER_CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+"""What a profile calls to begin and to end, in `torch.autograd.profiler`."""
+
+
+@contextmanager
+def _real_profiler() -> Iterator[None]:
+    """The calls as they are in torch, in this block."""
+    with ExitStack() as undo:
+        for name in PROFILER_CALLS:
+            replace(undo, torch.autograd.profiler, name, getattr(_autograd, name))
+        yield
+
+
+class ProgramProfilers:
+    """Profilers of the program, which record nothing from `hold` to `release`: they slow steps down, and torch runs one at a time.
+
+    The program gets results all the same: what was recorded before, else next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+        self._open = False  # whether the program has begun a profile that it has not ended
+        self._results: list[Any] = []  # for profiles that end
+        self._undo = ExitStack()
+
+    def hold(self) -> None:
+        """Begin. A profile that is running ends now."""
+        if _autograd._profiler_enabled():
+            self.used = self._open = True
+            self._results.append(_autograd._disable_profiler())
+        for name, by in zip(PROFILER_CALLS, (self._prepare, self._begin, self._end), strict=True):
+            replace(self._undo, torch.autograd.profiler, name, by)
+
+    def release(self) -> None:
+        """Let profiles record again. One that the program has begun still gets its results here."""
+        self._undo.close()
+        if self._open:
+            replace(self._undo, torch.autograd.profiler, PROFILER_CALLS[-1], self._end_last)
+
+    def _prepare(self, *arguments: Any, **options: Any) -> None:
+        """The program is going to begin a profile."""
+
+    def _begin(self, *arguments: Any, **options: Any) -> None:
+        """The program begins a profile."""
+        self.used = self._open = True
+        while len(self._results) < SPARE_PROFILES and not _autograd._profiler_enabled():
+            self._results.append(_profile_of_nothing())
+
+    def _end(self) -> Any:
+        """The results of a profile that the program ends; each can be saved once."""
+        self._open = False
+        return self._results.pop(0) if self._results else _autograd._disable_profiler()
+
+    def _end_last(self) -> Any:
+        self._undo.close()
+        return self._end()
+
+
+def _profile_of_nothing() -> Any:
+    """Results of a profile of one operation, on the CPU."""
+    with _real_profiler():
+        profile: Any = torch.autograd.profiler.profile(use_kineto=True)
+        profile.__enter__()
+        torch.zeros(1)
+        profile.__exit__(None, None, None)
+    return profile.kineto_results
 
 
 def step_shares(events: Iterable[Any]) -> dict[str, float]:

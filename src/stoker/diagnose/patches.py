@@ -25,7 +25,7 @@ import msgspec
 from stoker import _disk
 from stoker._clock import now_ns
 from stoker.diagnose import wording
-from stoker.diagnose.advice import advise
+from stoker.diagnose.advice import advise, value_of
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
@@ -58,7 +58,6 @@ from stoker.diagnose.trials import (
     TrialProcess,
     judge_by,
     run_in_turn,
-    value_of,
 )
 from stoker.errors import TrainError
 

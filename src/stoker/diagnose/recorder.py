@@ -207,6 +207,7 @@ class Recorder:
     work: Work | None = None
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
     unused_fixes: dict[str, str] = field(default_factory=dict)
+    before_compile: tuple[bool, float] | None = None  # `compiled` and `own_processes` before steps were measured compiled
     waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
     looped_ns: int = 0
     cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
@@ -223,6 +224,10 @@ class Recorder:
         if waited_ns is not None:
             self.waited_ns += waited_ns
             self.looped_ns += looped_ns
+
+    def keep_before_compile(self) -> None:
+        """Keep what is known only before torch compiles, which uses processes of its own."""
+        self.before_compile = self.before_compile or (compiled(), cores_of_children())
 
     def measurements(self, sources: Sources, hooks: StepHooks, device: Device, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
@@ -257,6 +262,7 @@ class Recorder:
         cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
         phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
         slow_limit = 3 * statistics.median(steps)
+        is_compiled, own_processes = self.before_compile or (compiled(), cores_of_children())
         return Measurements(
             device=device,
             steps_seen=hooks.steps,
@@ -273,7 +279,7 @@ class Recorder:
             blocked_under_sleep=sum(one.blocked for one in alone) > len(alone) / 2 if alone else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
-            own_processes=cores_of_children(),
+            own_processes=own_processes,
             cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
@@ -290,7 +296,7 @@ class Recorder:
             unused_fixes=self.unused_fixes,
             busy_thread=max(self.busy_threads, key=lambda one: one.share, default=None),
             asleep=statistics.median(self.asleep) if self.asleep else None,
-            compiled=compiled(),
+            compiled=is_compiled,
             between_epochs={name: getattr(found, name) / with_between for name in ("loader", "other")} if found else {},
             slow_steps=sum(one > slow_limit for one in steps),
             notes=[*self.notes, *notes],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 import stoker
-from stoker._disk import write_file
+from stoker._disk import check_writable, write_file
 from stoker._text import printable
 from stoker.diagnose import wording as show
 from stoker.diagnose.finding import Finding, LadderLevel, certainty, ladder_levels, place_beside
@@ -39,6 +39,9 @@ def check_path(path: Path) -> Path:
         raise OptionError(f"{path} ends in {path.suffix!r}; expected a report that ends in {SUFFIX!r}.")
     if not path.parent.is_dir():
         raise OptionError(f"{path.parent} is not a folder, so the report {path.name} cannot be written there. Create it first.")
+    check_writable(path)
+    if path.is_dir():
+        raise OptionError(f"{path} is a folder; expected the name of a report.")
     return path
 
 
@@ -55,6 +58,7 @@ def write_report(finding: Finding, path: str | Path, *, title: str) -> Path:
 
     Raises:
         OptionError: The path is not valid.
+        DiskError: The folder of the path cannot be written to.
     """
     path = check_path(Path(path))
     write_file(path, render(finding, title=title).encode(), durable=False)

@@ -15,6 +15,7 @@ child.py uses both sides: `Sandbox` in the process that starts the program, and 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -23,7 +24,7 @@ import shutil
 import site
 import socket
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self, get_args
@@ -133,10 +134,9 @@ class Sandbox:
         rare = IN_HOME[1 if importlib.util.find_spec("triton") is None else 2 :]
         unlikely = {os.path.join(os.path.expanduser("~"), one) for one in rare} | {site.getusersitepackages()}
         for folder in map(Path, sorted(self._caches - unlikely)):
-            if not os.path.lexists(folder):
-                with contextlib.suppress(OSError):
-                    _disk.make_cache_folder(folder)
-                    self._open.callback(_remove_if_empty, folder)
+            with contextlib.suppress(OSError):
+                if not os.path.lexists(folder) or not any(folder.iterdir()):
+                    self._open.enter_context(_shared_cache(folder))
 
     def _find_scratch(self) -> Path | None:
         """A new folder outside the folders that must be protected; None if there is no such place."""
@@ -310,9 +310,27 @@ def _journals() -> Path:
     return Path(os.path.realpath(cache), "stoker", "journals")
 
 
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        _disk.disk.rmdir(folder)
+@contextlib.contextmanager
+def _shared_cache(folder: Path) -> Iterator[None]:
+    """Make a cache that does not exist yet. At the end it is removed again if it is empty and no other sandbox uses it."""
+    # A folder that is removed while it is mounted in another process stays there, but nothing can be made in it any more.
+    is_new, held = not os.path.lexists(folder), -1
+    try:
+        while held < 0:
+            _disk.make_cache_folder(folder)
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            if not os.path.isdir(folder) or not os.path.samestat(os.fstat(held), folder.stat()):  # removed before it was locked
+                os.close(held)
+                held = -1
+        yield
+        if is_new:
+            with contextlib.suppress(OSError):
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _disk.disk.rmdir(folder)
+    finally:
+        if held >= 0:
+            os.close(held)
 
 
 def _first_few(names: list[str]) -> str:

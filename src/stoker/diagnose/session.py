@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from stoker.diagnose.hooks import (
 )
 from stoker.diagnose.loops import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
+from stoker.diagnose.ops import ProgramProfilers
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.errors import TrainError
@@ -48,6 +49,10 @@ MAX_CACHED = 16
 MAX_CACHED_BYTES = 256 << 20
 MAX_BACKWARDS, MAX_WITHOUT_OPTIMIZER = 200, 12
 """Backward passes without an optimizer step after which each one counts as a step: with an optimizer in the process, and without."""
+PROFILED = (
+    "the program runs torch.profiler, which recorded nothing while steps were measured, so that its cost is not in them. If the program "
+    "ends with the profile, switch the profiler off for the diagnosis."
+)
 
 Extend = Callable[[float, Callable[[], list[float]]], bool]
 """Whether a window needs more steps: called with the seconds of the last step, and a function that returns those of all."""
@@ -142,7 +147,7 @@ class Session:
     """One diagnosis of one program. `plan` is called with the session, and decides the input of each step.
 
     `step_per_batch` counts each iteration as a step, also without an optimizer. `pace` scales the length of all windows, and `seconds`
-    limits the time of measuring.
+    limits the time of measuring. Fixes of `avoid` are not measured.
     """
 
     def __init__(
@@ -153,22 +158,27 @@ class Session:
         step_per_batch: bool = False,
         pace: float = 1.0,
         seconds: float | None = None,
+        avoid: Sequence[str] = ("compile",),
     ) -> None:
         self.done = False  # whether everything is measured, or measuring has failed
         self.failure: Exception | None = None
         self.hooks = StepHooks()
         self.sources = Sources(self.hooks)
+        self._profilers = ProgramProfilers()
         self.recorder = Recorder()
         self.device: Device = "cpu"
         self.ranks: MeasuredRanks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
+        self.avoid = avoid
         # Set by the plan.
         self.endless = False  # whether epochs do not end: the session starts another pass instead
         self.short_steps = False  # whether steps are so short that they are timed without hooks
         self.short_cached_steps = False  # the same for steps with cached batches
         self.caching = False  # whether each batch is cached: their iterable cannot be restarted, and may end soon
         self.replacement: Iterator[Any] | None = None  # gives batches instead of the loop's own iterator
+        self.device_step: float | None = None  # median step on a GPU's timeline in the last window
         self.fix_on: str | None = None  # the fix that is measured now: it may be the cause of an error of the program
+        self.repeats = False  # whether the program is to be run again without that fix if it fails
         # Used by the plan.
         self.batches: list[Any] = []  # the cached batches
         self.watched: WatchedIterator | None = None  # the iterator of the training loop, from its first batch on
@@ -178,7 +188,6 @@ class Session:
         self._pace = pace
         self._max_seconds = seconds
         self.begin_ns = 0  # when the time limit of measuring starts
-        self._device_step: float | None = None  # median step on a GPU's timeline in the last window
         self._plan = plan(self)
         self._input = REAL
         self._timer: LoopTimer | None = None
@@ -190,6 +199,8 @@ class Session:
 
     def measurements(self, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
+        if self._profilers.used and PROFILED not in self.recorder.notes:
+            self.recorder.notes.append(PROFILED)
         return self.recorder.measurements(self.sources, self.hooks, self.device, machine)
 
     def install(self) -> None:
@@ -202,6 +213,7 @@ class Session:
     def remove(self) -> None:
         """Remove all hooks."""
         self._epoch_sampler.stop()
+        self._profilers.release()
         self._end_timer(None)
         self.hooks.on_step = self.hooks.on_phase = self.hooks.on_backward = None
         self.hooks.remove()
@@ -225,6 +237,7 @@ class Session:
     def take_control(self) -> None:
         """Begin to measure: the training loop is known."""
         self.hooks.keep_roots()
+        self._profilers.hold()
         optimizer = self.hooks.optimizer
         weights = optimizer.param_groups[0]["params"][0].device.type if optimizer is not None else self.hooks.trained_on
         if weights == "cuda":
@@ -469,8 +482,8 @@ class Session:
         begin, count, total, first = now_ns(), 0, 0, len(series.steps)
         marks = StepMarks() if self.device == "cuda" else None
         most = MAX_STEPS
-        if marks is not None and self._device_step:  # the host runs ahead of the device, so its clock is not used
-            most = max(least, round(length / self._device_step))
+        if marks is not None and self.device_step:  # the host runs ahead of the device, so its clock is not used
+            most = max(least, round(length / self.device_step))
         more = False
         while more or (count if agreed is None else total) < least or now_ns() - begin < length * 1e9:
             times = yield step_input
@@ -495,4 +508,4 @@ class Session:
             spent = marks.seconds()
             series.add_device_seconds(spent, marks.seconds(counted=False))
             self.recorder.on_gpu = True
-            self._device_step = statistics.median(spent) if spent else None
+            self.device_step = statistics.median(spent) if spent else None

@@ -25,14 +25,13 @@ import torch
 
 from stoker._clock import now_ns
 from stoker.diagnose import wording
-from stoker.diagnose.advice import best_threads, workers_to_use
-from stoker.diagnose.attribution import attribute
+from stoker.diagnose.advice import value_of
 from stoker.diagnose.child import Child, Request, sandbox_for, start_child
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loops import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
-from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
+from stoker.diagnose.measurements import Advice, Losses, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.source_edits import Edit, EditSites, SiteFinder, as_file_edits
@@ -377,15 +376,6 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
         note = wording.TRIAL["speed_changed"].format(before=before * 1e3, after=after * 1e3)
         measured = msgspec.structs.replace(measured, notes=[*measured.notes, note])
     return msgspec.structs.replace(finding, next=steps, measurements=measured)
-
-
-def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
-    """The value that a fix is tried with: the advised one. `compile` has one where launches are to be saved."""
-    if name == "workers":
-        return workers_to_use(measured, attribute(measured))
-    if name == "threads":
-        return best_threads(measured) or measured.machine.threads
-    return 1 if name == "compile" and verdict == "launch" else None
 
 
 def run_in_turn(

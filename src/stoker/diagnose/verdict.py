@@ -53,7 +53,12 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         why = wording.evidence(verdict, place, measured, attribution)
         confidence, advice = _confidence(measured, attribution, causes), advise(measured, attribution, causes)
         advice += advise_on_rare_steps(rare) if rare is not None else []
-    given |= {"causes": causes, "ladder": ladder(measured, attribution), "next": advice}
+    given |= {
+        "causes": causes,
+        "why_first": why_first(causes, attribution),
+        "ladder": ladder(measured, attribution),
+        "next": advice,
+    }
     return Finding(verdict=verdict, confidence=confidence, why=why, place=place, **given)
 
 
@@ -154,6 +159,30 @@ def _comes_first(name: Verdict, shares: dict[Verdict, float], attribution: Attri
     if name == "dispatch":  # operations are too small
         return share > 0 and share >= RULE.dispatch_first * work
     return False
+
+
+def why_first(causes: list[Cause], attribution: Attribution) -> str:
+    """Why the first cause comes before the second though a report shows a larger share of the second; empty if it does not."""
+    first, second = causes[:2] if len(causes) > 1 else (causes[0], causes[0])
+    if second.share <= first.share or wording.percent(second.share) == wording.percent(first.share):
+        return ""
+    of_step = {name: attribution.share(name) for name in ("dispatch", "optimizer", *WORK)}
+    if second.verdict == "dispatch" and first.verdict in WORK:
+        reason = "work"
+    elif (
+        second.verdict == "dispatch"
+        and _comes_first("dispatch", of_step, attribution)
+        and second.share < RULE.close_causes * first.share
+    ):
+        reason = "estimate"
+    elif first.verdict == "launch":
+        reason = "launch"
+    elif first.verdict in WASTES:
+        reason = "each_step" if second.verdict in WASTES else "waste"
+    else:
+        reason = "optimizer"
+    work = sum(one.share for one in causes if one.verdict in WORK)
+    return wording.WHY_FIRST[reason].format(work=wording.percent(work))
 
 
 def dominant_rare_steps(measured: Measurements) -> RareSteps | None:

@@ -86,13 +86,18 @@ def times(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
+WIDE_RANGE = 1.2  # high over low from which a number is shown with its range
+
+
 def predicted(step: Advice) -> str:
-    """The predicted speed-up: a number, or a range if it is not certain; empty if nothing is predicted."""
+    """The predicted speed-up: a number, with its range if that is wide; or only a range or a bound; empty if nothing is predicted."""
     low, high = step.predicted_low, step.predicted_high
+    number = times(step.predicted) if step.predicted is not None else ""
     if high is None or low is None:
-        number = times(step.predicted) if step.predicted is not None else ""
         return number or (f"at most {times(high)}" if high is not None else "")
-    return times(step.predicted) if step.predicted is not None else f"{low:.2f}-{times(high)}"
+    if not number:
+        return f"{low:.2f}-{times(high)}"
+    return f"{number} ({low:.2f}-{high:.2f})" if high > WIDE_RANGE * low else number
 
 
 def per_second(rate: float) -> str:
@@ -152,6 +157,16 @@ CAUSES: dict[Verdict, str] = {
 CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
 CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
 CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
+
+WHY_FIRST = {
+    "waste": "waste comes before work, because it can be removed",
+    "each_step": "what each step waits for comes before what some steps wait for",
+    "launch": "while the GPU waits for its host, faster kernels gain nothing",
+    "work": "the work as a whole, {work}, takes longer than dispatching it",
+    "estimate": "the share of dispatch is an estimate, which comes first only if it is clearly larger",
+    "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
+}
+"""Why a cause comes before one with a larger share."""
 
 QUIET = "run it again while nothing else uses the machine; if batches differ in size, use batches of one size"
 NO_VERDICT = {
