@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker import _disk
+from stoker import _cache_files
 from stoker import _kernels as kernels
 from stoker._clock import compiling
 
@@ -447,14 +447,14 @@ def test_a_cache_that_came_with_a_read_only_system_is_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     assert tiny().double(2) == 4
-    create = _disk.cache_disk.create
+    create = _cache_files.disk.create
 
     def refuse(path: Path) -> int:
         if path.is_relative_to(tmp_path / "home"):
             raise OSError(errno.EROFS, "Read-only file system")
         return create(path)
 
-    monkeypatch.setattr(_disk.cache_disk, "create", refuse)
+    monkeypatch.setattr(_cache_files.disk, "create", refuse)
     for triple_again in (False, True):
         found = tiny()
         assert (found.double(2), found.triple(2)) == (4, 6)
@@ -467,7 +467,7 @@ def test_a_full_disk_does_not_keep_from_compiling(
     def refuse(fd: int, data: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_disk.cache_disk, "write", refuse)
+    monkeypatch.setattr(_cache_files.disk, "write", refuse)
     with pytest.warns(RuntimeWarning, match="the disk is full"):
         assert tiny().double(2) == 4
     assert list((tmp_path / "cache" / "kernels").iterdir()) == []

@@ -34,6 +34,7 @@ LAYERS = (
     {"errors", "_types", "_lazy"},
     {"_text", "_clock", "_batch"},
     {"_disk", "_progress", "_ray_tasks"},
+    {"_cache_files"},
     {"_kernels", "watching"},
     {"store", "sampling"},
     {"encode", "feed", "augment"},

@@ -5,6 +5,8 @@
     Lock, is_locked                    one writer per folder
     check_path, open_plain             check paths and files of users
 
+Files of caches are written by _cache_files.py, with the operations of `Disk`.
+
 A reader sees the old state or the new one, never a part: a file is written under a temporary name, synced, renamed, and its folder
 is synced; a file with its final name is never written to again. The one exception is a log, which grows line by line under its
 name; its last line may be torn.
@@ -126,9 +128,6 @@ class Disk:
 
 disk = Disk()
 
-cache_disk = Disk()
-"""Writes caches. Not `disk`: the operations of a pack do not depend on whether its kernels are compiled already."""
-
 
 @contextlib.contextmanager
 def naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
@@ -221,14 +220,14 @@ class AppendFile:
         """Write all of `data` at the end."""
         view = memoryview(data).cast("B")
         with naming(self.path, needed_bytes=view.nbytes):
-            _write_all(lambda rest, _: disk.write(self._fd, rest), view)
+            write_all(lambda rest, _: disk.write(self._fd, rest), view)
         self.num_bytes += view.nbytes
 
     def overwrite(self, data: Buffer, offset: int) -> None:
         """Write all of `data` over what is there (the header, once its numbers are known)."""
         view = memoryview(data).cast("B")
         with naming(self.path, needed_bytes=view.nbytes):
-            _write_all(lambda rest, done: disk.pwrite(self._fd, rest, offset + done), view)
+            write_all(lambda rest, done: disk.pwrite(self._fd, rest, offset + done), view)
 
     def cut(self) -> None:
         """Remove what a failed write left beyond `num_bytes`."""
@@ -305,7 +304,7 @@ class LogFile:
         self._file.close()
 
 
-def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> None:
+def write_all(write: Callable[[memoryview, int], int], view: memoryview) -> None:
     done = 0
     while done < view.nbytes:
         count = write(view[done:], done)
@@ -345,14 +344,14 @@ def check_writable(path: Path) -> None:
             os.lstat(path.with_name(path.name + ".tmp"))
 
 
-def _unique(path: Path) -> Path:
+def unique(path: Path) -> Path:
     """A temporary name beside a path, which no other process uses."""
     return path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
 
 
 def create_file(path: Path, data: bytes) -> bool:
     """Make a whole file in one step, and sync it; False if there is one of this name. Of several processes one succeeds."""
-    temporary = _unique(path)
+    temporary = unique(path)
     file = AppendFile.create(temporary)
     try:
         file.append(data)
@@ -672,63 +671,3 @@ class Lock:
     def __exit__(self, *error: object) -> None:
         os.close(self._fd)
         self._fd = -1
-
-
-def make_cache_folder(path: Path) -> None:
-    """Make a folder that only this user can enter, and its parents likewise; nothing is synced."""
-    if path.is_dir():
-        return
-    with naming(path):
-        make_cache_folder(path.parent)
-        with contextlib.suppress(FileExistsError):  # another process was quicker
-            cache_disk.mkdir(path, 0o700)
-
-
-@contextlib.contextmanager
-def _new_cache_file(path: Path, *, needed_bytes: int = 0) -> Iterator[int]:
-    """A file that replaces the one of this name at the end of the block, whatever other processes do. Not synced."""
-    temporary = _unique(path)
-    with naming(path, needed_bytes=needed_bytes):
-        fd = cache_disk.create(temporary)
-        try:
-            yield fd
-            cache_disk.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to report
-                cache_disk.unlink(temporary)
-            raise
-        finally:
-            os.close(fd)
-
-
-def write_cache_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, from any number of processes at once. Not synced, so a reader must check its content."""
-    with _new_cache_file(path, needed_bytes=len(data)) as fd:
-        _write_all(lambda rest, _: cache_disk.write(fd, rest), memoryview(data))
-
-
-def make_sparse_file(path: Path, header: bytes, num_bytes: int) -> None:
-    """Make a file of a cache that has its final size and header, and otherwise holes. An older one of the name is replaced."""
-    with _new_cache_file(path) as fd:
-        cache_disk.truncate(fd, num_bytes)
-        cache_disk.pwrite(fd, header, 0)
-
-
-def keep_newest(folder: Path, prefix: str, number: int) -> None:
-    """Remove all but the newest files of a cache whose names begin with `prefix`; other processes may do the same."""
-    with naming(folder), contextlib.suppress(FileNotFoundError):
-        for path in sorted(folder.glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime_ns)[:-number]:
-            cache_disk.unlink(path)
-
-
-def write_into(path: Path, fd: int, data: Buffer, offset: int) -> None:
-    """Write all of `data` into an open file of a cache."""
-    view = memoryview(data).cast("B")
-    with naming(path, needed_bytes=view.nbytes):
-        _write_all(lambda rest, done: cache_disk.pwrite(fd, rest, offset + done), view)
-
-
-def punch_hole(path: Path, fd: int, offset: int, num_bytes: int) -> None:
-    """Give the space of a range of a cache file back to the disk."""
-    with naming(path):
-        cache_disk.punch(fd, offset, num_bytes)

@@ -40,7 +40,7 @@ from numba.core.compiler import CompileResult
 from numba.extending import intrinsic
 
 import stoker
-from stoker import _disk
+from stoker import _cache_files, _disk
 from stoker._clock import compiling, now_ns
 from stoker.errors import DiskError
 
@@ -125,10 +125,10 @@ class _Cache(NullCache):  # type: ignore[misc]
         problems = []
         for folder in cache_folders():
             try:
-                _disk.make_cache_folder(folder)
+                _cache_files.make_cache_folder(folder)
                 with _disk.naming(folder), _opened(folder):
-                    _disk.write_cache_file(folder / name, self._head(name, payload) + payload)
-                    _disk.keep_newest(folder, name.rpartition("-")[0] + "-", _MOST_VERSIONS)
+                    _cache_files.write_cache_file(folder / name, self._head(name, payload) + payload)
+                    _cache_files.keep_newest(folder, name.rpartition("-")[0] + "-", _MOST_VERSIONS)
             except OSError as error:
                 problems.append((error.strerror or str(error)).rstrip("."))
             else:

@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def run_all(way: Way, folder: Path) -> dict[str, Any]:
 
 def run_in_process(homes: dict[str, Path], way: Way) -> dict[str, str]:
     if way.as_user:  # as the one who starts the program, too
+        # Shared memory needs a process of Python, which is started here: Python may be installed where that user cannot run it, and
+        # then the first message to that process fails or not, depending on when it ends.
+        resource_tracker.ensure_running()
         child_way = Way(way.mode, without=way.without)
         return forked(lambda: (become_user(), run_in_process(homes, child_way))[1])()
     if way.mode is None:

@@ -256,6 +256,7 @@ def test_autocast_on_a_cpu_promises_nothing_before_steps_with_it_were_measured()
     assert (step.predicted, step.predicted_high) == (None, None)
     assert "not measured" in step.sentence
     assert "autocast" in fixes_wanted(on_cpu())
+    assert not [step for step in conclude(on_cpu(unused_fixes={"autocast": "no time"})).next if step.name == "autocast"]
     for after, advised in ((5, True), (12, False)):
         what_ifs = {"autocast": switched_on(rounds(*[10] * 5), rounds(*[after] * 5))}
         steps = [one for one in conclude(on_cpu(what_ifs=what_ifs)).next if one.name == "autocast"]

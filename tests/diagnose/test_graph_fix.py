@@ -48,6 +48,8 @@ class Pretended:
                         assert mine.shape == theirs.shape
                         mine.data.copy_(theirs)
                 pretended.replayed += 1
+                for static in static_grads:  # the forward pass uses their memory, too
+                    static.fill_(float("nan") if static.is_floating_point() else -1)
                 weights = [one for one in pretended.model.parameters() if one.requires_grad]
                 with torch.enable_grad(), other_weights(pretended.model, weights) as swapped:
                     ctx.leaves = [*inputs, *swapped]

@@ -30,6 +30,24 @@ def test_rates_are_possible_and_known_from_then_on() -> None:
     assert measure_machine() is measured
 
 
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.4, 3), (1.5, 2), (9.0, 1)])
+def test_rounds_that_take_long_are_fewer(monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int) -> None:
+    clock, measured = [0], list[float]()
+
+    def dispatch_seconds() -> float:
+        clock[0] += int(seconds * 1e9)
+        measured.append(3e-6)
+        return 3e-6
+
+    monkeypatch.setattr(hardware, "now_ns", lambda: clock[0])
+    monkeypatch.setattr(hardware, "dispatch_seconds", dispatch_seconds)
+    monkeypatch.setattr(hardware, "matmul_flops", lambda kind, device: 1e11)
+    monkeypatch.setattr(hardware, "_copy_bytes", lambda *arguments: 1e10)
+    monkeypatch.setattr(hardware, "disk_bytes", lambda: None)
+    assert measure_machine().dispatch_seconds == 3e-6
+    assert len(measured) == rounds
+
+
 def test_nothing_of_the_users_is_touched() -> None:
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(64)
@@ -80,3 +98,9 @@ def test_rates_of_a_gpu() -> None:
     assert measured.matmul_flops["bf16"] > measured.matmul_flops["fp32"]
     assert torch.get_float32_matmul_precision() == "highest"
     assert matmul_flops("tf32", "cuda") > 1e9
+
+
+@pytest.mark.parametrize(("flags", "known"), [("fpu avx512_bf16 sse", True), ("fpu amx_bf16", True), ("fpu avx512f bf16x", False)])
+def test_instructions_for_bfloat16_are_flags_of_the_processor(flags: str, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: f"processor : 0\nflags : {flags}\n")
+    assert hardware.has_bf16_instructions() == known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 
@@ -33,6 +34,23 @@ def test_numbers_of_threads_are_tried_from_whatever_the_program_has(given: int) 
     assert torch.get_num_threads() == 1
     plan.close()
     assert torch.get_num_threads() == given
+
+
+@pytest.mark.parametrize(("slow", "steps"), [(8.0, 1), (0.9, 4)], ids=["seconds", "less"])
+def test_threads_with_which_a_step_takes_seconds_are_tried_for_one_step(slow: float, steps: int) -> None:
+    """Two threads beside one that holds the interpreter lock took eight seconds for a step of half a second."""
+    session = Session(measure_all, on_done=lambda: None, pace=1e-9)
+    session.recorder.cores = 2
+    session.recorder.loop.steps = [times(0.2)] * 12
+    torch.set_num_threads(1)
+    plan, with_threads = other_threads(session), []
+    next(plan)
+    with contextlib.suppress(StopIteration):
+        while True:
+            with_threads.append(torch.get_num_threads())
+            plan.send(times(slow if with_threads[-1] == 2 else 0.2))
+    assert with_threads == [1] * 4 + [2] * steps + [1] * 4, "not again in reverse: they are far slower"
+    assert session.recorder.by_threads == {1: 0.2, 2: slow}
 
 
 def drive(session: Session, plan: Plan, cuda: FakeCuda) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from tests.diagnose.clock import MACHINE, Clock, install_clock
@@ -102,7 +103,7 @@ def test_long_steps_allow_one_round_with_as_many_steps_of_the_fix_as_several(clo
 
 
 def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fix takes 5.5 s, and after 12 s no round begins; a round of steps of 40 ms takes half a second."""
+    """Each fix takes 5.5 s, and after 12 s no round begins, but for the fix that is advised first; a round takes half a second."""
     now, measured, given = [0.0], on_cpu(forward=20.0, backward=20.0), dict[str, int]()
 
     def gain(session: Any, name: str, fix: Any, *, rounds: int) -> Iterator[Any]:
@@ -115,14 +116,21 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
         step_per_batch=False,
         no_time_for_fixes=False,
         avoid=(),
-        recorder=SimpleNamespace(cores=2),
+        recorder=SimpleNamespace(cores=2, unused_fixes={}),
         measurements=lambda machine: measured,
     )
     monkeypatch.setattr(measure_windows, "now_ns", lambda: int(now[0] * 1e9))
-    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["fused", "threads", "autocast", "batch"])
+    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["fused", "threads", "float32", "autocast", "batch"])
     monkeypatch.setattr(measure_windows, "fix_gain", gain)
+    assert conclude(measured).next[0].name == "autocast"
     list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
-    assert given == {"fused": 5, "threads": 5, "autocast": 1}
+    assert given == {"fused": 5, "threads": 5, "float32": 1, "autocast": 5}
+    now[0], measured, session.measurements = 0.0, on_cpu(next=80.0), lambda machine: measured
+    given.clear()
+    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    assert "fused" in given
+    assert "autocast" not in given
+    assert session.recorder.unused_fixes == {"autocast": "there was no time to measure it"}
 
 
 def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:
@@ -327,6 +335,16 @@ def test_only_what_would_be_advised_is_inspected() -> None:
     launch = on_gpu(10.18, cached=10.28, issue=10.2, device=1.40, kernels=281)
     assert fixes_wanted(launch) == ["batch", "graph", "compile"]
     assert fix_inside("compile", launch).value == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_autocast_is_measured_before_the_speed_of_matmuls_is_known(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measures it changes how a program finds memory, and `malloc` cannot be undone."""
+    monkeypatch.setattr(measure_windows, "has_bf16_instructions", lambda: has_bf16)
+    machine = msgspec.structs.replace(on_cpu().machine, matmul_flops={})
+    assert ("autocast" in fixes_wanted(on_cpu(machine=machine))) == has_bf16
+    assert "autocast" not in fixes_wanted(on_cpu(machine=machine, precision="bf16"))
+    assert "autocast" not in fixes_wanted(on_cpu(machine=machine, next=80.0))
 
 
 def test_fixes_fit_the_device() -> None:

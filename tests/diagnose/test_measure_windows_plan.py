@@ -56,6 +56,14 @@ def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatc
     assert {"other_threads", "measure_fixes"}.isdisjoint(busy)
 
 
+def test_a_loop_that_waits_for_the_interpreter_lock_is_not_run_with_other_threads(
+    order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "other_threads" in order("cpu")
+    monkeypatch.setattr(measure_windows, "is_held", lambda session: True)
+    assert "other_threads" not in order("cpu")
+
+
 def test_a_cpu_inspects_fixes_once(order: Any) -> None:
     names = order("cpu")
     assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are sampled"

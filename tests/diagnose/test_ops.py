@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -409,15 +409,6 @@ def times_called(profile: torch.profiler.profile, name: str) -> int:
     return sum(one.count for one in profile.key_averages() if one.key == name)
 
 
-def profiled_step(step: Callable[[], object]) -> Profiling:
-    profiling = Profiling()
-    profiling.begin()
-    step()
-    profiling.end()
-    profiling.close()
-    return profiling
-
-
 @pytest.fixture
 def held() -> Iterator[ProgramProfilers]:
     held = ProgramProfilers()
@@ -431,7 +422,11 @@ def test_a_profile_of_the_program_ends_when_steps_are_measured_and_gives_what_it
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
         (x @ x).relu()
         held.hold()
-        ours = profiled_step(lambda: (x @ x).relu())
+        ours = Profiling()
+        ours.begin()
+        (x @ x).relu()
+        ours.end()
+        ours.close()
     assert held.used
     assert times_called(theirs, "aten::relu") == 1
     assert ours.shares["gemm"] > 0
@@ -445,7 +440,11 @@ def test_negative_control_two_profiles_at_once_lose_what_the_program_recorded() 
     x = torch.ones(4, 4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
         x.relu()
-        profiled_step(x.relu)
+        ours = Profiling()
+        ours.begin()
+        x.relu()
+        ours.end()
+        ours.close()
     assert times_called(theirs, "aten::relu") == 0
 
 

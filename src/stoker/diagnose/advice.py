@@ -14,7 +14,7 @@ What the measurements do not support is not advised:
 3. `torch.compile` on a CPU where less than half of a step, or of its work, is what it can join: operations that are too small, and
    traffic of memory between them. Matmuls and the optimizer stay as they are.
 
-Autocast makes some programs of a CPU slower: where no step was measured with it, the advice says so and promises nothing.
+Autocast makes some programs of a CPU slower: where there was no time to measure steps with it, it is not advised.
 """
 
 from __future__ import annotations
@@ -389,6 +389,8 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
     if precision in ("bf16", "fp16", "fp64") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
+    if "autocast" in predictor.measured.unused_fixes:
+        return []
     if predictor.measured.device == "cpu" and "autocast" not in predictor.measured.what_ifs:
         # To convert and lay out what is multiplied takes a CPU time, too: trials gave 0.58 to 2.8 times the speed.
         return [Advice(name="autocast", sentence=wording.advice("autocast_unmeasured"), predicted=None)]

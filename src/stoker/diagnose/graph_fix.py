@@ -5,7 +5,7 @@
 - A loop that keeps its last loss keeps the autograd nodes that add to the gradients of its weights, and these belong to the default
   stream, on which nothing can be captured. So other tensors take the places of the weights meanwhile, with the same memory.
 - What is run to warm up leaves buffers and random numbers as they were.
-- Gradients stay in the memory of a graph, which the next replay overwrites. Where a loop adds up several, they are copied before it.
+- Gradients stay in the memory of a graph, which the next replay overwrites. Those that a loop may add to are copied before it.
 """
 
 from __future__ import annotations
@@ -51,11 +51,9 @@ class GraphedForward:
             self._form, self._replay = form, self._capture(values, structure)
         if form != self._form:
             return self._forward(*args, **kwargs)
+        self._keep_gradients()
         out = self._replay(*tensors, *self._weights)
-        nodes = [one.grad_fn for one in tree_flatten(out)[0] if isinstance(one, torch.Tensor) and one.grad_fn is not None]
-        for node in nodes[:1]:  # all outputs have the same
-            node.register_prehook(self._keep_gradients)
-        # The next replay overwrites its outputs. A loop uses most of them before that, but it may keep its losses.
+        # The next replay overwrites its outputs, too. A loop uses most of them before that, but it may keep its losses.
         return tree_map_only(torch.Tensor, lambda one: one.clone() if one.numel() == 1 else one, out)
 
     def _capture(self, values: Sequence[Any], structure: Any) -> Callable[..., Any]:
@@ -73,11 +71,14 @@ class GraphedForward:
             replay: Callable[..., Any] = torch.cuda.make_graphed_callables(run, (*samples, *weights), allow_unused_input=True)
         return replay
 
-    def _keep_gradients(self, grads: Any) -> None:
-        """Before a backward pass: move gradients that it would overwrite."""
-        for number, weight in enumerate(self._weights):
-            if weight.grad is not None and weight.grad is not self._kept.get(number):
-                weight.grad = self._kept[number] = weight.grad.clone()
+    def _keep_gradients(self) -> None:
+        """Before a replay: copy gradients that it may overwrite, also that of the forward pass, which uses the same memory."""
+        found = [(number, one.grad) for number, one in enumerate(self._weights) if one.grad is not None]
+        moved = [(number, grad) for number, grad in found if grad is not self._kept.get(number)]
+        if moved:
+            copies = torch._foreach_mul([grad for _, grad in moved], 1.0)  # few kernels for all
+            for (number, _), copy in zip(moved, copies, strict=True):
+                self._weights[number].grad = self._kept[number] = copy
 
 
 @contextmanager

@@ -25,11 +25,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of, workers_to_use
-from stoker.diagnose.attribution import Periods, attribute, slow_of
+from stoker.diagnose.attribution import Periods, attribute, slow_of, waits_for_interpreter
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
-from stoker.diagnose.hardware import pages_so_far
+from stoker.diagnose.hardware import has_bf16_instructions, pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
 from stoker.diagnose.loops import WatchedIterator, batches_of_workers, length_of
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
@@ -44,7 +44,10 @@ from stoker.train.graph import eager_steps
 BASELINE_STEPS = 12
 RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
 SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
-FAR_SLOWER = 3.0
+FAR_SLOWER, FAR_SLOWER_SECONDS = (
+    3.0,
+    1.0,
+)  # times the best step, and seconds, from which one step tells that threads are too many or too few
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
@@ -183,12 +186,17 @@ def other_threads(session: Session) -> Plan:
     wanted = sorted({1, max(1, cores // 2), cores, given})
     if len(wanted) < 2:
         return
+    usual = statistics.median([one.without_data for one in session.recorder.loop.steps] or [math.inf])
     try:
         for number in (*wanted, *reversed(wanted)):  # again in reverse, because processors change their speed
-            if number != given and known.get(number, 0.0) > FAR_SLOWER * min(known.values(), default=0.0):
+            far_slower = FAR_SLOWER * min(known.values(), default=usual)
+            if number != given and known.get(number, 0.0) > far_slower:
                 continue  # threads that wait for one without a core can take a hundred times as long
             torch.set_num_threads(number)
-            yield from session.skip(step_input, 1)
+            first = (yield step_input).without_data
+            if number != given and first > max(FAR_SLOWER_SECONDS, far_slower):
+                known[number] = first
+                continue  # one such step is enough; a short one may have started the threads
             series = StepSeries()
             yield from session.record(step_input, 0.15, 3, series)
             if series.steps:
@@ -472,7 +480,8 @@ def measure_all(session: Session) -> Plan:
     busy = is_disturbed(session)  # there will be no verdict: only what names the likely cause is measured
     if ranks is None and session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
-    if not session.out_of_time and session.device == "cpu" and alone and not busy:
+    # A thread that holds the interpreter lock makes steps longer or shorter by far, with any number of threads.
+    if not session.out_of_time and session.device == "cpu" and alone and not busy and not is_held(session):
         yield from other_threads(session)
     yield from operations(session)
     measured_fixes: set[str] = set()
@@ -515,6 +524,14 @@ def is_disturbed(session: Session) -> bool:
     return disturbed(measured, attribute(measured)) is not None
 
 
+def is_held(session: Session) -> bool:
+    """Whether the loop waits for the interpreter lock most of the time."""
+    recorder = session.recorder
+    return bool(recorder.busy_threads and recorder.loop.steps) and waits_for_interpreter(
+        session.measurements(typical_machine(session))
+    )
+
+
 def fixes_wanted(measured: Measurements) -> list[str]:
     """Names of fixes that would be advised, as far as they can be measured in the running program."""
     finding = conclude(measured)
@@ -529,6 +546,8 @@ def fixes_wanted(measured: Measurements) -> list[str]:
     on_device = measured.device_phases.get("optimizer", 0.0) / max(sum(measured.device_phases.values()), 1e-9)
     if max(on_host, on_device) >= MIN_OPTIMIZER_SHARE and not measured.optimizer_fused:
         advised.add("fused")
+    if not measured.machine.matmul_flops and finding.verdict in ("compute", "memory") and measured.precision == "fp32":
+        advised |= {"autocast"} if has_bf16_instructions() else set()  # how fast is measured later, and `malloc` must come after it
     return [name for name in FIX_ORDER if name in advised and (measured.cached is not None or name not in FIXES_OF_BATCHES)]
 
 
@@ -551,6 +570,7 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
         measured = session.measurements(machine)
         round_seconds = STEPS_PER_ROUND * measured.loop.median
         rounds = max(1, min(FIX_ROUNDS[measured.device], int(limit / 2 / max(round_seconds, 1e-9))))
+        first = next((step.name for step in conclude(measured).next), None)
         for name in fixes_wanted(measured):
             fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
             if name in (*known, *session.avoid) or (fix is not None and fix.may_fail and session.step_per_batch):
@@ -558,9 +578,11 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
             if fix is not None and fix.lasts and session.step_per_batch:
                 continue  # the process is the user's own
             # The first fix promises most: it is measured however long its steps are. Others have as many rounds as there is time for.
-            unlimited = not known or (fix is not None and (fix.lasts or fix.starts_slowly))
+            unlimited = not known or name == first or (fix is not None and (fix.lasts or fix.starts_slowly))
             fitting = rounds if unlimited else min(rounds, int((limit - spent) / max(round_seconds, 1e-9)))
             if session.no_time_for_fixes or fitting < 1:
+                if name == "autocast" and machine is None:
+                    session.recorder.unused_fixes[name] = "there was no time to measure it"
                 continue
             known.add(name)
             session.fix_on = name
@@ -574,7 +596,7 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
                     session.recorder.keep_before_compile()
                 yield from fix_gain(session, name, fix, rounds=fitting)
                 if fix.starts_slowly:
-                    session.begin_ns += now_ns() - started
+                    begin, session.begin_ns = (one + now_ns() - started for one in (begin, session.begin_ns))
             session.fix_on = None
 
 

@@ -31,7 +31,7 @@ from typing import Self, get_args
 
 import msgspec
 
-from stoker import _disk
+from stoker import _cache_files, _disk
 from stoker.diagnose import sandbox_journal, sandbox_overlay
 from stoker.diagnose.measurements import SandboxMode
 from stoker.errors import OptionError, TrainError
@@ -317,7 +317,7 @@ def _shared_cache(folder: Path) -> Iterator[None]:
     is_new, held = not os.path.lexists(folder), -1
     try:
         while held < 0:
-            _disk.make_cache_folder(folder)
+            _cache_files.make_cache_folder(folder)
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(held, fcntl.LOCK_SH)
             if not os.path.isdir(folder) or not os.path.samestat(os.fstat(held), folder.stat()):  # removed before it was locked

@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from stoker import _disk
+from stoker import _cache_files, _disk
 
 Kind = Literal["nothing", "file", "folder", "link", "other"]
 LOCK, RECORD = "lock", ".json"
@@ -228,7 +228,7 @@ def _open_lock(folder: Path, *, restoring: bool) -> int:
     raises `BlockingIOError` if the journal is in use.
     """
     while True:
-        _disk.make_cache_folder(folder)
+        _cache_files.make_cache_folder(folder)
         try:
             lock = _disk.open_lock(folder / LOCK)
         except OSError as error:

@@ -33,7 +33,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker import _disk
+from stoker import _cache_files, _disk
 from stoker._clock import now_ns
 from stoker._text import readable_bytes
 from stoker._types import Array
@@ -138,7 +138,7 @@ class BlockFiles:
         self.folder = folder
         self.table = table
         with _disk.naming(folder):
-            self._fd = _disk.cache_disk.open_again(folder / _STATES)
+            self._fd = _cache_files.disk.open_again(folder / _STATES)
             self._mapped = mmap.mmap(self._fd, _STATES_HEADER + len(table), prot=mmap.PROT_READ)
         self.states: Array = np.frombuffer(self._mapped, dtype=np.uint8, offset=_STATES_HEADER)
         self._shards: dict[int, int] = {}
@@ -169,7 +169,7 @@ class BlockFiles:
     def set_states(self, ids: Array, state: int) -> None:
         """Set the state of some blocks."""
         for first, count in _runs(ids):
-            _disk.write_into(self.folder / _STATES, self._fd, bytes([state]) * count, _STATES_HEADER + first)
+            _cache_files.write_into(self.folder / _STATES, self._fd, bytes([state]) * count, _STATES_HEADER + first)
 
     def _open(self, block: int) -> tuple[Path, int]:
         owner = int(self.table.owners[block])
@@ -177,13 +177,13 @@ class BlockFiles:
         with self._lock:
             if owner not in self._shards:
                 with _disk.naming(path):
-                    self._shards[owner] = _disk.cache_disk.open_again(path)
+                    self._shards[owner] = _cache_files.disk.open_again(path)
             return path, self._shards[owner]
 
     def write(self, block: int, data: Any) -> None:
         """Write the bytes of a block, which were verified."""
         path, fd = self._open(block)
-        _disk.write_into(path, fd, data, int(self.table.starts[block]))
+        _cache_files.write_into(path, fd, data, int(self.table.starts[block]))
 
     def is_right(self, block: int) -> bool:
         """Whether the bytes on disk have the hash of the block."""
@@ -194,7 +194,7 @@ class BlockFiles:
         """Evict a block that is locked exclusively."""
         self.set_states(np.array([block]), ABSENT)
         path, fd = self._open(block)
-        _disk.punch_hole(path, fd, int(self.table.starts[block]), int(self.table.sizes[block]))
+        _cache_files.punch_hole(path, fd, int(self.table.starts[block]), int(self.table.sizes[block]))
 
     def evict(self, candidates: Array, excess: int) -> int:
         """Evict blocks, in this order, until `excess` bytes are free; leaves out those that are locked. Returns the bytes."""
@@ -240,25 +240,25 @@ def _prepare(root: Path, manifest: Manifest, data: bytes, table: BlockTable) -> 
                 if states[len(_SIGN) : len(_SIGN) + len(boot)] != boot:
                     kept = np.frombuffer(states, dtype=np.uint8, offset=_STATES_HEADER)
                     kept = np.where(kept == PRESENT, UNVERIFIED, kept).astype(np.uint8)
-                    _disk.write_cache_file(folder / _STATES, (_SIGN + boot).ljust(_STATES_HEADER) + kept.tobytes())
+                    _cache_files.write_cache_file(folder / _STATES, (_SIGN + boot).ljust(_STATES_HEADER) + kept.tobytes())
                 return folder
             _disk.remove_folder(folder)
         _disk.make_folder(folder)
         for shard in table.shards:
-            _disk.make_sparse_file(folder / shard.file, header(shard.dtype, shard.shape), shard.num_bytes)
-        _disk.write_cache_file(folder / _MANIFEST, data)
+            _cache_files.make_sparse_file(folder / shard.file, header(shard.dtype, shard.shape), shard.num_bytes)
+        _cache_files.write_cache_file(folder / _MANIFEST, data)
         _check_holes(folder, table)
         # Last: without it the folder is made again.
-        _disk.write_cache_file(folder / _STATES, (_SIGN + boot).ljust(_STATES_HEADER) + bytes(len(table)))
+        _cache_files.write_cache_file(folder / _STATES, (_SIGN + boot).ljust(_STATES_HEADER) + bytes(len(table)))
     return folder
 
 
 def _check_holes(folder: Path, table: BlockTable) -> None:
     """Refuse a file system that cannot free a part of a file, before anything is fetched."""
     for shard in table.shards[:1]:
-        fd = _disk.cache_disk.open_again(folder / shard.file)
+        fd = _cache_files.disk.open_again(folder / shard.file)
         try:
-            _disk.punch_hole(folder / shard.file, fd, HEADER_BYTES, 1)
+            _cache_files.punch_hole(folder / shard.file, fd, HEADER_BYTES, 1)
         except DiskError as error:
             raise OptionError(
                 f"the cache {folder.parent} cannot evict blocks: {error.args[-1]} Use a folder on ext4, xfs or tmpfs."
@@ -590,7 +590,7 @@ def _opened_at(folder: Path) -> float:
 
 def _is_open(folder: Path) -> bool:
     try:
-        fd = _disk.cache_disk.open_again(folder / _STATES)
+        fd = _cache_files.disk.open_again(folder / _STATES)
     except OSError:
         return False
     try:

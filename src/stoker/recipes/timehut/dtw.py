@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from stoker import _disk
+from stoker import _cache_files, _disk
 from stoker._kernels import cache_folders, kernel
 from stoker._types import Array
 from stoker.errors import DiskError, OptionError
@@ -177,7 +177,7 @@ def _read(place: Path, num: int) -> Array | None:
 
 def _write(place: Path, found: Array) -> None:
     try:
-        _disk.make_cache_folder(place.parent)
-        _disk.write_cache_file(place, _disk.npy_bytes(found))
+        _cache_files.make_cache_folder(place.parent)
+        _cache_files.write_cache_file(place, _disk.npy_bytes(found))
     except (DiskError, OSError):
         return  # a cache that cannot be written costs time, nothing else
