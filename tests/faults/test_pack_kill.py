@@ -185,6 +185,7 @@ def test_killed_again_and_again_a_pack_comes_to_its_end(pack_zygote: Zygote, qui
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # each of up to hundreds of operations is one process more, which takes its time on a busy machine
 @pytest.mark.parametrize("name", [name for name in SHAPES if name not in ("straight", "grouped")])
 def test_killed_at_any_operation_every_shape_continues(pack_zygote: Zygote, quick_path: Path, name: str) -> None:
     trial = prepare(pack_zygote, name, quick_path)

@@ -158,8 +158,8 @@ class BatchUnits:
     def ranges(self, unit: int) -> tuple[Array, Array]:
         """Where the samples lie."""
         first = unit * self._batches
-        steps = range(first, min(first + self._batches, len(self._steps)))
-        found = self._samples.locate(np.concatenate([self._steps.numbers(step) for step in steps]), self._steps.draw)
+        count = min(self._batches, len(self._steps) - first)
+        found = self._samples.locate(self._steps.numbers(first, count), self._steps.draw)
         return found.starts, found.starts + found.counts
 
 
