@@ -347,9 +347,21 @@ def test_waits_within_a_step_are_not_taken_for_issuing() -> None:
         phases=phases,
         blames={"forward": [Blame(place=LOG, share=0.5)], "rest": [Blame(place=LOG, share=0.9)]},
     )
-    first, second = rank(waiting)[:2]
-    assert (first.verdict, second.verdict) == ("sync", "launch")
+    first = rank(waiting)[0]
+    assert first.verdict == "sync"
     assert first.share == pytest.approx((0.5 * 7 + 0.9 * 5) / 18, abs=0.01)
+
+
+@pytest.mark.parametrize(("device", "first"), [(9.5, "compute"), (6.0, "launch")])
+def test_a_gpu_that_is_idle_for_a_moment_is_still_held_back_by_its_kernels(device: float, first: str) -> None:
+    """The host issues a step more slowly than the device runs it, but only by one twentieth of the step."""
+    work = Work(ops=900, kernels=700, flops=1e12, shares=COMPUTING)
+    measured = on_gpu(
+        10.0, cached=10.0, issue=10.0, device=device, kernels=700, optimizer=0.08 * device, work=work, precision="bf16"
+    )
+    causes = rank(measured)
+    assert attribute(measured).host_limits
+    assert causes[0].verdict == first, [(one.verdict, one.share) for one in causes]
 
 
 def test_a_cause_with_next_to_nothing_is_not_the_second() -> None:

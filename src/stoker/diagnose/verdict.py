@@ -130,7 +130,7 @@ def _rank_parts(measured: Measurements, attribution: Attribution, rare: dict[Ver
     rare = rare or {}
     left = 1 - sum(rare.values())
     shares = {name: left * share + rare.get(name, 0.0) for name, share in of_step.items()}
-    last = WORK if attribution.host_limits else ()  # a GPU that waits for its host is not held back by its kernels
+    last = WORK if "launch" in first else ()  # a GPU that waits for its host is not held back by its kernels
     tiny = {name for name in names if shares[name] < RULE.min_cause_share and not (name == "launch" and attribution.host_limits)}
     weights, work = dict(shares), max(WORK, key=lambda name: shares.get(name, 0.0))
     if "dispatch" in first:  # an estimate: what is measured comes first unless it is clearly smaller
