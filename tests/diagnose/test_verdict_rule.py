@@ -353,7 +353,7 @@ def test_waits_within_a_step_are_not_taken_for_issuing() -> None:
 
 
 @pytest.mark.parametrize(("device", "first"), [(9.5, "compute"), (6.0, "launch")])
-def test_a_gpu_that_is_idle_for_a_moment_is_still_held_back_by_its_kernels(device: float, first: str) -> None:
+def test_kernels_are_the_bottleneck_of_a_gpu_that_is_idle_for_a_moment(device: float, first: str) -> None:
     """The host issues a step more slowly than the device runs it, but only by one twentieth of the step."""
     work = Work(ops=900, kernels=700, flops=1e12, shares=COMPUTING)
     measured = on_gpu(
