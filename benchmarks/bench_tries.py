@@ -64,6 +64,10 @@ DEVELOPED = (
     "launch-transformer", "optimizer-gpu-transformer", "precision-tabular", "compute-transformer", "data-transformer",
     "dispatch-mlp", "everyday-doubles", "everyday-spectral-penalty", "everyday-wide-floats", "kernel-mlp", "launch-mlp",
     "optimizer-mlp", "optimizer-tabular", "oversubscribed-mlp", "oversubscribed-transformer", "precision-mlp", "transfer-mlp",
+    "compute-convolution", "data-windows", "dispatch-tabular", "everyday-collated-tokens", "everyday-user-vectors",
+    "other-byte-transformer", "other-click-factors", "other-dilated-forecast", "other-hand-gru", "other-npz-convnet",
+    "other-parquet-rows", "other-skipgram-pairs", "other-wide-catalogue", "oversubscribed-convolution", "data-worker",
+    "everyday-autocast-blocks", "everyday-table-regression", "host-transformer", "mixed-optimizer-compute", "mixed-optimizer-data",
 )  # fmt: skip
 """All but the first twelve were held out first: docs/journal.md has what they showed then, and what was changed for it."""
 NOT_ADVISED = {name for names in ALSO.values() for name in names}
