@@ -239,6 +239,29 @@ def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypat
     assert child.session.recorder.notes[0].startswith("the gain of batch could not be measured: train.py")
 
 
+def test_a_program_that_raises_before_all_is_measured_asks_for_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Child(Request(program="train.py"), connection=None)  # type: ignore[arg-type]
+
+    def raises() -> None:
+        raise ValueError("no memory")
+
+    def leave(answer: Answer) -> None:
+        raise SystemExit(answer.repeat_without, answer.error)
+
+    monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources, edits: None)
+    monkeypatch.setattr(child, "_run_program", raises)
+    monkeypatch.setattr(child, "_leave_with", leave)
+    child.session.fix_on, child.session.repeats = "graph", True
+    try:
+        with pytest.raises(SystemExit) as left:
+            child.run()
+    finally:
+        child.session.remove()
+    fix, error = left.value.args
+    assert fix == "graph"
+    assert error.startswith("the gain of graph could not be measured: train.py")
+
+
 def test_a_program_is_run_again_without_the_fix_that_it_failed_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     asked: list[tuple[str, ...]] = []
@@ -248,7 +271,7 @@ def test_a_program_is_run_again_without_the_fix_that_it_failed_with(monkeypatch:
         asked.append(request.avoid)
         if "graph" in request.avoid:
             return Answer(measurements=on_cpu(notes=["all of it"]))
-        return Answer(measurements=on_cpu(notes=["part of it", failed]), repeat_without="graph")
+        return Answer(error=failed, repeat_without="graph")
 
     monkeypatch.setattr(api, "run_child", run_child)
     measured = measure_script(tmp_path / "train.py", with_compile=True)
@@ -256,16 +279,6 @@ def test_a_program_is_run_again_without_the_fix_that_it_failed_with(monkeypatch:
     assert measured.notes[:2] == [failed, "all of it"]
     measure_script(tmp_path / "train.py")
     assert asked[2:] == [("compile",), ("compile", "graph")]
-
-
-@pytest.mark.parametrize("repeats", [False, True])
-def test_an_answer_asks_for_another_run_only_if_something_is_missing(repeats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Child(Request(program="train.py"), connection=None)  # type: ignore[arg-type]
-    child.session.fix_on, child.session.repeats = "graph", repeats
-    monkeypatch.setattr(child.session, "measurements", on_cpu)
-    answer = child._answer(None)
-    assert isinstance(answer, Answer)
-    assert answer.repeat_without == ("graph" if repeats else None)
 
 
 def test_compiled_steps_are_measured_where_it_is_asked_for(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,11 +121,11 @@ def _measure(
         with sandbox_for(program, module=module) as sandbox:
             request = Request(program=str(program), module=module, arguments=list(map(str, arguments)), avoid=avoid, **options)
             answer = run_child(sandbox, request, Answer, quiet=quiet)
-        measured = answer.measurements
-        if measured is None or answer.repeat_without is None:
+        if answer.repeat_without is None:
             break
-        not_measured += [note for note in measured.notes if note.startswith(f"the gain of {answer.repeat_without} ")]
+        not_measured.append(answer.error or "")
         avoid = (*avoid, answer.repeat_without)
+    measured = answer.measurements
     if measured is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     early = [f"{answer.error}; only what was measured before is known."] if answer.error is not None else []

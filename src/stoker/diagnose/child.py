@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     measurements: Measurements | None = None
     wrong: list[str] = []  # faults of the batches
     error: str | None = None
-    repeat_without: str | None = None  # a fix with which the program failed before all was measured that a verdict needs
+    repeat_without: str | None = None  # a fix with which the program failed before everything was measured that a verdict needs
     complete: bool = True  # False: what is known so far, in case native code ends the process in a later window
 
 
@@ -202,9 +202,12 @@ class Child:
         except BaseException as error:
             failure = f"{self._request.program}{_describe(error)}"
             session = self.session
-            if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured, or will be
-                session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
-                failure = None
+            if session.fix_on is not None:  # caused by a fix
+                note = f"the gain of {session.fix_on} could not be measured: {failure}."
+                if session.repeats:
+                    self._leave_with(Answer(error=note, repeat_without=session.fix_on))
+                session.recorder.notes.append(note)
+                failure = None  # everything that the verdict needs is measured
             elif not isinstance(error, StokerError):
                 sys.excepthook(type(error), error.with_traceback(_from_own(error.__traceback__)), error.__traceback__)
         if os.getpid() != self._pid:  # a fork of the program, which ends as it would alone
@@ -294,7 +297,7 @@ class Child:
         if failure is not None:
             notes = [f"{failure}; only what was measured before is known.", *measured.notes]
             measured = msgspec.structs.replace(measured, notes=notes)
-        return Answer(measurements=measured, wrong=wrong, repeat_without=session.fix_on if session.repeats else None)
+        return Answer(measurements=measured, wrong=wrong)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
         """Send the answer, and end this process and its workers. Exit functions run only if the program came to its own end."""
