@@ -131,6 +131,10 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
     assert "fused" in given
     assert "autocast" not in given
     assert session.recorder.unused_fixes == {"autocast": "there was no time to measure it"}
+    session.recorder.unused_fixes.clear()
+    session.device = "cuda"
+    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    assert not session.recorder.unused_fixes, "on a GPU it has a bound"
 
 
 def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:

@@ -404,7 +404,10 @@ class Graph(ModuleFix):
         self._undo.callback(fused.remove)
 
     def _change(self, module: torch.nn.Module) -> None:
-        self.replace(module, "forward", self._graphed.setdefault(id(module), GraphedForward(module)))
+        self.replace(module, "forward", self._graphed.setdefault(id(module), GraphedForward(module, self._refuse)))
+
+    def _refuse(self, reason: str) -> None:
+        self.used, self.unused_reason = False, reason
 
 
 class Malloc(Fix):

@@ -18,16 +18,18 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from stoker.errors import TrainError
-
 CONSTANTS = (bool, int, float, str, type(None))  # arguments of a model that are part of its graph
 
 
 class GraphedForward:
-    """A forward method that captures itself at its first call with gradients; calls of other shapes run as before."""
+    """A forward method that captures itself at its first call with gradients; calls of other shapes run as before.
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    If it cannot, because of how the model is called, `refuse` is called with the reason, and all calls run as before.
+    """
+
+    def __init__(self, module: torch.nn.Module, refuse: Callable[[str], None]) -> None:
         self._module = module
+        self._refuse = refuse
         self._forward = module.forward
         self._weights = [one for one in module.parameters() if one.requires_grad]
         self._form: Any = None  # of the call that was captured: its structure, shapes and constants
@@ -40,11 +42,10 @@ class GraphedForward:
             return self._forward(*args, **kwargs)
         values, structure = tree_flatten((args, kwargs))
         tensors = [one for one in values if isinstance(one, torch.Tensor)]
-        if self._replay is None and not all(isinstance(one, (torch.Tensor, *CONSTANTS)) for one in values):
-            kinds = sorted({type(one).__name__ for one in values if not isinstance(one, (torch.Tensor, *CONSTANTS))})
-            raise TrainError(
-                f"the model is called with {', '.join(kinds)}: a graph can have tensors and plain values as arguments."
-            )
+        others = sorted({type(one).__name__ for one in values if not isinstance(one, (torch.Tensor, *CONSTANTS))})
+        if others:
+            self._refuse(f"the model is called with {', '.join(others)}; a graph has tensors and plain values as arguments")
+            return self._forward(*args, **kwargs)
         shapes = [(one.shape, one.dtype, one.device) if isinstance(one, torch.Tensor) else one for one in values]
         form = (structure, shapes, torch.is_autocast_enabled("cuda"))
         if self._replay is None:

@@ -581,7 +581,7 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
             unlimited = not known or name == first or (fix is not None and (fix.lasts or fix.starts_slowly))
             fitting = rounds if unlimited else min(rounds, int((limit - spent) / max(round_seconds, 1e-9)))
             if session.no_time_for_fixes or fitting < 1:
-                if name == "autocast" and machine is None:
+                if name == "autocast" and machine is None and session.device == "cpu":
                     session.recorder.unused_fixes[name] = "there was no time to measure it"
                 continue
             known.add(name)
