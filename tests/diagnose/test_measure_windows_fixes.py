@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,46 +222,42 @@ def test_a_fix_that_fails_costs_its_prediction_and_nothing_else(clock: Clock, mo
     assert "fused" not in measured.what_ifs
 
 
-def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[str | None] = []
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+    """A run of a program that raises an error, in the process of the test, which stays as it is."""
     child = Child(Request(program="train.py"), connection=None)  # type: ignore[arg-type]
 
     def raises() -> None:
         raise ValueError("a batch has 8 rows")
 
     monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources, edits: None)
+    monkeypatch.setattr("stoker.diagnose.child.OtherProcesses.install", lambda others: None)
+    monkeypatch.setattr(os, "_exit", os._exit)  # which it replaces
     monkeypatch.setattr(child, "_run_program", raises)
+    yield child
+    child.session.remove()
+
+
+def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[str | None] = []
     monkeypatch.setattr(child, "_end", ends.append)
-    try:
-        child.run()
-        child.session.fix_on = "batch"
-        child.run()
-    finally:
-        child.session.remove()
-        child.session.remove()
+    child.run()
+    child.session.fix_on = "batch"
+    child.session.remove()
+    child.run()
     assert str(ends[0]).endswith("raised ValueError: a batch has 8 rows")  # without the guard
     assert ends[1] is None
     assert child.session.recorder.notes[0].startswith("the gain of batch could not be measured: train.py")
 
 
-def test_a_program_that_raises_before_all_is_measured_asks_for_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Child(Request(program="train.py"), connection=None)  # type: ignore[arg-type]
-
-    def raises() -> None:
-        raise ValueError("no memory")
-
+def test_a_program_that_raises_before_all_is_measured_asks_for_another_run(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(answer: Answer) -> None:
         raise SystemExit(answer.repeat_without, answer.error)
 
-    monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources, edits: None)
-    monkeypatch.setattr(child, "_run_program", raises)
     monkeypatch.setattr(child, "_leave_with", leave)
     child.session.fix_on, child.session.repeats = "graph", True
-    try:
-        with pytest.raises(SystemExit) as left:
-            child.run()
-    finally:
-        child.session.remove()
+    with pytest.raises(SystemExit) as left:
+        child.run()
     fix, error = left.value.args
     assert fix == "graph"
     assert error.startswith("the gain of graph could not be measured: train.py")
