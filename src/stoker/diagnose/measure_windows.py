@@ -44,10 +44,8 @@ from stoker.train.graph import eager_steps
 BASELINE_STEPS = 12
 RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
 SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
-FAR_SLOWER, FAR_SLOWER_SECONDS = (
-    3.0,
-    1.0,
-)  # times the best step, and seconds, from which one step tells that threads are too many or too few
+FAR_SLOWER = 3.0  # times the best step from which one step tells that threads are too many or too few
+FAR_SLOWER_SECONDS = 1.0  # and its length from which one is enough
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
