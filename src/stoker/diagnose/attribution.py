@@ -1,8 +1,10 @@
 """Attribution: the time of a step divided among causes. Between the measurements and the verdict; no torch.
 
-1. `attribute` removes the causes one after the other, in the order in which they hide each other: data, copies, waits, Python of the
-   loop, issuing operations, then the work itself. What is gone with a cause is its part, so parts do not overlap and their sum is the
-   step. A part is capped by the cause's own measurement, so that noise between two windows is not attributed.
+1. `attribute` divides a step among causes. On a GPU, `_by_removal` does it by experiments: what a step saved when a suspect was removed
+   is the suspect's part, and what is left when all are removed is divided between the host and the device. Where the experiments could
+   not be made, and on a CPU, causes are taken away one after the other, in the order in which they hide each other: data, copies,
+   waits, Python of the loop, issuing operations, then the work itself. A part is capped by the cause's own measurement, so that noise
+   between two windows is not attributed. Parts do not overlap, and their sum is the step.
 2. `slow_of` and `slow_of_windows` find rare steps: a few that take far longer than the others (a checkpoint, a validation, an upload).
    A median does not see them, the wall clock does. `Periods` keeps a window open until several were seen; the mean step is then taken
    over whole periods, from one rare step to the next.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -24,7 +26,7 @@ from typing import TypeVar
 import msgspec
 
 from stoker._clock import now_ns
-from stoker.diagnose.measurements import BusyThread, Measurements, Phases, Stretch
+from stoker.diagnose.measurements import BusyThread, Measurements, Phases, Stretch, WhatIf
 from stoker.diagnose.thresholds import RULE
 
 T = TypeVar("T")
@@ -72,7 +74,9 @@ def attribute(measured: Measurements) -> Attribution:
         return Attribution(step=0.0, parts=Parts(), residual=0.0, host_limits=False)
     if measured.ranks:
         return _of_ranks(measured, step)
-    return _on_cuda(measured, step) if measured.device == "cuda" else _on_cpu(measured, step)
+    if measured.device == "cpu":
+        return _on_cpu(measured, step)
+    return _by_removal(measured, step) if can_divide_by_removal(measured) else _on_cuda(measured, step)
 
 
 def _of_ranks(measured: Measurements, step: float) -> Attribution:
@@ -238,9 +242,12 @@ def _threads_gain(measured: Measurements) -> float:
     return gain if gain >= RULE.min_threads_gain else 0.0
 
 
-def gain_of(measured: Measurements, fix: str) -> float | None:
-    """Share of a step that a fix saves, or adds where it is negative, measured in turn with the baseline; None where it was not."""
-    tried = measured.what_ifs.get(fix)
+def gain_of(measured: Measurements, fix: str, results: Mapping[str, WhatIf] | None = None) -> float | None:
+    """Return the fraction of step time that a fix saves (negative if it costs time), or None if it was not measured.
+
+    Measured in alternation with the baseline. `results` are those of fixes by default.
+    """
+    tried = (measured.what_ifs if results is None else results).get(fix)
     before, after = (seconds_of(tried.as_it_is), seconds_of(tried.with_fix)) if tried is not None else (None, None)
     return 1 - after / before if before is not None and after is not None else None
 
@@ -253,6 +260,63 @@ def flops_seconds(measured: Measurements) -> float:
     by_dtype = work.flops_by_dtype or {measured.precision: work.flops}
     slowest = min(peaks.values())
     return sum(flops / peak for kind, flops in by_dtype.items() if (peak := peaks.get(kind, slowest)) > 0)
+
+
+CAUSES_OF_EXPERIMENTS = {"copies": "transfer", "reads": "sync", "callbacks": "host"}
+"""The cause that each experiment removes; cached batches remove `data`."""
+
+
+def removal_ratio(measured: Measurements, experiment: str) -> float | None:
+    """Return the time of a step without a suspect over that of the unchanged steps next to it, or None if it was not measured."""
+    if experiment == "data":
+        step, without = measured.loop.median, seconds_of(measured.cached)
+        return without / step if without is not None and step > 0 and not measured.ranks else None
+    gain = gain_of(measured, experiment, measured.removed)
+    return 1 - gain if gain is not None else None
+
+
+def removal_range(measured: Measurements, experiment: str) -> tuple[float, float]:
+    """Return the least and the greatest speed-up by a removal: of its windows, each next to an unchanged one."""
+    if experiment == "data":
+        before, after = measured.loop, measured.cached or measured.loop
+    else:
+        before, after = measured.removed[experiment].as_it_is, measured.removed[experiment].with_fix
+    windows = [[middle for _, middle in stretch.by_piece()] for stretch in (before, after)]
+    # The first window of the loop has no partner.
+    ratios = [old / new for old, new in zip(*(window[-min(map(len, windows)) :] for window in windows), strict=True) if new > 0]
+    middle = 1 / (removal_ratio(measured, experiment) or 1.0)
+    return min(ratios, default=middle), max(ratios, default=middle)
+
+
+def can_divide_by_removal(measured: Measurements) -> bool:
+    """Whether all suspects were removed together, and the time of the device is known: what `_by_removal` needs."""
+    return removal_ratio(measured, "everything") is not None and device_seconds(measured) is not None
+
+
+def _by_removal(measured: Measurements, step: float) -> Attribution:
+    """Divide a step on a GPU by experiments: what the removal of a suspect saved is its part, the rest is host or device."""
+    left = min(step, step * (removal_ratio(measured, "everything") or 1.0))
+    saved = dict.fromkeys(("data", "transfer", "sync", "host"), 0.0)
+    for experiment, cause in {"data": "data", **CAUSES_OF_EXPERIMENTS}.items():
+        ratio = removal_ratio(measured, experiment)
+        saved[cause] = step * max(0.0, 1 - ratio) if ratio is not None else 0.0
+    # All removed together save what they save: one suspect may hide behind another one, and noise may be counted twice.
+    total = sum(saved.values())
+    saved = {cause: seconds * (step - left) / total for cause, seconds in saved.items()} if total > 0 else saved
+    left = step - sum(saved.values())
+    busy = min(device_seconds(measured) or 0.0, left)
+    host_limits = busy < RULE.device_limits * left
+    rest = min(measured.phases_alone.rest if measured.phases_alone is not None else 0.0, left)
+    host = min(left - busy, rest) if host_limits else 0.0
+    launch = left - busy - host if host_limits else 0.0
+    # The most seconds that a host needs for the operations of a step; more is Python between them.
+    work, launch_seconds = measured.work, measured.machine.launch_seconds
+    count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
+    python = max(0.0, launch - RULE.issue_cost * launch_seconds * count) if launch_seconds and count else 0.0
+    python = max(python, min(launch, interpreter_seconds(measured, step)))
+    parts = _kernels(measured, left - host - launch, busy)
+    parts |= {**saved, "host": saved["host"] + host + python, "launch": launch - python}
+    return Attribution(step=step, parts=Parts(**parts), residual=0.0, host_limits=host_limits)
 
 
 def _on_cuda(measured: Measurements, step: float) -> Attribution:

@@ -1,4 +1,4 @@
-"""The result of a diagnosis (`Finding`) and its text on a terminal: VERDICT, WHY, NEXT, PATCH, WRONG and NOTE.
+"""The result of a diagnosis (`Finding`) and its text on a terminal: VERDICT, WHY, REMOVED, NEXT, PATCH, WRONG and NOTE.
 
 Sentences come from wording.py; here is their order and layout. Lines are wrapped at the width of a terminal, but not in a pipe or a
 log. Names from the program are shown as text, never interpreted. report.py makes the HTML page.
@@ -14,7 +14,7 @@ import msgspec
 
 from stoker._text import html_text, printable
 from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, Patch, SourceLine, Verdict
-from stoker.diagnose.wording import TITLES, outcome, patch_lines, per_second, percent, predicted
+from stoker.diagnose.wording import TITLES, outcome, patch_lines, per_second, percent, predicted, removal_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -176,6 +176,9 @@ def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
     place = place_beside(finding)
     if place is not None:
         yield ReportLine("", f"at {place}")
+    removed = removal_lines(finding.measurements) if finding.measurements is not None and finding.verdict != "none" else []
+    for number, line in enumerate(removed):
+        yield ReportLine("" if number else "REMOVED", line)
     if finding.ladder:
         yield from _ladder(finding, room)
     yield from _next(finding.next, room)

@@ -7,6 +7,7 @@ Most are plans: generators that say what each step gets and are sent its times. 
 - the loader: `loader_alone` (D), `profile_batches`
 - inside a step: `lines`, `operations`, `operation_times`
 - a GPU: `issuing` (H), `device_alone` (H, G and S), `copies` (X)
+- a suspect that is removed: `removals`
 - a fix: `fix_gain`; `measure_fixes` decides which fixes to measure
 """
 
@@ -27,6 +28,7 @@ from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of, workers_to_use
 from stoker.diagnose.attribution import Periods, attribute, slow_of, waits_for_interpreter
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
+from stoker.diagnose.experiments import EXPERIMENTS
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
 from stoker.diagnose.hardware import has_bf16_instructions, pages_so_far
@@ -35,7 +37,7 @@ from stoker.diagnose.loops import WatchedIterator, batches_of_workers, length_of
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
 from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, profile_loader
-from stoker.diagnose.recorder import Recorder, StepSeries, by_window
+from stoker.diagnose.recorder import Recorder, StepSeries, by_window, median_phases
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude, disturbed
@@ -355,16 +357,50 @@ class OtherBatches(Fix):
         self._undo.callback(setattr, self._session, "replacement", None)
 
 
-def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepInput | None = None) -> Plan:
+def removals(session: Session) -> Plan:
+    """Remove each suspect from some steps, in turn with unchanged steps (experiments.py)."""
+    recorder, hooks = session.recorder, session.hooks
+    # Code that is compiled again for a replaced method would take longer than all windows. A step in the user's own process must
+    # not fail.
+    if session.ranks is not None or session.step_per_batch or compiled():
+        return
+    rounds = FIX_ROUNDS[session.device]
+    session.repeats = True  # a program that a stale value breaks is run again without that experiment
+    for name, kind in EXPERIMENTS.items():
+        if name in session.avoid or session.out_of_time or (kind.cuda_only and session.device == "cpu"):
+            continue
+        session.fix_on = name
+        steps = StepSeries() if name == "everything" else None
+        yield from fix_gain(
+            session, name, kind(lambda: hooks.steps), rounds=rounds, plain=REAL, results=recorder.removed, steps=steps
+        )
+        if steps is not None and steps.steps and name in recorder.removed:
+            recorder.phases_alone = median_phases(steps.steps)
+        session.fix_on = None
+    session.repeats = False
+
+
+def fix_gain(
+    session: Session,
+    name: str,
+    fix: Fix,
+    *,
+    rounds: int,
+    plain: StepInput | None = None,
+    results: dict[str, WhatIf] | None = None,
+    steps: StepSeries | None = None,
+) -> Plan:
     """Steps with a fix and without it, in turn, until the gain is sure; a fix that lasts comes after all others.
 
-    `plain` is the input of steps without it.
+    `plain` is the input of steps without it. The result is added to `results`, those of fixes by default; `steps` gets the steps with
+    the fix, and the times of their phases.
     """
+    results = session.recorder.what_ifs if results is None else results
     changed = REAL if fix.with_data else session.without_data
     plain = plain or changed
     seconds, batches, hooks = FIX_SECONDS[session.device], session.batches, session.hooks  # batches are changed in place
     kept = list(batches)
-    without, with_fix = StepSeries(), StepSeries()
+    without, with_fix = StepSeries(), StepSeries() if steps is None else steps
 
     rounds = min(rounds, fix.most_rounds)
     seconds *= max(1.0, FIX_ROUNDS[session.device] / rounds)  # steps with a fix may be far shorter than those that allow few rounds
@@ -391,7 +427,7 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
 
     begin = now_ns()
     try:
-        if session.has_short_steps(plain):
+        if session.has_short_steps(plain) and steps is None:
             hooks.pause()
         if fix.lasts:
             yield from steps_without()
@@ -403,7 +439,7 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
                 changed, (10 if fix.starts_slowly else 3) + (0 if changed.cached else max(session.queue, fix.queue))
             )
             if not fix.used:
-                if not fix.fits_if_unused:
+                if not fix.fits_if_unused and results is session.recorder.what_ifs:
                     session.recorder.unused_fixes[name] = fix.unused_reason
                 return
             plain_step = session.device_step
@@ -426,7 +462,7 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
     what_if = found()
     if what_if is not None:
         at_best = seconds_before_profile(session.recorder, what_if.with_fix.median)
-        session.recorder.what_ifs[name] = msgspec.structs.replace(what_if, at_best=at_best)
+        results[name] = msgspec.structs.replace(what_if, at_best=at_best)
 
 
 def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
@@ -483,6 +519,8 @@ def measure_all(session: Session) -> Plan:
         yield from other_threads(session)
     yield from operations(session)
     measured_fixes: set[str] = set()
+    if not busy:
+        yield from removals(session)
     if session.device == "cuda":
         yield from device_alone(session)
         copies(session)

@@ -287,6 +287,10 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_fused: bool | None = None
     what_ifs: dict[str, WhatIf] = {}
     """By the name of the fix."""
+    removed: dict[str, WhatIf] = {}
+    """Steps with one suspect removed, in turn with unchanged steps, by the name of the experiment (experiments.py)."""
+    phases_alone: Phases | None = None
+    """The host's time of a step by phase with everything removed that an experiment can remove; None without a GPU."""
     unused_fixes: dict[str, str] = {}
     """Why a fix changes nothing in this program, by its name; such a fix is not advised."""
     measuring_seconds: float = 0.0

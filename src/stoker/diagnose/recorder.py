@@ -206,6 +206,8 @@ class Recorder:
     profile: Profile | None = None
     work: Work | None = None
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
+    removed: dict[str, WhatIf] = field(default_factory=dict)
+    phases_alone: Phases | None = None
     unused_fixes: dict[str, str] = field(default_factory=dict)
     before_compile: tuple[bool, float] | None = None  # `compiled` and `own_processes` before steps were measured compiled
     waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
@@ -293,6 +295,8 @@ class Recorder:
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
             what_ifs=self.what_ifs,
+            removed=self.removed,
+            phases_alone=self.phases_alone,
             unused_fixes=self.unused_fixes,
             busy_thread=max(self.busy_threads, key=lambda one: one.share, default=None),
             asleep=statistics.median(self.asleep) if self.asleep else None,
@@ -370,9 +374,8 @@ class Recorder:
     def _phases(self, phased: list[StepTimes], source: Source | None, starting: float) -> Phases:
         """How a step divides; the time to start an epoch is a wait for the loader."""
         epochs = [one for window in self._epochs(self.phased if self.phased.steps else self.loop, source) for one in window]
-        steps = epochs or phased
-        spent = {name: statistics.median(one.phases_ns[number] for one in steps) / 1e9 for number, name in enumerate(NAMES)}
-        return Phases(**{**spent, "next": spent["next"] + (0.0 if epochs else starting)})
+        spent = median_phases(epochs or phased)
+        return msgspec.structs.replace(spent, next=spent.next + (0.0 if epochs else starting))
 
     @property
     def _batches(self) -> float:
@@ -446,6 +449,11 @@ def _with_line(rare: RareSteps, line: SlowLine | None, loop: SourceLine | None) 
     if outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function):
         found["in_outer_loop"] = outer.line < loop.line
     return msgspec.structs.replace(rare, **found)
+
+
+def median_phases(steps: list[StepTimes]) -> Phases:
+    """Return the median time of each phase."""
+    return Phases(**{name: statistics.median(step.phases_ns[number] for step in steps) / 1e9 for number, name in enumerate(NAMES)})
 
 
 def in_groups(steps: list[StepTimes], size: int) -> list[StepTimes]:

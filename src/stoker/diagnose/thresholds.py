@@ -61,6 +61,9 @@ class Thresholds:
     mostly_matmul: float = _limit(0.6, "share of kernel time in matmuls from which a low rate does not make them `kernel`")
     faster_dtype: float = _limit(2.0, "times faster that a shorter type must be for `precision` to be a cause")
     long_kernel_seconds: float = _limit(20e-6, "mean kernel time from which kernels without a profile count as memory-bound")
+    device_limits: float = _limit(
+        0.8, "kernel time over a step without its suspects from which the GPU is the limit, not the host; measured: 0.4 and 0.97"
+    )
     gpu_idle: float = _limit(1.02, "step over kernel time up to which a GPU counts as always busy")
     gpu_idle_with_copies: float = _limit(1.1, "the same where only copies make issuing longer than running")
     issue_cost: float = _limit(
@@ -76,6 +79,9 @@ class Thresholds:
     waste_first: float = _limit(0.10, "share from which waste (data, transfer, sync, host, launch, …) comes before work")
     optimizer_first: float = _limit(0.40, "share of the work from which the optimizer comes before the rest of it")
     dispatch_first: float = _limit(0.50, "share of the work from which operations are too small")
+    same_share: float = _limit(
+        0.05, "difference of a cause's share from what its removal saved up to which the verdict names the latter"
+    )
     min_cause_share: float = _limit(0.005, "share below which a cause is not listed after the second")
 
     # How sure is it?

@@ -21,7 +21,15 @@ import msgspec
 
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
-from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds, holding_thread, waits_for_interpreter
+from stoker.diagnose.attribution import (
+    Attribution,
+    attribute,
+    crowded,
+    flops_seconds,
+    holding_thread,
+    removal_ratio,
+    waits_for_interpreter,
+)
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Cause, Confidence, Device, Loader, Measurements, RareSteps, Stretch, Verdict
 from stoker.diagnose.thresholds import RULE
@@ -357,6 +365,8 @@ def ladder(measured: Measurements, attribution: Attribution) -> dict[str, float]
     for level, causes in removed_causes.items():
         removed = sum(getattr(attribution.parts, name) for name in causes) + (longer if level == without_rare else 0.0)
         left = max(least, left - removed)
+        if level == "data_free" and (without := removal_ratio(measured, "data")) is not None:
+            left = max(left, min(1.0, without) * attribution.step)  # steps without loading were measured: none is faster than they
         levels[level] = 1 / left
     if roof >= RULE.min_roof * left:
         levels["roofline"] = 1 / least

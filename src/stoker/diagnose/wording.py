@@ -21,6 +21,8 @@ from stoker.diagnose.attribution import (
     gain_of,
     holding_thread,
     interpreter_seconds,
+    removal_range,
+    removal_ratio,
     scaled_phases,
     seconds_of,
 )
@@ -70,6 +72,23 @@ def patch_lines(patch: Patch) -> list[str]:
     if patch.why and patch.left_out:
         lines.append(patch.why)
     return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
+
+
+REMOVALS = {"data": "loading", "copies": "uploads", "reads": "waits for values", "callbacks": "callbacks and loggers"}
+"""What each experiment removes."""
+
+
+def removal_lines(measured: Measurements) -> list[str]:
+    """Return one line per experiment: the time of a step with a suspect and without it, and the speed-up with its range."""
+    rows = []
+    for name, what in {**REMOVALS, "everything": "all of these"}.items():
+        ratio = removal_ratio(measured, name)
+        if ratio is not None and ratio > 0:
+            step, low, high = measured.loop.median, *removal_range(measured, name)
+            shown = f"{times(1 / ratio)} ({low:.3g}-{high:.3g})"
+            rows.append((what, f"{duration(step)} -> {duration(step * ratio)}", shown))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    return [f"{what.ljust(widths[0])}   {change.ljust(widths[1])}   {shown}" for what, change, shown in rows]
 
 
 def percent(share: float) -> str:
@@ -253,6 +272,12 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
     """The sentence of a cause, with its numbers."""
     work, machine, ranks = measured.work, measured.machine, measured.ranks
     sentence = CAUSES[name]
+    by_removal = {"data": "data", "transfer": "copies", "sync": "reads"}.get(name)
+    ratio = removal_ratio(measured, by_removal) if by_removal is not None else None
+    if by_removal is not None and ratio and abs(1 - ratio - share) <= RULE.same_share:
+        step = measured.loop.median
+        changed = f"a step takes {duration(step * ratio)} instead of {duration(step)} ({times(1 / ratio)})"
+        return f"without {REMOVALS[by_removal]}, {changed}"
     if name == "data" and measured.loader.kind == "loop":
         sentence = CAUSE_IN_LOOP
     if name == "precision" and measured.precision == "fp64":
@@ -401,10 +426,9 @@ def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
             files = f"each of {reads.files:,} files" if reads.files > 1 else "the same file"
             times = f"{reads.reads_a_file:,.0f} times for {reads.batches:,} batches"
             parts.append(f"a worker reads {files} {times}, and {percent(reads.cache_hits)} of samples need no read")
-    alone, cached = seconds_of(measured.loader_alone), seconds_of(measured.cached)
-    if alone is not None and cached is not None:
-        together = f"a batch takes {duration(alone)} to make, a step without it {duration(cached)}, "
-        parts.append(f"{together}both together {duration(attribution.step)}")
+    cached = seconds_of(measured.cached)
+    if cached is not None:
+        parts.append(f"a step takes {duration(attribution.step)}, and {duration(cached)} without loading")
     else:
         parts.append(f"a batch takes {duration(attribution.parts.data)} of a step of {duration(attribution.step)}")
     return "; ".join(parts)
