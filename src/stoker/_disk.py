@@ -381,9 +381,9 @@ def npy_bytes(arrays: Any) -> bytes:
     return sink.getvalue()
 
 
-def copy_file(source: BinaryIO, path: Path, *, in_place: bool = False) -> None:
-    """Copy the unread rest of an open file into a new one, or with `in_place` over the file of this name. Nothing is synced."""
-    with contextlib.closing(AppendFile.reopen(path, 0) if in_place else AppendFile.create(path)) as file:
+def copy_file(source: BinaryIO, path: Path) -> None:
+    """Copy the unread rest of an open file into a new one. Nothing is synced."""
+    with contextlib.closing(AppendFile.create(path)) as file:
         while True:
             hole, size = _next_part(source)
             if hole:
@@ -410,21 +410,6 @@ def _next_part(file: BinaryIO) -> tuple[int, int]:
         return (max(0, end - here), sys.maxsize) if error.errno == errno.ENXIO else (0, sys.maxsize)
     finally:
         os.lseek(descriptor, raw, os.SEEK_SET)
-
-
-def restore_file(source: BinaryIO, path: Path, *, in_place: bool) -> None:
-    """Write a copy back: into the file of this name if that can be written to, else to a new file that replaces it."""
-    if in_place and os.access(path, os.R_OK | os.W_OK):
-        copy_file(source, path, in_place=True)
-        return
-    temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
-    try:
-        copy_file(source, temporary)
-        with naming(path):
-            disk.replace(temporary, path)
-    except BaseException:
-        remove_file(temporary)
-        raise
 
 
 def move_by_copy(source: Path, target: Path, rename: Callable[[Path, Path], None], *, keeps: bool) -> None:

@@ -24,9 +24,8 @@ from tests.diagnose.file_idioms import outcome
 from tests.diagnose.home import make_home, state
 from tests.diagnose.library_idioms import IDIOMS
 
-from stoker.diagnose import sandbox, sandbox_overlay
+from stoker.diagnose import sandbox, sandbox_landlock, sandbox_overlay
 from stoker.diagnose.sandbox import Sandbox
-from stoker.diagnose.sandbox_journal import WriteJournal
 
 NOBODY = 65534
 
@@ -45,11 +44,10 @@ WAYS = {
     "alone as a user": Way(None, as_user=True),
     "overlay": Way("overlay"),
     "overlay of a user": Way("overlay", as_user=True),
-    "journal": Way("journal"),
-    "journal of a user": Way("journal", as_user=True),
-    "copies": Way("copies"),
-    "copies that save nothing": Way("copies", without=(WriteJournal, "save")),
-    "journal that saves nothing": Way("journal", without=(WriteJournal, "save")),
+    "landlock": Way("landlock"),
+    "landlock of a user": Way("landlock", as_user=True),
+    "landlock without rules": Way("landlock", without=(sandbox_landlock, "_restrict")),
+    "landlock without its filter": Way("landlock", without=(sandbox_landlock, "_ignore_metadata")),
     "overlay that moves nothing": Way("overlay", without=(sandbox_overlay, "_move_between_views")),
 }
 
@@ -109,7 +107,7 @@ def become_user() -> None:
 def run_each(homes: dict[str, Path]) -> dict[str, str]:
     found = {}
     for name, home in homes.items():
-        os.chdir(home)
+        os.chdir(sandbox_landlock.mirrored(str(home)))
         found[name] = repr(outcome(IDIOMS[name]))
     return found
 

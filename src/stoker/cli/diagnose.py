@@ -15,6 +15,8 @@ from stoker.errors import OptionError
 
 NO_VERDICT = 3
 """The exit code without a verdict."""
+SANDBOX_CHOICES = ("auto", "overlay", "landlock", "off", "require")
+"""`CHOICES` of diagnose/sandbox.py, which is imported when the command runs."""
 
 
 class _Diagnose(base.Command):
@@ -59,6 +61,11 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 )
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
+@click.option(
+    "--sandbox",
+    type=click.Choice(SANDBOX_CHOICES),
+    help="How your files are protected; `require` refuses to run the script unprotected. Default: the first mode that is permitted.",
+)
 @base.json_option
 @click.option("--json-file", type=base.PATH, metavar="FILE.json", help="Same as --json FILE.json: also write the result there.")
 @click.option(
@@ -71,7 +78,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 )
 def command(
     script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None, report: str | None,
-    seconds: float | None, as_json: bool, json_file: str | None,
+    seconds: float | None, sandbox: str | None, as_json: bool, json_file: str | None,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
@@ -88,7 +95,10 @@ def command(
     from stoker.diagnose.api import diagnose_script
     from stoker.diagnose.finding import show
     from stoker.diagnose.report import check_path, write_report
+    from stoker.diagnose.sandbox import VARIABLE
 
+    if sandbox is not None:
+        os.environ[VARIABLE] = sandbox
     path = check_path(Path(report)) if report is not None else None
     patch_path = base.check_new_file("--apply", patch, (".patch", ".diff"), overwrite=True) if patch is not None else None
     json_path = base.check_new_file("--json", json_file, (".json",), overwrite=True) if json_file is not None else None

@@ -36,6 +36,7 @@ from stoker.diagnose.loops import NO_EDITS, FileEdits, OwnLoader, rewrite_import
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.other_processes import OtherProcesses
 from stoker.diagnose.sandbox import Sandbox
+from stoker.diagnose.sandbox_landlock import MIRROR, mirrored, original
 from stoker.errors import OptionError, StokerError, TrainError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -222,7 +223,7 @@ class Child:
             import_first(Path.cwd())
             spec = _find_module(request.program)
         else:
-            path = Path(request.program)
+            path = Path(mirrored(request.program))
             import_first(path.resolve().parent)
             spec = ModuleSpec("__main__", None, origin=str(path))
         file = str(spec.origin)
@@ -330,7 +331,15 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         line = f" line {error.lineno}"
     raised = ":" if isinstance(error, StokerError) else f" raised {type(error).__name__}:"
-    return f"{line}{raised} {one_line(error)}"
+    return f"{line}{raised} {one_line(error)}{_refused(error)}"
+
+
+def _refused(error: BaseException) -> str:
+    """What to do if Landlock refused a write; empty if that is not why the program failed."""
+    if not isinstance(error, PermissionError) or error.filename is None or MIRROR not in os.environ:
+        return ""
+    path = original(str(Path(os.fsdecode(error.filename)).absolute()))
+    return f". {path} is protected while the program is diagnosed: let it write to a relative path, or use --sandbox off"
 
 
 def _from_own(trace: TracebackType | None) -> TracebackType | None:

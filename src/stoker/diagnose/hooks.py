@@ -34,6 +34,7 @@ from stoker._batch import entries_of, map_tensors
 from stoker._clock import now_ns
 from stoker._text import sync_debug_mode
 from stoker.diagnose.measurements import SourceLine, Sync
+from stoker.diagnose.sandbox_landlock import original
 
 # ---- the user's code ----
 
@@ -78,7 +79,7 @@ def own_line(frame: FrameType | None) -> SourceLine | None:
 def shown(file: str) -> str:
     """A path relative to the current folder if the file is below it."""
     path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+    return str(path.relative_to(here)) if path.is_relative_to(here) else original(file)
 
 
 def replace(undo: ExitStack, owner: Any, name: str, by: Any) -> None:

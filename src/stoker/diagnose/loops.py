@@ -33,6 +33,7 @@ from torch.utils.data import DataLoader
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, objects_of, shown
 from stoker.diagnose.measurements import SourceLine
+from stoker.diagnose.sandbox_landlock import original
 
 PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
@@ -468,7 +469,7 @@ class OwnLoader(SourceFileLoader):
     def get_data(self, path: str) -> bytes:
         """The bytes of a file after its edits."""
         data = super().get_data(path)
-        edit = self._edits.get(os.path.realpath(path))
+        edit = self._edits.get(original(os.path.realpath(path)))
         if edit is None:
             return data
         data = edit(data)

@@ -1,10 +1,11 @@
-"""The sandbox: a diagnosed program runs as it would alone, and leaves the user's files unchanged.
+"""The sandbox: a diagnosed program runs as it would alone, and cannot change the user's files.
 
-The first mode that the machine permits is used. The first two rely on the kernel, so they cover every library and child process:
+Nothing is restored, overwritten or deleted afterwards: the kernel refuses or redirects every change, of all libraries and child
+processes. The first mode that the machine permits is used:
 
 - `overlay` (sandbox_overlay.py): the program has its own view of the disk, in which all changes go to a scratch folder.
-- `journal` (sandbox_journal.py): each file is copied before it is changed, and restored afterwards.
-- `copies`: the current folder and the folder of the script are copied before the program starts, and restored afterwards.
+- `landlock` (sandbox_landlock.py): the program runs in a mirror of its folders, and the kernel refuses changes of files elsewhere.
+- `off`: the program runs unprotected, as by `python train.py`; a line says so before it starts.
 
 Caches, installed packages and temporary files are not protected: compilers and hubs fill them for the next run and share them with
 other processes.
@@ -16,13 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import importlib.util
 import os
 import secrets
 import shutil
 import site
 import socket
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,13 +33,14 @@ from typing import Self, get_args
 import msgspec
 
 from stoker import _cache_files, _disk
-from stoker.diagnose import sandbox_journal, sandbox_overlay
+from stoker.diagnose import sandbox_landlock, sandbox_overlay
 from stoker.diagnose.measurements import SandboxMode
 from stoker.errors import OptionError, TrainError
 
 MODES: tuple[SandboxMode, ...] = get_args(SandboxMode)  # in the order in which they are tried
-MAX_COPIED = 2 << 30  # bytes that the mode `copies` copies, at most
+CHOICES = ("auto", *MODES, "require")  # of the user; `require` refuses to run a program unprotected
 VARIABLE = "STOKER_SANDBOX"
+SCRATCH = "stoker-diagnose-"  # the names of scratch folders begin with it
 IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")  # default caches, in the home folder
 VARIABLES = ("HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_HOME", "MPLCONFIGDIR")
 """Environment variables that name a cache and have no CACHE in their name."""
@@ -56,7 +58,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     modes: list[SandboxMode]  # to try, the best first
     scratch: str | None  # the folder for changes of an overlay
     rules: dict[str, bool]  # folders, and whether each is protected; the innermost decides
-    needed: list[str]  # folders that an overlay must protect
+    needed: list[str]  # folders that must be protected
+    mirrored: list[str]  # folders in which the program runs, of which Landlock needs a mirror
     socket: int  # file descriptor on which the process answers
 
 
@@ -90,43 +93,41 @@ def _temporary() -> str:
 
 
 class Sandbox:
-    """The sandbox of one program, as a context manager; the files are restored at its end.
+    """The sandbox of one program, as a context manager.
 
-    `program` is the path of a script, or None for a module. Raises `OptionError` if STOKER_SANDBOX is not a mode.
+    `program` is the path of a script, or None for a module. Raises `OptionError` if STOKER_SANDBOX is not one of `CHOICES`.
     """
 
     def __init__(self, program: Path | None) -> None:
-        given = os.environ.get(VARIABLE)
-        if given is not None and given not in MODES:
-            raise OptionError(f"{VARIABLE} is {given!r}; expected one of {', '.join(MODES)}, or unset it.")
+        choice = os.environ.get(VARIABLE, "auto")
+        if choice not in CHOICES:
+            raise OptionError(f"{VARIABLE} is {choice!r}; expected one of {', '.join(CHOICES)}, or unset it.")
         self.mode: SandboxMode | None = None
-        self._modes: list[SandboxMode] = [one for one in MODES if one == given or (given is None and one != "off")]
+        by_kernel: list[SandboxMode] = ["overlay", "landlock"]
+        modes: dict[str, list[SandboxMode]] = {"auto": list(MODES), "require": by_kernel}
+        self._choice, self._modes = choice, modes[choice] if choice in modes else [one for one in MODES if one == choice]
         self._here = os.path.realpath(Path.cwd())
         home = os.path.realpath(os.path.expanduser("~"))
-        self._copied = sorted({self._here, *([] if program is None else [os.path.realpath(program.parent)])})
-        self._needed = {*self._copied, *([home] if home != "/" and os.access(home, os.W_OK) else [])}
+        self._run_in = sorted({self._here, *([] if program is None else [os.path.realpath(program.parent)])})
+        self._needed = {*self._run_in, *([home] if home != "/" and os.access(home, os.W_OK) else [])}
         self._caches = cache_folders(os.environ, self._here)
         self._rules = dict.fromkeys((*APART, *self._caches, _temporary()), False) | dict.fromkeys(self._needed, True)
         self._unprotected: list[str] = []
         self._scratch: Path | None = None
         self._around: str | None = None  # a folder that cannot be protected, as the scratch folder lies in it
         self._open = contextlib.ExitStack()
-        self._journal: sandbox_journal.WriteJournal | None = None
-        self._changed: list[str] = []  # paths or names of files that the program changed
+        self._changed: list[str] = []  # names of files that the program changed in an overlay
 
     def __enter__(self) -> Self:
-        for one in _journals().glob("*") if _journals().is_dir() else []:
-            sandbox_journal.recover(one)
         self._make_caches()
-        if "overlay" in self._modes:
+        if self._modes != ["off"]:
+            _remove_leftovers()
             self._scratch = self._find_scratch()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.mode == "overlay" and self._scratch is not None:
             self._changed = sandbox_overlay.written(self._scratch)
-        elif self._journal is not None:
-            self._changed = self._journal.changed
         self._open.close()
 
     def _make_caches(self) -> None:
@@ -149,14 +150,17 @@ class Sandbox:
         apart = [one for one in usable if not any(is_below(one, other) for other in others)]
         room = min(shutil.disk_usage(usable[0]).free, ENOUGH_SCRATCH)
         place = next((one for one in apart if shutil.disk_usage(one).free >= room), usable[0])
-        folder = Path(place, f"stoker-diagnose-{secrets.token_hex(8)}")
+        folder = Path(place, f"{SCRATCH}{secrets.token_hex(8)}")
         _disk.disk.mkdir(folder, 0o700)
         self._open.callback(_disk.remove_tree, folder)
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._open.callback(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_SH)  # until this process ends: then the folder is a leftover
         return folder
 
     def plan(self, descriptor: int) -> str:
         """The plan for a process that answers on this file descriptor, as JSON."""
-        modes = [one for one in self._modes if one != "overlay" or self._scratch is not None]
+        modes = [one for one in self._modes if one == "off" or self._scratch is not None]
         rules = dict(self._rules)
         if self._scratch is not None:
             for path, writable in _other_places().items():
@@ -165,61 +169,32 @@ class Sandbox:
                 elif writable:
                     self._around = path
         scratch = None if self._scratch is None else str(self._scratch)
-        made = SandboxPlan(modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), socket=descriptor)
+        made = SandboxPlan(
+            modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), mirrored=self._run_in, socket=descriptor
+        )
         return msgspec.json.encode(made).decode()
 
     def wait_until_entered(self, answers: socket.socket) -> None:
-        """Wait until the process has entered the sandbox, and begin to save files in the modes `journal` and `copies`.
-
-        Raises `TrainError` if it could not enter.
-        """
-        data, descriptors, _, _ = socket.recv_fds(answers, 1 << 16, 1)
+        """Wait until the process has entered the sandbox. Raises `TrainError` if it could not enter."""
+        data = answers.recv(1 << 16)
         if not data:
             return  # it has ended; its exit code says why
         entered = msgspec.json.decode(data, type=Entered)
         if entered.mode is None:
             raise TrainError(
                 f"your files cannot be protected on this machine: {entered.error}. Run a copy of the program in a copy of its folder, "
-                f"with the environment variable {VARIABLE}=off."
+                f"with --sandbox off (or {VARIABLE}=off)."
             )
         self.mode, self._unprotected = entered.mode, entered.unprotected
         if entered.mode == "overlay" and self._around is not None:
             self._unprotected = [*self._unprotected, self._around]
-        if entered.mode in ("journal", "copies"):
-            name = hashlib.sha256(os.fsencode(self._here)).hexdigest()[:16]
-            self._journal = sandbox_journal.WriteJournal(_journals() / name)
-            self._open.callback(self._journal.close)
-            if descriptors:
-                self._open.callback(sandbox_journal.WriteWatch(descriptors[0], self._before_change).close)
-            else:
-                self._copy_files(self._journal)
-            answers.sendall(b".")  # the program may begin
-
-    def _copy_files(self, journal: sandbox_journal.WriteJournal) -> None:
-        """Copy the files of the program's folders; raises `TrainError` if they are too large."""
-        total = 0
-        for folder in self._copied:
-            for above, folders, files in os.walk(folder):
-                folders[:] = [one for one in folders if self.protects(os.path.join(above, one))]
-                journal.save_names(above)
-                for path in (os.path.join(above, name) for name in (*folders, *files)):
-                    total += os.lstat(path).st_size
-                    if total > MAX_COPIED:
-                        raise TrainError(
-                            f"your files cannot be protected on this machine: overlays and journals are not permitted, and {folder} has "
-                            f"more than {MAX_COPIED >> 30} GB to copy. Run a copy of the program in another folder, with the "
-                            f"environment variable {VARIABLE}=off."
-                        )
-                    journal.save(path)
-
-    def _before_change(self, path: str, *, removes: bool, moves: bool) -> None:
-        if self._journal is not None and self.protects(path):
-            self._journal.save(path, removes=removes, moves=moves)
-
-    def protects(self, path: str) -> bool:
-        """Whether a path, links resolved, is protected by a journal."""
-        folder = sandbox_overlay.innermost(path, self._rules)
-        return not is_below(path, str(_journals())) and (folder is None or self._rules[folder])
+        if entered.mode == "off" and self._choice == "auto":
+            print(
+                f"stoker: your files are not protected, as this machine permits neither overlays nor Landlock ({entered.error}): the "
+                "program runs as by python itself. --sandbox require refuses instead.",
+                file=sys.stderr,
+            )
+        answers.sendall(b".")  # the program may begin
 
     def notes(self) -> list[str]:
         """Notes for the user, after the program has ended."""
@@ -227,16 +202,13 @@ class Sandbox:
         if self.mode == "overlay":
             what = f"; what it wrote ({names}) was discarded" if names else ""
             notes = [f"Your files are unchanged: the program ran in an overlay of them{what}."]
-        elif self.mode == "journal":
-            what = f"; what it changed ({names}) was copied before and restored" if names else ""
-            notes = [f"Your files are unchanged: the program ran with a journal, as overlays are not permitted here{what}."]
-        elif self.mode == "copies":
+        elif self.mode == "landlock":
             notes = [
-                f"The files in {' and '.join(self._copied)} are unchanged: they were copied before the program ran and restored, as "
-                "overlays and journals are not permitted here. Other folders were not protected."
+                "Your files are unchanged: overlays are not permitted here, so the program ran in a copy of its folder, and the kernel "
+                "refused changes elsewhere."
             ]
         else:
-            notes = [f"Your files were not protected ({VARIABLE}=off)."]
+            notes = ["Your files were not protected: the program ran as by python itself."]
         if self._unprotected:
             notes.append(
                 f"No overlay could be mounted at {_first_few(self._unprotected)}: what the program wrote there is changed."
@@ -248,33 +220,37 @@ def enter(plan_json: str) -> None:
     """Enter the sandbox with this process, which must have no threads yet, and all that it starts."""
     plan = msgspec.json.decode(plan_json, type=SandboxPlan)
     with socket.socket(fileno=plan.socket) as answers:
-        reasons = []
+        reasons: list[str] = []
         for mode in plan.modes:
             try:
-                _enter_mode(mode, plan, answers)
+                unprotected = _enter_mode(mode, plan)
             except OSError as error:
                 reasons.append(f"{mode}: {error.strerror or error}")
-            else:
-                sandbox_overlay.end_with_parent()
-                return
+                continue
+            answers.sendall(msgspec.json.encode(Entered(mode=mode, unprotected=unprotected, error="; ".join(reasons))))
+            sandbox_overlay.end_with_parent()
+            if not answers.recv(1):
+                raise SystemExit(1)  # whoever started this process has ended
+            return
         answers.sendall(msgspec.json.encode(Entered(error="; ".join(reasons) or "there is no place for a scratch folder")))
     raise SystemExit(1)
 
 
-def _enter_mode(mode: SandboxMode, plan: SandboxPlan, answers: socket.socket) -> None:
-    """Enter in this mode, and answer. Raises `OSError` if the machine does not permit it."""
-    unprotected, descriptors = [], []
-    if mode == "overlay" and plan.scratch is not None:
+def _enter_mode(mode: SandboxMode, plan: SandboxPlan) -> list[str]:
+    """Enter in this mode; returns folders that are not protected. Raises `OSError` if the machine does not permit it."""
+    if mode == "overlay":
         _try_overlay(plan)
-        unprotected = sandbox_overlay.enter(Path(plan.scratch), plan.rules, set(plan.needed))
-    elif mode == "journal":
-        descriptors = [sandbox_journal.install_watch()]
-    answer = msgspec.json.encode(Entered(mode=mode, unprotected=unprotected))
-    socket.send_fds(answers, [answer], descriptors)
-    for one in descriptors:
-        os.close(one)
-    if mode in ("journal", "copies") and not answers.recv(1):
-        raise SystemExit(1)  # the files could not be saved
+        return sandbox_overlay.enter(Path(str(plan.scratch)), plan.rules, set(plan.needed))
+    if mode == "landlock":
+        scratch = Path(str(plan.scratch))
+        # A rule covers all that is below a folder, so one around the user's files is left out.
+        writable = {path for path, protected in plan.rules.items() if not protected} | {"/dev"}
+        around = {path for path in writable if any(is_below(folder, path) for folder in plan.needed)}
+        if _temporary() in around:
+            _disk.disk.mkdir(scratch / "tmp", 0o700)
+            os.environ["TMPDIR"] = str(scratch / "tmp")
+        sandbox_landlock.enter(scratch, plan.mirrored, writable - around - {"/sys", "/run"})
+    return []
 
 
 def _try_overlay(plan: SandboxPlan) -> None:
@@ -304,10 +280,18 @@ def _other_places() -> dict[str, bool]:
     return {path: writable for path, writable in found.items() if not any(is_below(path, one) for one in apart)}
 
 
-def _journals() -> Path:
-    """The folder of all journals of this user."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(os.path.realpath(cache), "stoker", "journals")
+def _remove_leftovers() -> None:
+    """Remove scratch folders of diagnoses that were killed: folders of this user and of this name that no process holds."""
+    for place in {_temporary(), *SCRATCH_PLACES}:
+        for folder in Path(place).glob(f"{SCRATCH}*"):
+            with contextlib.suppress(OSError):
+                held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    if os.fstat(held).st_uid == os.geteuid():
+                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        _disk.remove_tree(folder)
+                finally:
+                    os.close(held)
 
 
 @contextlib.contextmanager
