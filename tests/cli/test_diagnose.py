@@ -55,13 +55,13 @@ def test_a_verdict_is_shown_and_ends_with_0(stoker: Stoker, diagnosed: Diagnosed
     assert (done.code, done.err) == (0, "")
     assert "".join(f"{line.rstrip()}\n" for line in done.out.splitlines()) == IN_A_PIPE
     assert diagnosed.arguments == ("train.py", ("--epochs", "1", "--debug"))
-    assert diagnosed.options == {"module": False, "quiet": False, "seconds": None, "with_compile": False}
+    assert diagnosed.options == {"module": False, "quiet": False, "seconds": None, "time_limit": 90.0, "with_compile": False}
 
 
 def test_a_module_and_limits_are_passed_on(stoker: Stoker, diagnosed: Diagnosed) -> None:
     assert stoker("diagnose", "-m", "package.train", "--seconds", "2.5", "--quiet", "--", "-m", "x").code == 0
     assert diagnosed.arguments == ("package.train", ("-m", "x"))
-    assert diagnosed.options == {"module": True, "quiet": True, "seconds": 2.5, "with_compile": False}
+    assert diagnosed.options == {"module": True, "quiet": True, "seconds": 2.5, "time_limit": 90.0, "with_compile": False}
 
 
 def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnosed, monkeypatch: pytest.MonkeyPatch) -> None:

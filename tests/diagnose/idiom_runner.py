@@ -46,8 +46,6 @@ WAYS = {
     "overlay of a user": Way("overlay", as_user=True),
     "landlock": Way("landlock"),
     "landlock of a user": Way("landlock", as_user=True),
-    "landlock without rules": Way("landlock", without=(sandbox_landlock, "_restrict")),
-    "landlock without its filter": Way("landlock", without=(sandbox_landlock, "_ignore_metadata")),
     "overlay that moves nothing": Way("overlay", without=(sandbox_overlay, "_move_between_views")),
 }
 

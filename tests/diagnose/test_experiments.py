@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stoker.diagnose import experiments
-from stoker.diagnose.experiments import EXPERIMENTS, Callbacks, Copies, Everything, Reads, StaleCalls
+from stoker.diagnose.experiments import EXPERIMENTS, WithoutCallbacks, WithoutCopies, WithoutAll, WithoutReads, StaleCalls
 
 
 class Clock:
@@ -30,10 +30,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def reads(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
-    """Reads of the CPU's tensors, as there may be no GPU."""
-    monkeypatch.setattr(Reads, "device", "cpu")
-    experiment = Reads(clock)
+def reads(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[WithoutReads]:
+    """WithoutReads of the CPU's tensors, as there may be no GPU."""
+    monkeypatch.setattr(WithoutReads, "device", "cpu")
+    experiment = WithoutReads(clock)
     yield experiment
     experiment.remove()
 
@@ -42,7 +42,7 @@ def read_twice(first: float, second: float) -> list[float]:
     return [torch.tensor(value).item() for value in (first, second)]
 
 
-def test_a_read_gives_the_value_of_the_same_call_one_step_before(reads: Reads, clock: Clock) -> None:
+def test_a_read_gives_the_value_of_the_same_call_one_step_before(reads: WithoutReads, clock: Clock) -> None:
     reads.install()
     assert read_twice(1.0, 2.0) == [1.0, 2.0]
     clock.step += 1
@@ -50,17 +50,17 @@ def test_a_read_gives_the_value_of_the_same_call_one_step_before(reads: Reads, c
     assert reads.used
 
 
-def test_after_it_is_removed_values_are_fresh(reads: Reads, clock: Clock) -> None:
-    originals = {name: torch.Tensor.__dict__.get(name) for name in Reads.methods}
+def test_after_it_is_removed_values_are_fresh(reads: WithoutReads, clock: Clock) -> None:
+    originals = {name: torch.Tensor.__dict__.get(name) for name in WithoutReads.methods}
     reads.install()
     read_twice(1.0, 2.0)
     reads.remove()
-    assert {name: torch.Tensor.__dict__.get(name) for name in Reads.methods} == originals
+    assert {name: torch.Tensor.__dict__.get(name) for name in WithoutReads.methods} == originals
     assert read_twice(3.0, 4.0) == [3.0, 4.0]
 
 
 @pytest.mark.parametrize("method", experiments.READS)
-def test_every_way_to_read_a_value_is_removed(reads: Reads, clock: Clock, method: str) -> None:
+def test_every_way_to_read_a_value_is_removed(reads: WithoutReads, clock: Clock, method: str) -> None:
     def read(value: int) -> Any:
         return getattr(torch.tensor(value), method)()
 
@@ -75,7 +75,7 @@ def test_every_way_to_read_a_value_is_removed(reads: Reads, clock: Clock, method
         assert stale == read(5)
 
 
-def test_a_tensor_of_another_shape_or_type_is_another_call(reads: Reads, clock: Clock) -> None:
+def test_a_tensor_of_another_shape_or_type_is_another_call(reads: WithoutReads, clock: Clock) -> None:
     reads.install()
     values = []
     for tensor in (torch.tensor([1, 2]), torch.tensor([1, 2, 3]), torch.tensor([1.5, 2.5])):
@@ -85,7 +85,7 @@ def test_a_tensor_of_another_shape_or_type_is_another_call(reads: Reads, clock: 
 
 
 def test_an_upload_returns_the_tensor_of_the_step_before(clock: Clock) -> None:
-    copies = Copies(clock)
+    copies = WithoutCopies(clock)
 
     def upload() -> torch.Tensor:
         return torch.zeros(3).to("meta")
@@ -99,7 +99,7 @@ def test_an_upload_returns_the_tensor_of_the_step_before(clock: Clock) -> None:
 
 
 def test_a_copy_that_stays_on_its_device_is_made(clock: Clock) -> None:
-    copies = Copies(clock)
+    copies = WithoutCopies(clock)
     copies.install()
     values = []
     for value in (1.0, 2.0):
@@ -111,7 +111,7 @@ def test_a_copy_that_stays_on_its_device_is_made(clock: Clock) -> None:
 
 
 def test_a_copy_that_needs_a_gradient_is_made(clock: Clock) -> None:
-    copies = Copies(clock)
+    copies = WithoutCopies(clock)
     weight = torch.zeros(3, requires_grad=True)
     copies.install()
     first = weight.to("meta")
@@ -123,7 +123,7 @@ def test_a_copy_that_needs_a_gradient_is_made(clock: Clock) -> None:
 
 def test_no_more_than_a_gigabyte_is_kept(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments, "MAX_KEPT_BYTES", 100)
-    copies = Copies(clock)
+    copies = WithoutCopies(clock)
     copies.install()
     small, large = torch.zeros(10), torch.zeros(100)
     kept = []
@@ -139,7 +139,7 @@ def test_forward_hooks_are_skipped_and_put_back(clock: Clock) -> None:
     model, seen = torch.nn.Sequential(torch.nn.Linear(2, 2)), []
     model[0].register_forward_hook(lambda *_: seen.append(1))
     model(torch.zeros(1, 2))
-    callbacks = Callbacks(clock)
+    callbacks = WithoutCallbacks(clock)
     callbacks.on([model], None, [])
     model(torch.zeros(1, 2))
     assert (len(seen), callbacks.used) == (1, True)
@@ -165,7 +165,7 @@ def test_callbacks_of_frameworks_are_skipped_and_put_back(clock: Clock, monkeypa
     module: Any = ModuleType("transformers.trainer_callback")
     module.CallbackHandler = CallbackHandler
     monkeypatch.setitem(sys.modules, "transformers.trainer_callback", module)
-    callbacks = Callbacks(clock)
+    callbacks = WithoutCallbacks(clock)
     callbacks.on([], None, [])
     handler = CallbackHandler()
     assert handler.on_step_begin(1, 2, "control") == "control"
@@ -179,16 +179,16 @@ def test_callbacks_of_frameworks_are_skipped_and_put_back(clock: Clock, monkeypa
 
 def test_a_program_without_callbacks_has_nothing_to_skip(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments, "FRAMEWORKS", ())
-    callbacks = Callbacks(clock)
+    callbacks = WithoutCallbacks(clock)
     callbacks.on([torch.nn.Linear(2, 2)], None, [])
     callbacks.remove()
     assert not callbacks.used
 
 
 def test_everything_leaves_no_patch(clock: Clock) -> None:
-    names = {*Reads.methods, *Copies.methods}
+    names = {*WithoutReads.methods, *WithoutCopies.methods}
     before = {name: torch.Tensor.__dict__.get(name) for name in names}
-    everything = Everything(clock)
+    everything = WithoutAll(clock)
     for _ in range(3):  # it is switched on in several windows
         assert everything.on([torch.nn.Linear(2, 2)], None, ["batch"]) == ["batch"]
         assert {name: torch.Tensor.__dict__.get(name) for name in names} != before
@@ -197,4 +197,4 @@ def test_everything_leaves_no_patch(clock: Clock) -> None:
 
 
 def test_the_registry_names_every_experiment() -> None:
-    assert set(EXPERIMENTS.values()) == {*Callbacks.__mro__[1].__subclasses__(), *StaleCalls.__subclasses__()} - {StaleCalls}
+    assert set(EXPERIMENTS.values()) == {*WithoutCallbacks.__mro__[1].__subclasses__(), *StaleCalls.__subclasses__()} - {StaleCalls}

@@ -62,6 +62,14 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
 @click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=90.0,
+    show_default=True,
+    metavar="S",
+    help="End the script S seconds after its first step, whatever it does, and report what is known.",
+)
+@click.option(
     "--sandbox",
     type=click.Choice(SANDBOX_CHOICES),
     help="How your files are protected; `require` refuses to run the script unprotected. Default: the first mode that is permitted.",
@@ -78,7 +86,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 )
 def command(
     script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None, report: str | None,
-    seconds: float | None, sandbox: str | None, as_json: bool, json_file: str | None,
+    seconds: float | None, time_limit: float, sandbox: str | None, as_json: bool, json_file: str | None,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
@@ -109,7 +117,13 @@ def command(
     if budget is not None and not (tries or patch):
         raise OptionError("--budget was given without --try or --apply; expected one of them. --seconds bounds a diagnosis.")
     finding = diagnose_script(
-        script, arguments, module=is_module, quiet=base.drops_script_output(), seconds=seconds, with_compile=tries
+        script,
+        arguments,
+        module=is_module,
+        quiet=base.drops_script_output(),
+        seconds=seconds,
+        time_limit=time_limit,
+        with_compile=tries,
     )
     if rank:
         return  # rank 0 reports for all processes

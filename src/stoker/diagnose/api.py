@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stoker.diagnose.finding import Finding
 
 Batch = TypeVar("Batch")
+TIME_LIMIT = 90.0  # seconds after the first step
 CHECK_SECONDS = 3.0  # time to search the batches for faults
 
 
@@ -32,6 +33,7 @@ def diagnose_script(
     module: bool = False,
     quiet: bool = False,
     seconds: float | None = None,
+    time_limit: float | None = TIME_LIMIT,
     with_compile: bool = False,
 ) -> Finding:
     """Run a training script until its bottleneck is known.
@@ -44,6 +46,8 @@ def diagnose_script(
         module: Run a module, as `python -m` does.
         quiet: Discard what the script prints; otherwise it goes to stderr.
         seconds: Time limit of measuring. Windows that have not begun by then are left out.
+        time_limit: Seconds after the first step at which the script is ended, whatever it does; None for no limit. The verdict is
+            then that of the windows so far.
         with_compile: Where `torch.compile` would be advised, compile the model and measure its steps. Takes up to minutes.
 
     Returns:
@@ -69,6 +73,7 @@ def diagnose_script(
         quiet=quiet,
         with_compile=with_compile,
         seconds=seconds,
+        time_limit=None if with_compile else time_limit,  # compiling takes minutes
         check_seconds=check_seconds,
     )
     return conclude(measured, correctness=wrong)
@@ -112,7 +117,14 @@ def measure_script(
 
 
 def _measure(
-    program: str | Path, arguments: Sequence[str], *, module: bool, quiet: bool, with_compile: bool, **options: Any
+    program: str | Path,
+    arguments: Sequence[str],
+    *,
+    module: bool,
+    quiet: bool,
+    with_compile: bool,
+    time_limit: float | None = None,
+    **options: Any,
 ) -> tuple[Measurements, list[str]]:
     """The measurements of a script, and faults of its batches."""
     avoid: tuple[str, ...] = () if with_compile else ("compile",)
@@ -120,7 +132,7 @@ def _measure(
     while True:
         with sandbox_for(program, module=module) as sandbox:
             request = Request(program=str(program), module=module, arguments=list(map(str, arguments)), avoid=avoid, **options)
-            answer = run_child(sandbox, request, Answer, quiet=quiet)
+            answer = run_child(sandbox, request, Answer, quiet=quiet, time_limit=time_limit)
         if answer.repeat_without is None:
             break
         not_measured.append(answer.error or "")

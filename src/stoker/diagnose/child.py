@@ -25,11 +25,12 @@ from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 import psutil
 
+from stoker._clock import now_ns
 from stoker._lazy import import_first
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.loops import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
@@ -42,6 +43,7 @@ from stoker.errors import OptionError, StokerError, TrainError
 T = TypeVar("T", bound=msgspec.Struct)
 EXITED = "exited with code"
 POLL_SECONDS = 0.5  # how often to check that the child still runs
+ASKED_SECONDS = 5.0  # to answer after it was asked to end: the rates of the machine take two
 SHOWN_LINES = 40  # last lines of stderr that are shown of a script that fails, where its output is discarded
 _exit = os._exit
 
@@ -111,18 +113,21 @@ def start_child(
     return child
 
 
-def run_child(sandbox: Sandbox, request: Request, answer_type: type[T], *, quiet: bool, main: str = __name__) -> T:
+def run_child(
+    sandbox: Sandbox, request: Request, answer_type: type[T], *, quiet: bool, main: str = __name__, time_limit: float | None = None
+) -> T:
     """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one.
 
-    If it ends after an incomplete answer, the `error` of this answer says how. Where it fails, the last lines that it wrote to stderr
-    are shown also with `quiet`.
+    `time_limit` is in seconds from the first measured step. At this limit and after Ctrl-C, the child is asked for what it knows, and
+    its last incomplete answer is taken if it does not respond. If it ends after an incomplete answer, the `error` of this answer says
+    how. Where it fails, the last lines that it wrote to stderr are shown also with `quiet`.
     """
     if not quiet:
-        return _run_child(sandbox, request, answer_type, main, None)
+        return _run_child(sandbox, request, answer_type, main, None, time_limit)
     with os.fdopen(os.memfd_create("stderr"), "rb") as stderr:
         failed = True
         try:
-            answer = _run_child(sandbox, request, answer_type, main, stderr.fileno())
+            answer = _run_child(sandbox, request, answer_type, main, stderr.fileno(), time_limit)
             failed = EXITED in (getattr(answer, "error", None) or "") or not getattr(answer, "complete", True)
             return answer
         finally:
@@ -132,30 +137,84 @@ def run_child(sandbox: Sandbox, request: Request, answer_type: type[T], *, quiet
                     print(line, file=sys.stderr)
 
 
-def _run_child(sandbox: Sandbox, request: Request, answer_type: type[T], main: str, stderr: int | None) -> T:
-    answer: T | None = None
+def _run_child(
+    sandbox: Sandbox, request: Request, answer_type: type[T], main: str, stderr: int | None, time_limit: float | None
+) -> T:
     reading, writing = Pipe(duplex=False)
     with reading:
         with writing:
             child = start_child(sandbox, request, writing.fileno(), quiet=stderr is not None, main=main, stderr=stderr)
+        waiting = _Wait(child, reading, answer_type, time_limit)
         try:
-            # Processes that the program has started may keep the pipe open when the child is gone.
-            while reading.poll(POLL_SECONDS) or child.poll() is None or reading.poll():
-                if reading.poll():
-                    answer = msgspec.msgpack.decode(reading.recv_bytes(), type=answer_type)
-                    if getattr(answer, "complete", True):
-                        return answer
-        except EOFError:
-            pass
-        except BaseException:
-            child.terminate()
-            raise
+            waiting.until_answered()
+        except KeyboardInterrupt:
+            waiting.ask("was interrupted")
+            if waiting.answer is None or getattr(waiting.answer, "measurements", True) is None:
+                raise  # nothing was measured yet
         finally:
-            code = child.wait()
-    how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-    if answer is None:
+            waiting.end_child()
+    answer, code = waiting.answer, child.returncode
+    if answer is not None and getattr(answer, "complete", True):
+        return answer
+    how = waiting.stopped or (f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}")
+    if answer is None or getattr(answer, "measurements", True) is None:
         raise TrainError(f"{request.program} {how} before anything was measured.")
     return msgspec.structs.replace(answer, error=f"{request.program} {how} while it was measured")
+
+
+class _Wait(Generic[T]):
+    """The wait for a child's answer: until it comes, the child ends, or its time is over."""
+
+    def __init__(self, child: subprocess.Popen[bytes], reading: Connection, answer_type: type[T], time_limit: float | None) -> None:
+        self.answer: T | None = None  # the last one, which may be incomplete
+        self.stopped = ""  # why the child was asked to end, if it was
+        self._child, self._reading, self._answer_type = child, reading, answer_type
+        self._time_limit = time_limit
+        self._until_ns: int | None = None  # the time limit, from the first message on
+
+    def until_answered(self) -> None:
+        """Wait for a complete answer, or the end of the child."""
+        while not self._has_ended(POLL_SECONDS):
+            if self._until_ns is not None and now_ns() > self._until_ns:
+                self.ask(f"was stopped after its time limit of {self._time_limit:g} s")
+                return
+
+    def ask(self, why: str) -> None:
+        """Ask the child for what it knows, and wait a while; native code that holds the interpreter lock never answers."""
+        self.stopped = why
+        if self._ends_within(ASKED_SECONDS / 10):  # a terminal has interrupted it already
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(signal.SIGINT)
+        self._ends_within(ASKED_SECONDS)
+
+    def end_child(self) -> None:
+        """End the child unless it has ended: what it can tell is known."""
+        if self.answer is None or not getattr(self.answer, "complete", True):
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill() if self.stopped else self._child.terminate()
+        self._child.wait()
+
+    def _ends_within(self, seconds: float) -> bool:
+        until = now_ns() + int(seconds * 1e9)
+        while now_ns() < until:
+            if self._has_ended(seconds / 10):
+                return True
+        return False
+
+    def _has_ended(self, seconds: float) -> bool:
+        """Wait some seconds for a message; whether a complete answer is there, or none will come."""
+        try:
+            # Processes that the program has started may keep the pipe open when the child is gone.
+            if not self._reading.poll(seconds):
+                return self._child.poll() is not None and not self._reading.poll()
+            self.answer = msgspec.msgpack.decode(self._reading.recv_bytes(), type=self._answer_type)
+        except EOFError:
+            self._child.wait()
+            return True
+        if self._until_ns is None and self._time_limit is not None:
+            self._until_ns = now_ns() + int(self._time_limit * 1e9)
+        return bool(getattr(self.answer, "complete", True))
 
 
 # ---- in the child ----
@@ -177,6 +236,7 @@ class Child:
         self._has_ended = False  # whether the program came to its own end
         self._others: OtherProcesses | None = None
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace, avoid=request.avoid)
+        self.session.on_start = lambda: self._send_so_far(None)
         self.session.on_progress = self._send_so_far
 
     def run(self) -> NoReturn:
@@ -258,13 +318,14 @@ class Child:
         if os.getpid() == self._pid:
             self._end(None)
 
-    def _send_so_far(self, measured: Measurements) -> None:
+    def _send_so_far(self, measured: Measurements | None) -> None:
         if os.getpid() == self._pid:
             self._connection.send_bytes(msgspec.msgpack.encode(Answer(measurements=measured, complete=False)))
 
     def _end(self, failure: str | None) -> NoReturn:
         """Send the answer, or why there is none, and end this process. `failure` is how the program failed, if it did."""
         program = self._request.program
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not end the answer
         try:
             self.session.remove()
             if self.session.failure is not None:

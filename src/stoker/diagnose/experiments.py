@@ -108,14 +108,14 @@ class StaleCalls(Experiment):
             self.used = True
 
 
-class Copies(StaleCalls):
-    """Uploads to the GPU cost nothing."""
+class WithoutCopies(StaleCalls):
+    """Uploads to the GPU take no time."""
 
     methods = UPLOADS
     unused_reason = "the loop uploads nothing"
 
 
-class Reads(StaleCalls):
+class WithoutReads(StaleCalls):
     """Values that are read back from the GPU are there already: the host does not wait for them."""
 
     methods = (*READS, "to")
@@ -123,7 +123,7 @@ class Reads(StaleCalls):
     unused_reason = "the loop reads no value of the GPU"
 
 
-class Callbacks(Experiment):
+class WithoutCallbacks(Experiment):
     """Callbacks, loggers and progress bars of frameworks, and forward hooks of the user, do nothing."""
 
     unused_reason = "the program has no callbacks, loggers, progress bars or forward hooks"
@@ -153,7 +153,7 @@ class Callbacks(Experiment):
         return skipped
 
 
-class Everything(Experiment):
+class WithoutAll(Experiment):
     """All suspects are removed together, on cached batches: what is left is the step itself."""
 
     cuda_only = True  # elsewhere, cached batches and callbacks are all
@@ -162,7 +162,7 @@ class Everything(Experiment):
 
     def __init__(self, steps: Callable[[], int]) -> None:
         super().__init__(steps)
-        self._parts = [kind(steps) for kind in (Callbacks, Copies, Reads)]
+        self._parts = [kind(steps) for kind in (WithoutCallbacks, WithoutCopies, WithoutReads)]
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         for part in self._parts:
@@ -172,5 +172,10 @@ class Everything(Experiment):
         return batches
 
 
-EXPERIMENTS: dict[str, type[Experiment]] = {"callbacks": Callbacks, "copies": Copies, "reads": Reads, "everything": Everything}
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    "callbacks": WithoutCallbacks,
+    "copies": WithoutCopies,
+    "reads": WithoutReads,
+    "everything": WithoutAll,
+}
 """All experiments, in the order in which they are made: the safest first, as a program that a stale value breaks is run again."""

@@ -95,8 +95,12 @@ def headline(finding: Finding) -> str:
 def certainty(finding: Finding) -> str:
     """The confidence and the spread of a finding."""
     sure = "" if finding.verdict == "none" else f"confidence {finding.confidence}, "
-    likely = f"; likely {TITLES[finding.likely.verdict]}: {finding.likely.sentence}" if finding.likely is not None else ""
-    return f"{sure}spread {percent(finding.spread)}{likely}"
+    return f"{sure}spread {percent(finding.spread)}"
+
+
+def likely_line(likely: Cause) -> str:
+    """The likely cause, where there is no verdict; what follows (line, NEXT) rests on it."""
+    return f"{TITLES[likely.verdict]}: {likely.sentence} (not a verdict: measure again on a quiet machine)"
 
 
 def place_beside(finding: Finding) -> SourceLine | None:
@@ -171,6 +175,8 @@ def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
     then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
     then += f": {finding.why_first}" if finding.why_first else ""
     yield ReportLine("", f"({certainty(finding)}{then})", style="dim")
+    if finding.likely is not None:
+        yield ReportLine("LIKELY", likely_line(finding.likely), style="yellow")
     if finding.verdict != "none":
         yield ReportLine("WHY", finding.why)
     place = place_beside(finding)

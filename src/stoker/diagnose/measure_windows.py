@@ -493,7 +493,7 @@ def measure_all(session: Session) -> Plan:
     session.begin_ns = now_ns()
     yield from phases(session)
     yield from baseline(session, seconds=1.0, least=BASELINE_STEPS, periods=periods_for(session))
-    session.endless = True
+    session.make_endless()
     # Taken in turn, because processors change their speed; fewer rounds where each one has queues to fill.
     rounds = 4 if session.device == "cpu" and not session.queue else 2
     for _ in range(rounds):
@@ -506,6 +506,8 @@ def measure_all(session: Session) -> Plan:
         if session.out_of_time or is_disturbed(session):
             break
         yield from baseline(session, seconds=1.4 / rounds, least=3)
+    if ranks is None and session.on_progress is not None:
+        session.on_progress(session.measurements(typical_machine(session)))
     yield from rare_steps(session)
     if ranks is not None:  # waits for other ranks are known by now, and would hide what a step consists of
         ranks.part(session.hooks.roots)

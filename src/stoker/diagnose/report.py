@@ -21,7 +21,7 @@ import stoker
 from stoker._disk import check_writable, write_file
 from stoker._text import printable
 from stoker.diagnose import wording as show
-from stoker.diagnose.finding import Finding, LadderLevel, certainty, ladder_levels, place_beside
+from stoker.diagnose.finding import Finding, LadderLevel, certainty, ladder_levels, likely_line, place_beside
 from stoker.diagnose.measurements import Advice, Loader, Machine, Measurements, Work
 from stoker.errors import OptionError
 
@@ -100,6 +100,8 @@ def _values(finding: Finding) -> dict[str, Any]:
         "headline": finding.causes[0].sentence if finding.causes else finding.why,
         "place": place_beside(finding),
         "certainty": certainty(finding),
+        "likely": likely_line(finding.likely) if finding.likely is not None else "",
+        "removed": show.removal_rows(measured) if measured and finding.verdict != "none" else [],
         "others": [(show.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
         "show": show,
         "ladder": ladder_bars(finding),

@@ -11,12 +11,15 @@ In a distributed run, all processes make the same number of steps.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import statistics
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+from torch.optim.lr_scheduler import LRScheduler
 
 from stoker._clock import now_ns
 from stoker.diagnose.distributed import MeasuredRanks
@@ -33,6 +36,7 @@ from stoker.diagnose.hooks import (
     has_optimizer,
     num_bytes,
     num_rows,
+    replace,
 )
 from stoker.diagnose.loops import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
@@ -182,6 +186,7 @@ class Session:
         # Used by the plan.
         self.batches: list[Any] = []  # the cached batches
         self.watched: WatchedIterator | None = None  # the iterator of the training loop, from its first batch on
+        self.on_start: Callable[[], None] | None = None  # called when the first step that is measured begins
         self.on_progress: Callable[[Measurements], None] | None = None  # gets what is known before windows that may end the process
         # The progress of the session.
         self._on_done = on_done
@@ -196,6 +201,7 @@ class Session:
         self._backwards = 0
         self._epoch_ended_ns: int | None = None  # until the next epoch begins
         self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)  # runs between two epochs
+        self._undo = contextlib.ExitStack()
 
     def measurements(self, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
@@ -210,8 +216,22 @@ class Session:
         self.hooks.on_step = self._search
         self.hooks.on_backward = self._count_backward
 
+    def make_endless(self) -> None:
+        """Let epochs go on: from now on another pass over the batches begins instead, and schedules may be at their end."""
+        self.endless = True
+        original = LRScheduler.step
+
+        @functools.wraps(original)
+        def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            # A schedule of fixed length (OneCycleLR) raises after its last step. It takes as long as before, so it is still called.
+            with contextlib.suppress(ValueError):
+                original(scheduler, *args, **kwargs)
+
+        replace(self._undo, LRScheduler, "step", step)
+
     def remove(self) -> None:
         """Remove all hooks."""
+        self._undo.close()
         self._epoch_sampler.stop()
         self._profilers.release()
         self._end_timer(None)
@@ -243,6 +263,8 @@ class Session:
         if weights == "cuda":
             self.device = "cuda"
         self._set_input(next(self._plan))
+        if self.on_start is not None:
+            self.on_start()
         # Without a loop, a step ends when the optimizer has stepped.
         self.hooks.on_step = None if self.sources.training is not None else self._begin_iteration
         self.sources.next_batch = self._next_batch

@@ -48,7 +48,11 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     reason = doubt(measured, attribution)
     given: dict[str, Any] = {"spread": measured.loop.spread, "correctness": correctness or [], "measurements": measured}
     if reason is not None:
-        return Finding(verdict="none", confidence="low", likely=likely_cause(measured, attribution), why=reason, **given)
+        likely = likely_cause(measured, attribution)
+        if likely is not None:
+            given |= {"place": line_of(likely.verdict, measured) if likely.verdict not in BETWEEN_RANKS else None}
+            given |= {"next": advise(measured, attribution, [likely])}
+        return Finding(verdict="none", confidence="low", likely=likely, why=reason, **given)
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
     if rare is not None and _leads(rare, causes):

@@ -78,8 +78,8 @@ REMOVALS = {"data": "loading", "copies": "uploads", "reads": "waits for values",
 """What each experiment removes."""
 
 
-def removal_lines(measured: Measurements) -> list[str]:
-    """Return one line per experiment: the time of a step with a suspect and without it, and the speed-up with its range."""
+def removal_rows(measured: Measurements) -> list[tuple[str, str, str]]:
+    """Return a row per experiment: what was removed, the time of a step with and without it, and the speed-up with its range."""
     rows = []
     for name, what in {**REMOVALS, "everything": "all of these"}.items():
         ratio = removal_ratio(measured, name)
@@ -87,6 +87,12 @@ def removal_lines(measured: Measurements) -> list[str]:
             step, low, high = measured.loop.median, *removal_range(measured, name)
             shown = f"{times(1 / ratio)} ({low:.3g}-{high:.3g})"
             rows.append((what, f"{duration(step)} -> {duration(step * ratio)}", shown))
+    return rows
+
+
+def removal_lines(measured: Measurements) -> list[str]:
+    """Return the rows of the experiments as aligned lines."""
+    rows = removal_rows(measured)
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [f"{what.ljust(widths[0])}   {change.ljust(widths[1])}   {shown}" for what, change, shown in rows]
 
