@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stoker.diagnose import experiments
-from stoker.diagnose.experiments import EXPERIMENTS, WithoutCallbacks, WithoutCopies, WithoutAll, WithoutReads, StaleCalls
+from stoker.diagnose.experiments import EXPERIMENTS, StaleCalls, WithoutAll, WithoutCallbacks, WithoutCopies, WithoutReads
 
 
 class Clock:

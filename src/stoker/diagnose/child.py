@@ -189,7 +189,7 @@ class _Wait(Generic[T]):
         self._ends_within(ASKED_SECONDS)
 
     def end_child(self) -> None:
-        """End the child unless it has ended: what it can tell is known."""
+        """End the child unless it has ended."""
         if self.answer is None or not getattr(self.answer, "complete", True):
             with contextlib.suppress(ProcessLookupError):
                 self._child.kill() if self.stopped else self._child.terminate()

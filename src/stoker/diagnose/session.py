@@ -217,7 +217,7 @@ class Session:
         self.hooks.on_backward = self._count_backward
 
     def make_endless(self) -> None:
-        """Let epochs go on: from now on another pass over the batches begins instead, and schedules may be at their end."""
+        """Make epochs endless: another pass over the batches begins where one ends, and schedules may come to their end."""
         self.endless = True
         original = LRScheduler.step
 
