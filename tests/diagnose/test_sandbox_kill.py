@@ -1,7 +1,8 @@
-"""Stoker or the program is killed while a program is diagnosed: the user's files are as before."""
+"""Stoker or the program is killed while a program is diagnosed: the user's files are as before, and nothing is restored later."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,18 +10,25 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.diagnose.home import make_home, state
 
-from stoker.diagnose.sandbox import SCRATCH, VARIABLE
+from stoker.diagnose.sandbox import SCRATCH, VARIABLE, Sandbox
 
-pytestmark = pytest.mark.slow
+MODES = ["overlay", "landlock"]
 PROGRAM = """
 import os, time
 from pathlib import Path
 Path("model.pt").write_bytes(b"new")
 os.rename("run", "elsewhere")
 Path("elsewhere/new").write_bytes(b"new")
+if os.fork() == 0:  # a worker that ends with its parent, as those of a DataLoader do
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.05)
+        Path("worker.txt").write_text("more")
+    os._exit(0)
 print(os.getpid(), flush=True)
 while True:
     time.sleep(0.05)
@@ -29,90 +37,120 @@ while True:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with files of the user's and a program; the temporary and the home folder are of the test."""
     make_home(tmp_path / "home")
     (tmp_path / "home" / "train.py").write_text(PROGRAM)
+    for name, variable in (("user", "HOME"), ("temporary", "TMPDIR")):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(variable, str(tmp_path / name))
     return tmp_path / "home"
 
 
-def start(home: Path, mode: str) -> tuple[subprocess.Popen[str], int]:
+def start(home: Path, mode: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "stoker", "diagnose", "train.py", "--sandbox", mode]
+    return subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True)
+
+
+def start_program(home: Path, mode: str) -> tuple[subprocess.Popen[str], int]:
     """A diagnosis whose program has changed files, and the process of the program."""
-    (home.parent / "user").mkdir(exist_ok=True)
-    variables = {**os.environ, VARIABLE: mode, "HOME": str(home.parent / "user")}
-    command = [sys.executable, "-m", "stoker", "diagnose", "train.py"]
-    process = subprocess.Popen(command, cwd=home, env=variables, stderr=subprocess.PIPE, text=True)
+    process = start(home, mode)
     assert process.stderr is not None
     return process, next(int(line) for line in process.stderr if line.strip().isdigit())
 
 
-@pytest.mark.parametrize("mode", ["overlay", "landlock"])
+def scratch_folders(home: Path) -> list[str]:
+    places = (home.parent / "temporary", Path("/tmp"), Path("/var/tmp"))
+    return sorted(str(path) for place in places for path in place.glob(f"{SCRATCH}*"))
+
+
+def processes_in(home: Path) -> list[int]:
+    """Processes that run in a folder or in a mirror of it."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().endswith(str(home)):
+                found.append(process.pid)
+    return found
+
+
+def wait_for_none_in(home: Path) -> None:
+    end = time.monotonic() + 20
+    while processes_in(home) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert processes_in(home) == []
+    assert str(home.parent) not in Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_program_is_killed(home: Path, mode: str, number: int) -> None:
-    before = state(home)
-    process, program = start(home, mode)
+    before, others = state(home), scratch_folders(home)
+    process, program = start_program(home, mode)
     os.kill(program, number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 2
     assert f"train.py was ended by {signal.Signals(number).name}" in told
     assert state(home) == before
+    assert set(scratch_folders(home)) <= set(others)
+    wait_for_none_in(home)
 
 
-@pytest.mark.parametrize("mode", ["overlay", "landlock"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_stoker_is_killed(home: Path, mode: str, number: int) -> None:
-    before = state(home)
-    process, program = start(home, mode)
+@pytest.mark.parametrize("moment", [0.1, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.2, 2.6, None], ids=str)
+def test_stoker_is_killed(home: Path, mode: str, number: int, moment: float | None) -> None:
+    """At ten moments, of which the last is when the program has changed files."""
+    before, others = state(home), scratch_folders(home)
+    if moment is None:
+        process, _ = start_program(home, mode)
+    else:
+        process = start(home, mode)
+        time.sleep(moment)
     process.send_signal(number)
     process.communicate(timeout=60)
-    end = time.monotonic() + 20
-    while number == signal.SIGKILL and time.monotonic() < end:  # the program ends when it can write no more
-        try:
-            os.kill(program, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.1)
+    wait_for_none_in(home)
+    assert state(home) == before
+    with Sandbox(None):  # removes what a killed process has left
+        pass
+    assert set(scratch_folders(home)) <= set(others)
     assert state(home) == before
 
 
-@pytest.mark.parametrize("mode", ["overlay", "landlock"])
-def test_killed_at_any_moment_nothing_changes_and_the_next_run_leaves_new_files_alone(
-    home: Path, mode: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_files_that_the_user_makes_after_a_kill_stay(home: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, _ = start_program(home, mode)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for_none_in(home)
+    (home / "thesis.txt").write_text("a week of work")
+    (home / "model.pt").write_bytes(b"trained since")
+    (home / "elsewhere").mkdir()
+    (home / "elsewhere" / "new").write_text("mine")
+    after = state(home)
+    (home.parent / "other").mkdir()
+    monkeypatch.chdir(home.parent / "other")
+    Path("train.py").write_text("raise SystemExit(3)")
+    command = [sys.executable, "-m", "stoker", "diagnose", "train.py", "--sandbox", mode]
+    subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert state(home) == after
+
+
+def test_a_scratch_folder_is_removed_only_if_it_is_stale(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "landlock")
+    monkeypatch.chdir(home)
+    place = home.parent / "temporary"
+    names = [f"{SCRATCH}{'0' * 16}", f"{SCRATCH}mine", f"{SCRATCH}{'1' * 16}"]
+    for name in names[:2]:
+        (place / name).mkdir()
+        (place / name / "link").symlink_to(home)
+    (place / names[2]).symlink_to(home)
     before = state(home)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    variables = {**os.environ, VARIABLE: mode, "HOME": str(tmp_path), "TMPDIR": str(temporary)}
-    command = [sys.executable, "-m", "stoker", "diagnose", "train.py"]
-    for moment in range(10):
-        process = subprocess.Popen(
-            command, cwd=home, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        time.sleep(0.1 + 0.25 * moment)
-        process.kill()
-        process.wait()
-    end = time.monotonic() + 20
-    while time.monotonic() < end and any("train.py" in line for line in running()):
-        time.sleep(0.1)
+    with Sandbox(None):
+        there = set(scratch_folders(home))
+        with Sandbox(None):
+            assert there <= set(scratch_folders(home)), "the first one is in use"
+    assert sorted(path.name for path in place.iterdir()) == [names[2], names[1]]
     assert state(home) == before
-    (home / "run" / "trained.pt").write_bytes(b"what the user has trained since")
-    (home / "model.pt").write_bytes(b"trained")
-    since = state(home)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "train.py").write_text("print('nothing to measure')")
-    subprocess.run(command, cwd=elsewhere, env=variables, capture_output=True, check=False)
-    assert state(home) == since
-    assert [path.name for path in temporary.iterdir() if path.name.startswith(SCRATCH)] == []
-    assert "stoker-diagnose" not in Path("/proc/self/mountinfo").read_text()
-
-
-def running() -> list[str]:
-    """The command lines of all processes that were started as a child of a diagnosis."""
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().decode(errors="replace")
-        except OSError:  # it has ended
-            continue
-        lines += [line] if "stoker.diagnose.child" in line else []
-    return lines

@@ -204,8 +204,7 @@ class Sandbox:
             notes = [f"Your files are unchanged: the program ran in an overlay of them{what}."]
         elif self.mode == "landlock":
             notes = [
-                "Your files are unchanged: overlays are not permitted here, so the program ran in a copy of its folder, and the kernel "
-                "refused changes elsewhere."
+                "Your files are unchanged: the program ran in a mirror of its folder, and the kernel (Landlock) refused changes elsewhere."
             ]
         else:
             notes = ["Your files were not protected: the program ran as by python itself."]
@@ -283,7 +282,7 @@ def _other_places() -> dict[str, bool]:
 def _remove_leftovers() -> None:
     """Remove scratch folders of diagnoses that were killed: folders of this user and of this name that no process holds."""
     for place in {_temporary(), *SCRATCH_PLACES}:
-        for folder in Path(place).glob(f"{SCRATCH}*"):
+        for folder in Path(place).glob(SCRATCH + "[0-9a-f]" * 16):
             with contextlib.suppress(OSError):
                 held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:

@@ -35,6 +35,7 @@ from stoker.diagnose.feed_fix import same_bits
 from stoker.diagnose.fixes import Fix, kept_seeds
 from stoker.diagnose.hooks import BeforeForward, frames, is_own
 from stoker.diagnose.loops import FileEdits, OwnLoader
+from stoker.diagnose.sandbox_landlock import original
 from stoker.errors import TrainError
 from stoker.train.optimizer import FUSED
 
@@ -497,7 +498,7 @@ class SiteFinder(Fix):
         return CallSite(file=self._path(file), line=line, column=column, own=is_own(file))
 
     def _path(self, file: str) -> str:
-        return os.path.realpath(self._folder / file)
+        return original(os.path.realpath(self._folder / file))
 
 
 FrameSite = tuple[CodeType, CallSite]
