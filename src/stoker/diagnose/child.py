@@ -325,7 +325,8 @@ class Child:
     def _end(self, failure: str | None) -> NoReturn:
         """Send the answer, or why there is none, and end this process. `failure` is how the program failed, if it did."""
         program = self._request.program
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not end the answer
+        with contextlib.suppress(ValueError):  # the program may train in another thread, which cannot set it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not end the answer
         try:
             self.session.remove()
             if self.session.failure is not None:

@@ -45,7 +45,7 @@ from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.errors import TrainError
 
-MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}  # time limit of measuring, from the first measured step
+MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 20.0}  # time limit of measuring, from the first measured step
 CUDA_PACE = 0.6  # windows of a GPU are shorter: its steps vary less
 FIX_TIME = 1.5  # times that limit up to which fixes are measured, unless the user has set it
 MAX_STEPS = 600  # per window
