@@ -32,8 +32,11 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(measure_windows, "find_ranks", lambda: None)
         session = Session(measure_all, on_done=lambda: None)
         session.device = device
-        for _ in measure_windows.measure_all(session):
-            pass
+        try:
+            for _ in measure_windows.measure_all(session):
+                pass
+        finally:
+            session.remove()
         return names
 
     return run

@@ -43,7 +43,7 @@ from stoker.errors import OptionError, StokerError, TrainError
 T = TypeVar("T", bound=msgspec.Struct)
 EXITED = "exited with code"
 POLL_SECONDS = 0.5  # how often to check that the child still runs
-ASKED_SECONDS = 5.0  # to answer after it was asked to end: the rates of the machine take two
+ASKED_SECONDS = 5.0  # to answer after it was asked to end: to measure the rates of the machine takes 1.5 s
 SHOWN_LINES = 40  # last lines of stderr that are shown of a script that fails, where its output is discarded
 _exit = os._exit
 

@@ -24,8 +24,8 @@ from stoker import _disk
 
 MIRROR = "STOKER_MIRROR"  # the environment variable with the folder of the mirror, for the program and all that it starts
 MAX_COPY = 4 << 20  # bytes of a file that is copied: sources, configurations, small tables; a larger one is linked
-MAX_COPIES = 256 << 20  # bytes of all copies: about a second
-MAX_ENTRIES = 20_000  # files and folders of a mirror, about two seconds; folders beyond that are linked
+MAX_COPIES = 256 << 20  # bytes of all copies
+MAX_ENTRIES = 20_000  # files and folders of a mirror: with copies of 256 MB they take three seconds; folders beyond that are linked
 LINKED = {".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 """Folders that a training script does not write to and that have many files: linked as a whole."""
 
