@@ -60,6 +60,17 @@ _UNSEEN = {
     "kernel": ("spectral_penalty",),
 }  # fmt: skip
 """Written later by an author who had read the documentation and not the rule."""
+_STYLES = {
+    "data": ("padded_tokens", "shard_of_8", "sliced_features", "workers_for_rows"),
+    "host": (
+        "auc_each_step", "generate_every_20", "gzip_checkpoint", "hook_quantiles", "norms_callback", "report_each_step",
+        "weight_histograms",
+    ),
+    "oversubscribed": ("many_threads",),
+    "compute": ("bucketed_encoder", "plain_matmuls"),
+    "dispatch": ("unrolled_cells",),
+}  # fmt: skip
+"""Batches of many sizes, rare steps, Transformers, Lightning and Accelerate; written before the rule was changed for them."""
 _ON_CUDA = {"host": ("cuda_checkpoints", "cuda_validate"), "precision": ("cuda_doubles",), "launch": ("autocast_blocks",)}
 
 
@@ -80,5 +91,6 @@ EVERYDAY = [
     *(_everyday(script, verdict) for verdict, scripts in _SCRIPTS.items() for script in scripts),
     *(_everyday(script, verdict) for verdict, scripts in _DIFFICULT.items() for script in scripts),
     *(_everyday(script, verdict) for verdict, scripts in _UNSEEN.items() for script in scripts),
+    *(_everyday(script, verdict) for verdict, scripts in _STYLES.items() for script in scripts),
     *(_everyday(script, verdict, device="cuda") for verdict, scripts in _ON_CUDA.items() for script in scripts),
 ]
