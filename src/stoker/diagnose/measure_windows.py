@@ -39,6 +39,7 @@ from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times,
 from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, profile_loader
 from stoker.diagnose.recorder import Recorder, StepSeries, by_window, median_phases
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
+from stoker.diagnose.sizes import differ
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude, disturbed
 from stoker.train.graph import eager_steps
@@ -54,6 +55,7 @@ FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window w
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
 MORE_SECONDS: dict[Device, float] = {"cpu": 3.0, "cuda": 1.5}  # of one fix: more rounds until then, unless its gain is sure
 SURE_GAIN = 0.06  # two standard errors of a gain that is sure
+MANY_SIZES = "Batches differ in size: the times of steps are those of a batch of the usual size."
 
 
 def warm_up(session: Session) -> Plan:
@@ -77,6 +79,9 @@ def warm_up(session: Session) -> Plan:
                     break
         yield REAL
     session.caching = False
+    session.sized = session.ranks is None and differ([one.sizes[0] for one in early if one.sizes[0]])
+    if session.sized:
+        session.recorder.notes.append(MANY_SIZES)
 
 
 def phases(session: Session) -> Plan:

@@ -88,6 +88,14 @@ class StepSeries:
         for number, seconds in enumerate(reversed(epoch_starts), 1):
             self.epoch_starts[-number] = self.epoch_starts[-number]._replace(device_seconds=seconds)
 
+    def scale(self, first: int, factors: Sequence[float]) -> None:
+        """Multiply the times of the steps from one on."""
+        for number, factor in enumerate(factors, first):
+            times = self.steps[number]
+            self.steps[number] = times._replace(phases_ns=tuple(round(spent * factor) for spent in times.phases_ns))
+            if self.device_seconds:
+                self.device_seconds[number] *= factor
+
     def seconds(self, *, with_data: bool = True) -> list[float]:
         """Seconds of each step: on a GPU's timeline where known, else by the host's clock."""
         return self.device_seconds or [one.seconds if with_data else one.without_data for one in self.steps]
@@ -385,8 +393,6 @@ class Recorder:
     def _steps_together(self, source: Source | None, num_steps: int) -> int:
         """Number of consecutive steps whose mean counts as one step, because single steps differ for a known reason."""
         wanted = max(1, _workers(source), self._period_of_steps())  # batches come in bursts of one per worker
-        if self.batch_bytes and max(self.batch_bytes) > 1.05 * min(self.batch_bytes):
-            wanted *= 4
         return max(1, min(wanted, num_steps // MIN_GROUPS))
 
     def _period_of_steps(self) -> int:

@@ -43,6 +43,7 @@ from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.ops import ProgramProfilers
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries
+from stoker.diagnose.sizes import SizeLaw
 from stoker.errors import TrainError
 
 MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 20.0}  # time limit of measuring, from the first measured step
@@ -92,6 +93,7 @@ class LoopTimer:
     _until_ns: int = 0
     _starts: list[int] = field(default_factory=list)  # when each iteration requested its batch
     _given: list[int] = field(default_factory=list)  # when it got the batch
+    _sizes: list[int] = field(default_factory=list)  # bytes of the batch
     _between: dict[int, int] = field(default_factory=dict)
     """Nanoseconds between two epochs without the wait for a batch, by the index of the iteration."""
     _ended_ns: int | None = None  # when the epoch ended, until the next one begins
@@ -113,10 +115,11 @@ class LoopTimer:
         iterations = enumerate(pairwise([*self._starts, now_ns]))
         return [(end - begin) / 1e9 for number, (begin, end) in iterations if number not in self._between]
 
-    def add(self, start_ns: int, given_ns: int) -> None:
+    def add(self, start_ns: int, given_ns: int, batch_bytes: int = 0) -> None:
         """Add an iteration: when it requested its batch, and when it got it."""
         self._starts.append(start_ns)
         self._given.append(given_ns)
+        self._sizes.append(batch_bytes)
 
     def end_epoch(self, now_ns: int) -> None:
         """The epoch ended: a batch was requested, and there was none left."""
@@ -133,17 +136,18 @@ class LoopTimer:
         last = self._ended_ns if self._ended_ns is not None else now_ns
         ends = [*self._starts[1:], *([] if last is None else [last])]
         all_start_epochs = 4 * len(self._between) >= 3 * len(ends)  # nearly all: then they count as steps
-        for number, (start, given, end) in enumerate(zip(self._starts, self._given, ends, strict=False)):
+        for number, (start, given, end, size) in enumerate(zip(self._starts, self._given, ends, self._sizes, strict=False)):
             between, new_epoch = self._between.get(number, 0), number in self._between and not all_start_epochs
             spent = [0] * len(NAMES)
             spent[NEXT], spent[REST] = given - start - between, end - given + between
-            times = StepTimes(tuple(spent), new_epoch, between)
+            times = StepTimes(tuple(spent), new_epoch, between, (size, self._sizes[number - 1] if number else 0))
             if not new_epoch:
                 self.series.steps.append(times)
             elif self.add_epoch_start is not None:
                 self.add_epoch_start(times)
         self._starts.clear()
         self._given.clear()
+        self._sizes.clear()
         return len(ends)
 
 
@@ -178,6 +182,8 @@ class Session:
         self.endless = False  # whether epochs do not end: the session starts another pass instead
         self.short_steps = False  # whether steps are so short that they are timed without hooks
         self.short_cached_steps = False  # the same for steps with cached batches
+        self.sized = True  # whether the size of each batch is taken; after the warm-up, only where batches differ
+        self.size_law = SizeLaw()
         self.caching = False  # whether each batch is cached: their iterable cannot be restarted, and may end soon
         self.replacement: Iterator[Any] | None = None  # gives batches instead of the loop's own iterator
         self.device_step: float | None = None  # median step on a GPU's timeline in the last window
@@ -285,6 +291,7 @@ class Session:
             self._epoch_ended_ns = None
         value = self._cached_batch() if self._input.cached else self._real_batch(watched)
         self._num_batches += 1
+        hooks.batch_bytes += num_bytes(value) if self.sized else 0
         hooks.enter(PREPARE if hooks.roots else FORWARD)
         self._call_before()
         return value
@@ -301,7 +308,7 @@ class Session:
         except StopIteration:
             timer.end_epoch(start)
             raise
-        timer.add(start, now_ns())
+        timer.add(start, now_ns(), num_bytes(value) if self.sized else 0)
         if self.hooks.new_epoch:
             self.hooks.new_epoch = False
             timer.mark_epoch_start(0 if self._epoch_ended_ns is None else max(0, watched.started_ns - self._epoch_ended_ns))
@@ -499,7 +506,9 @@ class Session:
                 add_epoch_start=add_epoch_start,
                 extend=extend,
             )
+            first = len(series.steps)
             yield step_input._replace(timer=timer)  # one step that does not count, then all steps of the timer
+            self._bring_to_one_size(series, first, cached=step_input.cached)
             return
         begin, count, total, first = now_ns(), 0, 0, len(series.steps)
         marks = StepMarks() if self.device == "cuda" else None
@@ -531,3 +540,11 @@ class Session:
             series.add_device_seconds(spent, marks.seconds(counted=False))
             self.recorder.on_gpu = True
             self.device_step = statistics.median(spent) if spent else None
+        self._bring_to_one_size(series, first, cached=step_input.cached)
+
+    def _bring_to_one_size(self, series: StepSeries, first: int, *, cached: bool) -> None:
+        """Scale the steps of a window to the usual size of a batch, where batches differ."""
+        steps = series.steps[first:]
+        if self.sized and steps:
+            factors = self.size_law.factors([one.sizes for one in steps], series.seconds()[first:], cached=cached)
+            series.scale(first, factors)

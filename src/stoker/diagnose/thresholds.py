@@ -61,9 +61,7 @@ class Thresholds:
     mostly_matmul: float = _limit(0.6, "share of kernel time in matmuls from which a low rate does not make them `kernel`")
     faster_dtype: float = _limit(2.0, "times faster that a shorter type must be for `precision` to be a cause")
     long_kernel_seconds: float = _limit(20e-6, "mean kernel time from which kernels without a profile count as memory-bound")
-    device_limits: float = _limit(
-        0.8, "kernel time over a step without its suspects from which the GPU is the limit, not the host"
-    )
+    device_limits: float = _limit(0.8, "kernel time over a step without its suspects from which the GPU is the limit, not the host")
     gpu_idle: float = _limit(1.02, "step over kernel time up to which a GPU counts as always busy")
     gpu_idle_with_copies: float = _limit(1.1, "the same where only copies make issuing longer than running")
     issue_cost: float = _limit(
