@@ -64,6 +64,8 @@ def diagnose(program: Program, *, processor_time: bool = False, keep: Path | Non
     clock = "processor" if processor_time and not waits(program) else "wall"
     if clock == "processor":
         variables["PYTHONPATH"] = os.pathsep.join([str(FOLDERS / "processor_time"), variables.get("PYTHONPATH", "")])
+    if program.device == "cuda":
+        variables["PYTHONPATH"] = os.pathsep.join([str(FOLDERS / "gpu_turns"), variables.get("PYTHONPATH", "")])
     cores = len(os.sched_getaffinity(0))
     neighbours = noisy_neighbours(NEIGHBOURS_A_CORE * cores) if program.neighbour else nullcontext()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, neighbours:
@@ -326,7 +328,9 @@ def main() -> None:
         return
     deadline = _deadline(asked)
     chosen = deadline.longest_first(_choose(asked, rows))
-    lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
+    # One program of the GPU starts while another one is measured (gpu_turns/); an ablation has no turns.
+    lanes_of_gpu = any(one.device == "cuda" for one in chosen) * (1 if asked.ablation else 2)
+    lanes = make_lanes(asked.parallel, usable_cores(), gpu=lanes_of_gpu)
     start, left = time.monotonic(), {one.name for one in chosen}
     try:
         with data_for(chosen) as data:

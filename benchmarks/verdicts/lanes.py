@@ -68,17 +68,22 @@ class Deadline:
         return sorted(jobs, key=lambda job: (-self.of(job), job.name))
 
 
-def make_lanes(number: int, cores: Sequence[int], *, gpu: bool) -> list[Lane]:
-    """A number of lanes for programs of the CPU, and one for those of the GPU from what is left. 0: all in one, as it is."""
+def make_lanes(number: int, cores: Sequence[int], *, gpu: int) -> list[Lane]:
+    """A number of lanes for programs of the CPU, and `gpu` lanes for those of the GPU from what is left. 0: all in one, as it is."""
     if number == 0:
         return [Lane(cores=frozenset(cores), devices=frozenset(("cpu", "cuda")))]
     wanted = CORES_A_LANE * (number + gpu)
     if wanted > len(cores):
-        raise SystemExit(f"{number} lanes{' and one for the GPU' if gpu else ''} need {wanted} cores, and there are {len(cores)}.")
+        raise SystemExit(
+            f"{number} lanes{f' and {gpu} for the GPU' if gpu else ''} need {wanted} cores, and there are {len(cores)}."
+        )
     parts = [cores[start : start + CORES_A_LANE] for start in range(0, number * CORES_A_LANE, CORES_A_LANE)]
     lanes = [Lane(cores=frozenset(part), devices=frozenset(("cpu",))) for part in parts]
-    if gpu:
-        lanes.append(Lane(cores=frozenset(cores[number * CORES_A_LANE :]), devices=frozenset(("cuda",))))
+    left = cores[number * CORES_A_LANE :]
+    for lane in range(gpu):
+        lanes.append(
+            Lane(cores=frozenset(left[lane * len(left) // gpu : (lane + 1) * len(left) // gpu]), devices=frozenset(("cuda",)))
+        )
     return lanes
 
 

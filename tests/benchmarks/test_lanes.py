@@ -14,18 +14,20 @@ CUDA = [program for program in PROGRAMS if program.device == "cuda"][:2]
 
 
 def test_no_core_is_in_two_lanes_and_the_gpu_has_one_of_its_own() -> None:
-    lanes = make_lanes(6, range(16), gpu=True)
+    lanes = make_lanes(6, range(16), gpu=1)
     assert [sorted(lane.cores) for lane in lanes] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13, 14, 15]]
     assert [lane.devices for lane in lanes] == [frozenset(("cpu",))] * 6 + [frozenset(("cuda",))]
+    two = make_lanes(5, range(16), gpu=2)[5:]
+    assert [sorted(lane.cores) for lane in two] == [[10, 11, 12], [13, 14, 15]]
 
 
 def test_more_lanes_than_cores_are_refused() -> None:
     with pytest.raises(SystemExit, match="need 8 cores, and there are 7"):
-        make_lanes(3, range(7), gpu=True)
+        make_lanes(3, range(7), gpu=1)
 
 
 def test_without_lanes_all_run_in_one() -> None:
-    (lane,) = make_lanes(0, [0, 1], gpu=True)
+    (lane,) = make_lanes(0, [0, 1], gpu=1)
     assert lane == Lane(cores=frozenset((0, 1)), devices=frozenset(("cpu", "cuda")))
 
 
@@ -49,7 +51,7 @@ def test_a_lane_that_fails_is_reported() -> None:
         raise RuntimeError(f"{program.name} cannot run")
 
     with pytest.raises(RuntimeError, match="cannot run"):
-        list(side_by_side(make_lanes(0, usable_cores(), gpu=False), CPU, fail))
+        list(side_by_side(make_lanes(0, usable_cores(), gpu=0), CPU, fail))
 
 
 def test_a_deadline_starts_no_job_that_would_end_too_late_and_long_jobs_go_first() -> None:
@@ -59,8 +61,7 @@ def test_a_deadline_starts_no_job_that_would_end_too_late_and_long_jobs_go_first
     ordered = deadline.longest_first([short, unknown, long])
     assert [one.name for one in ordered] == [long.name, unknown.name, short.name]
     ran = [
-        job.name
-        for job, _ in side_by_side(make_lanes(0, usable_cores(), gpu=False), ordered, lambda _: {}, may_start=deadline.allows)
+        job.name for job, _ in side_by_side(make_lanes(0, usable_cores(), gpu=0), ordered, lambda _: {}, may_start=deadline.allows)
     ]
     assert ran == [unknown.name, short.name]
     assert Deadline(usual=1e9).allows(long)  # without an end all may start
