@@ -63,7 +63,7 @@ def diagnose_script(
         >>> finding.verdict  # doctest: +SKIP
         'data'
     """
-    from stoker.diagnose.verdict import conclude
+    from stoker.diagnose.rule import conclude
 
     check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
     measured, wrong = _measure(
@@ -170,7 +170,7 @@ def diagnose_step(
         >>> print(finding)  # doctest: +SKIP
     """
     from stoker.diagnose.correctness import audit_loaders, wrong_losses
-    from stoker.diagnose.verdict import conclude
+    from stoker.diagnose.rule import conclude
 
     measured = measure_step(train_step, batches)
     wrong = [*audit_loaders(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
@@ -199,8 +199,8 @@ def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch]
         431
     """
     from stoker.diagnose.loops import Source, WatchedIterator
-    from stoker.diagnose.measure_windows import measure_all
     from stoker.diagnose.session import Session
+    from stoker.diagnose.windows import measure_all
 
     if not callable(train_step):
         raise OptionError(f"train_step is {train_step!r}; expected a function of a batch that makes one step.")

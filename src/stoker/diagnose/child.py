@@ -226,8 +226,8 @@ class Child:
     answer_type: type[Any] = Answer
 
     def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
-        from stoker.diagnose.measure_windows import measure_all  # not needed in the process that starts the child
         from stoker.diagnose.session import Session
+        from stoker.diagnose.windows import measure_all  # not needed in the process that starts the child
 
         self._request = request
         self._connection = connection

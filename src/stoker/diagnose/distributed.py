@@ -1,4 +1,4 @@
-"""A distributed run, measured by all of its processes at the same steps. measure_windows.py and child.py use it.
+"""A distributed run, measured by all of its processes at the same steps. windows.py and child.py use it.
 
 Each process has its own session. Rank 0 decides what all must do alike, such as the number of steps of a window, and publishes it
 through the key-value store of torch.distributed; no collective is added. A window without the all-reduce (`MeasuredRanks.part`) shows

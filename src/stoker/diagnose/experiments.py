@@ -1,8 +1,8 @@
 """Experiments: remove one suspect from the steps of a running program, and see what it gained.
 
-An experiment is switched on for some windows of steps and off again, in turn with unchanged windows (`fix_gain` of measure_windows.py).
+An experiment is switched on for some windows of steps and off again, in turn with unchanged windows (`fix_gain` of windows.py).
 Its result is not that of the training: steps get stale values, which take no time. `EXPERIMENTS` is the registry. To add one, write a
-class here, add a row there, and its words to `REMOVALS` of wording.py. The rule (attribution.py) divides a step by what was saved.
+class here, add a row there, and its words to `REMOVALS` of wording.py. division.py divides a step by what was saved.
 
 - `copies`: an upload returns the tensor that the same call uploaded one step before.
 - `reads`: a value that is read back from the GPU is that of the same call one step before, without a wait.
@@ -23,6 +23,8 @@ from typing import Any
 import torch
 
 from stoker.diagnose.fixes import Fix
+from stoker.diagnose.hooks import compiled, own_line
+from stoker.diagnose.measurements import SourceLine, Sync
 
 READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 UPLOADS = ("to", "cuda")
@@ -46,6 +48,7 @@ class Experiment(Fix):
 
     with_data = True  # on the program's own batches
     may_fail = True  # a stale value may not fit the program
+    keeps_compiled_code = True  # whether torch need not compile again what depends on the things that are replaced
 
     def __init__(self, steps: Callable[[], int]) -> None:
         super().__init__()
@@ -122,11 +125,25 @@ class WithoutReads(StaleCalls):
     device = "cuda"
     unused_reason = "the loop reads no value of the GPU"
 
+    def __init__(self, steps: Callable[[], int]) -> None:
+        super().__init__(steps)
+        self._places: dict[Any, SourceLine | None] = {}
+
+    def _keep(self, key: Any, result: Any) -> None:
+        super()._keep(key, result)
+        self._places[key[:4]] = own_line(sys._getframe(2))
+
+    def lines(self) -> list[Sync]:
+        """Return the user's lines that read values of the GPU, with the number of reads per step, the most frequent first."""
+        counts = Counter(self._places.values())
+        return [Sync(place=place, count=float(number)) for place, number in counts.most_common()]
+
 
 class WithoutCallbacks(Experiment):
     """Callbacks, loggers and progress bars of frameworks, and forward hooks of the user, do nothing."""
 
     unused_reason = "the program has no callbacks, loggers, progress bars or forward hooks"
+    keeps_compiled_code = False
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         for module_name, kind, names in FRAMEWORKS:
@@ -162,7 +179,8 @@ class WithoutAll(Experiment):
 
     def __init__(self, steps: Callable[[], int]) -> None:
         super().__init__(steps)
-        self._parts = [kind(steps) for kind in (WithoutCallbacks, WithoutCopies, WithoutReads)]
+        kinds = (WithoutCallbacks, WithoutCopies, WithoutReads)
+        self._parts = [kind(steps) for kind in kinds if kind.keeps_compiled_code or not compiled()]
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         for part in self._parts:

@@ -1,4 +1,4 @@
-"""The result of a diagnosis (`Finding`) and its text on a terminal: VERDICT, WHY, REMOVED, NEXT, PATCH, WRONG and NOTE.
+"""The result of a diagnosis (`Finding`) and its text on a terminal: VERDICT, BECAUSE, REMOVED, NEXT, PATCH, WRONG and NOTE.
 
 Sentences come from wording.py; here is their order and layout. Lines are wrapped at the width of a terminal, but not in a pipe or a
 log. Names from the program are shown as text, never interpreted. report.py makes the HTML page.
@@ -6,7 +6,6 @@ log. Names from the program are shown as text, never interpreted. report.py make
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,12 +13,11 @@ import msgspec
 
 from stoker._text import html_text, printable
 from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, Patch, SourceLine, Verdict
-from stoker.diagnose.wording import TITLES, outcome, patch_lines, per_second, percent, predicted, removal_lines
+from stoker.diagnose.wording import TITLES, outcome, patch_lines, percent, predicted, removal_lines, why_first
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SAME = 1.005  # a level of the ladder is shown if it is at least this many times the one before it
 LABEL_WIDTH = 9
 NARROWEST = 40
 MOST_NOTES = 6
@@ -45,14 +43,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     spread: float
     causes: list[Cause] = []
     """The first is the verdict; empty if there is none."""
-    why_first: str = ""
-    """Why the first cause comes before the second, if the second has a larger share; else empty."""
     likely: Cause | None = None
     """Without a verdict, the likely cause; None if the measurements do not show one."""
     why: str
     place: SourceLine | None = None
-    ladder: dict[str, float] = {}
-    """Steps per second: now, data_free, sync_free, launch_free (CPU: host_free, dispatch_free), roofline; each at least the one before."""
     next: list[Advice] = []
     correctness: list[str] = []
     """Faults in the batches and losses, besides speed."""
@@ -77,14 +71,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return plain
 
 
-class LadderLevel(NamedTuple):
-    """One level of the ladder."""
-
-    name: str
-    rate: float
-    gain: float  # times the level before it; 1 for the first
-
-
 def headline(finding: Finding) -> str:
     """The verdict in one sentence, or why there is none."""
     title = TITLES.get(finding.verdict, finding.verdict)
@@ -107,18 +93,6 @@ def place_beside(finding: Finding) -> SourceLine | None:
     """The line to inspect, unless `why` names it."""
     place = finding.place
     return None if place is None or f"{place.file}:{place.line}" in finding.why else place
-
-
-def ladder_levels(finding: Finding) -> list[LadderLevel]:
-    """The levels of the ladder at which something is gained, the first one included; levels that are not finite are left out."""
-    found: list[LadderLevel] = []
-    for name, rate in finding.ladder.items():
-        if not (math.isfinite(rate) and rate > 0):
-            continue
-        gain = rate / found[-1].rate if found else 1.0
-        if not found or gain >= SAME:
-            found.append(LadderLevel(name.replace("_", " "), rate, gain))
-    return found
 
 
 class ReportLine(NamedTuple):
@@ -173,20 +147,18 @@ def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
     yield ReportLine("VERDICT", headline(finding), style=style)
     second = finding.second
     then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
-    then += f": {finding.why_first}" if finding.why_first else ""
+    then += f": {reason}" if (reason := why_first(finding.causes)) else ""
     yield ReportLine("", f"({certainty(finding)}{then})", style="dim")
     if finding.likely is not None:
         yield ReportLine("LIKELY", likely_line(finding.likely), style="yellow")
     if finding.verdict != "none":
-        yield ReportLine("WHY", finding.why)
+        yield ReportLine("BECAUSE", finding.why)
     place = place_beside(finding)
     if place is not None:
         yield ReportLine("", f"at {place}")
     removed = removal_lines(finding.measurements) if finding.measurements is not None and finding.verdict != "none" else []
     for number, line in enumerate(removed):
         yield ReportLine("" if number else "REMOVED", line)
-    if finding.ladder:
-        yield from _ladder(finding, room)
     yield from _next(finding.next, room)
     if finding.patch is not None:
         for number, line in enumerate(patch_lines(finding.patch)):
@@ -198,21 +170,6 @@ def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
         yield ReportLine("" if number else "NOTE", note, style="dim")
     if len(notes) > MOST_NOTES:
         yield ReportLine("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
-
-
-def _ladder(finding: Finding, room: int | None) -> Iterator[ReportLine]:
-    """The levels in one line, or in several where it is too long."""
-    levels = [f"{level.name} {per_second(level.rate)}" for level in ladder_levels(finding)]
-    if not levels:
-        return
-    row = f"{levels[0]} it/s"
-    for level in levels[1:]:
-        if room is not None and len(row) + len(level) + 4 > room:
-            yield ReportLine("", row, style="cyan")
-            row = f"  -> {level}"
-        else:
-            row += f" -> {level}"
-    yield ReportLine("", row, style="cyan")
 
 
 def _next(steps: list[Advice], room: int | None) -> Iterator[ReportLine]:

@@ -1,7 +1,7 @@
 """Fixes: changes that `stoker diagnose` makes to a program from outside, one at a time. `FIXES` is the registry, by the names of advice.
 
 A trial (trials.py) runs a program in a fresh process with one fix from the start, and compares it with the baseline. Some fixes can
-also be switched on and off in a program that runs: a diagnosis measures some steps with each (measure_windows.py), and predicts its
+also be switched on and off in a program that runs: a diagnosis measures some steps with each (windows.py), and predicts its
 speed-up (advice.py).
 """
 

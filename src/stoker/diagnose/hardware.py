@@ -14,6 +14,7 @@ import mmap
 import os
 import resource
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -25,8 +26,6 @@ from stoker.diagnose.ops import Counting
 from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
 
 COPY_BYTES = 32 << 20  # larger than the caches of most machines, small enough to copy in a few milliseconds
-DISK_BYTES = 1 << 20
-DISK_READS = 16
 ISSUED = 200  # consecutive operations: far fewer than the launch queue of a GPU holds
 CHAIN = 20  # layers of the small network that is trained
 ROUNDS, ROUNDS_SECONDS = 3, 2.0  # no further round begins after that time; one takes a third of a second
@@ -48,9 +47,6 @@ def measure_machine(device: Device = "cpu") -> Machine:
                 matmul_flops={kind: matmul_flops(kind, "cuda") for kind in CUDA_TYPES},
                 dispatch_seconds=dispatch_seconds(),
                 launch_seconds=_launch_seconds(),
-                h2d_pageable_bytes=_upload_bytes(pinned=False),
-                h2d_pinned_bytes=_upload_bytes(pinned=True),
-                disk_bytes=disk_bytes(),
             )
         # The best of several rounds: another program may take the machine at one moment and not at the next.
         rounds, begin = list[tuple[dict[str, float], float, float]](), now_ns()
@@ -66,7 +62,6 @@ def measure_machine(device: Device = "cpu") -> Machine:
             matmul_flops={kind: max(flops[kind] for flops, _, _ in rounds) for kind in CPU_TYPES},
             dispatch_seconds=min(seconds for _, _, seconds in rounds),
             page_seconds=page_seconds(),
-            disk_bytes=disk_bytes(),
         )
 
 
@@ -145,48 +140,10 @@ def dispatch_seconds() -> float:
     return _best_seconds(run, at_most=0.06) / float(counted.ops)
 
 
-def disk_bytes(path: Path | None = None) -> float | None:
-    """Bytes per second read past the page cache; None if the file system cannot do that."""
-    # Reads parts of a large file that exists anyway, so nothing is written and nothing is evicted.
-    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so" if path is None else path
-    direct = getattr(os, "O_DIRECT", None)
-    if direct is None:
-        return None
-    try:
-        file = os.open(path, os.O_RDONLY | direct)
-    except OSError:
-        return None
-    try:
-        stride = max(DISK_BYTES, os.fstat(file).st_size // DISK_READS // DISK_BYTES * DISK_BYTES)
-        with mmap.mmap(-1, DISK_BYTES) as buffer:  # aligned to a page, as direct reads require
-            done, begin = 0, now_ns()
-            for number in range(DISK_READS):
-                done += os.preadv(file, [buffer], number * stride)
-                if now_ns() - begin > 2e8:
-                    break
-            return done / max(1e-9, (now_ns() - begin) / 1e9) or None
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-
-
 def _copy_bytes(device: Device, size: int, at_most: float) -> float:
     source = torch.full((size,), 1, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * size / _best_seconds(lambda: target.copy_(source), at_most=at_most, device=device)
-
-
-def _upload_bytes(*, pinned: bool) -> float:
-    """Bytes per second to the GPU. Buffers take turns: one alone would stay in the CPU's cache, unlike real batches."""
-    sources = [torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu", pin_memory=pinned) for _ in range(4)]
-    target = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
-
-    def run() -> None:
-        for source in sources:
-            target.copy_(source, non_blocking=pinned)
-
-    return len(sources) * COPY_BYTES / _best_seconds(run, at_most=0.05, device="cuda")
 
 
 def _launch_seconds() -> float:
@@ -206,6 +163,26 @@ def _launch_seconds() -> float:
         best = min(best, (now_ns() - start) / 1e9 / ISSUED)
     torch.cuda.synchronize()
     return best
+
+
+KNOWN_KERNELS = 60
+
+
+def gpu_taken() -> float:
+    """Return the share of the time that other programs have the GPU: what a known kernel takes longer than the fastest of its kind."""
+    # A GPU changes between programs every few milliseconds, so some of these kernels are interrupted and others are not.
+    value = torch.full((2048, 2048), 0.5, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(value)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(KNOWN_KERNELS + 1)]  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for event in events:
+            for _ in range(8):
+                torch.mm(value, value, out=out)
+            event.record()
+    torch.cuda.synchronize()
+    spent = sorted(before.elapsed_time(after) for before, after in pairwise(events))
+    usual, mean = spent[len(spent) // 10], sum(spent) / len(spent)
+    return max(0.0, 1 - usual / mean) if mean > 0 else 0.0
 
 
 # ---- memory pages from the system ----

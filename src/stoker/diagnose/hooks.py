@@ -1,9 +1,8 @@
 """Hooks in torch that time the phases of a training step, on the host (`StepHooks`) and on a GPU.
 
-session.py installs the hooks, and measure_windows.py uses the classes for GPUs: `StepMarks` times steps on the device's timeline,
-`DeviceOnlyStep` the device without waits for the host; `SyncFinder` finds the lines that wait for the device, and `copy_seconds` times
-host-to-device copies. None of them synchronises within a step: events are recorded, and read after the window. A test can pass a fake
-of `torch.cuda` to the classes.
+session.py installs the hooks, and windows.py uses the classes for GPUs: `StepMarks` times steps on the device's timeline,
+`DeviceOnlyStep` the device without waits for the host. None of them synchronises within a step: events are recorded, and read after
+the window. A test can pass a fake of `torch.cuda` to the classes.
 
 Other modules also use `own_line`, the user's line that called something, and `leaves` and `copied` for batches of any structure.
 """
@@ -16,9 +15,8 @@ import os
 import sys
 import sysconfig
 import threading
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -32,8 +30,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 import stoker
 from stoker._batch import entries_of, map_tensors
 from stoker._clock import now_ns
-from stoker._text import sync_debug_mode
-from stoker.diagnose.measurements import SourceLine, Sync
+from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.sandbox_landlock import original
 
 # ---- the user's code ----
@@ -142,6 +139,7 @@ class StepHooks:
         self.optimizer: Optimizer | None = None
         self.precision: str | None = None
         self.losses: list[torch.Tensor] = []
+        self._last_loss: torch.Tensor | None = None
         self.roots: list[torch.nn.Module] = []  # modules called from outside any other module: their call is the forward pass
         self.on_phase: Callable[[int], None] | None = None  # called with each phase that begins, to record events on a device
         self.on_step: Callable[[], None] | None = None  # called after each optimizer step
@@ -174,6 +172,10 @@ class StepHooks:
         self.stepped = self.new_epoch = False
         self.between_ns, self.batch_bytes, self.bytes_before = 0, 0, self.batch_bytes
         return times
+
+    def loss_is_finite(self) -> bool:
+        """Whether the last loss that was seen is finite; reading it waits for a GPU."""
+        return self._last_loss is None or bool(torch.isfinite(self._last_loss).all())
 
     def restart_clock(self) -> None:
         """Discard the time since the last phase began."""
@@ -241,6 +243,8 @@ class StepHooks:
                 self.on_backward()
             if isinstance(tensors, torch.Tensor):
                 self.trained_on = tensors.device.type
+                if tensors.numel() == 1:
+                    self._last_loss = tensors.detach()
                 is_computed = not self._is_capturing  # a capture only records: its memory has no loss yet, and replays write to it
                 if name == "backward" and is_computed and len(self.losses) < MAX_LOSSES and tensors.numel() == 1:
                     self.losses.append(tensors.detach().clone())  # a CUDA graph writes the next one to the same memory
@@ -410,10 +414,15 @@ def has_optimizer() -> bool:
     return bool(objects_of(Optimizer))
 
 
+def frames_compiled() -> int:
+    """The number of functions that torch has compiled in this process; a function counts each time that it is compiled."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo.counters["frames"]["total"] if dynamo is not None else 0
+
+
 def compiled() -> bool:
     """Whether torch has compiled anything in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and dynamo.counters["frames"]["total"] > 0
+    return frames_compiled() > 0
 
 
 def precision_of(module: torch.nn.Module) -> str:
@@ -506,7 +515,6 @@ class DeviceOnlyStep:
         self._hooks = hooks
         self._cycles = int(min(seconds, MAX_SLEEP_SECONDS) * cycles_per_second)
         self._events: list[tuple[int, Any]] = []
-        self.blocked = False  # whether issuing the step took until the sleep was over: the step waited for the device
         self.seconds = 0.0
         self.phases: Counter[str] = Counter()
 
@@ -521,7 +529,6 @@ class DeviceOnlyStep:
         """Wait for the device. Called when the step is issued."""
         self._hooks.on_phase = None
         self._mark(0)
-        self.blocked = bool(self._events[0][1].query())
         self._cuda.synchronize()
         for (phase, before), (_, after) in zip(self._events, self._events[1:], strict=False):
             spent = before.elapsed_time(after) / 1e3
@@ -540,53 +547,3 @@ def cycles_per_second(cuda: Any = torch.cuda) -> float:
     after = _record_event(cuda)
     cuda.synchronize()
     return float(CALIBRATION_CYCLES / (before.elapsed_time(after) / 1e3))
-
-
-class SyncFinder:
-    """Finds the lines at which the host waits for the device, from torch's warnings."""
-
-    def __init__(self, cuda: Any = torch.cuda) -> None:
-        self._cuda = cuda
-        self._seen: Counter[SourceLine | None] = Counter()
-        self._steps = 0
-        self._opened = ExitStack()
-
-    def begin(self) -> None:
-        """Start to listen for the warnings of one step."""
-        self._opened.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("always")
-        shown = warnings.showwarning
-
-        def show(message: Any, *args: Any, **kwargs: Any) -> None:
-            if "called a synchronizing" not in str(message):
-                shown(message, *args, **kwargs)
-                return
-            self._seen[own_line(sys._getframe(1))] += 1
-
-        warnings.showwarning = show
-        self._opened.enter_context(sync_debug_mode("warn", self._cuda))
-
-    def end(self) -> None:
-        """Stop listening: the step has ended."""
-        self._opened.close()
-        self._steps += 1
-
-    def syncs(self) -> list[Sync]:
-        """Synchronisations per step by line, the most frequent first."""
-        return [Sync(place=place, count=count / max(1, self._steps)) for place, count in self._seen.most_common()]
-
-
-def copy_seconds(batches: Sequence[Any], device: Any) -> list[float]:
-    """Seconds to copy each host batch to the device; empty if the batches are on it already."""
-    host = [[one for one in leaves(batch) if isinstance(one, torch.Tensor) and one.device.type == "cpu"] for batch in batches]
-    if not any(host):
-        return []
-    torch.cuda.synchronize()
-    spent = []
-    for tensors in (*host[:1], *host):  # the first one warms up
-        start = now_ns()
-        kept = [one.to(device, non_blocking=one.is_pinned()) for one in tensors]
-        torch.cuda.synchronize()
-        spent.append((now_ns() - start) / 1e9)
-        del kept
-    return spent[1:]

@@ -1,8 +1,8 @@
 """The records of a diagnosis: `Measurements`, and the parts of a `Finding` (finding.py) such as causes, advice and trials.
 
 Each number of `Measurements` comes from its own window of steps, in which one thing is different. Times are seconds per step. Letters
-name the windows: T the unchanged loop, D the loader alone, X copies alone, C cached batches, H the host's issue time, G the device
-alone. Field names are the JSON form (schema 1), which docs/diagnosing.md describes.
+name the windows: T the unchanged loop, D the loader alone, C cached batches, G the device alone. Field names are the JSON form
+(schema 1), which docs/diagnosing.md describes.
 """
 
 from __future__ import annotations
@@ -119,21 +119,6 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     rest: float  # after the optimizer's step: logging, metrics, the rest of the loop
 
 
-class Reads(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker reads, counted over some batches."""
-
-    batches: int  # batches that were counted
-    samples: int  # samples that were requested; batches, if the dataset returns whole batches
-    cache_hits: float | None = None
-    """Share of samples that needed no read of a file, because the program had cached it; None if no sample ever does."""
-    files: int = 0  # distinct files, as far as their names are known
-    reads: float = 0.0  # reads of files per batch; a file counts once per sample
-    reads_a_file: float | None = None  # reads per file for these batches; None if no file is known
-    bytes_read: float | None = None
-    """Per batch, by system calls, without memory-mapped files; None if the system does not report it."""
-    bytes_from_disk: float | None = None  # per batch: what was not in the page cache, including mapped files and read-ahead
-
-
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Where batches come from."""
 
@@ -143,12 +128,9 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int | None = None
     dataset: str | None = None
     place: SourceLine | None = None  # the line of the loop over it
-    stages: dict[str, float] = {}  # share of the loader's time by stage: read, decode, transform, collate, other
-    functions: list[Blame] = []
-    bytes_read: float | None = None  # from files, per step; None if unknown
+    functions: list[Blame] = []  # lines that make a batch, by their share of its time
     bytes_used: float | None = None  # of tensors that reach the model, per step
     startup_seconds: float | None = None  # until the first batch
-    reads: Reads | None = None  # what one worker reads; None if batches could not be made for that
     persistent: bool | None = None  # whether worker processes persist between epochs; None without workers
 
 
@@ -163,9 +145,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_seconds: float  # the host's cost of one small operation
     page_seconds: float | None = None  # to get a page of memory from the system and write to it; None if not measured
     launch_seconds: float | None = None
-    h2d_pageable_bytes: float | None = None
-    h2d_pinned_bytes: float | None = None
-    disk_bytes: float | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,15 +168,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps with a fix switched on, in turn with baseline steps, both on cached batches where possible.
+    """Steps with a suspect removed or a fix switched on, in turn with unchanged steps.
 
-    `threads` uses the program's own batches; `feed` compares batches gathered at once with cached ones.
+    Suspects, and the fixes `threads`, `workers` and `malloc`, run on the program's own batches; other fixes on cached batches where
+    possible; `feed` compares batches gathered at once with cached ones.
     """
 
     as_it_is: Stretch
     with_fix: Stretch
-    at_best: float | None = None
-    """Seconds of a step with the fix at the host's speed before kernels were profiled; None if it was as fast, or does not limit."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,16 +236,10 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """C, within the user's loop; None if its iterable cannot be replaced."""
     loader_alone: Stretch | None = None
     """D."""
-    copies_alone: Stretch | None = None
-    """X."""
-    host_issue: Stretch | None = None
-    """H; None without a GPU."""
     device_alone: Stretch | None = None
     """G."""
     device_phases: dict[str, float] = {}
     """G by phase: forward, backward, optimizer."""
-    blocked_under_sleep: bool | None = None
-    """Whether issuing a step took as long as the work queued before it: the step waits for the device."""
     cores_used: float | None = None
     """By steps of C (T without C) on average, including threads that spin."""
     pages: dict[str, list[float]] = {}
@@ -276,6 +248,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     fewer_threads: dict[str, float] = {}
     """Seconds of a cached step by the number of torch's threads."""
     syncs: list[Sync] = []
+    """Lines that read values of the GPU back."""
     blames: dict[str, list[Blame]] = {}
     """Lines of the user's code by phase (next, prepare, forward, backward, optimizer, rest), the largest share first."""
     loader: Loader
@@ -287,6 +260,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_fused: bool | None = None
     what_ifs: dict[str, WhatIf] = {}
     """By the name of the fix."""
+    fix_values: dict[str, int] = {}
+    """The value that a fix was measured with: the number of workers."""
     removed: dict[str, WhatIf] = {}
     """Steps with one suspect removed, in turn with unchanged steps, by the name of the experiment (experiments.py)."""
     phases_alone: Phases | None = None
@@ -297,6 +272,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """From the end of the first step to the end of measuring."""
     ranks: list[Rank] = []
     """The processes of a distributed run; all else is of the first. Empty if there is only one process."""
+    gpu_taken: float | None = None
+    """Share of the GPU's time that other programs had; None without a GPU."""
     waited_for_cores: float | None = None
     """Share of T in which a thread was ready to run and others had its core; None if the system does not report it."""
     own_processes: float = 0.0
@@ -335,6 +312,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     share: float  # of a step's time that would be saved without it
     sentence: str
+    rare: bool = False  # whether rare steps, not a part of the usual ones, make most of it
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from stoker import _disk
 from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, value_of
-from stoker.diagnose.attribution import attribute
+from stoker.diagnose.division import divide
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.hooks import is_own, shown
@@ -416,7 +416,7 @@ def candidates(finding: Finding) -> list[str]:
     device = measured.device if measured is not None else "cpu"
     advised = [step.name for step in finding.next]
     if finding.verdict == "none" and measured is not None:
-        likely = advise(measured, attribute(measured), [finding.likely]) if finding.likely is not None else []
+        likely = advise(measured, divide(measured), [finding.likely]) if finding.likely is not None else []
         advised = [*(step.name for step in likely), *WITHOUT_VERDICT]
     also = [*ALSO.get(finding.verdict, ()), *ALWAYS]
     names = dict.fromkeys([*advised, *(also if advised else ())])

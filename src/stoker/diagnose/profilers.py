@@ -1,22 +1,15 @@
-"""Profilers that the measurement windows use: of the user's lines, and of making a batch.
+"""Profilers that the measurement windows use.
 
-`Sampler` finds the lines that take the time, and `OtherThreads` a thread that computes beside the loop. `profile_loader` and
-`profile_iterable` make some batches in this process and return a `Profile`: the lines, the stages (`Stages`: read, decode, transform,
-collate), and the files that are read (`Reading`).
+`Sampler` finds the user's lines that take the time, and `OtherThreads` a thread that computes beside the loop. `lines_of_batches` samples
+while batches are made.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import inspect
-import io
 import math
-import operator
-import os
 import signal
-import stat
 import sys
 import threading
 import time
@@ -26,18 +19,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import TASKS, now_ns
 from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, frames, is_own, own_line, shown
-from stoker.diagnose.measurements import Blame, BusyThread, Reads, SourceLine
+from stoker.diagnose.measurements import Blame, BusyThread, SourceLine
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
-LONG_SECONDS = 1.0  # of making a batch: from there on as few batches as possible are made
 MAX_DEPTH = 64  # calls of a stack, from the outermost
 MOSTLY = 0.6  # share of the extra time of rare steps from which a line is to blame
 NEXT_TO_NOTHING = 0.1  # share of the time of other steps up to which they do not run a line
@@ -263,11 +254,9 @@ def _place(stack: Stack) -> SourceLine | None:
 
 MOST_BATCHES = 100
 
-GetSample = Callable[..., Any]  # calls its first argument with the others, to observe how one sample is made
 
-
-def maker(loader: DataLoader[Any], get_sample: GetSample = operator.call, *, every: int = 1) -> Callable[[], object]:
-    """A function that makes one batch as a worker does: each batch, or every n-th as one of several workers."""
+def maker(loader: DataLoader[Any]) -> Callable[[], object]:
+    """Return a function that makes one batch as a worker does."""
     dataset: Any = loader.dataset
     streams = isinstance(dataset, IterableDataset)
     items = _endless(dataset if streams else loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
@@ -275,285 +264,33 @@ def maker(loader: DataLoader[Any], get_sample: GetSample = operator.call, *, eve
     def make() -> object:
         if streams:
             size = loader.batch_size
-            samples = get_sample(next, items) if size is None else [get_sample(next, items) for _ in range(size)]
+            samples = next(items) if size is None else [next(items) for _ in range(size)]
         else:
-            for _ in range(every - 1):
-                next(items)
             indices, many = next(items), getattr(dataset, "__getitems__", None)
             if loader.batch_sampler is None:
-                samples = get_sample(operator.getitem, dataset, indices)
-            elif many is not None:
-                samples = get_sample(many, indices)
+                samples = dataset[indices]
             else:
-                samples = [get_sample(operator.getitem, dataset, one) for one in indices]
-        return collated(loader.collate_fn, samples)
+                samples = many(indices) if many is not None else [dataset[index] for index in indices]
+        return loader.collate_fn(samples)
 
     return make
 
 
 def _endless(iterable: Any) -> Iterator[Any]:
-    """The items of an iterable, pass after pass, until a pass has none."""
-    found = True
-    while found:
-        found = False
+    """Yield the items of an iterable, pass after pass, until a pass has none."""
+    has_items = True
+    while has_items:
+        has_items = False
         for item in iterable:
-            found = True
+            has_items = True
             yield item
 
 
-def collated(collate: Callable[[Any], object], samples: Any) -> object:
-    """Collate samples. `Stages` recognises this function, whatever kind of callable `collate` is."""
-    return collate(samples)
-
-
-def make_some(make: Callable[[], object], seconds: float, *, least: int = 2) -> tuple[int, float]:
-    """Make batches for about `seconds`; returns their number and the exact seconds."""
-    begin, count = now_ns(), 0
-    while count < MOST_BATCHES and (count < least or now_ns() - begin < seconds * 1e9):
-        make()
-        count += 1
-    return count, (now_ns() - begin) / 1e9
-
-
-# ---- stages of making a batch, recognised by the names of the functions called ----
-
-READS = {
-    *("open", "open_code", "read", "readinto", "readline", "readlines", "read1", "pread", "preadv", "readall", "mmap", "fromfile"),
-    *("read_csv", "read_parquet", "read_table", "read_row_group", "read_row_groups", "read_feather", "read_json", "read_hdf"),
-    *("scan_parquet", "scan_csv", "loadtxt", "genfromtxt", "read_image", "read_file", "imread", "collect", "recv", "recv_into"),
-    *("loadmat", "memmap", "safe_open", "load_file"),
-}
-READ_FILES = ("numpy/lib/_npyio_impl.py", "torch/serialization.py", "h5py/", "zarr/", "pyarrow/parquet/", "pandas/io/")
-DECODES = {
-    *("decompress", "loads", "frombuffer", "imdecode", "decode", "decode_image", "decode_jpeg", "decode_png", "decode_video"),
-    *("unpackb", "fromstring", "strptime", "fromisoformat", "b64decode", "unpack", "unpack_from", "iter_unpack", "to_pandas"),
-    *("parse", "raw_decode"),
-}
-DECODE_FILES = ("json/", "csv.py", "PIL/", "gzip.py", "soundfile", "_strptime.py")
-
-
-class Stages:
-    """Time by stage, from calls and returns. The outermost call that has a stage gets all the time within it."""
-
-    def __init__(self) -> None:
-        self._ns = {"read": 0, "decode": 0, "collate": 0}
-        self._stage: str | None = None
-        self._depth = 0
-        self._since = 0
-        self._begin = 0
-        self._whole = 0
-
-    def __enter__(self) -> None:
-        self._begin = now_ns()
-        sys.setprofile(self._event)
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        self._whole = now_ns() - self._begin
-
-    def _event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event in ("call", "c_call"):
-            if self._stage is not None:
-                self._depth += 1
-                return
-            stage = stage_of(frame, event, argument)
-            if stage is not None:
-                self._stage, self._depth, self._since = stage, 0, now_ns()
-        elif self._stage is not None:
-            if self._depth:
-                self._depth -= 1
-                return
-            self._ns[self._stage] += now_ns() - self._since
-            self._stage = None
-
-    def shares(self) -> dict[str, float]:
-        """Shares of the time of a batch; what is not read, decoded or collated is the dataset's own work: transform."""
-        whole = max(1, self._whole)
-        shares = {stage: spent / whole for stage, spent in self._ns.items()}
-        shares["transform"] = max(0.0, 1.0 - sum(shares.values()))
-        return shares
-
-
-def stage_of(frame: FrameType, event: str, argument: Any) -> str | None:
-    """The stage that begins with a call of a Python function (`call`) or a C function (`c_call`); None for most."""
-    if event == "c_call":
-        owner = getattr(argument, "__self__", None)  # the module of a function
-        apart = owner is gc or issubclass(type(owner), io.BytesIO | io.StringIO)  # a file in memory is not read
-        return None if apart else _of_name(getattr(argument, "__name__", ""))
-    code = frame.f_code
-    if code is collated.__code__:
-        return "collate"
-    file = code.co_filename
-    if any(one in file for one in READ_FILES):
-        return "read"
-    if any(one in file for one in DECODE_FILES):
-        return "decode"
-    return _of_name(code.co_name) if "site-packages" in file or "/lib/python" in file else None
-
-
-def _of_name(name: str) -> str | None:
-    return "read" if name in READS else "decode" if name in DECODES else None
-
-
-COUNTS = "/proc/self/io"
-MOST_FILES = 1000  # items of a list argument that are checked for paths: it may as well be a list of texts
-NO_FILES = ("/proc/", "/sys/", "/dev/")
-
-
-class ReadBytes(NamedTuple):
-    """Bytes read so far: from files, in the page cache or not, and from a disk."""
-
-    from_files: int
-    from_disk: int
-
-    def since(self, before: ReadBytes) -> ReadBytes:
-        """Bytes between two counts."""
-        return ReadBytes(self.from_files - before.from_files, self.from_disk - before.from_disk)
-
-
-class Reading:
-    """Counts files and bytes read while it is entered. A file counts once per sample, however many calls read it.
-
-    Bytes are those that the system counts for this process. Paths come from what Python opens, from arguments of functions that read,
-    and from open files; a library that opens files by its own C code reports no path.
-    """
-
-    def __init__(self) -> None:
-        self._counts: int | None = None
-        self._samples = 0
-        self._without = 0
-        self._files: Counter[tuple[int, int]] = Counter()
-        self._seen: set[tuple[int, int]] = set()
-        self._bytes = ReadBytes(0, 0)
-        self._own = 0  # bytes read to get the counts
-
-    def __enter__(self) -> Self:
-        try:
-            self._counts = os.open(COUNTS, os.O_RDONLY)
-        except OSError:  # not on this system: calls are counted nevertheless
-            self._counts = None
-        self._bytes = self._counted()
-        _listen_to_open()
-        _open_readings.append(self)
-        sys.setprofile(self._event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        _open_readings.remove(self)
-        self._count_files()
-        self._bytes = self._counted().since(self._bytes)
-        if self._counts is not None:
-            os.close(self._counts)
-
-    def get_sample(self, get: Callable[..., Any], *arguments: Any) -> Any:
-        """Get a sample, and count what it reads."""
-        self._count_files()  # of collating
-        before = self._counted()
-        sample = get(*arguments)
-        self._samples += 1
-        self._without += not (self._counted().since(before).from_files or self._seen)
-        self._count_files()
-        return sample
-
-    def _count_files(self) -> None:
-        self._files.update(self._seen)
-        self._seen.clear()
-
-    def opened(self, file: Any) -> None:
-        """Note a file that is read: a path, or an open file."""
-        # By type: half-initialised objects may have no `__class__`.
-        path: Any = getattr(file, "name", None) if issubclass(type(file), io.IOBase) else file
-        if not issubclass(type(path), str | bytes | PurePath) or os.fsdecode(path).startswith(NO_FILES):
-            return
-        try:
-            state = os.stat(path)  # noqa: PTH116  # may be a text that is not a path
-        except (OSError, ValueError):
-            return
-        if stat.S_ISREG(state.st_mode):
-            self._seen.add((state.st_dev, state.st_ino))  # whatever its path is
-
-    def found(self, batches: int) -> Reads:
-        """What was read for this number of batches."""
-        reads = sum(self._files.values())
-        known = self._counts is not None
-        return Reads(
-            batches=batches,
-            samples=self._samples,
-            cache_hits=self._without / self._samples if self._without < self._samples else None,
-            files=len(self._files),
-            reads=reads / batches,
-            reads_a_file=reads / len(self._files) if self._files else None,
-            bytes_read=self._bytes.from_files / batches if known else None,
-            bytes_from_disk=self._bytes.from_disk / batches if known else None,
-        )
-
-    def _counted(self) -> ReadBytes:
-        if self._counts is None:
-            return ReadBytes(0, 0)
-        text = os.pread(self._counts, 512, 0)
-        numbers = dict(line.split(b": ") for line in text.splitlines())
-        count = ReadBytes(int(numbers[b"rchar"]) - self._own, int(numbers[b"read_bytes"]))
-        self._own += len(text)  # part of the next count
-        return count
-
-    def _event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event not in ("call", "c_call") or stage_of(frame, event, argument) != "read":
-            return
-        if event == "c_call":
-            self.opened(getattr(argument, "__self__", None))
-            return
-        code = frame.f_code
-        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-            value: Any = frame.f_locals.get(name)
-            for one in value[:MOST_FILES] if issubclass(type(value), list | tuple) else [value]:
-                self.opened(one)
-
-
-_open_readings: list[Reading] = []  # those that are entered
-
-
-@functools.cache
-def _listen_to_open() -> None:
-    """Report the files that Python opens for reading. An audit hook cannot be removed, so there is one for all readings."""
-
-    def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and _open_readings:
-            path, mode, flags = arguments
-            if flags & (os.O_WRONLY | os.O_RDWR) == 0 and not set(mode or "") & set("wax+"):
-                for one in _open_readings:
-                    one.opened(path)
-
-    sys.addaudithook(audit)
-
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """How a batch is made."""
-
-    stages: dict[str, float]
-    functions: list[Blame]
-    reads: Reads
-
-
-def profile_loader(loader: DataLoader[Any], *, seconds: float) -> Profile:
-    """Profile a DataLoader: make some batches as one of its workers does."""
-    every = max(1, loader.num_workers)
-    return _profile(maker(loader), lambda reading: maker(loader, reading.get_sample, every=every), seconds)
-
-
-def profile_iterable(pull: Callable[[], object], *, seconds: float) -> Profile:
-    """Profile any other iterable; each batch counts as one sample."""
-    return _profile(pull, lambda reading: functools.partial(reading.get_sample, pull), seconds)
-
-
-def _profile(make: Callable[[], object], make_counted: Callable[[Reading], Callable[[], object]], seconds: float) -> Profile:
-    """Profile a function that makes a batch, and another one that makes it while its reads are counted."""
+def lines_of_batches(make: Callable[[], object], *, seconds: float) -> tuple[list[Blame], float]:
+    """Make batches for about `seconds`, at least two; return the lines that take the time, and the seconds of a batch."""
     with Sampler() as sampler:
-        batches, spent = make_some(make, seconds)
-    least = 2 if spent < LONG_SECONDS * batches else 1
-    stages = Stages()
-    with stages:
-        make_some(make, seconds, least=least)
-    with Reading() as reading:  # last: by now the dataset's own caches are as full as they get
-        batches, _ = make_some(make_counted(reading), seconds, least=least)
-    return Profile(stages=stages.shares(), functions=sampler.of_phase(), reads=reading.found(batches))
+        begin, count = now_ns(), 0
+        while count < MOST_BATCHES and (count < 2 or now_ns() - begin < seconds * 1e9):
+            make()
+            count += 1
+    return sampler.of_phase(), (now_ns() - begin) / 1e9 / count

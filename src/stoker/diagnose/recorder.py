@@ -16,13 +16,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import torch
 
 from stoker._clock import RunQueueDelay, cores_of_children, now_ns
-from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
 from stoker.diagnose.loops import Source, Sources, length_of
@@ -42,11 +41,13 @@ from stoker.diagnose.measurements import (
     WhatIf,
     Work,
 )
-from stoker.diagnose.profilers import MOSTLY, Profile, SlowLine
+from stoker.diagnose.profilers import MOSTLY, SlowLine
+from stoker.diagnose.rare import Slow, slow_of_windows
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.wording import percent
 from stoker.errors import TrainError
 
+T = TypeVar("T")
 MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
 MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
@@ -198,10 +199,8 @@ class Recorder:
     all_reduce_seconds: list[float] = field(default_factory=list)
     """Seconds per step that the all-reduce adds if all ranks start it together, by window."""
     on_gpu: bool = False  # whether steps were timed on a GPU's timeline
-    host_issue: list[float] = field(default_factory=list)
-    issue_after_profile: list[float] = field(default_factory=list)
     device_only: list[DeviceOnlyStep] = field(default_factory=list)
-    copies: list[float] = field(default_factory=list)  # seconds per batch
+    gpu_taken: float | None = None
     loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
     batch_bytes: list[int] = field(default_factory=list)
@@ -211,9 +210,11 @@ class Recorder:
     rare_line: SlowLine | None = None  # where rare steps spend their time
     epoch_line: SlowLine | None = None  # where the time between epochs is spent
     syncs: list[Sync] = field(default_factory=list)
-    profile: Profile | None = None
+    batch_lines: list[Blame] = field(default_factory=list)  # the lines that make a batch
+    batch_seconds: float | None = None  # to make one in this process
     work: Work | None = None
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
+    fix_values: dict[str, int] = field(default_factory=dict)
     removed: dict[str, WhatIf] = field(default_factory=dict)
     phases_alone: Phases | None = None
     unused_fixes: dict[str, str] = field(default_factory=dict)
@@ -282,11 +283,8 @@ class Recorder:
             also_rare=rare[1] if len(rare) > 1 else None,
             phases=self._phases(phased, source, starting),
             cached=by_window(at_one_level(cached, loop)) if self.cached.steps else None,
-            copies_alone=Stretch(seconds=[one * batches for one in self.copies]) if self.copies else None,
-            host_issue=Stretch(seconds=self.host_issue) if self.host_issue else None,
             device_alone=Stretch(seconds=[one.seconds for one in alone]) if alone else None,
             device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
-            blocked_under_sleep=sum(one.blocked for one in alone) > len(alone) / 2 if alone else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
             own_processes=own_processes,
@@ -303,6 +301,8 @@ class Recorder:
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
             what_ifs=self.what_ifs,
+            fix_values=self.fix_values,
+            gpu_taken=self.gpu_taken,
             removed=self.removed,
             phases_alone=self.phases_alone,
             unused_fixes=self.unused_fixes,
@@ -428,11 +428,12 @@ class Recorder:
             return Loader(kind="loop", place=source.place if source is not None else None)
         used = statistics.median(self.batch_bytes) * batches if self.batch_bytes else None
         startup = source.startup_ns / 1e9 if source.startup_ns is not None else None
-        common: dict[str, Any] = {"place": source.place, "bytes_used": used, "startup_seconds": startup}
-        if self.profile is not None:
-            read = self.profile.reads.bytes_read
-            common |= {"stages": self.profile.stages, "functions": self.profile.functions, "reads": self.profile.reads}
-            common["bytes_read"] = read * batches if read is not None else None
+        common: dict[str, Any] = {
+            "place": source.place,
+            "bytes_used": used,
+            "startup_seconds": startup,
+            "functions": self.batch_lines,
+        }
         loader = source.loader
         if loader is None:
             return Loader(kind=type(source.iterable).__name__, batch_size=self.batch_rows, **common)
@@ -482,6 +483,29 @@ def _workers(source: Source | None) -> int:
 def by_window(windows: list[list[float]]) -> Stretch:
     """The steps of all windows, and the number in each."""
     return Stretch(seconds=[one for window in windows for one in window], pieces=[len(window) for window in windows])
+
+
+def split(values: Sequence[T], starts: Sequence[int]) -> list[list[T]]:
+    """Split values into the pieces that begin at `starts`; one piece if there are no starts."""
+    edges = [*(starts or [0]), len(values)]
+    return [list(values[begin:end]) for begin, end in pairwise(edges)]
+
+
+def at_one_level(rounds: Sequence[Sequence[float]], loop: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Scale the values of rounds to one speed of the machine; round i lies between the windows i and i + 1 of the loop."""
+    # Processors change their speed for seconds at a time. A window between two baseline windows ran at their speed.
+    medians = [statistics.median(piece) for piece in loop if piece]
+    common = statistics.median([seconds for piece in loop for seconds in piece]) if medians else 0.0
+    if not common or min(medians) <= 0:
+        return [list(values) for values in rounds]
+    factors, steady = [], []
+    for number in range(len(rounds)):
+        before, after = medians[min(number, len(medians) - 1)], medians[min(number + 1, len(medians) - 1)]
+        factors.append(2 * common / (before + after))
+        steady.append(abs(before - after) <= RULE.level_max_change * (before + after) / 2 and bool(rounds[number]))
+    if sum(steady) < RULE.level_min_windows:
+        steady = [True] * len(rounds)
+    return [[value * factor for value in values] for values, factor, keep in zip(rounds, factors, steady, strict=True) if keep]
 
 
 def _epoch_length(source: Source | None, batches: float) -> float | None:

@@ -21,7 +21,7 @@ import stoker
 from stoker._disk import check_writable, write_file
 from stoker._text import printable
 from stoker.diagnose import wording as show
-from stoker.diagnose.finding import Finding, LadderLevel, certainty, ladder_levels, likely_line, place_beside
+from stoker.diagnose.finding import Finding, certainty, likely_line, place_beside
 from stoker.diagnose.measurements import Advice, Loader, Machine, Measurements, Work
 from stoker.errors import OptionError
 
@@ -101,16 +101,14 @@ def _values(finding: Finding) -> dict[str, Any]:
         "place": place_beside(finding),
         "certainty": certainty(finding),
         "likely": likely_line(finding.likely) if finding.likely is not None else "",
-        "removed": show.removal_rows(measured) if measured and finding.verdict != "none" else [],
+        "why_first": show.why_first(finding.causes),
+        "removed": removal_bars(measured) if measured and finding.verdict != "none" else [],
         "others": [(show.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
         "show": show,
-        "ladder": ladder_bars(finding),
         "tries": trials,
         "one": one,
         "host": host_bars(measured) if measured else [],
-        "device": device_bars(measured) if measured else [],
         "step_time": show.duration(measured.loop.median) if measured else "",
-        "stages": bars_in_a_row(measured.loader.stages, are_shares=True) if measured else [],
         "loader": loader_table(measured.loader) if measured else None,
         "functions": measured.loader.functions if measured else [],
         "machine": machine_table(measured.machine) if measured else None,
@@ -130,12 +128,6 @@ PHASE_TITLES = {
     "optimizer": "optimizer",
     "rest": "rest of the loop",
 }
-COLOURS = {
-    **{name: f"c{number}" for number, name in enumerate(HOST_PHASES)},
-    **{name: f"c{number}" for number, name in enumerate(("read", "decode", "transform", "collate", "other"))},
-}
-"""The CSS class of a bar's colour."""
-NUM_COLOURS = 6
 TRIAL_MARGIN = 1.05  # the scale of trials ends this much after the largest of them
 
 
@@ -150,10 +142,12 @@ class Bar(NamedTuple):
     length: float
 
 
-class LadderBar(NamedTuple):
-    """A level of the ladder: the remaining share of a step, and the share removed since the level before, in percent."""
+class RemovalBar(NamedTuple):
+    """An experiment: the remaining share of a step without a suspect, and the share that its removal saved, in percent."""
 
-    level: LadderLevel
+    name: str
+    change: str
+    gain: str
     left: float
     gone: float
 
@@ -168,46 +162,24 @@ class TrialBar(NamedTuple):
     high: float
 
 
-def ladder_bars(finding: Finding) -> list[LadderBar]:
-    """The levels as times of a step; the first has the full width."""
-    levels = ladder_levels(finding)
-    left = [percent_of(1 / level.rate, 1 / levels[0].rate) for level in levels]
-    return [LadderBar(level, now, max(0.0, before - now)) for level, now, before in zip(levels, left, [100.0, *left], strict=False)]
-
-
-def host_bars(measured: Measurements) -> list[Bar]:
-    """The host's phases of a step, one after the other."""
-    return bars_in_a_row(msgspec.structs.asdict(measured.phases), titles=PHASE_TITLES)
-
-
-def device_bars(measured: Measurements) -> list[Bar]:
-    """The device's phases of a step, each as early as the host can have issued it and ending within the step."""
-    # Only lengths are measured. If the device has more to do than the step is long, there is no gap.
-    total = sum(value for value in msgspec.structs.astuple(measured.phases) if _positive(value))
-    lengths = {name: value for name, value in measured.device_phases.items() if _positive(value)}
-    begins = {bar.colour: bar.start for bar in host_bars(measured)}
-    scale = max(total, sum(lengths.values()))
-    left = percent_of(sum(lengths.values()), scale)
-    bars, position = [], 0.0
-    for number, (name, value) in enumerate(lengths.items()):
-        length = percent_of(value, scale)
-        position = min(max(position, begins.get(COLOURS.get(name, ""), 0.0)), 100.0 - left)
-        share = show.percent(value / total) if total else show.UNKNOWN
-        start = min(position, 100.0)  # sums of shares round above it
-        bars.append(Bar(PHASE_TITLES.get(name, name), show.duration(value), share, _colour(name, number), start, length))
-        position, left = position + length, left - length
+def removal_bars(measured: Measurements) -> list[RemovalBar]:
+    """Return the bars of the experiments; a step has the full width."""
+    bars = []
+    for row in show.removal_rows(measured):
+        left = percent_of(row.after, row.before)
+        bars.append(RemovalBar(row.name, row.change, row.gain, left, 100.0 - left))
     return bars
 
 
-def bars_in_a_row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | None = None, are_shares: bool = False) -> list[Bar]:
-    """Bars one after the other that together fill the width."""
-    known = {name: value for name, value in lengths.items() if _positive(value)}
+def host_bars(measured: Measurements) -> list[Bar]:
+    """Return the host's phases of a step, one after the other; together they fill the width."""
+    known = {name: seconds for name, seconds in msgspec.structs.asdict(measured.phases).items() if _positive(seconds)}
     total = sum(known.values())
-    bars, position = [], 0.0
-    for number, (name, value) in enumerate(known.items()):
-        title, shown = (titles or {}).get(name, name), "" if are_shares else show.duration(value)
-        length, start = percent_of(value, total), min(position, 100.0)
-        bars.append(Bar(title, shown, show.percent(value / total), _colour(name, number), start, length))
+    bars, position = list[Bar](), 0.0
+    for name, seconds in known.items():
+        length, start = percent_of(seconds, total), min(position, 100.0)  # sums of shares round above it
+        colour = f"c{HOST_PHASES.index(name)}"
+        bars.append(Bar(PHASE_TITLES[name], show.duration(seconds), show.percent(seconds / total), colour, start, length))
         position += length
     return bars
 
@@ -241,10 +213,6 @@ def _positive(value: float) -> bool:
     return math.isfinite(value) and value > 0
 
 
-def _colour(name: str, number: int) -> str:
-    return COLOURS.get(name, f"c{number % NUM_COLOURS}")
-
-
 # ---- tables of everything that was measured, so that a verdict can be checked ----
 
 YES_NO = {True: "yes", False: "no"}
@@ -274,7 +242,7 @@ def tables_of(measured: Measurements) -> list[ReportTable]:
         program_table(measured),
         *([work_table(measured.work)] if measured.work else []),
         ReportTable(
-            title="Where the host waits for the device",
+            title="Lines that read values of the device",
             heads=("place", "times per step"),
             rows=[(str(sync.place) if sync.place else show.UNKNOWN, show.count(sync.count)) for sync in measured.syncs],
         ),
@@ -316,8 +284,6 @@ def _windows(measured: Measurements) -> list[tuple[str, ...]]:
         ("T", "the unchanged loop", measured.loop),
         ("C", "the loop with cached batches", measured.cached),
         ("D", "the loader alone", measured.loader_alone),
-        ("X", "copies to the device alone", measured.copies_alone),
-        ("H", "the host issuing a step", measured.host_issue),
         ("G", "the device alone", measured.device_alone),
     )
     return [
@@ -353,16 +319,12 @@ def machine_table(machine: Machine) -> ReportTable:
         *((f"matmul, {kind}", show.flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
         ("one small operation", show.duration(machine.dispatch_seconds)),
         ("one kernel launch", machine.launch_seconds, show.duration),
-        ("to the device, pageable", machine.h2d_pageable_bytes, _rate),
-        ("to the device, pinned", machine.h2d_pinned_bytes, _rate),
-        ("disk", machine.disk_bytes, _rate),
     ]
     return _facts("The machine", rows)
 
 
 def loader_table(loader: Loader) -> ReportTable:
     """Where batches come from."""
-    read, used, reads = loader.bytes_read, loader.bytes_used, loader.reads
     rows: list[Fact] = [
         ("kind", loader.kind),
         ("dataset", loader.dataset),
@@ -370,22 +332,9 @@ def loader_table(loader: Loader) -> ReportTable:
         ("worker processes", f"{loader.workers:,}"),
         ("batch size", loader.batch_size, "{:,}".format),
         ("pinned memory", loader.pinned, YES_NO.__getitem__),
-        ("read from files per step", read, show.size),
-        ("used by the model per step", used, show.size),
-        ("read for each byte used", show.count(read / used) if read is not None and used and read >= used else None),
+        ("used by the model per step", loader.bytes_used, show.size),
+        ("until the first batch", loader.startup_seconds, show.duration),
     ]
-    if reads is not None:
-        from_disk = reads.bytes_from_disk
-        in_cache = 1 - from_disk / reads.bytes_read if reads.bytes_read and from_disk is not None else None
-        files = f"{reads.files:,} for {reads.batches:,} batches" if reads.reads_a_file is not None else None
-        rows += [
-            ("samples that read no file", reads.cache_hits, show.percent),
-            ("files that a worker read", files),
-            ("reads of each of them", reads.reads_a_file, show.count),
-            ("bytes in the page cache", show.percent(max(0.0, in_cache)) if in_cache is not None else None),
-            ("from the disk per batch", show.size(from_disk) if in_cache is None and from_disk else None),
-        ]
-    rows.append(("until the first batch", loader.startup_seconds, show.duration))
     return _facts("The loader", rows)
 
 
@@ -395,12 +344,12 @@ def program_table(measured: Measurements) -> ReportTable:
         ("device", measured.device),
         ("steps seen", f"{measured.steps_seen:,}"),
         ("steps over three times the median", f"{measured.slow_steps:,}"),
+        ("share of the GPU that other programs had", measured.gpu_taken, show.percent),
         ("time in which other programs had its cores", measured.waited_for_cores, show.percent),
         ("precision of most matmuls", measured.precision),
         ("optimizer", measured.optimizer),
         ("optimizer is fused", measured.optimizer_fused, YES_NO.__getitem__),
         ("compiled", YES_NO[measured.compiled]),
-        ("issuing waits for the device", measured.blocked_under_sleep, YES_NO.__getitem__),
         ("first losses", ", ".join(f"{loss:.4g}" for loss in measured.losses[:5]) or None),
     ]
     return _facts("The program", rows)

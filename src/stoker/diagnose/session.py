@@ -3,7 +3,7 @@
 1. Search: loops.py finds the training loop, which runs undisturbed.
 2. Measure: the session gives the loop its batches. At each `next` it ends a step, sends the step's times to the plan, and gets the
    input of the next step from it: a real batch (baseline) or a copy of an earlier one (no data cost). The plan is a generator:
-   `measure_all` of measure_windows.py, or that of a trial or of the gate.
+   `measure_all` of windows.py, or that of a trial or of the gate.
 3. Done: the hooks are removed, and `measurements` returns the result.
 
 In a distributed run, all processes make the same number of steps.

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def _limit(value: float, meaning: str) -> Any:
-    """A field with its default and its meaning."""
+    """Return a field with its default and its meaning."""
     return field(default=value, metadata={"meaning": meaning})
 
 
@@ -22,11 +22,11 @@ class Thresholds:
     # Is there a verdict at all? Otherwise NO VERDICT.
     min_steps: int = _limit(12, "clean steps needed for a verdict")
     max_spread_cpu: float = _limit(0.10, "spread of the loop's steps on a CPU")
-    max_spread_cuda: float = _limit(0.15, "spread on a GPU: thousands of kernels issued one by one jitter by themselves")
+    max_spread_cuda: float = _limit(0.25, "spread on a GPU: thousands of kernels issued one by one jitter by themselves")
     max_spread_ranks: float = _limit(
         0.20, "spread with several processes: a woken process waits for the scheduler's next tick, 4 ms on some systems"
     )
-    max_spread_cached: float = _limit(0.20, "spread of steps on cached batches")
+    max_spread_cached: float = _limit(0.25, "spread of steps on cached batches")
     spread_slack: float = _limit(2.5, "factor on the CPU spreads where it is known that no other program had the cores")
     quiet_cores: float = _limit(0.01, "share of the time that other programs had the cores, up to which a program varies by itself")
     one_cause: float = _limit(0.8, "share of a cause from which it is the first one however much the steps vary on quiet cores")
@@ -34,9 +34,9 @@ class Thresholds:
         0.10,
         "share of the time that other programs had the cores; measured: at most 0.05 alone, at least 0.27 beside noisy programs",
     )
+    max_gpu_taken: float = _limit(0.15, "share of the GPU's time that other programs had")
     max_drift: float = _limit(0.5, "change of the machine's speed where it is unknown whether other programs had the cores")
     self_crowding: float = _limit(0.25, "share lost to more threads than cores from which the spread is the program's own")
-    max_residual: float = _limit(0.15, "share by which the parts of a step, measured one by one, may miss the step")
     max_mean_off_median: float = _limit(0.15, "distance of the mean step (wall clock) from the median step, as a share of it")
 
     # Which steps are rare (a checkpoint, a validation, an upload), and when are they the verdict?
@@ -46,15 +46,13 @@ class Thresholds:
     rare_periods: int = _limit(3, "periods between rare steps that a window waits for")
     rare_min_share: float = _limit(0.05, "share of all time from which rare steps are measured further")
     rare_verdict_share: float = _limit(0.15, "share of all time above which rare steps are a cause of their own")
-    rare_data_ratio: float = _limit(3.0, "times a usual step from which a rare wait for a batch is data whatever line it is at")
+    rare_clear_ratio: float = _limit(3.0, "times a usual step from which a rare step has a cause, also without a line of its own")
     level_min_steps: int = _limit(8, "steps of a window whose median gives the machine's speed")
     level_max_change: float = _limit(0.15, "change of speed across a window above which the window is left out")
     level_min_windows: int = _limit(2, "steady windows needed to leave out the others")
 
-    # How is the time of a step attributed to causes?
+    # How is the time of a step divided among causes?
     min_fraction: float = _limit(1e-4, "least share of a step that is left when estimates take all of it away")
-    loader_slowdown: float = _limit(1.25, "times its time alone that a loader takes beside the training (shared caches and cores)")
-    copy_slowdown: float = _limit(1.6, "times their time alone that copies take; measured: 4.98 ms alone, 7.8 in the loop")
     min_forward: float = _limit(0.02, "share in modules below which the forward pass is functions and lies in `prepare`")
     min_threads_gain: float = _limit(0.05, "gain by fewer threads below which it is noise")
     near_peak: float = _limit(0.35, "share of a measured peak (FLOP/s, bandwidth) from which operations count as reaching it")
@@ -62,16 +60,14 @@ class Thresholds:
     faster_dtype: float = _limit(2.0, "times faster that a shorter type must be for `precision` to be a cause")
     long_kernel_seconds: float = _limit(20e-6, "mean kernel time from which kernels without a profile count as memory-bound")
     device_limits: float = _limit(0.8, "kernel time over a step without its suspects from which the GPU is the limit, not the host")
-    gpu_idle: float = _limit(1.02, "step over kernel time up to which a GPU counts as always busy")
-    gpu_idle_with_copies: float = _limit(1.1, "the same where only copies make issuing longer than running")
     issue_cost: float = _limit(
         10.0, "times a launch (GPU) or a dispatch (CPU) that an operation takes at most, more is Python; measured: up to 3 and 3.3"
     )
     inside_small: float = _limit(
         0.5, "share of a dispatch (CPU) inside the operation, where a profile shows it as work; measured: 0.55"
     )
-    launch_queue: int = _limit(800, "kernels that can wait for a GPU (about a thousand): a step with more blocks by itself")
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
+    float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
 
     # Which cause is the verdict? Waste comes before work.
     waste_first: float = _limit(0.10, "share from which waste (data, transfer, sync, host, launch, …) comes before work")
@@ -85,29 +81,22 @@ class Thresholds:
     # How sure is it?
     busy_thread: float = _limit(0.2, "share of the time that another Python thread computes, from which it can hold up the loop")
     busy_process: float = _limit(0.1, "cores that other processes of the program use, from which they compete with its threads")
-    min_roof: float = _limit(0.02, "share of the ladder's last level from which the time at peak FLOP/s is shown as a roofline")
     close_causes: float = _limit(1.25, "ratio of the first two shares below which they could change places")
     clear_majority: float = _limit(0.5, "share from which the first cause is clear whatever the second has")
-    low_confidence_residual: float = _limit(0.12, "unexplained share above which confidence is low")
-    high_confidence_residual: float = _limit(0.075, "unexplained share up to which confidence can be high")
     high_confidence_spread: float = _limit(0.05, "spread up to which confidence can be high")
     high_confidence_steps: int = _limit(20, "steps from which confidence can be high")
     high_confidence_share: float = _limit(0.15, "share of the first cause from which confidence can be high")
     high_confidence_rare: float = _limit(0.3, "share of all time from which a rare step with a known line has high confidence")
-
-    # What is mentioned as evidence?
-    mention_between_epochs: float = _limit(0.05, "share of all time between epochs")
-    mention_rereads: float = _limit(1.5, "reads of each file by one worker")
-    mention_read_amplification: float = _limit(1.5, "bytes read per byte used")
+    mention: float = _limit(0.05, "share of all time between epochs, or of a step on memory from the system, that is mentioned")
 
     # What is advised, and what is predicted of it?
     min_gain: float = _limit(1.02, "speed-up below which nothing is advised")
+    same_gain: float = _limit(1.05, "ratio of two speed-ups below which they are as good")
     max_speedup: float = _limit(1000.0, "speed-up above which noise decides")
     advise_share: float = _limit(0.10, "share from which a cause other than the first is advised on")
     run_to_run: float = _limit(0.01, "difference from process to process, as a share of a step")
     run_to_run_memory: float = _limit(0.08, "the same for what a CPU moves through memory: pages lie elsewhere in each process")
     run_to_run_launch: float = _limit(0.06, "the same for steps whose GPU waits for its host")
-    waits_for_host: float = _limit(1.2, "step over issue time up to which a step waits for the host")
     max_prediction_range: float = _limit(
         1.5,
         "high over low (four standard errors) up to which a prediction is one number, not a range; "
@@ -115,23 +104,9 @@ class Thresholds:
     )
     max_range: float = _limit(4.0, "high over low above which no range is given")
     min_rounds: int = _limit(3, "windows with a fix from which their differences say how sure its gain is")
-    thread_wait_variation: float = _limit(
-        0.3,
-        "most variation of steps whose threads wait for each other; measured: 1.25 ms, then 2.05, in one process on a virtual machine",
-    )
-    thread_wait_steady: float = _limit(0.1, "least variation of such steps, where those on cached batches were steady")
-    baseline_change: float = _limit(
-        0.35,
-        "change of baseline steps beside a fix, as a share of those of the loop, from which it is part of the range; "
-        "measured: ratios of steps next to each other are right to 5 % up to 0.3, and wrong by 30 % from 0.5 on",
-    )
-    float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
-    mention_pages: float = _limit(0.1, "share spent on memory from the system from which the evidence mentions it")
     unused_rows: float = _limit(4.0, "rows of an embedding per row that a step looks up, from which sparse gradients are advised")
-    malloc_share: float = _limit(0.03, "share spent on memory from the system from which `malloc` is advised")
-    malloc_max_share: float = _limit(0.7, "cap of that share: a warm page costs less than one that is measured alone")
+    malloc_share: float = _limit(0.10, "share of a step spent on memory from the system from which `malloc` is measured")
     max_workers: int = _limit(8, "most worker processes that are advised")
-    worth_sharing_cores: float = _limit(1.2, "speed-up from which workers are advised that share cores with the training")
     compile_share: float = _limit(
         0.5,
         "share of a step on a CPU in small operations and memory traffic from which compiling is advised, if all other work takes less; "
@@ -153,8 +128,8 @@ class Thresholds:
     loss_tolerance_reduced: float = _limit(5e-2, "the same for a fix that computes in a shorter type")
 
     def table(self) -> list[tuple[str, str, str]]:
-        """Name, value and meaning of each threshold, in order."""
-        return [(one.name, f"{getattr(self, one.name):.4g}", one.metadata["meaning"]) for one in fields(self)]
+        """Return name, value and meaning of each threshold, in order."""
+        return [(limit.name, f"{getattr(self, limit.name):.4g}", limit.metadata["meaning"]) for limit in fields(self)]
 
 
 RULE = Thresholds()  # the thresholds in use

@@ -30,12 +30,12 @@ from stoker.diagnose.child import Child, Request, sandbox_for, start_child
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loops import WatchedIterator
-from stoker.diagnose.measure_windows import phases, warm_up
 from stoker.diagnose.measurements import Advice, Losses, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.source_edits import Edit, EditSites, SiteFinder, as_file_edits
 from stoker.diagnose.thresholds import RULE
+from stoker.diagnose.windows import phases, warm_up
 from stoker.errors import TrainError
 
 CHUNKS = 2

@@ -3,7 +3,7 @@
 - Sentences: `cause`, `evidence`, `no_verdict` and `advice`, from the tables `CAUSES`, `NO_VERDICT`, `ADVICE`, `PATCH` and `TRIAL`.
 - Numbers: `percent`, `times`, `duration`, `size`, …
 
-verdict.py and advice.py fill the sentences into a finding; finding.py prints it, and report.py makes the HTML page.
+rule.py and advice.py fill the sentences into a finding; finding.py prints it, and report.py makes the HTML page.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from __future__ import annotations
 import math
 import shlex
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from stoker._text import readable_bytes, readable_seconds
-from stoker.diagnose.attribution import (
-    Attribution,
-    copies_seconds,
+from stoker.diagnose.division import (
+    Division,
     flops_seconds,
     gain_of,
     holding_thread,
     interpreter_seconds,
-    removal_range,
     removal_ratio,
     scaled_phases,
     seconds_of,
 )
-from stoker.diagnose.measurements import Advice, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict
+from stoker.diagnose.measurements import Advice, Cause, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
 
 UNKNOWN = "unknown"
@@ -78,23 +76,50 @@ REMOVALS = {"data": "loading", "copies": "uploads", "reads": "waits for values",
 """What each experiment removes."""
 
 
-def removal_rows(measured: Measurements) -> list[tuple[str, str, str]]:
-    """Return a row per experiment: what was removed, the time of a step with and without it, and the speed-up with its range."""
+class RemovalRow(NamedTuple):
+    """An experiment: what was removed, the time of a step with and without it, and the speed-up with its range."""
+
+    name: str
+    before: float
+    after: float
+    gain: str
+
+    @property
+    def change(self) -> str:
+        """Both times of a step."""
+        return f"{duration(self.before)} -> {duration(self.after)}"
+
+
+def removal_rows(measured: Measurements) -> list[RemovalRow]:
+    """Return a row per experiment."""
     rows = []
     for name, what in {**REMOVALS, "everything": "all of these"}.items():
-        ratio = removal_ratio(measured, name)
+        ratio, step = removal_ratio(measured, name), measured.loop.median
         if ratio is not None and ratio > 0:
-            step, low, high = measured.loop.median, *removal_range(measured, name)
-            shown = f"{times(1 / ratio)} ({low:.3g}-{high:.3g})"
-            rows.append((what, f"{duration(step)} -> {duration(step * ratio)}", shown))
+            low, high = removal_range(measured, name)
+            rows.append(RemovalRow(what, step, step * ratio, f"{times(1 / ratio)} ({low:.3g}-{high:.3g})"))
     return rows
+
+
+def removal_range(measured: Measurements, experiment: str) -> tuple[float, float]:
+    """Return the least and the greatest speed-up by a removal: of its windows, each next to an unchanged one."""
+    if experiment == "data":
+        before, after = measured.loop, measured.cached or measured.loop
+    else:
+        before, after = measured.removed[experiment].as_it_is, measured.removed[experiment].with_fix
+    windows = [[middle for _, middle in stretch.by_piece()] for stretch in (before, after)]
+    # The first window of the loop has no partner.
+    pairs = zip(*(window[-min(map(len, windows)) :] for window in windows), strict=True)
+    ratios = [old / new for old, new in pairs if new > 0]
+    middle = 1 / (removal_ratio(measured, experiment) or 1.0)
+    return min([middle, *ratios]), max([middle, *ratios])
 
 
 def removal_lines(measured: Measurements) -> list[str]:
     """Return the rows of the experiments as aligned lines."""
-    rows = removal_rows(measured)
+    rows = [(row.name, row.change, row.gain) for row in removal_rows(measured)]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return [f"{what.ljust(widths[0])}   {change.ljust(widths[1])}   {shown}" for what, change, shown in rows]
+    return [f"{name.ljust(widths[0])}   {change.ljust(widths[1])}   {gain}" for name, change, gain in rows]
 
 
 def percent(share: float) -> str:
@@ -183,28 +208,29 @@ CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
 CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
 CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
 
-WHY_FIRST = {
-    "waste": "waste comes before work, because it can be removed",
-    "each_step": "what each step waits for comes before what some steps wait for",
-    "launch": "while the GPU waits for its host, faster kernels gain nothing",
-    "work": "the work as a whole, {work}, takes longer than dispatching it",
-    "estimate": "the share of dispatch is an estimate, which comes first only if it is clearly larger",
+WHY_FIRST: dict[str, str] = {
     "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
+    "dispatch": "operations that are too small come before the work in them",
+    **dict.fromkeys(("precision", "compute", "memory", "kernel"), "the work as a whole takes longer than issuing it"),
+    **dict.fromkeys(
+        ("data", "transfer", "sync", "host", "launch", "oversubscribed", "straggler", "communication"),
+        "waste comes before work, because it can be removed",
+    ),
 }
-"""Why a cause comes before one with a larger share."""
+"""Why a cause comes before a second one with a larger share."""
 
-QUIET = "run it again while nothing else uses the machine; if batches differ in size, use batches of one size"
+QUIET = "run it again while nothing else uses the machine"
 NO_VERDICT = {
     "few_steps": f"only {{steps}} measured, and {RULE.min_steps} are needed: let the program run longer",
     "clock": "the clock of this machine gave times that are zero, negative or not finite",
     "mean_off": f"a step takes {{mean}} by the wall clock, but most steps take {{median}}, and it is not known why: {QUIET}",
-    "residual": f"a step takes {{share}} {{side}} than its parts, measured one by one: {QUIET}",
     "slow_rank_or_all_reduce": "a slow process cannot be distinguished from a slow all-reduce, because the processes did not begin it "
     "together: measure one process alone, too",
     "not_counted": "the program ended before its work could be counted: let it run longer",
     "spread": f"steps vary too much ({{spread}}, from {{low}} to {{high}}): {QUIET}",
     "drift": f"the machine changed its speed by {{drift}} meanwhile: {QUIET}",
     "cached_spread": f"steps on cached batches vary too much ({{spread}}): {QUIET}",
+    "other_programs_on_gpu": "for {share} of the time other programs had the GPU: run it again while nothing else uses it",
     "other_programs": "for {share} of the time other programs had the cores: run it again while nothing else uses them",
     "rare_once": "one of {steps} steps took {seconds}{at} where others take {others}, and was not seen again, so it is not known how "
     "often it comes: measure for longer (a larger `seconds`)",
@@ -215,6 +241,7 @@ NO_VERDICT = {
 ADVICE = {
     "feed": "pack the data to a store and let stoker.Feed make the batches",
     "cached": "make batches once and keep them, if they fit in memory and need not differ between epochs",
+    "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches cost nothing)",
     "persistent": "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)",
     "workers": "{wanted} worker {processes} instead of {now} (num_workers={wanted})",
     "pinned": "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))",
@@ -236,7 +263,6 @@ ADVICE = {
     "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
     "tf32": "torch.set_float32_matmul_precision('high')",
     "autocast": "compute in bfloat16 (torch.autocast)",
-    "autocast_unmeasured": "try bfloat16 (torch.autocast); it was not measured here, and some programs are slower with it on a CPU",
     "balance": "find what rank {slowest} does that others do not, or give it less work: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
@@ -312,6 +338,14 @@ def cause_of_rare_steps(rare: RareSteps) -> str:
     return f"{percent(rare.share)} of all time {where}{at}"
 
 
+def why_first(causes: list[Cause]) -> str:
+    """Return why the first cause comes before a second one with a larger share; empty if it does not."""
+    if len(causes) < 2:
+        return ""
+    first, second = causes[:2]
+    return WHY_FIRST.get(first.verdict, "") if percent(second.share) != percent(first.share) and second.share > first.share else ""
+
+
 def no_verdict(reason: str, **numbers: str) -> str:
     """Why there is no verdict."""
     return NO_VERDICT[reason].format(**numbers)
@@ -336,37 +370,34 @@ def advice(name: str, **numbers: object) -> str:
     return ADVICE[name].format(**numbers)
 
 
-def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, attribution: Attribution) -> str:
+def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, division: Division) -> str:
     """The evidence of a verdict: its numbers, and the user's line."""
-    numbers = _evidence(verdict, measured, attribution)
+    numbers = _evidence(verdict, measured, division)
     return f"{place}: {numbers}" if place is not None else numbers
 
 
-def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution) -> str:
-    work, machine, parts, step = measured.work, measured.machine, attribution.parts, duration(attribution.step)
+def _evidence(verdict: Verdict, measured: Measurements, division: Division) -> str:
+    work, machine, step = measured.work, measured.machine, duration(division.step)
     device = seconds_of(measured.device_alone) or measured.loop.median
     if verdict == "data":
-        return _evidence_of_data(measured, attribution)
+        return _evidence_of_data(measured, division)
     if verdict == "transfer":
-        text = f"copies take {duration(copies_seconds(measured))} alone and {duration(parts.transfer)} in the loop"
+        text = f"copies take {duration(division.seconds('transfer'))} of a step of {step}"
         if work is not None and work.h2d_bytes:
-            text += f", for {readable_bytes(work.h2d_bytes)} in {work.h2d_copies:,.0f} copies per step"
-        if not measured.loader.pinned and machine.h2d_pageable_bytes and machine.h2d_pinned_bytes:
-            pageable, pinned = readable_bytes(machine.h2d_pageable_bytes), readable_bytes(machine.h2d_pinned_bytes)
-            text += f"; memory is not pinned ({pageable}/s against {pinned}/s)"
-        return text
+            text += f", for {readable_bytes(work.h2d_bytes)} in {count(work.h2d_copies)} copies"
+        return text + ("; memory is not pinned" if not measured.loader.pinned else "")
     if verdict == "sync":
         number = sum(sync.count for sync in measured.syncs)
-        often = f"{number:,.0f} times per step" if number else "in each step"
-        return f"the host waits for the GPU {often}; a step takes {step}, its kernels {duration(device)}"
+        often = f"{count(number)} values per step" if number else "values"
+        return f"the host reads {often} from the GPU and waits for them; a step takes {step}, its kernels {duration(device)}"
     if verdict == "host":
-        thread, rest = holding_thread(measured, attribution), scaled_phases(measured, attribution.step).rest
+        thread, rest = holding_thread(measured, division), scaled_phases(measured, division.step).rest
         if thread is not None:
-            waited = duration(interpreter_seconds(measured, attribution.step))
+            waited = duration(interpreter_seconds(measured, division.step))
             held = f"thread {thread.name} computes in Python for {percent(thread.share)} of the time and holds the interpreter lock"
             return f"{held}, for which the loop waits {waited} of a step of {step}"
         where = f", {duration(rest)} of it after the step of the optimizer" if rest > 0 else ""
-        return f"{duration(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
+        return f"{duration(division.seconds('host'))} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":
         text, by_threads = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
         best = min(by_threads, key=lambda number: by_threads[number], default=None)
@@ -374,19 +405,18 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         if measured.loader.workers and cached is not None and best in (None, str(machine.threads)):
             text += f"; a step takes {step} while workers run, and {duration(cached)} on cached batches"
         elif best is not None:
-            now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or attribution.step
+            now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or division.step
             text += f"; with {best} a step without its data takes {duration(by_threads[best])}, not {duration(now)}"
         return text
     if verdict == "launch":
-        issue = seconds_of(measured.host_issue)
         kernels = f"{work.kernels:,.0f} kernels" if work is not None and work.kernels else "the kernels"
-        text = f"the host takes {duration(issue if issue is not None else attribution.step)} to issue {kernels} of a step"
-        return f"{text}, and the GPU {duration(device)} to run them"
+        left = duration(division.step - division.seconds("data", "transfer", "sync"))
+        return f"the host takes {left} to issue {kernels} of a step, and the GPU {duration(device)} to run them"
     if verdict == "dispatch":
         ops, each = work.ops if work is not None else 0.0, duration(machine.dispatch_seconds)
-        spent = f"({duration(parts.dispatch)} of {step})"
+        spent = f"({duration(division.seconds('dispatch'))} of {step})"
         counted = f"{ops:,.0f} operations per step, each of which costs" if ops else "each operation costs"
-        by_batch = gain_of(measured, "batch")
+        by_batch = gain_of(measured.what_ifs.get("batch"))
         larger = f"; a step of twice the batch takes {times(1 - by_batch)} as long" if by_batch is not None else ""
         return f"{counted} at least {each} however small it is {spent}{larger}"
     if verdict in ("straggler", "communication"):
@@ -395,9 +425,9 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         return f"a step takes {step} in all processes, and without the all-reduce between them: {own}"
     if verdict == "optimizer":
         kind = " (not fused)" if measured.optimizer_fused is False else ""
-        text = f"{measured.optimizer or 'the optimizer'}{kind} takes {duration(parts.optimizer)} of a step of {step}"
+        text = f"{measured.optimizer or 'the optimizer'}{kind} takes {duration(division.seconds('optimizer'))} of a step of {step}"
         return "; ".join([text, *_evidence_of_pages(measured)])
-    return _evidence_of_work(measured, device if measured.device == "cuda" else attribution.step, step)
+    return _evidence_of_work(measured, device if measured.device == "cuda" else division.step, step)
 
 
 def evidence_of_rare_steps(rare: RareSteps) -> str:
@@ -411,32 +441,17 @@ def evidence_of_rare_steps(rare: RareSteps) -> str:
     return f"{at + ': ' if at else ''}{took}, the others {duration(rare.others)} each"
 
 
-def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
-    loader, parts = measured.loader, []
+def _evidence_of_data(measured: Measurements, division: Division) -> str:
+    loader, parts, cached = measured.loader, list[str](), seconds_of(measured.cached)
     if loader.functions:
         parts.append(f"{percent(loader.functions[0].share)} of the loader's time")
     starting = measured.between_epochs.get("loader", 0.0)
-    if starting >= RULE.mention_between_epochs:
+    if starting >= RULE.mention:
         parts.append(f"{percent(starting)} of the time passes between epochs until it gives batches again")
-    from_disk = loader.reads.bytes_from_disk if loader.reads is not None else None
-    if from_disk and loader.bytes_used and from_disk > RULE.mention_read_amplification * loader.bytes_used:
-        used = readable_bytes(loader.bytes_used)
-        parts.append(f"{readable_bytes(from_disk)} per batch are read from the disk, not from the page cache; {used} are used")
-    if loader.stages:
-        stage = max(loader.stages, key=lambda name: loader.stages[name])
-        parts.append(f"{stage} is {percent(loader.stages[stage])} of making a batch")
-    if loader.bytes_read and loader.bytes_used and loader.bytes_read > RULE.mention_read_amplification * loader.bytes_used:
-        parts.append(f"{loader.bytes_read / loader.bytes_used:,.1f} bytes are read for each used")
-        reads = loader.reads
-        if reads is not None and reads.cache_hits is not None and (reads.reads_a_file or 0.0) >= RULE.mention_rereads:
-            files = f"each of {reads.files:,} files" if reads.files > 1 else "the same file"
-            times = f"{reads.reads_a_file:,.0f} times for {reads.batches:,} batches"
-            parts.append(f"a worker reads {files} {times}, and {percent(reads.cache_hits)} of samples need no read")
-    cached = seconds_of(measured.cached)
     if cached is not None:
-        parts.append(f"a step takes {duration(attribution.step)}, and {duration(cached)} without loading")
+        parts.append(f"a step takes {duration(division.step)}, and {duration(cached)} without loading")
     else:
-        parts.append(f"a batch takes {duration(attribution.parts.data)} of a step of {duration(attribution.step)}")
+        parts.append(f"a batch takes {duration(division.seconds('data'))} of a step of {duration(division.step)}")
     return "; ".join(parts)
 
 
@@ -460,9 +475,9 @@ def _evidence_of_pages(measured: Measurements) -> list[str]:
     """The share of a step that gets memory from the system again, if it is worth mentioning."""
     seconds = measured.for_pages("loop")
     share = sum(seconds) / len(seconds) / measured.loop.median if seconds else 0.0
-    if share < RULE.mention_pages:
+    if share < RULE.mention:
         return []
-    return [f"about {percent(min(share, RULE.malloc_max_share))} of a step gets memory from the system that was freed before"]
+    return [f"about {percent(min(share, 1.0))} of a step gets memory from the system that was freed before"]
 
 
 def _and_workers(measured: Measurements) -> str:

@@ -6,8 +6,7 @@ Most are plans: generators that say what each step gets and are sent its times. 
   `other_threads`
 - the loader: `loader_alone` (D), `profile_batches`
 - inside a step: `lines`, `operations`, `operation_times`
-- a GPU: `issuing` (H), `device_alone` (H, G and S), `copies` (X)
-- a suspect that is removed: `removals`
+- a suspect that is removed: `removals`; what is left of a step on a GPU: `device_alone` (G)
 - a fix: `fix_gain`; `measure_fixes` decides which fixes to measure
 """
 
@@ -17,31 +16,31 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Generator, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from typing import Any
 
-import msgspec
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of, workers_to_use
-from stoker.diagnose.attribution import Periods, attribute, slow_of, waits_for_interpreter
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
-from stoker.diagnose.experiments import EXPERIMENTS
+from stoker.diagnose.division import divide, waits_for_interpreter
+from stoker.diagnose.experiments import EXPERIMENTS, WithoutReads
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
-from stoker.diagnose.hardware import has_bf16_instructions, pages_so_far
-from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
+from stoker.diagnose.hardware import gpu_taken, has_bf16_instructions, pages_so_far
+from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, compiled, cycles_per_second, frames_compiled
 from stoker.diagnose.loops import WatchedIterator, batches_of_workers, length_of
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
-from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, profile_loader
-from stoker.diagnose.recorder import Recorder, StepSeries, by_window, median_phases
+from stoker.diagnose.profilers import OtherThreads, Sampler, lines_of_batches, maker
+from stoker.diagnose.rare import Periods, slow_of
+from stoker.diagnose.recorder import StepSeries, by_window, median_phases
+from stoker.diagnose.rule import conclude, disturbed
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.sizes import differ
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude, disturbed
 from stoker.train.graph import eager_steps
 
 BASELINE_STEPS = 12
@@ -241,21 +240,21 @@ def _pull(watched: WatchedIterator) -> tuple[float, bool]:
 
 
 def profile_batches(session: Session) -> None:
-    """Profile how a batch is made, and what it reads."""
+    """Find the lines that make a batch, and what it takes in this process."""
     source, watched, recorder = session.sources.training, session.watched, session.recorder
     if source is None or not source.gives_batches:
         return
     seconds, loader = session.scaled(0.5), source.loader
-    if loader is None:
-        # Not a list that has all batches, or a feed with its own threads: iterating must do the work.
-        makes_batches = type(source.iterable).__module__.split(".")[0] not in ("builtins", "stoker")
-        if watched is not None and session.can_repeat and makes_batches:
-            recorder.profile = profile_iterable(functools.partial(_pull, watched), seconds=seconds)
-        return
+    if loader is not None:
+        make: Callable[[], object] = maker(loader)
+    elif watched is None or not session.can_repeat or type(source.iterable).__module__.split(".")[0] in ("builtins", "stoker"):
+        return  # a list has all batches, and a feed has threads of its own: iterating must do the work
+    else:
+        make = functools.partial(_pull, watched)
     try:
-        recorder.profile = profile_loader(loader, seconds=seconds)
+        recorder.batch_lines, recorder.batch_seconds = lines_of_batches(make, seconds=seconds)
     except Exception as error:  # the user's: a dataset may need what only its workers have
-        if not loader.num_workers:
+        if loader is None or not loader.num_workers:
             raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         recorder.notes.append(f"The dataset works only in its workers ({reason}), so making a batch could not be profiled.")
@@ -309,40 +308,28 @@ def operation_times(session: Session) -> Plan:
         recorder.work = with_times(recorder.work, profiling)
 
 
-def issuing(session: Session, into: list[float]) -> Plan:
-    """H: seconds in which the host issues a step while the device is idle."""
-    for _ in range(7):
-        times = yield StepInput(cached=session.can_cache, before=torch.cuda.synchronize)
-        into.append(times.without_data)
-
-
 def device_alone(session: Session) -> Plan:
-    """H, G and S: issuing a step, running it on the device, and waiting for the device within it."""
-    cached, recorder = session.can_cache, session.recorder
-    yield from issuing(session, recorder.host_issue)
-    sleep = 2.5 * statistics.median(recorder.host_issue)
-    rate = cycles_per_second()
-    steps: list[DeviceOnlyStep] = []
-    for _ in range(7):
-        step = DeviceOnlyStep(session.hooks, sleep, rate)
-        yield StepInput(cached=cached, before=step.begin)
-        step.end()
-        steps.append(step)
-    recorder.device_only = steps
-    finder = SyncFinder()
-    for _ in range(3):
-        try:
-            yield StepInput(cached=cached, before=finder.begin)
-        finally:  # the mode is that of the whole process: a step that fails must not leave it on
-            finder.end()
-    recorder.syncs = finder.syncs()
-
-
-def copies(session: Session) -> None:
-    """X: copies of the cached batches to the device."""
-    optimizer = session.hooks.optimizer
-    if optimizer is not None and session.batches:
-        session.recorder.copies = copy_seconds(session.batches, optimizer.param_groups[0]["params"][0].device)
+    """G: running a step on the device, with everything removed that makes it wait for the host."""
+    recorder, hooks = session.recorder, session.hooks
+    everything = EXPERIMENTS["everything"](lambda: hooks.steps) if "everything" in recorder.removed else None
+    step_input = CACHED if session.can_cache else REAL
+    known = (
+        recorder.removed["everything"].with_fix.seconds if everything is not None else [one.seconds for one in recorder.loop.steps]
+    )
+    sleep, rate = 2.5 * statistics.median(known or [0.1]), cycles_per_second()
+    recorder.gpu_taken = gpu_taken()
+    try:
+        if everything is not None:
+            everything.on(hooks.roots, hooks.optimizer, session.batches)
+        yield from session.skip(step_input, 2)
+        for _ in range(7):
+            step = DeviceOnlyStep(hooks, sleep, rate)
+            yield StepInput(cached=step_input.cached, before=step.begin)
+            step.end()
+            recorder.device_only.append(step)
+    finally:
+        if everything is not None:
+            everything.remove()
 
 
 class OtherBatches(Fix):
@@ -365,20 +352,20 @@ class OtherBatches(Fix):
 def removals(session: Session) -> Plan:
     """Remove each suspect from some steps, in turn with unchanged steps (experiments.py)."""
     recorder, hooks = session.recorder, session.hooks
-    # Code that is compiled again for a replaced method would take longer than all windows. A step in the user's own process must
-    # not fail.
-    if session.ranks is not None or session.step_per_batch or compiled():
+    if session.ranks is not None or session.step_per_batch:  # a step in the user's own process must not fail
         return
-    rounds = FIX_ROUNDS[session.device]
     session.repeats = True  # a program that a stale value breaks is run again without that experiment
     for name, kind in EXPERIMENTS.items():
         if name in session.avoid or session.out_of_time or (kind.cuda_only and session.device == "cpu"):
             continue
+        if compiled() and not kind.keeps_compiled_code:
+            continue
         session.fix_on = name
         steps = StepSeries() if name == "everything" else None
-        yield from fix_gain(
-            session, name, kind(lambda: hooks.steps), rounds=rounds, plain=REAL, results=recorder.removed, steps=steps
-        )
+        experiment = kind(lambda: hooks.steps)
+        yield from fix_gain(session, name, experiment, rounds=FIX_ROUNDS[session.device], results=recorder.removed, steps=steps)
+        if isinstance(experiment, WithoutReads):
+            recorder.syncs = experiment.lines()
         if steps is not None and steps.steps and name in recorder.removed:
             recorder.phases_alone = median_phases(steps.steps)
         session.fix_on = None
@@ -395,42 +382,40 @@ def fix_gain(
     results: dict[str, WhatIf] | None = None,
     steps: StepSeries | None = None,
 ) -> Plan:
-    """Steps with a fix and without it, in turn, until the gain is sure; a fix that lasts comes after all others.
+    """Run steps with a change and without it, in turn, until the gain is sure; a fix that lasts comes after all others.
 
-    `plain` is the input of steps without it. The result is added to `results`, those of fixes by default; `steps` gets the steps with
-    the fix, and the times of their phases.
+    `plain` is the input of steps without it. The result is added to `results`, those of fixes by default. For a removal, the steps
+    without it are those of the program; `steps` gets the steps with it, and the times of their phases.
     """
-    results = session.recorder.what_ifs if results is None else results
+    recorder, hooks, batches = session.recorder, session.hooks, session.batches  # batches are changed in place
+    is_removal = results is not None
+    results = recorder.what_ifs if results is None else results
     changed = REAL if fix.with_data else session.without_data
-    plain = plain or changed
-    seconds, batches, hooks = FIX_SECONDS[session.device], session.batches, session.hooks  # batches are changed in place
-    kept = list(batches)
+    plain = plain or (REAL if is_removal else changed)
+    originals, frames = list(batches), frames_compiled()
     without, with_fix = StepSeries(), StepSeries() if steps is None else steps
-
     rounds = min(rounds, fix.most_rounds)
-    seconds *= max(1.0, FIX_ROUNDS[session.device] / rounds)  # steps with a fix may be far shorter than those that allow few rounds
-    if fix.lasts:
-        seconds *= 2  # no further round can make it surer
+    # Steps with a fix may be far shorter than those that allow few rounds; of a fix that lasts, no further round makes it surer.
+    seconds = FIX_SECONDS[session.device] * max(1.0, FIX_ROUNDS[session.device] / rounds) * (2 if fix.lasts else 1)
 
     def steps_without() -> Plan:
         yield from session.skip(plain, 2 if plain.cached else 2 + session.queue)
         without.begin_window()
         yield from session.record(plain, seconds, 4, without)
 
-    def found() -> WhatIf | None:
+    def so_far() -> WhatIf | None:
         before = by_window(without.windows(with_data=not plain.cached))
         after = by_window(with_fix.windows(with_data=not changed.cached))
         return WhatIf(as_it_is=before, with_fix=after) if before.seconds and after.seconds else None
 
     def wants_more() -> bool:
-        so_far = found()
         late = now_ns() - begin > session.scaled(MORE_SECONDS[session.device]) * 1e9
-        if late or so_far is None or session.no_time_for_fixes or rounds >= fix.most_rounds:
+        if late or (what_if := so_far()) is None or session.no_time_for_fixes or rounds >= fix.most_rounds:
             return False
-        ratios = ratios_of(so_far)
+        ratios = ratios_of(what_if)
         return len(ratios) < RULE.min_rounds or 2 * error_between(ratios) > SURE_GAIN
 
-    begin = now_ns()
+    begin, was_finite = now_ns(), hooks.loss_is_finite()
     try:
         if session.has_short_steps(plain) and steps is None:
             hooks.pause()
@@ -439,13 +424,12 @@ def fix_gain(
         for number in itertools.count():
             if number >= rounds and not wants_more():
                 break
-            batches[:] = fix.on(hooks.roots, hooks.optimizer, kept)
-            yield from session.skip(
-                changed, (10 if fix.starts_slowly else 3) + (0 if changed.cached else max(session.queue, fix.queue))
-            )
+            batches[:] = fix.on(hooks.roots, hooks.optimizer, originals)
+            first = 10 if fix.starts_slowly else 3
+            yield from session.skip(changed, first + (0 if changed.cached else max(session.queue, fix.queue)))
             if not fix.used:
-                if not fix.fits_if_unused and results is session.recorder.what_ifs:
-                    session.recorder.unused_fixes[name] = fix.unused_reason
+                if not fix.fits_if_unused and not is_removal:
+                    recorder.unused_fixes[name] = fix.unused_reason
                 return
             plain_step = session.device_step
             if session.device == "cuda":  # a window is as many steps as fit, and these may be far shorter than those before
@@ -454,28 +438,23 @@ def fix_gain(
             yield from session.record(changed, seconds, 4, with_fix)
             session.device_step = plain_step
             fix.remove()
-            batches[:] = kept
+            batches[:] = originals
             if not fix.lasts:
                 yield from steps_without()
     except Exception as error:  # the gain of a fix is worth less than what is known
-        session.recorder.notes.append(f"the gain of {name} could not be measured: {type(error).__name__}: {error}")
+        recorder.notes.append(f"the gain of {name} could not be measured: {type(error).__name__}: {error}")
         return
     finally:
         fix.remove()
-        batches[:] = kept
+        batches[:] = originals
         hooks.unpause()
-    what_if = found()
+    if is_removal and (frames_compiled() != frames or (was_finite and not hooks.loss_is_finite())):
+        reason = "torch compiled again" if frames_compiled() != frames else "the loss was no longer finite"
+        recorder.notes.append(f"steps without {name} say nothing: {reason}.")
+        return
+    what_if = so_far()
     if what_if is not None:
-        at_best = seconds_before_profile(session.recorder, what_if.with_fix.median)
-        results[name] = msgspec.structs.replace(what_if, at_best=at_best)
-
-
-def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
-    """Seconds of a step if the host were as fast as before the profile; None if the host cannot have held it up."""
-    if not recorder.issue_after_profile or not recorder.host_issue:
-        return None
-    before, after = statistics.median(recorder.host_issue), statistics.median(recorder.issue_after_profile)
-    return seconds * before / after if after > before and seconds < RULE.waits_for_host * after else None
+        results[name] = what_if
 
 
 # ---- the plan: all windows in order ----
@@ -530,20 +509,17 @@ def measure_all(session: Session) -> Plan:
         yield from removals(session)
     if session.device == "cuda":
         yield from device_alone(session)
-        copies(session)
-        if ranks is None:
-            # After a profile the host starts kernels slower, by three quarters and for good: fixes that are wanted already come before.
-            session.repeats = True
-            yield from measure_fixes(session, measured_fixes)
-            session.repeats = False
-    yield from operation_times(session)
-    if session.device == "cuda" and ranks is None:
-        yield from issuing(session, session.recorder.issue_after_profile)
     profile_batches(session)
+    if session.device == "cuda" and ranks is None:
+        # After a profile the host starts kernels slower, by three quarters and for good: fixes that are wanted already come before.
+        session.repeats = True
+        yield from measure_fixes(session, measured_fixes)
+        session.repeats = False
+    yield from operation_times(session)
     if ranks is not None:  # fixes are chosen by times, and not all ranks would choose the same
         ranks.join()
         return
-    if busy:
+    if busy or session.device == "cuda":
         return
     if session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
@@ -564,7 +540,7 @@ def is_disturbed(session: Session) -> bool:
     if session.device != "cpu" or session.ranks is not None or recorder.waited_ns <= RULE.max_wait_for_cores * recorder.looped_ns:
         return False
     measured = session.measurements(typical_machine(session))
-    return disturbed(measured, attribute(measured)) is not None
+    return disturbed(measured, divide(measured)) is not None
 
 
 def is_held(session: Session) -> bool:
@@ -575,23 +551,32 @@ def is_held(session: Session) -> bool:
     )
 
 
-def fixes_wanted(measured: Measurements) -> list[str]:
-    """Names of fixes that would be advised, as far as they can be measured in the running program."""
+def fixes_wanted(session: Session, measured: Measurements) -> list[str]:
+    """Return the names of fixes that would be advised, or could be, as far as they can be measured in the running program."""
     finding = conclude(measured)
     if finding.verdict == "none":
         return []
-    advised = {step.name for step in finding.next}
+    wanted, step = {advice.name for advice in finding.next}, max(measured.loop.median, 1e-9)
     by_threads, best = measured.fewer_threads, best_threads(measured)
     now = by_threads.get(str(measured.machine.threads))
     if best is not None and now is not None and now >= RULE.min_gain * by_threads[str(best)]:
-        advised.add("threads")
-    on_host = measured.phases.optimizer / max(measured.loop.median, 1e-9)
+        wanted.add("threads")
     on_device = measured.device_phases.get("optimizer", 0.0) / max(sum(measured.device_phases.values()), 1e-9)
-    if max(on_host, on_device) >= MIN_OPTIMIZER_SHARE and not measured.optimizer_fused:
-        advised.add("fused")
-    if not measured.machine.matmul_flops and finding.verdict in ("compute", "memory") and measured.precision == "fp32":
-        advised |= {"autocast"} if has_bf16_instructions() else set()  # how fast is measured later, and `malloc` must come after it
-    return [name for name in FIX_ORDER if name in advised and (measured.cached is not None or name not in FIXES_OF_BATCHES)]
+    if max(measured.phases.optimizer / step, on_device) >= MIN_OPTIMIZER_SHARE and not measured.optimizer_fused:
+        wanted.add("fused")
+    if statistics.fmean(measured.for_pages("loop") or [0.0]) >= RULE.malloc_share * step:
+        wanted.add("malloc")
+    if (
+        finding.verdict in ("compute", "memory")
+        and measured.precision == "fp32"
+        and measured.device == "cpu"
+        and has_bf16_instructions()
+    ):
+        wanted.add("autocast")
+    in_process, without = session.recorder.batch_seconds, measured.cached.median if measured.cached is not None else math.inf
+    if measured.loader.workers and in_process is not None and in_process + without < step:
+        wanted.add("workers")  # none: batches cost less in this process than what workers cost the steps
+    return [name for name in FIX_ORDER if name in wanted and (measured.cached is not None or name not in FIXES_OF_BATCHES)]
 
 
 def fix_inside(name: str, measured: Measurements) -> Fix | None:
@@ -614,7 +599,7 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
         round_seconds = STEPS_PER_ROUND * measured.loop.median
         rounds = max(1, min(FIX_ROUNDS[measured.device], int(limit / 2 / max(round_seconds, 1e-9))))
         first = next((step.name for step in conclude(measured).next), None)
-        for name in fixes_wanted(measured):
+        for name in fixes_wanted(session, measured):
             fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
             if name in (*known, *session.avoid) or (fix is not None and fix.may_fail and session.step_per_batch):
                 continue
@@ -624,15 +609,13 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
             unlimited = not known or name == first or (fix is not None and (fix.lasts or fix.starts_slowly))
             fitting = rounds if unlimited else min(rounds, int((limit - spent) / max(round_seconds, 1e-9)))
             if session.no_time_for_fixes or fitting < 1:
-                if name == "autocast" and machine is None and session.device == "cpu":
-                    session.recorder.unused_fixes[name] = "there was no time to measure it"
                 continue
             known.add(name)
             session.fix_on = name
             if name == "feed":
                 yield from _feed_gain(session, fitting)
             elif name == "workers":
-                yield from _workers_gain(session, fitting, workers_to_use(measured, attribute(measured)))
+                yield from _workers_gain(session, fitting, measured)
             elif fix is not None:
                 started = now_ns()
                 if fix.starts_slowly:
@@ -655,18 +638,26 @@ def _feed_gain(session: Session, rounds: int) -> Plan:
         yield from fix_gain(session, "feed", OtherBatches(session, gathered), rounds=rounds, plain=CACHED)
 
 
-def _workers_gain(session: Session, rounds: int, workers: int) -> Plan:
-    """The loop with batches of worker processes, in turn with its own batches."""
-    loader = session.sources.training.iterable if session.sources.training is not None else None
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or not session.can_repeat:
-        return  # each worker would give all samples; and others may change the batches of their loader
-    queue = 2 * workers
-    if (length_of(loader) or 0) < MIN_EPOCH_QUEUES * queue:
-        return  # the queue fills at the start of each epoch
-    batches = batches_of_workers(loader, workers)
-    try:
-        next(batches)
-    except Exception as error:  # the user's: a dataset may not work in a worker
-        session.recorder.notes.append(f"the gain of workers could not be measured: {type(error).__name__}: {error}")
-        return
-    yield from fix_gain(session, "workers", OtherBatches(session, batches, queue=queue), rounds=rounds)
+def _workers_gain(session: Session, rounds: int, measured: Measurements) -> Plan:
+    """The loop with batches of this process or of worker processes, in turn with its own batches: the better of both is kept."""
+    loader, recorder = session.sources.training.iterable if session.sources.training is not None else None, session.recorder
+    if type(loader) is not DataLoader or not session.can_repeat:
+        return  # others may change the batches of their loader
+    in_process, wanted = recorder.batch_seconds, workers_to_use(measured, divide(measured))
+    numbers = [0] if loader.num_workers and in_process is not None and in_process < measured.loop.median else []
+    # Each worker would give all samples of an iterable dataset. A queue fills at the start of each epoch.
+    if not isinstance(loader.dataset, IterableDataset) and (length_of(loader) or 0) >= MIN_EPOCH_QUEUES * 2 * wanted:
+        numbers += [wanted] if wanted != loader.num_workers else []
+    for workers in numbers:
+        batches, known = batches_of_workers(loader, workers), recorder.what_ifs.pop("workers", None)
+        try:
+            next(batches)
+        except Exception as error:  # the user's: a dataset may not work in a worker
+            recorder.notes.append(f"the gain of workers could not be measured: {type(error).__name__}: {error}")
+        else:
+            yield from fix_gain(session, "workers", OtherBatches(session, batches, queue=2 * workers), rounds=rounds)
+        result = recorder.what_ifs.get("workers")
+        if known is not None and (result is None or statistics.median(ratios_of(known)) <= statistics.median(ratios_of(result))):
+            recorder.what_ifs["workers"] = known
+        elif result is not None:
+            recorder.fix_values["workers"] = workers
