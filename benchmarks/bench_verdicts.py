@@ -34,6 +34,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import record
+from benchmarks.verdicts.ablations import accepted_causes
 from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ablate
 from benchmarks.verdicts.needs import can_run, data_for
@@ -119,6 +120,8 @@ def replay(program: Program, folder: Path) -> Row | None:
 
 def _row(program: Program) -> Row:
     row: Row = {"name": program.name, "kind": program.kind, "device": program.device, "put_in": program.verdict}
+    if program.kind == "gpu":
+        row["accepted"] = accepted_causes(program)
     return row | {"put_in_second": program.second}
 
 
@@ -159,19 +162,19 @@ def contradicted(row: Row) -> bool:
 
 
 def is_right(row: Row) -> bool:
-    """The verdict is what was put in."""
-    return bool(row["verdict"] == row["put_in"])
+    """The verdict is what was put in, or one that an ablation accepts."""
+    return row["verdict"] in row.get("accepted", [row["put_in"]])
 
 
 def is_among_two(row: Row) -> bool:
-    """What was put in is the first or the second cause."""
-    return row["put_in"] in (row["verdict"], row["second"])
+    """What was put in, or what an ablation accepts, is the first or the second cause."""
+    return any(cause in (row["verdict"], row["second"]) for cause in row.get("accepted", [row["put_in"]]))
 
 
 def score(rows: Sequence[Row]) -> dict[str, Any]:
     """Right and wrong, by kind of program; `no_verdict` counts runs that ended without one, `wrong` those with another one."""
     table: dict[str, Any] = {}
-    for kind in ("single", "mixed", "story", "other", "everyday", "sabotaged"):
+    for kind in ("single", "mixed", "story", "other", "everyday", "gpu", "sabotaged"):
         some = [row for row in rows if row["kind"] == kind and "verdict" in row]
         if not some:
             continue

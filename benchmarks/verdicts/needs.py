@@ -23,6 +23,12 @@ PACKAGES = {
     "tqdm_scores.py": "tqdm",
     "frame_samples.py": "pandas",
     "set_matching.py": "scipy",
+    "review_classifier.py": "transformers",
+    "chat_decoder.py": "transformers",
+    "summary_pairs.py": "transformers",
+    "patch_forecast.py": "transformers",
+    "tile_images.py": "transformers",
+    "tagger_module.py": "pytorch_lightning",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 from benchmarks.verdicts.table.fixes import FIXES
 
 TRAIN, STREAM, WINDOWS, RANKS = "train.py", "train_stream.py", "train_windows.py", "train_ranks.py"
-Kind = Literal["single", "mixed", "sabotaged", "story", "other", "everyday"]
+Kind = Literal["single", "mixed", "sabotaged", "story", "other", "everyday", "gpu"]
 
 FOLDERS = Path(__file__).parent.parent
 
@@ -24,12 +24,12 @@ class Program:
     """A script with arguments, and what is the matter with it."""
 
     name: str
-    folder: Literal["programs", "others", "everyday"] = "programs"
+    folder: Literal["programs", "others", "everyday", "gpu"] = "programs"
     """Where its script lies."""
     script: str = "train.py"
     arguments: str
     clean: str | None
-    """Arguments that take the cause away; None where nothing was put in, and in `others`, where `fixes.py` has edits."""
+    """Arguments that take the cause away; None where nothing was put in, in `others`, where `fixes.py` has edits, and in `gpu`."""
     verdict: str
     """What `stoker diagnose` must say."""
     second: str | None = None
@@ -45,6 +45,10 @@ class Program:
     """Whether other processes burn the processor in bursts meanwhile."""
     claim: str = ""
     """What people believed of a story."""
+    without: tuple[str, ...] = ()
+    """Suspects that `--without NAME` removes, each by itself; only in `gpu`."""
+    period: int = 1
+    """Steps from one rare event to the next."""
 
     @property
     def path(self) -> Path:
