@@ -85,6 +85,7 @@ def advise_on_rare_steps(*events: RareSteps) -> list[Advice]:
     steps = []
     for rare in events:
         kind = "rare_between_epochs" if rare.between_epochs else RARE_ADVICE.get(rare.phase or "", "rare")
+        kind = "rare_compile" if rare.recompiles else kind
         where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
         high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
         steps.append(Advice(name="rare", sentence=wording.advice(kind, where=where), predicted=None, predicted_high=high))

@@ -200,6 +200,7 @@ class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     between_epochs: bool = False  # whether it is the time between two epochs, not a step
     phase: str | None = None  # the phase with most of this time; None if not measured
     alone: bool = False  # whether other steps spend almost no time at that line
+    recompiles: bool = False  # whether torch compiles again in such a step
     in_outer_loop: bool = False  # whether a loop around the training loop waits for its next item: what the batches are made of
     place: SourceLine | None = None  # the line with most of this time; a line of a library if only rare steps reach it
     called: SourceLine | None = None  # the user's line that called it

@@ -102,6 +102,8 @@ def verdict_of(rare: RareSteps, loader: Loader) -> Verdict | None:
         return "data" if rare.in_outer_loop or (loader.place is not None and rare.place == loader.place) else "host"
     if rare.every is None:
         return None
+    if rare.recompiles:
+        return "host"
     if not (rare.alone or rare.seconds >= RULE.rare_clear_ratio * rare.others):
         return None  # steps of a busy machine vary as much
     # Between batch and model, a loop makes its batches if no iterable does; else a line that only rare steps run is its own.

@@ -201,6 +201,7 @@ class Recorder:
     on_gpu: bool = False  # whether steps were timed on a GPU's timeline
     device_only: list[DeviceOnlyStep] = field(default_factory=list)
     gpu_taken: float | None = None
+    recompiled: int = 0  # functions that torch compiled again during T
     loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
     batch_bytes: list[int] = field(default_factory=list)
@@ -368,7 +369,8 @@ class Recorder:
             found.append(_with_line(gap, self.epoch_line, place))
         if slow is not None:
             share = slow.share * (wall - other) / wall
-            rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
+            recompiles = self.recompiled >= len(slow.at)
+            rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others, recompiles=recompiles)
             found.append(_with_line(rare, self.rare_line, place))
         return sorted(found, key=lambda one: -one.share)
 

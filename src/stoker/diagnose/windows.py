@@ -132,7 +132,7 @@ def _record(
     session: Session, step_input: StepInput, seconds: float, least: int, series: StepSeries, periods: Periods | None = None
 ) -> Plan:
     """Record a window together with its waits for cores, the cores it used, and the memory pages it got from the system."""
-    recorder, number = session.recorder, len(series.steps)
+    recorder, number, frames = session.recorder, len(series.steps), frames_compiled()
     series.begin_window()
     waiting, threads, pages, busy, begin = RunQueueDelay(), OtherThreads(), pages_so_far(), busy_ns(), now_ns()
     yield from session.record(step_input, seconds, least, series, extend=periods.go_on if periods is not None else None)
@@ -141,6 +141,7 @@ def _record(
         recorder.cores_used.setdefault(kind, []).append((busy_ns() - busy) / max(1, now_ns() - begin))
         recorder.pages.setdefault(kind, []).append((pages_so_far() - pages) / steps)
     if steps and not step_input.cached:
+        recorder.recompiled += frames_compiled() - frames
         asleep, busiest = threads.end()
         recorder.asleep.append(asleep)
         recorder.busy_threads.extend([busiest] if busiest is not None else [])

@@ -268,6 +268,7 @@ ADVICE = {
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
     "rare_between_epochs": "do less between epochs: validate and save less often, on fewer samples, or parallel to the training{where}",
     "rare": "do it less often, or in another thread{where}",
+    "rare_compile": "compile once for all shapes (torch.compile(dynamic=True)), or pad batches to a few lengths{where}",
     "rare_model": "find out what slows down some steps of the model{where}",
     "sparse": "sparse gradients for the embedding (nn.Embedding(..., sparse=True) with SGD or SparseAdam): a step uses at most {used} of "
     "{rows} rows, and all get a gradient and an update",
@@ -335,6 +336,7 @@ def cause_of_rare_steps(rare: RareSteps) -> str:
     every = f"{rare.every:,.0f}" if rare.every is not None else "many"
     at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
     where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
+    where += ", in which torch.compile compiles again" if rare.recompiles else ""
     return f"{percent(rare.share)} of all time {where}{at}"
 
 
