@@ -132,7 +132,7 @@ def run_timed(lock: str, fewest: int, period: int, script: str, arguments: Seque
 
     settle = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     warm_up = max(WARM_UP, period)
-    file = open(lock, "a")  # noqa: SIM115 - held until the process ends
+    file = Path(lock).open("a")  # noqa: SIM115 - held until the process ends
     steps, start = -1 - warm_up, 0.0
 
     def after(*_: object) -> None:

@@ -29,6 +29,18 @@ PACKAGES = {
     "patch_forecast.py": "transformers",
     "tile_images.py": "transformers",
     "tagger_module.py": "pytorch_lightning",
+    "noise_schedule.py": "accelerate",
+    "forum_posts.py": "transformers",
+    "leaf_photos.py": "pytorch_lightning",
+    "graded_answers.py": "transformers",
+    "weight_journal.py": "transformers",
+    "risk_scores.py": "accelerate",
+    "activation_hooks.py": "pytorch_lightning",
+    "story_samples.py": "transformers",
+    "traffic_module.py": "pytorch_lightning",
+    "wide_reader.py": "transformers",
+    "prose_model.py": "transformers",
+    "padded_reviews.py": "transformers",
 }
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,8 @@ class Rollout:
 
 
 def layers(inputs, outputs):
-    sizes = [inputs] + [128] * 5
-    body = [layer for a, b in zip(sizes, sizes[1:]) for layer in (nn.Linear(a, b), nn.LayerNorm(b), nn.Tanh())]
+    sizes = [inputs, *[128] * 5]
+    body = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.LayerNorm(b), nn.Tanh())]
     return nn.Sequential(*body, nn.Linear(128, outputs))
 
 
@@ -49,6 +50,7 @@ class Learner:
     def replayed(self, part):
         if self.graph is None:
             self.static = Rollout(*(value.clone() for value in vars(part).values()))
+            torch.cuda.synchronize()
             with torch.cuda.stream(torch.cuda.Stream()):
                 self.losses(self.static)
             torch.cuda.synchronize()

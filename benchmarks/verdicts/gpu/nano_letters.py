@@ -76,8 +76,8 @@ def forward_backward(x, y):
 run, (X, Y) = forward_backward, get_batch()
 if "launch" in OFF and device == "cuda":
     static_x, static_y = X.clone(), Y.clone()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(3):
             forward_backward(static_x, static_y)
     torch.cuda.synchronize()

@@ -4,8 +4,8 @@ The flag `--without NAME` of a script removes that suspect as its user would: re
 advance or lie on the GPU, a callback is left out, matrix products use fewer bits. Work is halved in width or less often done.
 `launch` keeps the arithmetic and saves launches where this is easy, and leaves out layers where it is not:
 
-- a CUDA graph of forward and backward: `nano_letters`, `clipped_policy`, `caption_towers`, `many_scales`
-- `torch.compile`: `gated_field`, `sorted_ranks`
+- a CUDA graph of forward and backward: `nano_letters`, `clipped_policy`, `caption_towers`, `many_scales`, `saved_states`
+- `torch.compile`: `sorted_ranks`
 - batched operations for a Python loop: `region_heads`
 - a quarter of the layers: all others that have it
 
@@ -28,10 +28,42 @@ _STATED: dict[str, dict[str, tuple[str, ...]]] = {
         "clipped_policy": ("sync", "launch"),
         "digit_pair_nets": ("sync", "launch", "transfer"),
         "molecule_graphs": ("sync", "launch", "data"),
+        "noise_schedule": ("sync", "launch", "data"),
+        "caption_towers": ("sync", "launch"),
     },
+    "data": {
+        "forum_posts": ("data", "sync", "launch"),
+        "leaf_photos": ("data", "sync", "launch"),
+        "order_ticks": ("data", "sync", "launch"),
+    },
+    "transfer": {
+        "bank_columns": ("transfer", "sync", "launch"),
+        "street_clips": ("transfer", "sync"),
+    },
+    "sync": {
+        "graded_answers": ("sync", "launch", "compute"),
+        "region_heads": ("sync", "launch", "compute"),
+    },
+    "host": {
+        "weight_journal": ("host", "launch", "data"),
+        "risk_scores": ("host", "launch", "data"),
+        "activation_hooks": ("host", "sync", "launch"),
+        "saved_states": ("host", "sync", "launch"),
+        "story_samples": ("host", "sync", "launch"),
+        "traffic_module": ("host", "sync", "launch"),
+    },
+    "optimizer": {"many_scales": ("optimizer", "launch", "sync")},
+    "precision": {"wide_reader": ("precision", "sync", "data")},
+    "compute": {
+        "prose_model": ("compute", "sync", "data"),
+        "padded_reviews": ("compute", "sync", "data"),
+        "compiled_blocks": ("compute", "sync", "transfer"),
+    },
+    "memory": {"gated_field": ("memory", "sync")},
+    "kernel": {"sorted_ranks": ("launch", "sync")},
 }
 """By stated cause and script, the suspects that it can be run without."""
-_PERIODS: dict[str, int] = {}
+_PERIODS = {"leaf_photos": 12, "order_ticks": 8, "saved_states": 50, "story_samples": 20, "traffic_module": 30}
 """Steps from one rare event to the next."""
 
 ON_GPU = [
