@@ -30,7 +30,15 @@ class _Finder(importlib.abc.MetaPathFinder):
                 session.recorder.first_ns = module.now_ns()
                 take_control(session)
 
+            remove = module.Session.remove
+
+            def end_turn(session):
+                remove(session)
+                if hasattr(session, "turn"):
+                    session.turn.close()
+
             module.Session.take_control = in_turn
+            module.Session.remove = end_turn
 
         spec.loader.exec_module = exec_module
         return spec

@@ -52,7 +52,7 @@ PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
-MORE_SECONDS: dict[Device, float] = {"cpu": 3.0, "cuda": 1.5}  # of one fix: more rounds until then, unless its gain is sure
+MORE_SECONDS: dict[Device, float] = {"cpu": 3.0, "cuda": 1.2}  # of one fix: more rounds until then, unless its gain is sure
 SURE_GAIN = 0.06  # two standard errors of a gain that is sure
 MANY_SIZES = "Batches differ in size: the times of steps are those of a batch of the usual size."
 
