@@ -43,7 +43,7 @@ from benchmarks.verdicts.table import PROGRAMS, Program
 from benchmarks.verdicts.table.program import FOLDERS
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 QUESTION = "Of programs with one known cause, how many does `stoker diagnose` name right?"
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")
