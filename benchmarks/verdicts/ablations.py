@@ -107,10 +107,11 @@ def step_seconds(program: Program, side: str, lock: Path) -> float:
         *words,
     ]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        process = subprocess.Popen(
-            command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, **pipes) as process,
+    ):
         try:
             out, reported = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -118,7 +119,6 @@ def step_seconds(program: Program, side: str, lock: Path) -> float:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with its workers
-            process.wait()
     answers = [line for line in out.splitlines() if line.startswith('{"seconds"')]
     if not answers:
         raise RuntimeError(f"measured no step: {reported[-600:]}")
@@ -130,7 +130,10 @@ def run_timed(lock: str, fewest: int, period: int, script: str, arguments: Seque
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    settle = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    def settle() -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
     warm_up = max(WARM_UP, period)
     file = Path(lock).open("a")  # noqa: SIM115 - held until the process ends
     steps, start = -1 - warm_up, 0.0

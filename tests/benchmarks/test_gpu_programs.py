@@ -104,7 +104,7 @@ def test_a_side_is_timed_alone_and_without_its_suspect(tmp_path: Path, monkeypat
     script.write_text(SCRIPT.format(mark=str(mark)))
     program = Program(name="gpu-sleep", arguments="", clean=None, verdict="host", folder="gpu", kind="gpu", without=("host",))
     monkeypatch.setattr(Program, "path", script)
-    assert 0.020 < step_seconds(program, UNCHANGED, lock)
+    assert step_seconds(program, UNCHANGED, lock) > 0.020
     mark.unlink()
     with lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

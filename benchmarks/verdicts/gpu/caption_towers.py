@@ -1,4 +1,4 @@
-"""Match images to captions by two towers, in half precision with a scaler; recall at 1, 5 and 10 of every batch is printed."""
+"""Match images to captions by two towers, in float16 with a scaler; recall at 1, 5 and 10 of every batch is printed."""
 
 import sys
 

@@ -11,7 +11,7 @@ CUDA = torch.cuda.is_available()
 device = torch.device("cuda" if CUDA else "cpu")
 torch.manual_seed(48)
 torch.set_float32_matmul_precision("high")
-WIDTH, DEPTH, LENGTH, BATCH, CODES = (1536, 6, 1024, 12, 2048) if CUDA else (64, 2, 32, 2, 64)
+WIDTH, DEPTH, LENGTH, BATCH, CODES = (1536, 6, 1024, 12, 2048) if CUDA else (128, 2, 32, 2, 64)
 if "compute" in OFF:
     WIDTH //= 2
 

@@ -1,4 +1,4 @@
-"""Predict the next tick of orders. Blocks of ticks lie packed in memory, and each block is cut into 8 batches."""
+"""Predict the next tick of orders. Ticks lie in packed blocks, and each block is cut into 8 batches."""
 
 import struct
 import sys
