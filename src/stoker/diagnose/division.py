@@ -155,12 +155,16 @@ def _on_gpu(measured: Measurements, step: float) -> Division:
     ratios: dict[str, float | None] = {cause: removal_ratio(measured, name) for name, cause in CAUSES_OF_EXPERIMENTS.items()}
     if ratios["data"] is None and "everything" not in measured.removed:
         ratios["data"] = 1 - scaled_phases(measured, step).next / step  # batches cannot be replaced: the wait for them
-    saved = {cause: step * max(0.0, 1 - ratio) if ratio is not None else 0.0 for cause, ratio in ratios.items()}
+    # Where batches differ in size, suspects were removed from steps on cached batches.
+    base = step * (ratios["data"] or 1.0) if measured.sized else step
+    saved = {cause: (step if cause == "data" else base) * max(0.0, 1 - (ratio or 1.0)) for cause, ratio in ratios.items()}
     together = removal_ratio(measured, "everything")
-    left = step * min(1.0, together) if together is not None else step - max(saved.values())
-    # All removed together save what they save: a suspect may hide behind another one, and noise may be counted twice.
-    total = sum(saved.values())
-    saved = {cause: seconds * (step - left) / total for cause, seconds in saved.items()} if total > 0 else saved
+    left = min(step, base * together) if together is not None else step - max(saved.values())
+    # All removed together save what they save: a small suspect may hide behind a larger one, or be noise.
+    gone = step - left
+    for cause in sorted(saved, key=lambda name: -saved[name]):
+        saved[cause] = min(saved[cause], gone)
+        gone -= saved[cause]
     left = step - sum(saved.values())
     known = device_seconds(measured)
     if known is None:
@@ -196,7 +200,9 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
     total = sum(share for kind, share in work.shares.items() if kind != "optimizer")
     if total > 0:
         products = work.shares.get("gemm", 0.0) / total
-        moving = sum(work.shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy")) / total
+        # What torch compiles are loops over memory, in kernels of no class.
+        kinds = ("elementwise", "reduce", "copy", *(["other"] if measured.compiled else []))
+        moving = sum(work.shares.get(kind, 0.0) for kind in kinds) / total
         if reached < RULE.near_peak and products < RULE.mostly_matmul:
             products = min(products, reached)  # matmuls far from the peak: their shapes are small or ragged
         if work.moved_bytes is not None and device * moving > 0:

@@ -18,7 +18,8 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -55,10 +56,20 @@ class Experiment(Fix):
         self._steps = steps
 
 
+class StaleCall(NamedTuple):
+    """A call of the step before, and its result."""
+
+    code: CodeType
+    instruction: int  # of the caller
+    shape: torch.Size
+    dtype: torch.dtype
+    result: Any
+
+
 class StaleCalls(Experiment):
     """Base class: methods of tensors return what the same call returned one step before.
 
-    A call is the same if it is at the same line, is the n-th one of that line in its step, and has a tensor of the same shape and type.
+    A call is the same if it is the n-th one of its step, is made by the same instruction, and has a tensor of the same shape and type.
     """
 
     cuda_only = True
@@ -67,47 +78,51 @@ class StaleCalls(Experiment):
 
     def __init__(self, steps: Callable[[], int]) -> None:
         super().__init__(steps)
-        self._results: dict[Any, Any] = {}
-        self._calls: Counter[Any] = Counter()  # calls in the current step, by line
+        self._calls: list[StaleCall] = []  # of a step, in their order
+        self._next = 0
         self._step = -1
         self._kept_bytes = 0
+        self.places: Counter[SourceLine | None] = Counter()  # calls of a step by the user's line
 
     def install(self) -> None:
-        self._undo.callback(self._results.clear)
+        self._undo.callback(self._calls.clear)
         for name in self.methods:
             self.replace(torch.Tensor, name, self._stale(name, getattr(torch.Tensor, name)))
 
     def _stale(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        uploads = name in UPLOADS
+
         @functools.wraps(original)
         def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             # The gradient of a copy goes to the tensor of this step.
-            if tensor.device.type != self.device or (tensor.requires_grad and torch.is_grad_enabled() and name in UPLOADS):
+            if tensor.device.type != self.device or (uploads and tensor.requires_grad and torch.is_grad_enabled()):
                 return original(tensor, *args, **kwargs)
-            key = self._key(name, tensor)
-            if key in self._results:
-                return self._results[key]
+            if (step := self._steps()) != self._step:
+                self._step, self._next = step, 0
+            number, frame = self._next, sys._getframe(1)
+            self._next += 1
+            if number < len(self._calls):
+                known = self._calls[number]
+                same = known.code is frame.f_code and known.instruction == frame.f_lasti
+                if same and known.shape == tensor.shape and known.dtype is tensor.dtype:
+                    return known.result
+                self.places.clear()
+                del self._calls[number:]  # the program has taken another way: from here on calls are made, and kept again
             result = original(tensor, *args, **kwargs)
-            if not isinstance(result, torch.Tensor) or result.device.type != self.device:
-                self._keep(key, result)
+            if isinstance(result, torch.Tensor) and result.device.type == self.device:
+                self._next -= 1  # no copy to or from the GPU
+            else:
+                self._keep(StaleCall(frame.f_code, frame.f_lasti, tensor.shape, tensor.dtype, result), number)
             return result
 
         return call
 
-    def _key(self, name: str, tensor: torch.Tensor) -> Any:
-        step = self._steps()
-        if step != self._step:
-            self._step = step
-            self._calls.clear()
-        frame = sys._getframe(2)
-        line = (frame.f_code, frame.f_lineno, name)
-        self._calls[line] += 1
-        return (*line, self._calls[line], tensor.shape, tensor.dtype)
-
-    def _keep(self, key: Any, result: Any) -> None:
-        size = result.nbytes if isinstance(result, torch.Tensor) else 0
-        if self._kept_bytes + size <= MAX_KEPT_BYTES:
+    def _keep(self, call: StaleCall, number: int) -> None:
+        size = call.result.nbytes if isinstance(call.result, torch.Tensor) else 0
+        if number == len(self._calls) and self._kept_bytes + size <= MAX_KEPT_BYTES:
             self._kept_bytes += size
-            self._results[key] = result
+            self._calls.append(call)
+            self.places[own_line(sys._getframe(2))] += 1
             self.used = True
 
 
@@ -125,18 +140,9 @@ class WithoutReads(StaleCalls):
     device = "cuda"
     unused_reason = "the loop reads no value of the GPU"
 
-    def __init__(self, steps: Callable[[], int]) -> None:
-        super().__init__(steps)
-        self._places: dict[Any, SourceLine | None] = {}
-
-    def _keep(self, key: Any, result: Any) -> None:
-        super()._keep(key, result)
-        self._places[key[:4]] = own_line(sys._getframe(2))
-
     def lines(self) -> list[Sync]:
         """Return the user's lines that read values of the GPU, with the number of reads per step, the most frequent first."""
-        counts = Counter(self._places.values())
-        return [Sync(place=place, count=float(number)) for place, number in counts.most_common()]
+        return [Sync(place=place, count=float(number)) for place, number in self.places.most_common()]
 
 
 class WithoutCallbacks(Experiment):

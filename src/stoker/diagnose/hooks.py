@@ -105,7 +105,7 @@ class StepTimes(NamedTuple):
     phases_ns: tuple[int, ...]
     new_epoch: bool  # whether an epoch ended when this step asked for its batch
     between_ns: int = 0  # part of this time between the end of that epoch and the start of the next (validation, checkpoints)
-    sizes: tuple[int, int] = (0, 0)  # bytes of the batch that it requested, and of the one before; 0 where they were not taken
+    batch: int = -1  # the number of the batch that it requested, where batches differ in size
 
     @property
     def seconds(self) -> float:
@@ -134,7 +134,7 @@ class StepHooks:
         self.thread: int | None = None  # the thread that called the last backward pass
         self.new_epoch = False
         self.between_ns = 0
-        self.batch_bytes = self.bytes_before = 0
+        self.batch = -1  # the number of the batch of this step, where batches differ in size
         self.paused = False  # whether the hooks are removed and only iterations of the loop are timed
         self.optimizer: Optimizer | None = None
         self.precision: str | None = None
@@ -166,11 +166,11 @@ class StepHooks:
         """Times of the step that ends here. The time until `restart_clock` belongs to no step."""
         now = now_ns()
         self._totals[self.phase] += now - self._last_ns
-        times = StepTimes(tuple(self._totals), self.new_epoch, self.between_ns, (self.batch_bytes, self.bytes_before))
+        times = StepTimes(tuple(self._totals), self.new_epoch, self.between_ns, self.batch)
         self._totals = [0] * len(NAMES)
         self._last_ns = now
         self.stepped = self.new_epoch = False
-        self.between_ns, self.batch_bytes, self.bytes_before = 0, 0, self.batch_bytes
+        self.between_ns = 0
         return times
 
     def loss_is_finite(self) -> bool:
@@ -383,6 +383,8 @@ class StepHooks:
         evaluates = not torch.is_grad_enabled() or (self._has_training_mode and not module.training)
         if phase == PREPARE or (phase in (REST, OPTIMIZER) and not evaluates):
             self._has_training_mode = self._has_training_mode or module.training
+            if self.precision is None:  # of compiled modules
+                self.precision = precision_of(module)
             self.enter(FORWARD)
 
 

@@ -284,6 +284,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     asleep: float | None = None
     """Share of T in which the thread of the loop had no core because it waited: for a batch, a lock or a device."""
     compiled: bool = False
+    sized: bool = False
+    """Whether batches differ in size: then T and C are of the same batches, and removals are compared on cached ones."""
     between_epochs: dict[str, float] = {}
     """Share of all time between epochs: `loader`, until it gives batches again (also in T), and `other` (in no step)."""
     slow_steps: int = 0

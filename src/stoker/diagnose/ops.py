@@ -8,6 +8,7 @@ recording.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 from bisect import bisect_left, bisect_right
@@ -188,7 +189,8 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if packet is aten._to_copy or packet is aten.copy_:
             self._count_upload(packet, args, out)
         elif packet is not None and (formula := _FORMULAS.get(packet) or flop_registry.get(packet)) is not None:
-            self.flops_by_dtype[_type_of(args)] += formula(*args, **(kwargs or {}), out_val=out)
+            with contextlib.suppress(Exception):  # a formula of torch that does not know these shapes
+                self.flops_by_dtype[_type_of(args)] += formula(*args, **(kwargs or {}), out_val=out)
         elif packet is aten.embedding_dense_backward:
             indices, rows = args[1], int(args[2])
             self.table_rows += rows

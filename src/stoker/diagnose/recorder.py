@@ -43,6 +43,7 @@ from stoker.diagnose.measurements import (
 )
 from stoker.diagnose.profilers import MOSTLY, SlowLine
 from stoker.diagnose.rare import Slow, slow_of_windows
+from stoker.diagnose.sizes import BatchTimes
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.wording import percent
 from stoker.errors import TrainError
@@ -89,13 +90,20 @@ class StepSeries:
         for number, seconds in enumerate(reversed(epoch_starts), 1):
             self.epoch_starts[-number] = self.epoch_starts[-number]._replace(device_seconds=seconds)
 
-    def scale(self, first: int, factors: Sequence[float]) -> None:
-        """Multiply the times of the steps from one on."""
-        for number, factor in enumerate(factors, first):
-            times = self.steps[number]
-            self.steps[number] = times._replace(phases_ns=tuple(round(spent * factor) for spent in times.phases_ns))
-            if self.device_seconds:
-                self.device_seconds[number] *= factor
+    def of_usual_batches(self, times: BatchTimes) -> StepSeries:
+        """Return the steps brought to the time of a usual batch, without those of batches of which that is not known."""
+        kept = StepSeries(window_starts=[], device_seconds=[] if self.device_seconds else None)
+        for window, first in enumerate(self.window_starts or [0]):
+            kept.window_starts.append(len(kept.steps))
+            end = self.window_starts[window + 1] if window + 1 < len(self.window_starts) else len(self.steps)
+            for number in range(first, end):
+                step, factor = self.steps[number], times.factor(self.steps[number].batch)
+                if factor is None:
+                    continue
+                kept.steps.append(step._replace(phases_ns=tuple(round(spent * factor) for spent in step.phases_ns)))
+                if kept.device_seconds is not None and self.device_seconds:
+                    kept.device_seconds.append(self.device_seconds[number] * factor)
+        return kept if len(kept.steps) >= RULE.min_steps else self
 
     def seconds(self, *, with_data: bool = True) -> list[float]:
         """Seconds of each step: on a GPU's timeline where known, else by the host's clock."""
@@ -188,6 +196,7 @@ class Recorder:
 
     early: list[StepTimes] = field(default_factory=list)
     """Steps of the warm-up, epoch starts included: the only ones of a program that ends in it."""
+    batch_times: BatchTimes = field(default_factory=BatchTimes)  # where batches differ in size
     phased: StepSeries = field(default_factory=StepSeries)  # baseline steps with their phases, where these cannot be timed within T
     loop: StepSeries = field(default_factory=StepSeries)  # T: baseline steps
     cached: StepSeries = field(default_factory=StepSeries)  # C: steps with cached batches
@@ -248,6 +257,10 @@ class Recorder:
             no_step = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
+        if self.batch_times.usual is not None:
+            like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
+            same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)
+            return msgspec.structs.replace(same, sized=True)
         source, batches = sources.training, self._batches
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)

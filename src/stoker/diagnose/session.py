@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,10 +44,10 @@ from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.ops import ProgramProfilers
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries
-from stoker.diagnose.sizes import SizeLaw
+from stoker.diagnose.sizes import NO_BATCH
 from stoker.errors import TrainError
 
-MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 20.0}  # time limit of measuring, from the first measured step
+MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}  # time limit of measuring, from the first measured step
 CUDA_PACE = 0.6  # windows of a GPU are shorter: its steps vary less
 FIX_TIME = 1.5  # times that limit up to which fixes are measured, unless the user has set it
 MAX_STEPS = 600  # per window
@@ -93,7 +94,7 @@ class LoopTimer:
     _until_ns: int = 0
     _starts: list[int] = field(default_factory=list)  # when each iteration requested its batch
     _given: list[int] = field(default_factory=list)  # when it got the batch
-    _sizes: list[int] = field(default_factory=list)  # bytes of the batch
+    _batches: list[int] = field(default_factory=list)  # the number of the batch, where batches differ in size
     _between: dict[int, int] = field(default_factory=dict)
     """Nanoseconds between two epochs without the wait for a batch, by the index of the iteration."""
     _ended_ns: int | None = None  # when the epoch ended, until the next one begins
@@ -115,11 +116,11 @@ class LoopTimer:
         iterations = enumerate(pairwise([*self._starts, now_ns]))
         return [(end - begin) / 1e9 for number, (begin, end) in iterations if number not in self._between]
 
-    def add(self, start_ns: int, given_ns: int, batch_bytes: int = 0) -> None:
+    def add(self, start_ns: int, given_ns: int, batch: int = NO_BATCH) -> None:
         """Add an iteration: when it requested its batch, and when it got it."""
         self._starts.append(start_ns)
         self._given.append(given_ns)
-        self._sizes.append(batch_bytes)
+        self._batches.append(batch)
 
     def end_epoch(self, now_ns: int) -> None:
         """The epoch ended: a batch was requested, and there was none left."""
@@ -136,18 +137,18 @@ class LoopTimer:
         last = self._ended_ns if self._ended_ns is not None else now_ns
         ends = [*self._starts[1:], *([] if last is None else [last])]
         all_start_epochs = 4 * len(self._between) >= 3 * len(ends)  # nearly all: then they count as steps
-        for number, (start, given, end, size) in enumerate(zip(self._starts, self._given, ends, self._sizes, strict=False)):
+        for number, (start, given, end, batch) in enumerate(zip(self._starts, self._given, ends, self._batches, strict=False)):
             between, new_epoch = self._between.get(number, 0), number in self._between and not all_start_epochs
             spent = [0] * len(NAMES)
             spent[NEXT], spent[REST] = given - start - between, end - given + between
-            times = StepTimes(tuple(spent), new_epoch, between, (size, self._sizes[number - 1] if number else 0))
+            times = StepTimes(tuple(spent), new_epoch, between, batch)
             if not new_epoch:
                 self.series.steps.append(times)
             elif self.add_epoch_start is not None:
                 self.add_epoch_start(times)
         self._starts.clear()
         self._given.clear()
-        self._sizes.clear()
+        self._batches.clear()
         return len(ends)
 
 
@@ -182,8 +183,11 @@ class Session:
         self.endless = False  # whether epochs do not end: the session starts another pass instead
         self.short_steps = False  # whether steps are so short that they are timed without hooks
         self.short_cached_steps = False  # the same for steps with cached batches
-        self.sized = True  # whether the size of each batch is taken; after the warm-up, only where batches differ
-        self.size_law = SizeLaw()
+        self.sized = False  # whether batches differ in size: those of a window are kept, and given again in the windows after it
+        self.early_bytes: list[int] = []  # sizes of the batches of the warm-up
+        self.last_batches: deque[tuple[int, Any]] = deque(maxlen=MAX_CACHED)  # with their numbers, where batches differ in size
+        self.batch_numbers: list[int] = []  # of the cached batches, where batches differ in size
+        self._num_real = 0
         self.caching = False  # whether each batch is cached: their iterable cannot be restarted, and may end soon
         self.replacement: Iterator[Any] | None = None  # gives batches instead of the loop's own iterator
         self.device_step: float | None = None  # median step on a GPU's timeline in the last window
@@ -291,7 +295,6 @@ class Session:
             self._epoch_ended_ns = None
         value = self._cached_batch() if self._input.cached else self._real_batch(watched)
         self._num_batches += 1
-        hooks.batch_bytes += num_bytes(value) if self.sized else 0
         hooks.enter(PREPARE if hooks.roots else FORWARD)
         self._call_before()
         return value
@@ -308,7 +311,7 @@ class Session:
         except StopIteration:
             timer.end_epoch(start)
             raise
-        timer.add(start, now_ns(), num_bytes(value) if self.sized else 0)
+        timer.add(start, now_ns(), self.hooks.batch)
         if self.hooks.new_epoch:
             self.hooks.new_epoch = False
             timer.mark_epoch_start(0 if self._epoch_ended_ns is None else max(0, watched.started_ns - self._epoch_ended_ns))
@@ -370,10 +373,7 @@ class Session:
         if self.replacement is not None:
             return next(self.replacement)
         try:
-            value = next(watched.iterator)
-            if self.caching:
-                self.cache_batch(value)
-            return value
+            return self._kept(next(watched.iterator))
         except StopIteration:
             self.hooks.new_epoch = True
             if not (self.endless and watched.source.can_repeat):
@@ -382,10 +382,23 @@ class Session:
                 self._epoch_sampler.start()
                 raise
             watched.restart()
-            return next(watched.iterator)
+            return self._kept(next(watched.iterator))
+
+    def _kept(self, value: Any) -> Any:
+        """A batch of the program, which is kept where batches cannot be made again, or differ in size."""
+        if self.caching:
+            self.cache_batch(value)
+        if self.sized:
+            self.hooks.batch = self._num_real = self._num_real + 1
+            self.last_batches.append((self._num_real, value))
+        elif self.begin_ns == 0:
+            self.early_bytes.append(num_bytes(value))
+        return value
 
     def _cached_batch(self) -> Any:
         self._num_cached += 1
+        if self.batch_numbers:
+            self.hooks.batch = self.batch_numbers[self._num_cached % len(self.batches)]
         # On a GPU a step is timed between two events, so tensors must not be copied within it.
         return copied(self.batches[self._num_cached % len(self.batches)], tensors=self.device == "cpu")
 
@@ -415,6 +428,11 @@ class Session:
     def cache_batches(self) -> None:
         """Fill the cache, and wait until workers are idle."""
         watched = self.watched
+        if self.sized and self.last_batches:
+            self.batches[:] = [batch for _, batch in self.last_batches]
+            self.batch_numbers[:] = [number for number, _ in self.last_batches]
+            self._num_cached = -1
+            self._note_size(self.batches[-1])
         while watched is not None and self._has_room and (watched.source.can_repeat or not self.batches):
             try:
                 batch = next(watched.iterator)
@@ -430,8 +448,11 @@ class Session:
         """Cache a copy of a batch if there is room."""
         if self._has_room:
             self.batches.append(copied(batch))
-            self.recorder.batch_bytes.append(num_bytes(batch))
-            self.recorder.batch_rows = num_rows(batch)
+            self._note_size(batch)
+
+    def _note_size(self, batch: Any) -> None:
+        self.recorder.batch_bytes.append(num_bytes(batch))
+        self.recorder.batch_rows = num_rows(batch)
 
     @property
     def _has_room(self) -> bool:
@@ -506,9 +527,7 @@ class Session:
                 add_epoch_start=add_epoch_start,
                 extend=extend,
             )
-            first = len(series.steps)
             yield step_input._replace(timer=timer)  # one step that does not count, then all steps of the timer
-            self._bring_to_one_size(series, first, cached=step_input.cached)
             return
         begin, count, total, first = now_ns(), 0, 0, len(series.steps)
         marks = StepMarks() if self.device == "cuda" else None
@@ -540,11 +559,3 @@ class Session:
             series.add_device_seconds(spent, marks.seconds(counted=False))
             self.recorder.on_gpu = True
             self.device_step = statistics.median(spent) if spent else None
-        self._bring_to_one_size(series, first, cached=step_input.cached)
-
-    def _bring_to_one_size(self, series: StepSeries, first: int, *, cached: bool) -> None:
-        """Scale the steps of a window to the usual size of a batch, where batches differ."""
-        steps = series.steps[first:]
-        if self.sized and steps:
-            factors = self.size_law.factors([one.sizes for one in steps], series.seconds()[first:], cached=cached)
-            series.scale(first, factors)

@@ -54,7 +54,7 @@ FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window w
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
 MORE_SECONDS: dict[Device, float] = {"cpu": 3.0, "cuda": 1.2}  # of one fix: more rounds until then, unless its gain is sure
 SURE_GAIN = 0.06  # two standard errors of a gain that is sure
-MANY_SIZES = "Batches differ in size: the times of steps are those of a batch of the usual size."
+MANY_SIZES = "Batches differ in size: the same batches were measured with and without each suspect, and brought to the usual size."
 
 
 def warm_up(session: Session) -> Plan:
@@ -72,13 +72,13 @@ def warm_up(session: Session) -> Plan:
             seen.append(times.seconds)
             if len(seen) >= least and sum(seen[1:]) > 4.0:
                 break
-            if len(seen) >= max(least, 6):
+            if len(seen) >= max(least, 6) and (session.device == "cpu" or sum(seen[1:]) > 1.0):  # a GPU raises its clock
                 before, after = statistics.median(seen[-6:-3]), statistics.median(seen[-3:])
                 if abs(before - after) <= 0.1 * max(before, after):
                     break
         yield REAL
     session.caching = False
-    session.sized = session.ranks is None and differ([one.sizes[0] for one in early if one.sizes[0]])
+    session.sized = session.ranks is None and session.can_cache and differ(session.early_bytes)
     if session.sized:
         session.recorder.notes.append(MANY_SIZES)
 
@@ -125,7 +125,11 @@ def without_data(session: Session, *, seconds: float, least: int) -> Plan:
     if session.has_short_steps(CACHED):
         session.hooks.pause()
     yield from session.skip(CACHED, 1)
-    yield from _record(session, CACHED, seconds, least, session.recorder.cached)
+    cached, least = session.recorder.cached, len(session.batches) if session.sized else least
+    first = len(cached.steps)
+    yield from _record(session, CACHED, 0.0 if session.sized else seconds, least, cached)
+    if session.sized:  # each batch of the window before once
+        session.recorder.batch_times.add([step.batch for step in cached.steps[first:]], cached.seconds(with_data=False)[first:])
 
 
 def _record(
@@ -392,6 +396,8 @@ def fix_gain(
     is_removal = results is not None
     results = recorder.what_ifs if results is None else results
     changed = REAL if fix.with_data else session.without_data
+    if session.sized and is_removal:
+        changed = plain = CACHED  # the same batches on both sides
     plain = plain or (REAL if is_removal else changed)
     originals, frames = list(batches), frames_compiled()
     without, with_fix = StepSeries(), StepSeries() if steps is None else steps
@@ -405,8 +411,9 @@ def fix_gain(
         yield from session.record(plain, seconds, 4, without)
 
     def so_far() -> WhatIf | None:
-        before = by_window(without.windows(with_data=not plain.cached))
-        after = by_window(with_fix.windows(with_data=not changed.cached))
+        sides = [series.of_usual_batches(recorder.batch_times) if session.sized else series for series in (without, with_fix)]
+        before = by_window(sides[0].windows(with_data=not plain.cached))
+        after = by_window(sides[1].windows(with_data=not changed.cached))
         return WhatIf(as_it_is=before, with_fix=after) if before.seconds and after.seconds else None
 
     def wants_more() -> bool:
@@ -512,15 +519,20 @@ def measure_all(session: Session) -> Plan:
         yield from device_alone(session)
     profile_batches(session)
     if session.device == "cuda" and ranks is None:
-        # After a profile the host starts kernels slower, by three quarters and for good: fixes that are wanted already come before.
-        session.repeats = True
-        yield from measure_fixes(session, measured_fixes)
-        session.repeats = False
+        # After a profile the host starts kernels slower, by three quarters and for good. Where the host is the limit, fixes come first:
+        # a program that fails with one has ended, and what its kernels are matters little there.
+        if divide(session.measurements()).host_limits:
+            yield from measure_fixes(session, measured_fixes)
+            yield from operation_times(session)
+        else:
+            yield from operation_times(session)
+            yield from measure_fixes(session, measured_fixes)
+        return
     yield from operation_times(session)
     if ranks is not None:  # fixes are chosen by times, and not all ranks would choose the same
         ranks.join()
         return
-    if busy or session.device == "cuda":
+    if busy:
         return
     if session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
