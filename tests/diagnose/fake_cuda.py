@@ -21,6 +21,9 @@ class FakeCuda:
             def record(self) -> None:
                 self.at = max(device.queue, device.host)
 
+            def synchronize(self) -> None:
+                device.host = max(device.host, self.at)
+
             def query(self) -> bool:
                 return self.at <= device.host
 

@@ -18,7 +18,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +31,6 @@ READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "
 UPLOADS = ("to", "cuda")
 MAX_KEPT_BYTES = 1 << 30  # of uploaded tensors that are kept: more could exhaust the memory of the GPU
 FRAMEWORKS = (
-    ("transformers.trainer_callback", "CallbackHandler", ("on_step_begin", "on_substep_end", "on_log")),
     ("lightning.pytorch.trainer.call", None, ("_call_callback_hooks",)),
     ("pytorch_lightning.trainer.call", None, ("_call_callback_hooks",)),
     ("lightning.pytorch", "LightningModule", ("log", "log_dict")),
@@ -42,6 +41,15 @@ FRAMEWORKS = (
     ("wandb.sdk.wandb_run", "Run", ("log",)),
 )
 """Module, class (None: a function of the module) and names of what may be skipped: nothing that decides what a loop does next."""
+CALLERS = (
+    ("transformers.trainer_callback", "CallbackHandler", "call_event"),
+    ("lightning.pytorch.trainer.call", None, "_call_lightning_module_hook"),
+    ("pytorch_lightning.trainer.call", None, "_call_lightning_module_hook"),
+)
+"""What calls the user's code by the name of an event."""
+EVENTS = ("on_step_begin", "on_step_end", "on_substep_end", "on_log", "on_train_batch_start", "on_train_batch_end")
+"""Events of a step. What comes between epochs is no part of it."""
+FLOW = "DefaultFlowCallback"  # of transformers: it decides what the loop does next
 
 
 class Experiment(Fix):
@@ -61,8 +69,8 @@ class StaleCall(NamedTuple):
 
     code: CodeType
     instruction: int  # of the caller
-    shape: torch.Size
-    dtype: torch.dtype
+    shape: Any
+    dtype: torch.dtype | None
     result: Any
 
 
@@ -97,29 +105,37 @@ class StaleCalls(Experiment):
             # The gradient of a copy goes to the tensor of this step.
             if tensor.device.type != self.device or (uploads and tensor.requires_grad and torch.is_grad_enabled()):
                 return original(tensor, *args, **kwargs)
-            if (step := self._steps()) != self._step:
-                self._step, self._next = step, 0
-            number, frame = self._next, sys._getframe(1)
-            self._next += 1
-            if number < len(self._calls):
-                known = self._calls[number]
-                same = known.code is frame.f_code and known.instruction == frame.f_lasti
-                if same and known.shape == tensor.shape and known.dtype is tensor.dtype:
-                    return known.result
-                self.places.clear()
-                del self._calls[number:]  # the program has taken another way: from here on calls are made, and kept again
+            frame = sys._getframe(1)
+            known = self._same_call(frame, tensor.shape, tensor.dtype)
+            if known is not None:
+                return known.result
             result = original(tensor, *args, **kwargs)
             if isinstance(result, torch.Tensor) and result.device.type == self.device:
                 self._next -= 1  # no copy to or from the GPU
             else:
-                self._keep(StaleCall(frame.f_code, frame.f_lasti, tensor.shape, tensor.dtype, result), number)
+                self._keep(StaleCall(frame.f_code, frame.f_lasti, tensor.shape, tensor.dtype, result))
             return result
 
         return call
 
-    def _keep(self, call: StaleCall, number: int) -> None:
+    def _same_call(self, frame: FrameType, shape: Any, dtype: torch.dtype | None) -> StaleCall | None:
+        """Return the same call of the step before; None if the program makes another one."""
+        if (step := self._steps()) != self._step:
+            self._step, self._next = step, 0
+        number = self._next
+        self._next += 1
+        if number >= len(self._calls):
+            return None
+        known = self._calls[number]
+        if known.code is frame.f_code and known.instruction == frame.f_lasti and known.shape == shape and known.dtype is dtype:
+            return known
+        self.places.clear()
+        del self._calls[number:]  # the program has taken another way: from here on calls are made, and kept again
+        return None
+
+    def _keep(self, call: StaleCall) -> None:
         size = call.result.nbytes if isinstance(call.result, torch.Tensor) else 0
-        if number == len(self._calls) and self._kept_bytes + size <= MAX_KEPT_BYTES:
+        if self._next == len(self._calls) + 1 and self._kept_bytes + size <= MAX_KEPT_BYTES:
             self._kept_bytes += size
             self._calls.append(call)
             self.places[own_line(sys._getframe(2))] += 1
@@ -131,6 +147,36 @@ class WithoutCopies(StaleCalls):
 
     methods = UPLOADS
     unused_reason = "the loop uploads nothing"
+
+    def install(self) -> None:
+        super().install()
+        copy = torch.Tensor.copy_
+
+        @functools.wraps(copy)
+        def stale_copy(target: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if target.device.type == "cpu" or source.device.type != "cpu" or source.requires_grad or not source.ndim:
+                return copy(target, source, *args, **kwargs)
+            self.used = True
+            return target  # what was copied there before
+
+        self.replace(torch.Tensor, "copy_", stale_copy)
+        for name in ("tensor", "as_tensor"):
+            self.replace(torch, name, self._stale_maker(getattr(torch, name)))
+
+    def _stale_maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def made(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+            if device is None or torch.device(device).type == "cpu":
+                return original(data, *args, device=device, **kwargs)
+            frame, length = sys._getframe(1), len(data) if hasattr(data, "__len__") else None
+            known = self._same_call(frame, length, None)
+            if known is not None:
+                return known.result
+            result = original(data, *args, device=device, **kwargs)
+            self._keep(StaleCall(frame.f_code, frame.f_lasti, length, None, result))
+            return result
+
+        return made
 
 
 class WithoutReads(StaleCalls):
@@ -144,6 +190,13 @@ class WithoutReads(StaleCalls):
         """Return the user's lines that read values of the GPU, with the number of reads per step, the most frequent first."""
         return [Sync(place=place, count=float(number)) for place, number in self.places.most_common()]
 
+    def install(self) -> None:
+        super().install()
+        self.replace(torch.cuda, "synchronize", self._no_wait)
+
+    def _no_wait(self, *args: Any, **kwargs: Any) -> None:
+        self.used = True
+
 
 class WithoutCallbacks(Experiment):
     """Callbacks, loggers and progress bars of frameworks, and forward hooks of the user, do nothing."""
@@ -152,28 +205,46 @@ class WithoutCallbacks(Experiment):
     keeps_compiled_code = False
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        for module_name, kind, names in FRAMEWORKS:
-            owner: Any = sys.modules.get(module_name)
-            if owner is not None and kind is not None:
-                owner = getattr(owner, kind, None)
+        for module, kind, names in FRAMEWORKS:
             for name in names:
-                if owner is not None and hasattr(owner, name):
-                    self.replace(owner, name, self._skipped(getattr(owner, name)))
-        for module in (part for root in roots for part in root.modules()):
-            hooks = dict(module._forward_hooks)
+                self._replace(module, kind, name, self._skipped)
+        for module, kind, name in CALLERS:
+            self._replace(module, kind, name, self._without_events)
+        for part in (part for root in roots for part in root.modules()):
+            hooks = dict(part._forward_hooks)
             if hooks:
                 self.used = True
-                module._forward_hooks.clear()
-                self._undo.callback(module._forward_hooks.update, hooks)
+                part._forward_hooks.clear()
+                self._undo.callback(part._forward_hooks.update, hooks)
+
+    def _replace(self, module: str, kind: str | None, name: str, by: Callable[[Any], Any]) -> None:
+        owner: Any = sys.modules.get(module)
+        owner = getattr(owner, kind, None) if kind is not None else owner
+        if owner is not None and hasattr(owner, name):
+            self.replace(owner, name, by(getattr(owner, name)))
 
     def _skipped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def skipped(*args: Any, **kwargs: Any) -> Any:
+        def skipped(*args: Any, **kwargs: Any) -> None:
             self.used = True
-            # Events of the Hugging Face Trainer (handler, arguments, state, control) return the control of its loop, which is kept.
-            return args[3] if original.__qualname__.startswith("CallbackHandler") else None
 
         return skipped
+
+    def _without_events(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def called(handler: Any, event: str, *args: Any, **kwargs: Any) -> Any:
+            if event not in EVENTS:
+                return original(handler, event, *args, **kwargs)
+            self.used = True
+            if not hasattr(handler, "callbacks") or "CallbackHandler" not in type(handler).__name__:
+                return None
+            all_of_them, handler.callbacks = handler.callbacks, [one for one in handler.callbacks if type(one).__name__ == FLOW]
+            try:
+                return original(handler, event, *args, **kwargs)  # the control of the loop
+            finally:
+                handler.callbacks = all_of_them
+
+        return called
 
 
 class WithoutAll(Experiment):

@@ -504,7 +504,7 @@ class StepMarks:
 
     def seconds(self, *, counted: bool = True) -> list[float]:
         """Wait for the device, and return the times of the steps that count, or of the others."""
-        self._cuda.synchronize()
+        self._events[-1].synchronize()
         pairs = zip(self._events, self._events[1:], self._counted, strict=False)
         return [before.elapsed_time(after) / 1e3 for before, after, one in pairs if one == counted]
 
@@ -522,7 +522,7 @@ class DeviceOnlyStep:
 
     def begin(self) -> None:
         """Put the device to sleep. Called when the batch is there."""
-        self._cuda.synchronize()
+        _record_event(self._cuda).synchronize()  # an experiment may have removed `torch.cuda.synchronize`
         self._cuda._sleep(self._cycles)
         self._mark(self._hooks.phase)
         self._hooks.on_phase = self._mark
@@ -531,7 +531,7 @@ class DeviceOnlyStep:
         """Wait for the device. Called when the step is issued."""
         self._hooks.on_phase = None
         self._mark(0)
-        self._cuda.synchronize()
+        self._events[-1][1].synchronize()
         for (phase, before), (_, after) in zip(self._events, self._events[1:], strict=False):
             spent = before.elapsed_time(after) / 1e3
             self.phases[NAMES[phase]] += spent

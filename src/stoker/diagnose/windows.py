@@ -519,11 +519,10 @@ def measure_all(session: Session) -> Plan:
         yield from device_alone(session)
     profile_batches(session)
     if session.device == "cuda" and ranks is None:
-        # After a profile the host starts kernels slower, by three quarters and for good. Where the host is the limit, fixes come first:
-        # a program that fails with one has ended, and what its kernels are matters little there.
+        # After a profile the host starts kernels slower, by three quarters and for good. Where the host is the limit, there is none:
+        # what its kernels are matters little.
         if divide(session.measurements()).host_limits:
             yield from measure_fixes(session, measured_fixes)
-            yield from operation_times(session)
         else:
             yield from operation_times(session)
             yield from measure_fixes(session, measured_fixes)
