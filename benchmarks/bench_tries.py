@@ -43,8 +43,8 @@ from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.measurements import Advice
-from stoker.diagnose.trials import ALSO, try_advice
 from stoker.diagnose.rule import conclude
+from stoker.diagnose.trials import ALSO, try_advice
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"
 SMALL = ("data-mlp", "dispatch-mlp")

@@ -42,8 +42,8 @@ from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import PROGRAMS, Program
 from benchmarks.verdicts.table.program import FOLDERS
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.rule import conclude
+from stoker.diagnose.thresholds import RULE
 
 QUESTION = "Of programs with one known cause, how many does `stoker diagnose` name right?"
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")
@@ -134,7 +134,9 @@ def _not_tried(finding: dict[str, Any]) -> Row:
         "confidence": finding["confidence"],
         "now_ms": round(1e3 * statistics.median(finding["measurements"]["loop"]["seconds"]), 3),
         "measuring_seconds": round(finding["measurements"]["measuring_seconds"], 1),
-        "advice": [[step["name"], step["predicted"], step["predicted_low"], step["predicted_high"]] for step in finding["next"][:4]],
+        "advice": [
+            [step["name"], step["predicted"], step["predicted_low"], step["predicted_high"]] for step in finding["next"][:4]
+        ],
         "spread": None if finding["spread"] is None else round(finding["spread"], 3),
         "place": place and {**place, "file": _in_project(place["file"])},
         "why": _in_project(finding["why"]),

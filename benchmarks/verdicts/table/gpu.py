@@ -47,7 +47,7 @@ _STATED: dict[str, dict[str, tuple[str, ...]]] = {
     "host": {
         "weight_journal": ("host", "launch", "data"),
         "risk_scores": ("host", "launch", "data"),
-        "activation_hooks": ("host", "sync", "launch"),
+        "activation_hooks": ("host", "sync"),
         "saved_states": ("host", "sync", "launch"),
         "story_samples": ("host", "sync", "launch"),
         "traffic_module": ("host", "sync", "launch"),
@@ -55,12 +55,14 @@ _STATED: dict[str, dict[str, tuple[str, ...]]] = {
     "optimizer": {"many_scales": ("optimizer", "launch", "sync")},
     "precision": {"wide_reader": ("precision", "sync", "data")},
     "compute": {
-        "prose_model": ("compute", "sync", "data"),
         "padded_reviews": ("compute", "sync", "data"),
         "compiled_blocks": ("compute", "sync", "transfer"),
     },
-    "memory": {"gated_field": ("memory", "sync")},
-    "kernel": {"sorted_ranks": ("launch", "sync")},
+    "memory": {
+        "gated_field": ("memory", "sync"),
+        "prose_model": ("compute", "sync", "data"),
+        "sorted_ranks": ("launch", "sync"),
+    },
 }
 """By stated cause and script, the suspects that it can be run without."""
 _PERIODS = {"leaf_photos": 12, "order_ticks": 8, "saved_states": 50, "story_samples": 20, "traffic_module": 30}

@@ -171,11 +171,11 @@ def _on_gpu(measured: Measurements, step: float) -> Division:
         return Division(step=step, parts={**saved, "unknown": left})
     busy = min(known, left)
     host_limits = busy < RULE.device_limits * left
-    alone = measured.phases_alone
+    alone = measured.phases_alone or scaled_phases(measured, step)
     # A loop without an iterable of batches makes them before the forward pass.
-    making = min(left - busy, alone.prepare) if host_limits and alone is not None and measured.loader.kind == "loop" else 0.0
+    making = min(left - busy, alone.prepare) if host_limits and measured.loader.kind == "loop" else 0.0
     saved["data"], left = saved["data"] + making, left - making
-    host = min(left - busy, alone.rest) if host_limits and alone is not None else 0.0
+    host = min(left - busy, alone.rest) if host_limits else 0.0
     launch = left - busy - host if host_limits else 0.0
     # The most seconds that a host needs for the operations of a step; more is Python between them.
     work, launch_seconds = measured.work, measured.machine.launch_seconds

@@ -365,6 +365,8 @@ class Fused(Fix):
         gradients = [weight.grad for group in groups for weight in group["params"] if weight.grad is not None]
         if not isinstance(optimizer, FUSED) or groups[0].get("fused") or any(one.is_sparse for one in gradients):
             return
+        if isinstance(optimizer, torch.optim.Adagrad) and any(one.device.type != "cpu" for one in gradients):
+            return  # its fused implementation is for CPUs
         given = [{name: group.get(name) for name in ("foreach", "fused")} for group in groups]
         for group in groups:
             group["foreach"] = False

@@ -95,6 +95,7 @@ NEXT, PREPARE, FORWARD, BACKWARD, OPTIMIZER, REST = range(6)
 NAMES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
 CLOSURE_RANGE = "stoker.closure"  # in profiles: the range around a closure that an optimizer calls within its step
 MAX_ROOTS = 8
+UNKNOWN_PRECISION = "unknown"
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 MAX_LOSSES = 64
 
@@ -350,6 +351,7 @@ class StepHooks:
         # later only the outermost. If torch has compiled modules, these are the outermost: a wrapper would have to be traced.
         if compiled():
             self.roots = objects_of(sys.modules["torch._dynamo.eval_frame"].OptimizedModule)[:MAX_ROOTS]
+            self.precision = None if self.roots else UNKNOWN_PRECISION
             return
         original, hooks = torch.nn.Module.__call__, self
 
@@ -510,35 +512,49 @@ class StepMarks:
 
 
 class DeviceOnlyStep:
-    """One step issued while the device sleeps, so that it then runs without waiting for the host."""
+    """One step of which each phase is issued while the device sleeps, so that it then runs without waiting for the host.
+
+    A phase at a time, because only about a thousand kernels can wait for a device.
+    """
 
     def __init__(self, hooks: StepHooks, seconds: float, cycles_per_second: float, cuda: Any = torch.cuda) -> None:
         self._cuda = cuda
         self._hooks = hooks
         self._cycles = int(min(seconds, MAX_SLEEP_SECONDS) * cycles_per_second)
-        self._events: list[tuple[int, Any]] = []
-        self.seconds = 0.0
+        self._phase = 0
+        self._begin: Any = None
         self.phases: Counter[str] = Counter()
 
+    @property
+    def seconds(self) -> float:
+        """How long the device works on the step."""
+        return sum(self.phases.values())
+
     def begin(self) -> None:
-        """Put the device to sleep. Called when the batch is there."""
-        _record_event(self._cuda).synchronize()  # an experiment may have removed `torch.cuda.synchronize`
-        self._cuda._sleep(self._cycles)
-        self._mark(self._hooks.phase)
-        self._hooks.on_phase = self._mark
+        """Begin the first phase. Called when the batch is there."""
+        # Events are waited for: an experiment may have removed `torch.cuda.synchronize`.
+        _record_event(self._cuda).synchronize()
+        self._sleep(self._hooks.phase)
+        self._hooks.on_phase = self._next
 
     def end(self) -> None:
-        """Wait for the device. Called when the step is issued."""
+        """End the last phase. Called when the step is issued."""
         self._hooks.on_phase = None
-        self._mark(0)
-        self._events[-1][1].synchronize()
-        for (phase, before), (_, after) in zip(self._events, self._events[1:], strict=False):
-            spent = before.elapsed_time(after) / 1e3
-            self.phases[NAMES[phase]] += spent
-            self.seconds += spent
+        self._end_phase()
 
-    def _mark(self, phase: int) -> None:
-        self._events.append((phase, _record_event(self._cuda)))
+    def _next(self, phase: int) -> None:
+        self._end_phase()
+        self._sleep(phase)
+
+    def _sleep(self, phase: int) -> None:
+        self._phase = phase
+        self._cuda._sleep(self._cycles)
+        self._begin = _record_event(self._cuda)
+
+    def _end_phase(self) -> None:
+        end = _record_event(self._cuda)
+        end.synchronize()
+        self.phases[NAMES[self._phase]] += self._begin.elapsed_time(end) / 1e3
 
 
 def cycles_per_second(cuda: Any = torch.cuda) -> float:

@@ -433,6 +433,8 @@ class Session:
             self.batch_numbers[:] = [number for number, _ in self.last_batches]
             self._num_cached = -1
             self._note_size(self.batches[-1])
+            wait_for_workers(watched.iterator if watched is not None else None)
+            return
         while watched is not None and self._has_room and (watched.source.can_repeat or not self.batches):
             try:
                 batch = next(watched.iterator)

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of, workers_to_use
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
-from stoker.diagnose.division import divide, waits_for_interpreter
+from stoker.diagnose.division import divide, gain_of, waits_for_interpreter
 from stoker.diagnose.experiments import EXPERIMENTS, WithoutReads
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
@@ -48,11 +48,13 @@ RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the 
 SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
 FAR_SLOWER = 3.0  # times the best step from which one step tells that threads are too many or too few
 FAR_SLOWER_SECONDS = 1.0  # and its length from which one is enough
+DEVICE_STEPS = 5
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
 MORE_SECONDS: dict[Device, float] = {"cpu": 3.0, "cuda": 1.2}  # of one fix: more rounds until then, unless its gain is sure
+NO_GAIN = 0.03  # share of a step that all suspects together must save for each to be removed alone
 SURE_GAIN = 0.06  # two standard errors of a gain that is sure
 MANY_SIZES = "Batches differ in size: the same batches were measured with and without each suspect, and brought to the usual size."
 
@@ -321,13 +323,13 @@ def device_alone(session: Session) -> Plan:
     known = (
         recorder.removed["everything"].with_fix.seconds if everything is not None else [one.seconds for one in recorder.loop.steps]
     )
-    sleep, rate = 2.5 * statistics.median(known or [0.1]), cycles_per_second()
+    sleep, rate = 1.5 * statistics.median(known or [0.1]), cycles_per_second()
     recorder.gpu_taken = gpu_taken()
     try:
         if everything is not None:
             everything.on(hooks.roots, hooks.optimizer, session.batches)
         yield from session.skip(step_input, 2)
-        for _ in range(7):
+        for _ in range(DEVICE_STEPS):
             step = DeviceOnlyStep(hooks, sleep, rate)
             yield StepInput(cached=step_input.cached, before=step.begin)
             step.end()
@@ -361,8 +363,11 @@ def removals(session: Session) -> Plan:
         return
     session.repeats = True  # a program that a stale value breaks is run again without that experiment
     for name, kind in EXPERIMENTS.items():
-        if name in session.avoid or session.out_of_time or (kind.cuda_only and session.device == "cpu"):
+        if name in session.avoid or (kind.cuda_only and session.device == "cpu"):
             continue
+        together = recorder.removed.get("everything")
+        if together is not None and (session.out_of_time or (gain_of(together) or 0.0) < NO_GAIN):
+            break
         if compiled() and not kind.keeps_compiled_code:
             continue
         session.fix_on = name
