@@ -466,6 +466,11 @@ class Session:
         return bool(self.agree(now_ns() - self.begin_ns > self.max_seconds * 1e9))
 
     @property
+    def late(self) -> bool:
+        """Whether measuring has taken so long that it ends with what is known: steps are long, or wait for another thread."""
+        return self.ranks is None and now_ns() - self.begin_ns > 2 * self.max_seconds * 1e9
+
+    @property
     def no_time_for_fixes(self) -> bool:
         """Whether no more fixes are measured. They come last, and may take longer than the time limit."""
         share = FIX_TIME if self._max_seconds is None else 1.0

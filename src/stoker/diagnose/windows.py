@@ -532,6 +532,8 @@ def measure_all(session: Session) -> Plan:
             yield from operation_times(session)
             yield from measure_fixes(session, measured_fixes)
         return
+    if session.late:
+        return
     yield from operation_times(session)
     if ranks is not None:  # fixes are chosen by times, and not all ranks would choose the same
         ranks.join()
