@@ -203,25 +203,6 @@ def test_an_objective_that_fails_costs_a_trial_and_not_the_search() -> None:
         quiet(lambda params: None)
 
 
-def test_an_objective_that_hangs_or_dies_is_ended_in_its_child() -> None:
-    import os
-
-    def objective(params: Mapping[str, Any], trial: Any) -> float:
-        if trial.number == 1:
-            time.sleep(1000)
-        if trial.number == 2:
-            os._exit(1)
-        assert trial.params == params
-        trial.report(bowl(params), 1)
-        return 0.0 if trial.should_prune() else bowl(params)
-
-    study = quiet(objective, budget=12, timeout=5.0)
-    errors = {one.number: one.user_attrs["error"] for one in study.trials if one.state == TrialState.FAIL}
-    assert errors == {1: "no result after the 5 s of timeout=", 2: "its process ended without a result"}
-    assert study.best.value == bowl(study.best.params)
-    assert any(one.state == TrialState.PRUNED for one in study.trials)
-
-
 def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     def objective(params: Mapping[str, Any]) -> float:
         if len(seen) == 5:
@@ -274,8 +255,6 @@ def test_the_default_budget_is_printed_with_its_reason() -> None:
         ({"objective": Ladder(), "space": None}, "space is missing"),
         ({"direction": "up"}, "direction is 'up'"),
         ({"group_size": 0}, "group_size is 0"),
-        ({"timeout": 0}, "timeout is 0"),
-        ({"objective": Ladder(), "timeout": 1.0}, "timeout= is for functions"),
         ({"objective": Falling()}, "the rungs of the objective are [3, 2]"),
         ({"storage": "mysterious://x"}, "cannot be opened"),
     ],

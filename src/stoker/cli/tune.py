@@ -162,9 +162,6 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.journal, in the folder of the run]")
 @click.option("--name", default="search", show_default=True, help="Name of the study in its storage.")
 @click.option("--repeats", type=int, metavar="N", help="Repeats with other seeds, which measure the noise. [default: 4]")
-@click.option(
-    "--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process."
-)
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
 @base.overwrite_option("Replace the file of --out.")
@@ -172,7 +169,7 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @base.json_option
 def _search(
     config: str, assignments: tuple[str, ...], budget: str | None, space: str | None, metric: str | None, direction: str | None,
-    storage: str | None, name: str, repeats: int | None, timeout: float | None, allow_constant: bool, out: str | None, overwrite: bool,
+    storage: str | None, name: str, repeats: int | None, allow_constant: bool, out: str | None, overwrite: bool,
     plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
@@ -222,7 +219,6 @@ def _search(
         storage=where,
         name=name,
         repeats=repeats if repeats is not None else section.repeats,
-        timeout=timeout,
         on_constant="warn" if allow_constant else "error",
         report=base.announce,
     )

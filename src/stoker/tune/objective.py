@@ -1,31 +1,21 @@
 """What a search can evaluate: a function, an objective of Optuna, or something that trains many configurations at once.
 
-evaluate        one trial of a function; errors, NaN, pruning and a time limit are handled here
+evaluate        one trial of a function; errors, NaN and pruning are handled here
 run_group       many trials at once, rung by rung
 repeat          one trial again, from its record
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
-import os
-import signal
-import sys
-import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from stoker._clock import now_ns
 from stoker.errors import OptionError, shorten
 from stoker.tune.storage import Claims, Ending, open_study
 from stoker.tune.trial import RECORD, repeat_of, seed_of
@@ -68,100 +58,31 @@ class Stopping(optuna.pruners.BasePruner):
         return trial.number in self.stopped
 
 
-def evaluate(function: Callable[..., Any], trial: optuna.Trial, *, timeout: float | None, stopping: Stopping) -> Ending:
+def evaluate(function: Callable[..., Any], trial: optuna.Trial, *, stopping: Stopping) -> Ending:
     """Evaluate one trial. Raises nothing that the function raises, except for Ctrl-C and the end of the process.
 
     Args:
         function: `f(params)`, with `trial` or `seed` as further parameters if it wants them, or `f(trial)`.
         trial: The trial.
-        timeout: Seconds after which it is ended; it then runs in a child process.
         stopping: The pruner of its study.
     """
-    seed, params = seed_of(trial), dict(trial.params)
-
-    def run(trial: optuna.Trial) -> Ending:
-        try:
-            if takes_trial_alone(function):
-                value = function(trial)
-            else:
-                known = {"trial": trial, "seed": seed}
-                value = function(params, **{name: known[name] for name in wanted_by(function)})
-            return Ending(TrialState.COMPLETE, None if value is None else float(value))
-        except optuna.TrialPruned:
-            return Ending(TrialState.PRUNED)
-        except Exception as error:  # whatever it is, the search continues
-            return Ending(TrialState.FAIL, error=_reason(error))
-
-    ending = run(trial) if timeout is None else _in_child(run, trial, timeout)
-    if ending.state != TrialState.COMPLETE:
-        return ending
+    try:
+        if takes_trial_alone(function):
+            value = function(trial)
+        else:
+            known = {"trial": trial, "seed": seed_of(trial)}
+            value = function(dict(trial.params), **{name: known[name] for name in wanted_by(function)})
+        value = None if value is None else float(value)
+    except optuna.TrialPruned:
+        return Ending(TrialState.PRUNED)
+    except Exception as error:  # whatever it is, the search continues
+        return Ending(TrialState.FAIL, error=_reason(error))
     if trial.number in stopping.stopped:
         return Ending(TrialState.PRUNED)
-    if ending.value is None or math.isnan(ending.value):
-        what = "NaN" if ending.value is not None else "None; expected a number"
+    if value is None or math.isnan(value):
+        what = "NaN" if value is not None else "None; expected a number"
         return Ending(TrialState.FAIL, error=f"the objective returned {what}")
-    return ending
-
-
-class _RemoteTrial:
-    """A trial in a child process: the parent does what is asked of it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __getattr__(self, name: str) -> Any:
-        if callable(getattr(optuna.Trial, name, None)):
-            return functools.partial(self._ask, name)
-        return self._ask(name)
-
-    def _ask(self, name: str, *args: Any, **options: Any) -> Any:
-        self._connection.send((name, args, options))
-        answer, error = self._connection.recv()
-        if error is not None:
-            raise error
-        return answer
-
-
-def _in_child(run: Callable[[optuna.Trial], Ending], trial: optuna.Trial, timeout: float) -> Ending:
-    """Run a trial in a fork of this process, and end it when its time is over."""
-    ours, theirs = Pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the child runs in a thread of its own
-        pid = os.fork()
-    if pid == 0:
-        _child(theirs, run)
-    theirs.close()
-    deadline = now_ns() + int(timeout * 1e9)
-    try:
-        while ours.poll(max(0.0, (deadline - now_ns()) / 1e9)):
-            message = ours.recv()
-            if isinstance(message, Ending):
-                return message
-            name, args, options = message
-            try:
-                value = getattr(trial, name)
-                ours.send((value(*args, **options) if callable(value) else value, None))
-            except Exception as error:
-                ours.send((None, error))
-        return Ending(TrialState.FAIL, error=f"no result after the {timeout:g} s of timeout=")
-    except (EOFError, ConnectionError):
-        return Ending(TrialState.FAIL, error="its process ended without a result")
-    finally:
-        ours.close()
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-
-
-def _child(connection: Connection, run: Callable[[optuna.Trial], Ending]) -> None:
-    """Live as a child process. In a thread of its own: the pool of OpenMP threads of the first one is that of the parent."""
-    try:
-        thread = threading.Thread(target=lambda: connection.send(run(cast(optuna.Trial, _RemoteTrial(connection)))))
-        thread.start()
-        thread.join()
-    finally:
-        os._exit(0)
+    return Ending(TrialState.COMPLETE, value)
 
 
 def _reason(error: BaseException) -> str:
@@ -189,28 +110,18 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
 
 
-def check_objective(objective: Any, *, timeout: float | None = None) -> None:
-    """Refuse what cannot be evaluated, and a child process that could not use the GPU."""
+def check_objective(objective: Any) -> None:
+    """Refuse what cannot be evaluated."""
     if isinstance(objective, GroupObjective):
         rungs = list(objective.rungs)
         if not rungs or sorted(set(rungs)) != rungs or rungs[0] < 1:
             raise OptionError(
                 f"the rungs of the objective are {rungs}; expected increasing numbers of updates, such as [10, 40, 160]."
             )
-        if timeout is not None:
-            raise OptionError("timeout= is for functions; an objective with rungs is stopped between them.")
     elif not callable(objective):
         raise OptionError(
             f"objective is {objective!r}; expected a function of a dict of parameters, an objective of Optuna, or an object with "
             f"rungs and start(configs, seeds)."
-        )
-    if timeout is not None and not timeout > 0:
-        raise OptionError(f"timeout is {timeout!r}; expected seconds above 0, or None.")
-    torch = sys.modules.get("torch")
-    if timeout is not None and torch is not None and torch.cuda.is_initialized():
-        raise OptionError(
-            "timeout= runs each trial in a child process, which cannot use the GPU because this process has used it. Call "
-            "search before the first use of CUDA, or leave timeout= out."
         )
 
 
@@ -283,5 +194,5 @@ def repeat(trial: FrozenTrial, objective: Any) -> FrozenTrial:
     if isinstance(objective, GroupObjective):
         run_group(objective, [running], keep=lambda scores: range(len(scores)), finish=claims.finish, last=trial.last_step)
     else:
-        claims.finish(running, evaluate(objective, running, timeout=None, stopping=stopping))
+        claims.finish(running, evaluate(objective, running, stopping=stopping))
     return study.trials[0]

@@ -56,7 +56,6 @@ def search(
     group_size: int = GROUP_SIZE,
     sampler: optuna.samplers.BaseSampler | None = None,
     pruner: optuna.pruners.BasePruner | None = None,
-    timeout: float | None = None,
     on_constant: Literal["error", "warn"] = "error",
     progress: bool = True,
     report: Callable[[str], None] | None = None,
@@ -85,7 +84,6 @@ def search(
         group_size: Configurations that train at once, for an objective that can.
         sampler: A sampler of Optuna; by default TPE with `seed`.
         pruner: A pruner of Optuna for scores that are reported, by default `MedianPruner()`. `NopPruner()` ends no trial early.
-        timeout: Seconds after which a trial counts as failed. Each then runs in a child process.
         on_constant: What follows when all configurations have the same score: a `SearchError`, or a warning.
         progress: Print the best score so far on stderr.
         report: Gets lines instead of stderr.
@@ -103,7 +101,7 @@ def search(
         (40, 0.3)
     """
     limits = SearchBudget(*parse_budget(budget))
-    check_objective(objective, timeout=timeout)
+    check_objective(objective)
     is_group = isinstance(objective, GroupObjective)
     if space is None and (is_group or not takes_trial_alone(objective)):  # type: ignore[arg-type]
         raise OptionError("space is missing. Give a dict of names, or an objective of Optuna, whose only parameter is `trial`.")
@@ -129,7 +127,6 @@ def search(
             budget=limits,
             repeats=(REPEATS if takes_seed else 0) if repeats is None else repeats,
             group_size=group_size if is_group else 1,
-            timeout=timeout,
             stopping=stopping,
             keeps_all=isinstance(rule, optuna.pruners.NopPruner),
             on_constant=on_constant,
@@ -180,7 +177,6 @@ class _Search:
     budget: SearchBudget
     repeats: int
     group_size: int
-    timeout: float | None
     stopping: Stopping
     keeps_all: bool
     on_constant: str
@@ -203,7 +199,7 @@ class _Search:
                 run_group(self.objective, claimed, keep=self._keep, finish=self._finish, is_over=self._has_to_end)
             else:
                 [trial] = claimed
-                self._finish(trial, evaluate(self.objective, trial, timeout=self.timeout, stopping=self.stopping))
+                self._finish(trial, evaluate(self.objective, trial, stopping=self.stopping))
             self._learn(ended(self.study.get_trials(deepcopy=False)))
 
     def _check_space(self, trials: Sequence[FrozenTrial]) -> None:
