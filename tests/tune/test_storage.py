@@ -8,6 +8,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+import sqlalchemy
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
@@ -155,8 +156,11 @@ def test_whether_a_process_has_ended_is_known_on_its_machine_only() -> None:
 
 
 def test_passwords_are_not_part_of_messages() -> None:
-    for url in ("postgresql://me:secret@127.0.0.1:1/none", "mysql+none://me:secret@host/none"):
+    hostless = "sqlite://me@host/none?password=secret"
+    for url in ("postgresql://me:secret@127.0.0.1:1/none", "mysql+none://me:secret@host/none", hostless):
         with pytest.raises(OptionError, match="cannot be opened") as error:
             open_study(url, name="s")
         assert "secret" not in str(error.value)
         assert error.value.__cause__ is None
+    with pytest.raises(sqlalchemy.exc.ArgumentError, match="secret"):  # the negative control
+        optuna.create_study(storage=hostless)
