@@ -203,14 +203,15 @@ class _Search:
             self._learn(ended(self.study.get_trials(deepcopy=False)))
 
     def _check_space(self, trials: Sequence[FrozenTrial]) -> None:
+        space = self.space or {}
         for trial in trials:
-            for name in trial.distributions.keys() & (self.space or {}).keys():
+            for name in trial.distributions.keys() & space.keys():
                 try:
-                    check_distribution_compatibility(trial.distributions[name], (self.space or {})[name])
+                    check_distribution_compatibility(trial.distributions[name], space[name])
                 except ValueError:
                     raise OptionError(
-                        f"space[{name!r}] is {(self.space or {})[name]}, but the study {self.study.study_name!r} has "
-                        f"{trial.distributions[name]}. Choose another name or storage for a new study."
+                        f"space[{name!r}] is {space[name]}, but the study {self.study.study_name!r} has {trial.distributions[name]}. "
+                        f"Choose another name or storage for a new study."
                     ) from None
 
     def _claim(self) -> list[optuna.Trial]:
