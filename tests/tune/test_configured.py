@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 
 import stoker
 from stoker.errors import ConfigError
 from stoker.tune.configured import ConfigObjective, read_search
-from stoker.tune.objective import Reporter
 
 CONFIG = """\
 data: {store: w.stoker, view: {name: windows, length: 8, horizon: 1}, batch_size: 32}
@@ -34,12 +34,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_section_is_read_with_names_in_full_and_ignored_by_training(folder: Path) -> None:
     section = read_search("c.yaml")
-    assert sorted(section.space.distributions) == ["model.width", "optimizer.lr"]
+    assert sorted(section.space) == ["model.width", "optimizer.lr"]
     assert section.metric == "val_loss"
     assert stoker.experiment.load("c.yaml").data.batch_size == 32
     (folder / "space.yaml").write_text("space: {optimizer.lr: [log, 1e-4, 1e-2]}\nbudget: 30\nmetric: val_mae\n")
     other = read_search("c.yaml", "space.yaml")
-    assert (other.budget, other.metric, list(other.space.distributions)) == (30, "val_mae", ["optimizer.lr"])
+    assert (other.budget, other.metric, list(other.space)) == (30, "val_mae", ["optimizer.lr"])
 
 
 @pytest.mark.parametrize(
@@ -59,25 +59,25 @@ def test_an_invalid_section_is_an_error(folder: Path, text: str, words: str) -> 
 
 def test_a_trial_trains_the_config_with_its_values_and_seed(folder: Path) -> None:
     objective = ConfigObjective("c.yaml")
-    trial = Reporter(number=0, seed=3, stops=lambda steps: False)
-    value = objective({"optimizer.lr": 0.01, "model.width": 4}, trial, 3)
-    assert list(trial.steps) == [1, 2]
-    assert value == min(trial.steps.values())
+    study = optuna.create_study(pruner=optuna.pruners.NopPruner())
+    value = objective({"optimizer.lr": 0.01, "model.width": 4}, study.ask(), 3)
+    steps = study.trials[0].intermediate_values
+    assert list(steps) == [1, 2]
+    assert value == min(steps.values())
     path = folder / "same.yaml"
     path.write_text(CONFIG)
     values = ["optimizer.lr=0.01", "model.width=4", "train.seed=3"]
     result = stoker.experiment.run(path, overrides=values, folder=folder / "run", progress=False)
     assert result.best == value  # the search trains what `stoker train` would
-    stopped = Reporter(number=0, seed=3, stops=lambda steps: True)
-    objective({"optimizer.lr": 0.01, "model.width": 4}, stopped, 3)
-    assert list(stopped.steps) == [1]
+    study.pruner = optuna.pruners.ThresholdPruner(upper=-1.0)
+    objective({"optimizer.lr": 0.01, "model.width": 4}, study.ask(), 3)
+    assert list(study.trials[1].intermediate_values) == [1]
     assert not (folder / "runs").exists()
-    assert objective.size() == "392 training samples x 2 epochs"
 
 
 def test_a_metric_that_an_epoch_does_not_have_is_an_error(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"the metric to search by is 'val_auc', but an epoch has .*val_loss"):
-        ConfigObjective("c.yaml", (), "val_auc")({}, Reporter(number=0, seed=0, stops=lambda steps: False), 0)
+        ConfigObjective("c.yaml", (), "val_auc")({}, optuna.create_study().ask(), 0)
 
 
 def test_the_commands_work_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,3 +93,22 @@ def test_the_commands_work_together(folder: Path, capsys: pytest.CaptureFixture[
         main(["tune", "search", "c.yaml", "--out", "best.yaml"])
     assert end.value.code == 2
     assert "best.yaml already exists" in capsys.readouterr().err
+
+
+def test_a_study_keeps_its_metric_and_direction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from stoker.cli.main import main
+
+    main(["tune", "search", "c.yaml", "--budget", "2", "--quiet"])
+    for options, words in (
+        (["--metric", "loss"], "metric is 'loss', but the study 'search' in runs/c/study.journal has 'val_loss'"),
+        (["--metric", "nope"], "metric is 'nope', but the study 'search' in runs/c/study.journal has 'val_loss'"),
+        (["--direction", "maximize"], "direction is 'maximize', but the study 'search' in runs/c/study.journal has 'minimize'"),
+    ):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(["tune", "search", "c.yaml", "--budget", "4", *options, "--quiet"])
+        assert end.value.code == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert words in line
+    main(["tune", "search", "c.yaml", "--budget", "3", "--metric", "val_loss", "--quiet"])  # the negative control
+    assert "3 trials" in capsys.readouterr().out

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,18 +31,18 @@ from stoker.tune.storage import read_study
 
 objective, space = ConfigObjective("c.yaml"), {"optimizer.lr": ("log", 1e-4, 1e-1)}
 draw = random.Random(int(sys.argv[1]))
-first = search(objective, space, budget=2, storage="s.db", progress=False)
+first = search(objective, space, budget=2, storage="s.journal", progress=False)
 for number in range(int(sys.argv[2])):
     timer = threading.Timer(draw.uniform(0.0, 0.3), os.kill, (os.getpid(), signal.SIGINT))
     try:
         timer.start()
-        study = search(objective, space, budget="900s", storage="s.db", progress=False)
+        study = search(objective, space, budget="900s", storage="s.journal", progress=False)
         ended = study.stopped
     except KeyboardInterrupt:
         ended = "before"  # before its first line
     timer.join()
-    states = {one.state for one in read_study("s.db")[2]}
-    print(ended, "running" in states, flush=True)
+    states = {trial.state.name for trial in read_study("s.journal").trials}
+    print(ended, "RUNNING" in states, flush=True)
 """
 
 
@@ -93,17 +95,32 @@ def test_a_signal_that_python_swallows_is_not_lost() -> None:
     assert len(ran) == 5
 
 
-def test_the_first_signal_waits_for_the_end_of_a_block_and_the_second_does_not() -> None:
+def test_the_first_signal_waits_for_the_storage_and_the_second_does_not() -> None:
     reached: list[str] = []
-    with Interrupts() as interrupts:
-        with interrupts.held():
-            signal.raise_signal(signal.SIGINT)
-            reached.append("within")
-        assert interrupts.asked
-        with pytest.raises(KeyboardInterrupt), interrupts.held():
-            signal.raise_signal(signal.SIGINT)
-    assert reached == ["within"]
+    inner = {"__name__": "optuna.storages", "signal": signal, "time": time, "reached": reached}
+    exec("def keep(times):\n for _ in range(times): signal.raise_signal(signal.SIGINT)\n reached.append('kept')", inner)
+    keep: Any = inner["keep"]
+
+    def keep_and_wait() -> None:
+        keep(1)
+        time.sleep(5)  # the signal comes again
+
+    with Interrupts(), pytest.raises(KeyboardInterrupt):
+        keep_and_wait()
+    assert reached == ["kept"]
+    with Interrupts(), pytest.raises(KeyboardInterrupt):
+        keep(2)
+    assert reached == ["kept"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_after_the_end_is_only_remembered() -> None:
+    with Interrupts() as interrupts:
+        interrupts.end()
+        signal.raise_signal(signal.SIGINT)
+    assert interrupts.asked
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.check()
 
 
 def test_a_handler_of_the_program_is_left_alone() -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+import optuna
 
 from stoker.tune.objective import run_group, takes_trial_alone, wanted_by
-from stoker.tune.trial import StudyTrial
+from stoker.tune.storage import Ending
 
 
 def test_what_a_function_wants_is_known_from_its_parameters() -> None:
@@ -34,12 +37,25 @@ class Broken:
 
 
 def test_a_group_that_fails_keeps_what_had_ended() -> None:
-    trials = [StudyTrial(number=number, params={}, state="running") for number in range(2)]
-    saved: list[StudyTrial] = []
-    ended = run_group(Broken(), trials, keep=lambda scores: [0], on_pruned=saved.extend)
-    assert [one.state for one in ended] == ["failed", "pruned"]
-    assert ended[0].error is not None
-    assert ended[0].error.startswith("RuntimeError: device lost")
-    assert [one.number for one in saved] == [1, 0]
-    over = run_group(Broken(), trials, keep=lambda scores: [0, 1], is_over=lambda: True)
-    assert [one.state for one in over] == ["pruned", "pruned"]
+    study = optuna.create_study()
+    saved: list[tuple[int, Ending]] = []
+
+    def run(keep: list[int], **options: Any) -> list[tuple[int, str]]:
+        saved.clear()
+        trials = [study.ask(), study.ask()]
+        first = trials[0].number
+        run_group(
+            Broken(),
+            trials,
+            keep=lambda scores: keep,
+            finish=lambda trial, ending: saved.append((trial.number - first, ending)),
+            **options,
+        )
+        return [(number, ending.state.name) for number, ending in saved]
+
+    assert run([0]) == [(1, "PRUNED"), (0, "FAIL")]
+    error = saved[1][1].error
+    assert error is not None
+    assert error.startswith("RuntimeError: device lost")
+    assert run([0, 1], is_over=lambda: True) == [(0, "PRUNED"), (1, "PRUNED")]
+    assert run([0, 1], last=1) == [(0, "PRUNED"), (1, "PRUNED")]

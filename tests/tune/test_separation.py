@@ -1,35 +1,29 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from optuna.trial import FrozenTrial, TrialState
+from tests.tune.frozen import frozen
 
 from stoker.tune.separation import constant_score, f_limit, measure_noise, repeats_of
-from stoker.tune.trial import StudyTrial
 
 
-def trials(values: list[float], *, repeat_of: int | None = None, steps: bool = False, first: int = 0) -> list[StudyTrial]:
-    return [
-        StudyTrial(
-            number=first + i, params={}, state="complete", value=value, repeat_of=repeat_of, steps={1: value} if steps else {}
-        )
-        for i, value in enumerate(values)
-    ]
+def trials(values: list[float], *, repeat_of: int | None = None, first: int = 0) -> list[FrozenTrial]:
+    return [frozen(first + i, value, repeat_of=repeat_of) for i, value in enumerate(values)]
 
 
 @pytest.mark.parametrize(("above", "below"), [(1, 1), (3, 9), (19, 3), (30, 3), (120, 40)])
 def test_the_limit_is_that_of_scipy(above: int, below: int) -> None:
     from scipy.stats import f
 
-    assert f_limit(above, below) == pytest.approx(f.ppf(0.95, above, below), rel=1e-6)
+    assert f_limit(above, below) == pytest.approx(f.ppf(0.95, above, below), rel=0.02)
 
 
 def test_a_constant_objective_is_found() -> None:
     assert constant_score(trials([1.0] * 10)) == (1.0, 10)
     assert constant_score(trials([1.0] * 9)) is None
     assert constant_score(trials([1.0] * 9 + [0.99])) is None
-    pruned = [StudyTrial(number=i, params={}, state="pruned", steps={1: 0.5}) for i in range(20)]
+    pruned = [frozen(i, 0.5, state=TrialState.PRUNED, steps={1: 0.5}) for i in range(20)]
     assert constant_score(pruned) is None  # scores may differ later
 
 
@@ -45,11 +39,8 @@ def test_noise_is_compared_with_the_spread(rng: np.random.Generator) -> None:
 
 
 def test_pruned_trials_are_compared_where_they_ended() -> None:
-    pruned = [StudyTrial(number=i, params={}, state="pruned", steps={1: float(i)}) for i in range(8)]
-    repeats = trials([0.1, 0.2, 0.3], repeat_of=0, first=8)
-    repeats = [
-        StudyTrial(number=one.number, params={}, state="complete", value=one.value, repeat_of=0, steps={1: 5.0}) for one in repeats
-    ]
+    pruned = [frozen(i, float(i), state=TrialState.PRUNED, steps={1: float(i)}) for i in range(8)]
+    repeats = [frozen(8 + i, value, repeat_of=0, steps={1: 5.0}) for i, value in enumerate([0.1, 0.2, 0.3])]
     found = measure_noise([*pruned, *repeats])
     assert found is not None
     assert (found.step, found.noise, found.num_configs) == (1, 0.0, 8)
@@ -57,11 +48,10 @@ def test_pruned_trials_are_compared_where_they_ended() -> None:
 
 def test_repeats_are_of_the_best_and_of_others() -> None:
     found = repeats_of(trials([float(i) for i in range(20)]), sign=1.0, count=4, seed=5)
-    assert [one.seed for one in found] == [6, 7, 6, 6]
-    assert [one.repeat_of for one in found[:2]] == [0, 0]
-    assert len({one.repeat_of for one in found[2:]} & set(range(1, 10))) == 2
-    assert {one.state for one in found} == {"running"}
-    assert [one.repeat_of for one in repeats_of(trials([3.0]), sign=1.0, count=4, seed=0)] == [0] * 4
+    assert [seed for _, seed in found] == [6, 7, 6, 6]
+    assert [trial.number for trial, _ in found[:2]] == [0, 0]
+    assert len({trial.number for trial, _ in found[2:]} & set(range(1, 10))) == 2
+    assert [trial.number for trial, _ in repeats_of(trials([3.0]), sign=1.0, count=4, seed=0)] == [0] * 4
     assert repeats_of([], sign=1.0, count=4, seed=0) == []
 
 
@@ -73,7 +63,7 @@ def test_noise_is_that_of_several_configurations(best_is_noisy: bool) -> None:
         firsts = trials(rng.normal(0, 1, 24).tolist())
         again = repeats_of(firsts, sign=1.0, count=4, seed=seed)
         scale = [5.0 if best_is_noisy and i < 2 else 1.0 for i in range(4)]
-        repeated = [replace(one, number=24 + i, state="complete", value=rng.normal(0, scale[i])) for i, one in enumerate(again)]
+        repeated = [frozen(24 + i, rng.normal(0, scale[i]), repeat_of=trial.number) for i, (trial, _) in enumerate(again)]
         found = measure_noise([*firsts, *repeated])
         assert found is not None
         assert (found.num_repeated, found.num_seeds) == (3, 6)

@@ -1,23 +1,20 @@
 from __future__ import annotations
 
+import optuna
 import pytest
+from optuna.trial import TrialState
+from tests.tune.frozen import frozen
 
 from stoker.errors import OptionError
-from stoker.tune import Study, StudyTrial
+from stoker.tune import Study
 
 
 def study(*values: float | None, direction: str = "minimize") -> Study:
-    trials = [
-        StudyTrial(
-            number=i,
-            params={"x": float(i)},
-            state="failed" if value is None else "complete",
-            value=value,
-            error="boom" if value is None else None,
-        )
-        for i, value in enumerate(values)
-    ]
-    return Study(name="demo", direction=direction, trials=trials)
+    made = optuna.create_study(direction=direction, study_name="demo")
+    for value in values:
+        trial = frozen(0, state=TrialState.FAIL, error="boom") if value is None else frozen(0, value)
+        made.add_trial(trial)
+    return Study(optuna_study=made)
 
 
 def test_the_best_trial_is_that_of_the_direction() -> None:
@@ -36,7 +33,7 @@ def test_a_study_without_a_result_says_why() -> None:
 
 
 def test_a_trial_can_be_run_again_with_an_objective() -> None:
-    assert study(2.0).rerun(0, lambda params: params["x"] + 5).value == 5.0
+    assert study(2.0).rerun(0, lambda params, seed: seed + 5).value == 5.0
     with pytest.raises(OptionError, match="number is 7"):
         study(2.0).rerun(7)
     with pytest.raises(OptionError, match="its objective is not known"):

@@ -1,38 +1,38 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from datetime import datetime, timedelta
 
-from stoker.tune.space import as_space
-from stoker.tune.trial import StudyTrial, from_optuna, ranked, to_optuna
+from optuna.trial import TrialState
+from tests.tune.frozen import frozen
+
+from stoker.tune.trial import busy_seconds, ended, ranked
 
 
 def test_complete_trials_come_first_then_those_that_went_far() -> None:
     trials = [
-        StudyTrial(number=0, params={}, state="pruned", steps={1: 0.1}),
-        StudyTrial(number=1, params={}, state="pruned", steps={1: 0.3, 4: 0.9}),
-        StudyTrial(number=2, params={}, state="complete", value=2.0),
-        StudyTrial(number=3, params={}, state="complete", value=1.0),
-        StudyTrial(number=4, params={}, state="failed"),
-        StudyTrial(number=5, params={}, state="complete", value=float("inf")),
+        frozen(0, 0.1, state=TrialState.PRUNED, steps={1: 0.1}),
+        frozen(1, 0.9, state=TrialState.PRUNED, steps={1: 0.3, 4: 0.9}),
+        frozen(2, 2.0),
+        frozen(3, 1.0),
+        frozen(4, state=TrialState.FAIL),
+        frozen(5, float("inf")),
+        frozen(6, 0.0, repeat_of=3),
     ]
-    assert [one.number for one in ranked(trials, sign=1.0)] == [3, 2, 1, 0]
-    assert [one.number for one in ranked(trials, sign=-1.0)] == [2, 3, 1, 0]
+    assert [trial.number for trial in ranked(trials, sign=1.0)] == [3, 2, 1, 0]
+    assert [trial.number for trial in ranked(trials, sign=-1.0)] == [2, 3, 1, 0]
 
 
-def test_a_trial_survives_the_way_through_optuna() -> None:
-    space = as_space({"lr": ("log", 1e-4, 1.0), "kind": ["a", None]}).distributions
-    trial = StudyTrial(
-        number=0,
-        params={"lr": 0.1, "kind": None},
-        state="complete",
-        value=1.5,
-        seed=4,
-        steps={1: 2.0},
-        seconds=0.25,
-        repeat_of=3,
-        distributions=space,
-    )
-    frozen = to_optuna(trial)
-    assert frozen is not None
-    assert replace(from_optuna(frozen), number=0) == trial  # a study gives it its number
-    assert to_optuna(StudyTrial(number=0, params={}, state="running")) is None
+def test_a_trial_that_lost_its_process_has_no_result_and_one_that_failed_has() -> None:
+    lost, failed = frozen(0, state=TrialState.FAIL), frozen(1, state=TrialState.FAIL, error="boom")
+    running = frozen(2, 1.0)
+    running.state = TrialState.RUNNING
+    assert ended([lost, failed, running]) == [failed]
+
+
+def test_time_in_which_several_trials_ran_counts_once() -> None:
+    begin = datetime(2026, 1, 1)
+    trials = [frozen(i, 1.0) for i in range(3)]
+    for trial, (start, end) in zip(trials, [(0, 4), (1, 3), (10, 11)], strict=True):
+        trial.datetime_start, trial.datetime_complete = begin + timedelta(seconds=start), begin + timedelta(seconds=end)
+    assert busy_seconds(trials) == 5.0
+    assert busy_seconds([]) == 0.0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stoker.tune.batch_sizes import BatchSizeChoice
     from stoker.tune.study import Study
 
-STUDY_NAME = "study.sqlite"
+STUDY_NAME = "study.journal"
 BATCH_RECIPES: dict[str, click.Command] = {}
 SEARCH_RECIPES: dict[str, click.Command] = {}
 
@@ -159,12 +159,9 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @click.option("--space", type=base.CONFIG, metavar="FILE.yaml", help="What to search, if not the section `search:` of CONFIG.")
 @click.option("--metric", metavar="NAME", help="What to improve. [default: val_loss]")
 @click.option("--direction", type=click.Choice(["minimize", "maximize"]), help="[default: by the name of the metric]")
-@click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.sqlite, in the folder of the run]")
+@click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.journal, in the folder of the run]")
 @click.option("--name", default="search", show_default=True, help="Name of the study in its storage.")
 @click.option("--repeats", type=int, metavar="N", help="Repeats with other seeds, which measure the noise. [default: 4]")
-@click.option(
-    "--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process."
-)
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
 @base.overwrite_option("Replace the file of --out.")
@@ -172,13 +169,13 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @base.json_option
 def _search(
     config: str, assignments: tuple[str, ...], budget: str | None, space: str | None, metric: str | None, direction: str | None,
-    storage: str | None, name: str, repeats: int | None, timeout: float | None, allow_constant: bool, out: str | None, overwrite: bool,
+    storage: str | None, name: str, repeats: int | None, allow_constant: bool, out: str | None, overwrite: bool,
     plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
 
-    What to search is the section `search:` of CONFIG. Ctrl-C keeps the best; the same command continues. Several processes, and with
-    a PostgreSQL URL several machines, may run it at once.
+    What to search is the section `search:` of CONFIG. Ctrl-C keeps the best; the same command continues. Several processes may run it
+    at once.
 
     \b
     search:
@@ -194,9 +191,10 @@ def _search(
     """
     from stoker.experiment import load
     from stoker.train.plots import check_plot
+    from stoker.tune.budget import parse_budget
     from stoker.tune.configured import ConfigObjective, read_search
     from stoker.tune.run_choices import RunChoices
-    from stoker.tune.search_loop import parse_budget, search
+    from stoker.tune.search_loop import search
 
     if plot is not None:
         check_plot(plot)
@@ -208,22 +206,21 @@ def _search(
     objective = ConfigObjective(config, tuple(assignments), metric, 1.0 if wanted == "minimize" else -1.0)
     budget = budget if budget is not None else section.budget if section.budget is None else str(section.budget)
     parse_budget(budget)
-    size = objective.size()
+    objective.check()
     where = storage or str(Path(given.train.folder or "runs") / STUDY_NAME)
     base.announce(f"study: {where}" if "@" not in where else f"study: {name}")
     study = search(
         objective,
-        section.space.distributions,
+        section.space,
         budget=budget,
         direction=wanted,
+        metric=metric,
         seed=given.train.seed,
         storage=where,
         name=name,
         repeats=repeats if repeats is not None else section.repeats,
-        timeout=timeout,
         on_constant="warn" if allow_constant else "error",
         report=base.announce,
-        size=size,
     )
     if study.has_result:
         if out is not None:
@@ -246,12 +243,8 @@ def _show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: st
     """Print the result of a search; `use` says how to train with the best values."""
     if as_json:
         best = {"number": study.best.number, "value": study.best.value, "params": study.best.params} if study.has_result else None
-        counts = {state: sum(one.state == state for one in study.trials) for state in ("complete", "pruned", "failed")}
-        click.echo(
-            json.dumps(
-                {"storage": study.storage, "name": name, "stopped": study.stopped, "best": best, **counts, "notes": study.notes}
-            )
-        )
+        known = {"storage": study.storage, "name": name, "stopped": study.stopped, "best": best, "notes": study.notes}
+        click.echo(json.dumps({**known, **study.counts()}))
     else:
         click.echo(printable_lines(str(study)))
         if study.has_result:
@@ -262,9 +255,7 @@ def _show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: st
         )
         raise SystemExit(130)
     if not study.has_result:
-        raise OptionError(
-            f"no trial is complete: {next((one.error for one in study.trials if one.error), 'the budget is too small')}"
-        )
+        raise OptionError(f"no trial is complete: {study.first_error or 'the budget is too small'}")
 
 
 def _less_is_better(metric: str) -> bool:
@@ -305,7 +296,8 @@ def _search_timehut(
     """
     from stoker.recipes.timehut.search import DEFAULTS, SPACES, objective_of
     from stoker.train.plots import check_plot
-    from stoker.tune.search_loop import parse_budget, search
+    from stoker.tune.budget import parse_budget
+    from stoker.tune.search_loop import search
 
     def use(params: dict[str, Any]) -> str:
         flags = " ".join(f"--{key.replace('_', '-')} {value:.6g}" for key, value in params.items())
@@ -331,7 +323,6 @@ def _search_timehut(
         group_size=group_size,
         on_constant="warn" if allow_constant else "error",
         report=base.announce,
-        size=f"{objective.values.shape[0]:,} series of {objective.values.shape[1]:,} steps",
     )
     if plot is not None and study.has_result:
         study.plot(plot)

@@ -19,7 +19,6 @@ _LAZY = {
     "Population": "stoker.tune.population:Population",
     "PopulationObjective": "stoker.tune.population_objective:PopulationObjective",
     "Study": "stoker.tune.study:Study",
-    "StudyTrial": "stoker.tune.trial:StudyTrial",
     "batch_size": "stoker.tune.batch_sizes:batch_size",
     "search": "stoker.tune.search_loop:search",
     "step_of": "stoker.tune.configured:step_of",
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from stoker.tune.randomness import MemberRandom as MemberRandom
     from stoker.tune.search_loop import search as search
     from stoker.tune.study import Study as Study
-    from stoker.tune.trial import StudyTrial as StudyTrial
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -1,4 +1,4 @@
-"""What a config of `stoker train` gives to tune: steps of any batch size, an objective for a search, its space and its size."""
+"""What a config of `stoker train` gives to tune: steps of any batch size, an objective for a search, and its space."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from stoker.experiment.build import Fed, make_trainer, open_data
 from stoker.experiment.config import Config
 from stoker.experiment.parse import find, known_paths, read_document
 from stoker.experiment.prepare import SEARCH_SECTION, choose_device, load
-from stoker.tune.objective import Reporter
-from stoker.tune.space import Space, as_space
+from stoker.tune.space import as_space
 
 if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
     from stoker.train.loop import CallbackReport
     from stoker.train.trainer import Trainer
 
@@ -33,7 +35,7 @@ READ_ROWS = 32
 class SearchSection:
     """The section `search:` of a config, or a file of its own."""
 
-    space: Space
+    space: Mapping[str, BaseDistribution]
     budget: str | int | float | None = None
     metric: str = "val_loss"
     direction: str | None = None
@@ -78,7 +80,7 @@ class ConfigObjective:
     metric: str = "val_loss"
     sign: float = 1.0
 
-    def __call__(self, params: Mapping[str, Any], trial: Reporter, seed: int) -> float:
+    def __call__(self, params: Mapping[str, Any], trial: optuna.Trial, seed: int) -> float:
         """Train with these values; scores are reported after each epoch."""
         from stoker.experiment.build import within_memory
 
@@ -107,20 +109,18 @@ class ConfigObjective:
             )
         return float(metrics[self.metric])
 
-    def size(self) -> str:
-        """The size of the data, in words.
+    def check(self) -> None:
+        """Check that the metric can be measured: otherwise every trial would fail.
 
         Raises:
-            ConfigError: The metric is one of the validation, and there is no data for it: every trial would fail.
+            ConfigError: The metric is one of the validation, and there is no data for it.
         """
         config = load(self.path, self.overrides)
-        data = open_data(config, choose_device(config, 0))
-        if data.valid is None and self.metric.startswith("val_"):
+        if self.metric.startswith("val_") and open_data(config, choose_device(config, 0)).valid is None:
             raise ConfigError(
                 f"the metric to search by is {self.metric!r}, but {self.path} has no data to validate on. Add a section `split`, set "
                 f"`data.valid_store`, or search by another metric."
             )
-        return f"{data.train.num_samples:,} training samples x {config.train.epochs:,} epochs"
 
 
 def with_batch_size(config: Config, size: int) -> Config:

@@ -1,17 +1,20 @@
-"""Ctrl-C during a search: never within a transaction, and never lost.
+"""Ctrl-C during a search: never while a trial is claimed or kept, and never lost.
 
-Python turns the signal into an exception wherever the main thread happens to be. Within a transaction that would leave a lock, and within
-a destructor Python prints the exception and continues. Here the signal is also remembered, and raised again where it does no harm.
+Python turns the signal into an exception wherever the main thread happens to be. In the storage of Optuna that would skip a record, and
+in a destructor Python prints the exception and continues. So a signal in such code is tried again shortly after, and remembered.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
+
+UNINTERRUPTED = ("optuna.", "stoker.tune.storage")
+"""Modules in which a signal waits, if they were called by the search or its objective."""
+CALLERS = ("stoker.tune.search_loop", "stoker.tune.objective")
+AGAIN_SECONDS = 0.02
 
 
 class Interrupts:
@@ -20,8 +23,8 @@ class Interrupts:
     def __init__(self) -> None:
         self.asked = False
         """Whether Ctrl-C was pressed."""
-        self._held = False
-        self._is_ours = False
+        self._is_ours = self._is_retry = self._has_ended = False
+        self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
         is_main = threading.current_thread() is threading.main_thread()
@@ -31,19 +34,45 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end()
         if self._is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        is_first, self.asked = not self.asked, True
-        if not (self._held and is_first):
+    def check(self) -> None:
+        """Raise a Ctrl-C that was delayed or lost."""
+        if self.asked:
+            self.end()
             raise KeyboardInterrupt
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """The first Ctrl-C within the block waits for its end; a second one does not."""
-        before, self._held = self._held, True
-        try:
-            yield
-        finally:
-            self._held = before
+    def end(self) -> None:
+        """Only remember signals from now on, so that what is left to do is done."""
+        self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        waits = self._is_retry or not self.asked  # a second Ctrl-C does not wait
+        self.asked, self._is_retry = True, False
+        if self._has_ended:
+            return
+        if not (waits and _is_uninterrupted(frame)):
+            raise KeyboardInterrupt
+        self._timer = threading.Timer(AGAIN_SECONDS, self._try_again)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _try_again(self) -> None:
+        self._is_retry = True
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _is_uninterrupted(frame: FrameType | None) -> bool:
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(UNINTERRUPTED):
+            return True
+        if module in CALLERS:
+            return False
+        frame = frame.f_back
+    return False

@@ -6,13 +6,17 @@ seeds matter more than parameters, it returns the luckiest one. Both are found f
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from stoker.tune.trial import StudyTrial, ranked
+import numpy as np
+from optuna.trial import FrozenTrial, TrialState
+
+from stoker.tune.trial import ranked, repeat_of, scored
 
 ENOUGH_TRIALS = 10
 """With fewer trials, equal scores may be chance."""
@@ -61,39 +65,36 @@ class Noise:
         )
 
 
-def repeats_of(trials: Iterable[StudyTrial], *, sign: float, count: int, seed: int) -> list[StudyTrial]:
-    """Trials that repeat configurations with other seeds: half of them the best one, the others one each of the better half.
+def repeats_of(trials: Iterable[FrozenTrial], *, sign: float, count: int, seed: int) -> list[tuple[FrozenTrial, int]]:
+    """Return trials to repeat, each with another seed: half of them the best one, the others one each of the better half.
 
     The best alone would not do: it may be more or less noisy than others. Fewer than 4 leave it out.
     """
-    order = ranked([one for one in trials if one.repeat_of is None], sign=sign)
+    order = ranked(trials, sign=sign)
     if not order or not count:
         return []
     num_best = count // 2 if count >= 4 or len(order) < 3 else 0
     better = order[1 : max(2, math.ceil(len(order) / 2))]
     others = random.Random(seed).sample(better, min(count - num_best, len(better)))
-    chosen = [*[(order[0], seed + 1 + i) for i in range(count - len(others))], *[(one, seed + 1) for one in others]]
-    return [
-        replace(one, state="running", value=None, steps={}, seconds=None, error=None, repeat_of=one.number, seed=other)
-        for one, other in chosen
-    ]
+    return [*[(order[0], seed + 1 + i) for i in range(count - len(others))], *[(trial, seed + 1) for trial in others]]
 
 
-def measure_noise(trials: Iterable[StudyTrial]) -> Noise | None:
-    """The noise of repeated trials against the spread of the others; None where nothing was repeated."""
-    trials = [one for one in trials if one.state in ("complete", "pruned")]
-    firsts = {one.number: one for one in trials if one.repeat_of is None}
-    repeats: dict[int, list[StudyTrial]] = {}
-    for one in trials:
-        if one.repeat_of is not None:
-            repeats.setdefault(one.repeat_of, []).append(one)
+def measure_noise(trials: Iterable[FrozenTrial]) -> Noise | None:
+    """Return the noise of repeated trials against the spread of the others; None where nothing was repeated."""
+    trials = scored(trials, repeats=True)
+    firsts = {trial.number: trial for trial in trials if repeat_of(trial) is None}
+    repeats: dict[int, list[FrozenTrial]] = {}
+    for trial in trials:
+        if (number := repeat_of(trial)) is not None:
+            repeats.setdefault(number, []).append(trial)
     # Where trials were pruned, all are compared where the first of them ended: later scores are those of the best alone.
-    is_pruned = any(one.state == "pruned" for one in firsts.values())
-    step = min((min(one.steps) for one in firsts.values() if one.steps), default=None) if is_pruned else None
+    is_pruned = any(trial.state == TrialState.PRUNED for trial in firsts.values())
+    step = min((min(trial.intermediate_values) for trial in firsts.values() if trial.intermediate_values), default=None)
+    step = step if is_pruned else None
 
-    def scores(some: Iterable[StudyTrial]) -> list[float]:
-        found = [one.value if step is None else one.steps.get(step) for one in some]
-        return [one for one in found if one is not None and math.isfinite(one)]
+    def scores(some: Iterable[FrozenTrial]) -> list[float]:
+        values = [trial.value if step is None else trial.intermediate_values.get(step) for trial in some]
+        return [value for value in values if value is not None and math.isfinite(value)]
 
     # The first score of the best configuration is the luckiest of all, so it does not count; it is the one with several repeats. One
     # drawn from the better half is as far from its repeat as any: there, luck makes the mean square of a score neither larger nor smaller.
@@ -114,44 +115,17 @@ def measure_noise(trials: Iterable[StudyTrial]) -> Noise | None:
     )
 
 
-def constant_score(trials: Iterable[StudyTrial]) -> tuple[float, int] | None:
-    """The score that all trials have, and their number; None where they differ or are too few."""
-    trials = [one for one in trials if one.state in ("complete", "pruned") and one.repeat_of is None and one.score is not None]
-    scores = {one.score for one in trials}
-    if len(trials) < ENOUGH_TRIALS or len(scores) > 1 or sum(one.state == "complete" for one in trials) < 2:
+def constant_score(trials: Iterable[FrozenTrial]) -> tuple[float, int] | None:
+    """Return the score that all trials have, and their number; None where they differ or are too few."""
+    trials = scored(trials)
+    scores = {trial.value for trial in trials}
+    if len(trials) < ENOUGH_TRIALS or len(scores) > 1 or sum(trial.state == TrialState.COMPLETE for trial in trials) < 2:
         return None
     [score] = scores
     return score or 0.0, len(trials)
 
 
+@functools.cache
 def f_limit(above: int, below: int) -> float:
-    """The 95 % quantile of the F distribution, by bisection of the incomplete beta function (scipy is not needed for one number)."""
-    low, high = 0.0, 1e6
-    for _ in range(100):
-        middle = (low + high) / 2
-        x = above * middle / (above * middle + below)
-        low, high = (middle, high) if _beta_cdf(x, above / 2, below / 2) < 1 - F_LIMIT else (low, middle)
-    return high
-
-
-def _beta_cdf(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function, by its continued fraction (modified Lentz)."""
-    if x <= 0.0 or x >= 1.0:
-        return float(x >= 1.0)
-    if x > (a + 1) / (a + b + 2):
-        return 1.0 - _beta_cdf(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
-    tiny = 1e-300
-    c, d = 1.0, 1.0 / max(1.0 - (a + b) * x / (a + 1), tiny)
-    total = d
-    for m in range(1, 300):
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1.0 / (1.0 + term * d or tiny)
-            c = 1.0 + term / c or tiny
-            total *= c * d
-        if abs(c * d - 1.0) < 1e-12:
-            break
-    return front * total
+    """Return the 95 % quantile of the F distribution, of a million draws."""
+    return float(np.quantile(np.random.default_rng(0).f(above, below, 1_000_000), 1 - F_LIMIT))

@@ -1,22 +1,21 @@
-"""A study: all trials of a search, the best one, and what can be learned from them."""
+"""The result of a search: its study in Optuna, the best trial, and what can be learned from all of them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
 
 from stoker._text import readable_seconds, without_credentials
 from stoker.errors import OptionError
 from stoker.tune.objective import repeat
 from stoker.tune.separation import Noise, measure_noise
 from stoker.tune.storage import read_study
-from stoker.tune.trial import StudyTrial, as_direction, to_optuna
-
-if TYPE_CHECKING:
-    import optuna
+from stoker.tune.trial import ERROR, busy_seconds, ended, repeat_of
 
 Stopped = Literal["finished", "interrupted", "opened"]
 
@@ -26,22 +25,19 @@ class Study:
     """All trials of a search.
 
     Args:
-        name: The name of the study in its storage.
-        direction: `"minimize"` or `"maximize"`.
-        trials: All trials, by number.
-        storage: Where they are kept, without a password; None for memory.
+        optuna_study: The study of Optuna, for its plots, samplers and importances.
+        storage: Where it is kept, without a password; None for memory.
         stopped: `"finished"` when the budget was used, `"interrupted"` after Ctrl-C, `"opened"` for a study that was read.
         notes: What the search has to say about its result.
 
     Example:
-        >>> trials = [StudyTrial(number=0, params={"x": 1.0}, state="complete", value=3.0)]
-        >>> Study(name="demo", direction="minimize", trials=trials).best.params
-        {'x': 1.0}
+        >>> made = optuna.create_study()
+        >>> made.optimize(lambda trial: trial.suggest_int("x", 2, 2), n_trials=1)
+        >>> Study(optuna_study=made).best.params
+        {'x': 2}
     """
 
-    name: str
-    direction: str
-    trials: Sequence[StudyTrial]
+    optuna_study: optuna.Study
     storage: str | None = None
     stopped: Stopped = "finished"
     notes: Sequence[str] = ()
@@ -52,71 +48,78 @@ class Study:
         """Read a study that a search or Optuna wrote.
 
         Args:
-            storage: A sqlite file, or a URL of SQLAlchemy.
+            storage: A journal file, or a URL that Optuna knows.
             name: The name of the study; not needed where the storage has only one.
 
         Returns:
-            The study. Running trials are part of it.
+            The study.
 
         Raises:
             OptionError: There is no such file or study.
         """
-        found, direction, trials = read_study(storage, name=name)
-        return cls(name=found, direction=direction, trials=trials, storage=without_credentials(str(storage)), stopped="opened")
+        study = read_study(storage, name=name)
+        return cls(optuna_study=study, storage=without_credentials(str(storage)), stopped="opened")
+
+    @property
+    def name(self) -> str:
+        """The name of the study in its storage."""
+        return self.optuna_study.study_name
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """The trials that are complete, pruned or failed, by number. One that lost its process is there as its repetition."""
+        return ended(self.optuna_study.get_trials(deepcopy=False))
 
     @property
     def has_result(self) -> bool:
         """Whether a trial is complete."""
-        return any(one.state == "complete" for one in self.trials)
+        return bool(self._complete())
+
+    def _complete(self) -> list[FrozenTrial]:
+        return [trial for trial in self.trials if trial.state == TrialState.COMPLETE and repeat_of(trial) is None]
 
     @property
-    def best(self) -> StudyTrial:
+    def best(self) -> FrozenTrial:
         """The complete trial with the best value. Repeats with other seeds are not candidates.
 
         Raises:
             OptionError: No trial is complete.
         """
-        sign = 1.0 if self.direction == "minimize" else -1.0
-        done = [one for one in self.trials if one.state == "complete" and one.repeat_of is None and one.value is not None]
+        sign = -1.0 if self.optuna_study.direction == optuna.study.StudyDirection.MAXIMIZE else 1.0
+        done = self._complete()
         if not done:
-            failed = next((one.error for one in self.trials if one.error), None)
-            why = f" The first error: {failed}" if failed else ""
+            why = f" The first error: {self.first_error}" if self.first_error else ""
             raise OptionError(f"none of the {len(self.trials)} trials of the study {self.name!r} is complete.{why}")
-        return min(done, key=lambda one: (sign * (one.value if one.value is not None else math.inf), one.number))
+        return min(done, key=lambda trial: (sign * (trial.value or 0.0), trial.number))
+
+    @property
+    def first_error(self) -> str | None:
+        """Why the first failed trial failed; None where none did."""
+        return next((str(trial.user_attrs[ERROR]) for trial in self.trials if ERROR in trial.user_attrs), None)
 
     @property
     def noise(self) -> Noise | None:
         """The noise of the objective over seeds against the spread over configurations; None where nothing was repeated."""
         return measure_noise(self.trials)
 
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of complete, pruned and failed trials."""
+        states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        return {name: sum(trial.state == state for trial in self.trials) for name, state in states.items()}
+
     def importances(self) -> dict[str, float]:
-        """How much of the variation of the score each parameter explains, the largest first (PED-ANOVA of Optuna).
+        """Return how much of the variation of the score each parameter explains, the largest first (PED-ANOVA of Optuna).
 
         Returns:
             Shares by name, which add up to 1. Empty where too few trials are complete, or all have one value.
         """
-        import optuna
-
-        done = [one for one in self.trials if one.state == "complete" and one.repeat_of is None]
-        if len(done) < 4 or len({one.value for one in done}) < 2:
+        done = self._complete()
+        if len(done) < 4 or len({trial.value for trial in done}) < 2:
             return {}
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        return dict(optuna.importance.get_param_importances(self.to_optuna(), evaluator=evaluator))
+        return dict(optuna.importance.get_param_importances(self.optuna_study, evaluator=evaluator))
 
-    def to_optuna(self) -> optuna.Study:
-        """A copy in memory as a study of Optuna, for its plots and samplers."""
-        import optuna
-
-        level = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
-            study = optuna.create_study(direction=as_direction(self.direction), study_name=self.name)
-        finally:
-            optuna.logging.set_verbosity(level)
-        study.add_trials([found for one in self.trials if (found := to_optuna(one)) is not None])
-        return study
-
-    def rerun(self, number: int, objective: Any = None) -> StudyTrial:
+    def rerun(self, number: int, objective: Any = None) -> FrozenTrial:
         """Repeat one trial alone, from its record: the same parameters, seed and number of updates.
 
         Args:
@@ -129,16 +132,16 @@ class Study:
         Raises:
             OptionError: There is no such trial, or this study was opened and `objective` is not given.
         """
-        found = next((one for one in self.trials if one.number == number), None)
-        if found is None:
-            raise OptionError(f"number is {number}, but the study {self.name!r} has the trials 0 to {len(self.trials) - 1}.")
+        trial = next((trial for trial in self.trials if trial.number == number), None)
+        if trial is None:
+            raise OptionError(f"number is {number}, but the study {self.name!r} has no such trial.")
         objective = objective if objective is not None else self.objective
         if objective is None:
             raise OptionError("this study was opened, so its objective is not known. Pass objective=.")
-        return repeat(found, objective)
+        return repeat(trial, objective)
 
     def plot(self, path: str | Path) -> Path:
-        """Plot history, importances, parallel coordinates and noise into an .svg or .png file; needs matplotlib.
+        """Plot history, importances and noise into an .svg or .png file; needs matplotlib.
 
         Args:
             path: The file.
@@ -151,22 +154,12 @@ class Study:
         """
         from stoker.tune.plots import plot_study
 
-        return plot_study(
-            path,
-            name=self.name,
-            direction=self.direction,
-            trials=self.trials,
-            importances=self.importances(),
-            noise=self.noise,
-        )
+        return plot_study(path, self.optuna_study, self.trials, importances=self.importances(), noise=self.noise)
 
     def __str__(self) -> str:
-        counts = {state: sum(one.state == state for one in self.trials) for state in ("complete", "pruned", "failed")}
-        words = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-        seconds = sum(one.seconds or 0.0 for one in self.trials)
-        lines = [
-            f"{len(self.trials):,} trials ({words or 'none finished'}), {readable_seconds(seconds) if seconds else '0 s'} of trials"
-        ]
+        trials = self.trials
+        words = ", ".join(f"{count:,} {state}" for state, count in self.counts().items() if count)
+        lines = [f"{len(trials):,} trials ({words or 'none ended'}) in {readable_seconds(busy_seconds(trials))}"]
         if self.has_result:
             best, noise = self.best, self.noise
             within = f" (noise over seeds {noise.noise:.2g})" if noise is not None and noise.step is None else ""
@@ -180,5 +173,5 @@ def _shown(value: Any) -> str:
 
 
 def summary(params: Mapping[str, Any]) -> str:
-    """Parameters in one line."""
+    """Return parameters in one line."""
     return ", ".join(f"{name}={_shown(value)}" for name, value in params.items())

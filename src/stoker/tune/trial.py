@@ -1,115 +1,71 @@
-"""A trial: one configuration that was tried, with everything that is needed to repeat it alone."""
+"""What a search keeps with a trial of Optuna, and what it reads from trials."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
+import optuna
+from optuna.trial import FrozenTrial, TrialState
 
-State = Literal["complete", "pruned", "failed", "running", "waiting"]
-FINISHED = ("complete", "pruned", "failed")
-RECORD = "stoker"
-"""The user attribute of an Optuna trial that holds what Optuna has no field for."""
+RECORD, ERROR = "stoker", "error"
+"""User attributes: who runs a trial with which seed and what it repeats; and why it failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyTrial:
-    """One configuration that was tried.
-
-    Args:
-        number: Its number in the study, from 0.
-        params: The configuration.
-        state: `"complete"`, `"pruned"`, `"failed"`, `"running"`, or `"waiting"` to be run again after its process ended.
-        value: The score; None unless it is complete.
-        seed: The seed that the objective got.
-        steps: Scores that were reported on the way, by step or number of updates.
-        seconds: How long it took.
-        repeat_of: The number of the trial that it repeats with another seed.
-        error: Why it failed.
-
-    Example:
-        >>> trial = StudyTrial(number=3, params={"lr": 0.1}, state="complete", value=0.5)
-        >>> trial.score
-        0.5
-    """
-
-    number: int
-    params: Mapping[str, Any]
-    state: State
-    value: float | None = None
-    seed: int = 0
-    steps: Mapping[int, float] = field(default_factory=dict)
-    seconds: float | None = None
-    repeat_of: int | None = None
-    error: str | None = None
-    distributions: Mapping[str, BaseDistribution] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def score(self) -> float | None:
-        """The value, or the last score that was reported."""
-        return self.value if self.value is not None else self.steps[max(self.steps)] if self.steps else None
+def record_of(trial: optuna.Trial | FrozenTrial) -> dict[str, Any]:
+    """Return the seed, the process, the number of attempts and the repeated trial, as far as they are known."""
+    record: dict[str, Any] = trial.user_attrs.get(RECORD, {})
+    return record
 
 
-def ranked(trials: Iterable[StudyTrial], *, sign: float) -> list[StudyTrial]:
-    """Trials that have a score, the best first: complete ones, then those that were pruned late, then those pruned early."""
-    found = [one for one in trials if one.state in ("complete", "pruned") and one.score is not None and math.isfinite(one.score)]
-
-    def key(one: StudyTrial) -> tuple[bool, int, float]:
-        score = one.score if one.score is not None else math.inf
-        return one.state != "complete", -max(one.steps, default=0) if one.state == "pruned" else 0, sign * score
-
-    return sorted(found, key=key)
+def seed_of(trial: optuna.Trial | FrozenTrial) -> int:
+    """Return the seed that the objective got."""
+    return int(record_of(trial).get("seed", 0))
 
 
-def as_direction(direction: str | None) -> Literal["minimize", "maximize"]:
-    """The direction of a study, by default to minimize."""
-    return "maximize" if direction == "maximize" else "minimize"
+def repeat_of(trial: optuna.Trial | FrozenTrial) -> int | None:
+    """Return the number of the trial that this one repeats with another seed."""
+    number: int | None = record_of(trial).get("repeat_of")
+    return number
 
 
-def record_of(trial: StudyTrial) -> dict[str, Any]:
-    """What the user attribute holds."""
-    kept = {"seed": trial.seed, "seconds": trial.seconds, "repeat_of": trial.repeat_of, "error": trial.error}
-    return {name: value for name, value in kept.items() if value is not None}
+def ended(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Return trials with a result. A trial that was given back or lost its process is not one: its repetition is."""
+    return [trial for trial in trials if trial.state.is_finished() and not _is_abandoned(trial)]
 
 
-def from_optuna(frozen: FrozenTrial) -> StudyTrial:
-    """A trial of an Optuna study, made by Stoker or not."""
-    record = frozen.user_attrs.get(RECORD)
-    kept = {name: record.get(name) for name in ("seconds", "repeat_of", "error")} if isinstance(record, dict) else {}
-    began, ended = frozen.datetime_start, frozen.datetime_complete
-    if kept.get("seconds") is None and began is not None and ended is not None:
-        kept["seconds"] = (ended - began).total_seconds()
-    states: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "WAITING": "waiting"}
-    value = frozen.values[0] if frozen.values else None
-    return StudyTrial(
-        number=frozen.number,
-        params=dict(frozen.params),
-        state=states.get(frozen.state.name, "running"),
-        value=value if frozen.state.name == "COMPLETE" else None,
-        seed=record.get("seed", 0) if isinstance(record, dict) else 0,
-        steps=dict(frozen.intermediate_values),
-        distributions=dict(frozen.distributions),
-        **kept,
-    )
+def _is_abandoned(trial: FrozenTrial) -> bool:
+    return trial.state == TrialState.FAIL and RECORD in trial.user_attrs and ERROR not in trial.user_attrs
 
 
-def to_optuna(trial: StudyTrial) -> FrozenTrial | None:
-    """The finished trial for an Optuna study; None for one that Optuna could not hold."""
-    import optuna
+def scored(trials: Iterable[FrozenTrial], *, repeats: bool = False) -> list[FrozenTrial]:
+    """Return complete and pruned trials with a finite score: the last one that was reported, if pruned."""
+    return [
+        trial
+        for trial in trials
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+        and (repeats or repeat_of(trial) is None)
+        and trial.value is not None
+        and math.isfinite(trial.value)
+    ]
 
-    states = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-    if trial.state not in states:
-        return None
-    return optuna.trial.create_trial(
-        state=optuna.trial.TrialState[states[trial.state]],
-        value=trial.value,
-        params=dict(trial.params),
-        distributions=dict(trial.distributions),
-        intermediate_values=dict(trial.steps),
-        user_attrs={RECORD: record_of(trial)},
-    )
+
+def ranked(trials: Iterable[FrozenTrial], *, sign: float) -> list[FrozenTrial]:
+    """Return trials with a score, the best first: complete ones, then those that were pruned late, then those pruned early."""
+
+    def key(trial: FrozenTrial) -> tuple[bool, int, float, int]:
+        is_pruned = trial.state == TrialState.PRUNED
+        return is_pruned, -(trial.last_step or 0) if is_pruned else 0, sign * (trial.value or 0.0), trial.number
+
+    return sorted(scored(trials), key=key)
+
+
+def busy_seconds(trials: Sequence[FrozenTrial]) -> float:
+    """Return the time in which at least one of these trials was running."""
+    spans = [(trial.datetime_start, trial.datetime_complete) for trial in ended(trials)]
+    total, until = 0.0, -math.inf
+    for start, end in sorted((a.timestamp(), b.timestamp()) for a, b in spans if a is not None and b is not None):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
