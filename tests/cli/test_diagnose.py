@@ -95,8 +95,21 @@ def test_a_patch_is_made_on_request(stoker: Stoker, diagnosed: Diagnosed, monkey
     assert asked == [(("train", ("a",)), {"path": tmp_path / "a.patch", "module": True, "quiet": True, "at_most": 30.0})]
     assert done.err == "stoker: measuring the baseline\n"
     assert "PATCH    none was written\n         without fused: no gain\\x1b\n" in done.out
+    assert done.code == 3
     found = json.loads(stoker("diagnose", "train.py", "--apply", tmp_path / "a.diff", "--json", "--quiet").out)
     assert found["patch"]["left_out"] == {"fused": "no gain\x1b"}
+
+
+def test_only_a_patch_that_was_written_is_success(
+    stoker: Stoker, diagnosed: Diagnosed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    patches = iter([Patch(file="a.patch", fixes=["fused"]), Patch(why="no fix is advised")])
+    monkeypatch.setattr(
+        "stoker.diagnose.patches.offer_patch",
+        lambda finding, *arguments, **options: msgspec.structs.replace(finding, patch=next(patches)),
+    )
+    assert [stoker("diagnose", "train.py", "--apply", tmp_path / "a.patch").code for _ in range(2)] == [0, 3]
+    assert stoker("diagnose", "train.py").code == 0, "without --apply a verdict is enough"
 
 
 def test_no_verdict_ends_with_3(stoker: Stoker, diagnosed: Diagnosed) -> None:
@@ -215,7 +228,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     assert (str(path) in done.err, "Permission denied" in done.err, done.err.count("\n")) == (True, True, 1)
     # Negative control: where it can be written, the same call runs, and leaves nothing but the file.
     done = stoker("diagnose", "train.py", option, path)
-    assert (done.code, diagnosed.arguments) == (0, ("train.py", ()))
+    assert (done.code, diagnosed.arguments) == (3 if option == "--apply" else 0, ("train.py", ()))  # no patch is made here
     assert {one.name for one in tmp_path.iterdir()} <= {path.name, f"folder{ending}"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
-from stoker.diagnose.source_edits import EditSites, SiteFinder
+from stoker.diagnose.edit_sites import EditSites, SiteFinder
 
 
 def sites_of(folder: Path, text: str, **modules: str) -> EditSites:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from stoker.diagnose.edit_sites import SiteFinder
 from stoker.diagnose.experiments import Experiment
 from stoker.diagnose.fixes import (
     FIXES,
@@ -36,7 +37,6 @@ from stoker.diagnose.fixes import (
     fix_named,
 )
 from stoker.diagnose.measure_windows import OtherBatches
-from stoker.diagnose.source_edits import SiteFinder
 from stoker.errors import OptionError
 
 

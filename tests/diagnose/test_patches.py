@@ -12,20 +12,23 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 from tests.diagnose.sites import sites_of
 
+from stoker.diagnose.edit_sites import CallSite, EditSites
 from stoker.diagnose.finding import Finding
+from stoker.diagnose.frameworks import SWITCHES
 from stoker.diagnose.measurements import Advice, Cause, Patch, Stretch
 from stoker.diagnose.patches import (
     EDITS,
     EXACT,
+    KEYWORDS,
     ROUNDING,
     EditableProgram,
     candidates,
-    edits_of,
-    make_patch,
+    changes_of,
+    offer_patch,
     tolerance_of,
     write_patch,
 )
-from stoker.diagnose.source_edits import CallSite, EditSites, edited
+from stoker.diagnose.source_edits import edited
 from stoker.diagnose.trials import Outcome
 from stoker.diagnose.wording import ADVICE, patch_lines
 from stoker.errors import TrainError
@@ -52,8 +55,11 @@ for (x,) in loader:
 
 def patched(sites: EditSites, name: str, **values: int) -> str:
     """The main file after the edits of a fix, or why there are none."""
-    edits, sources, unclear = edits_of([name], EditableProgram(sites=sites, values=dict(values)))
-    return edited(sources[sites.main].text, edits[name]) if not unclear else unclear[name]
+    program = EditableProgram(sites=sites, values=dict(values))
+    try:
+        return edited(program.sources, changes_of(name, program))[sites.main].decode()
+    except TrainError as error:
+        return str(error)
 
 
 def changes(sites: EditSites, name: str, **values: int) -> list[str]:
@@ -67,7 +73,7 @@ def with_copies(sites: EditSites, text: str = 'x.to("cpu")') -> EditSites:
     lines = Path(sites.main).read_text(encoding="utf-8").splitlines()
     number = next(number for number, line in enumerate(lines) if text in line)
     place = CallSite(file=sites.main, line=number + 1, column=lines[number].index(text) + len(text), own=True)
-    return msgspec.structs.replace(sites, copies=[place], device="cuda")
+    return msgspec.structs.replace(sites, calls=sites.calls | {"copies": [place]}, device="cuda")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +91,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> EditSites:
         ("compile", ["model = torch.compile(model)"]),
         ("autocast", ['with torch.autocast("cpu", dtype=torch.bfloat16):', "out = model(x)", "loss = out.sum()"]),
         (
-            "feed",
+            "gather",
             [
                 "loader = DL(data, batch_size=None, shuffle=False, num_workers=workers, sampler=torch.utils.data.BatchSampler("
                 "torch.utils.data.RandomSampler(data), 4, drop_last=False))  # the samples"
@@ -107,7 +113,7 @@ def test_pinned_memory_comes_with_copies_that_do_not_block(sites: EditSites) -> 
 def test_workers_are_kept_only_if_there_are_any(sites: EditSites) -> None:
     assert "has no workers" in patched(sites, "persistent")
     some = msgspec.structs.replace(sites, workers=2)
-    assert "persistent_workers=workers > 0)" in changes(some, "persistent")[0]
+    assert "persistent_workers=bool(workers))" in changes(some, "persistent")[0]
     assert "keeps them already" in patched(msgspec.structs.replace(some, persistent=True), "persistent")
     assert "computes num_workers" in patched(sites, "workers", workers=3)
 
@@ -120,9 +126,8 @@ def test_launches_are_saved_by_a_mode_of_the_compiler(sites: EditSites) -> None:
 
 def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None:
     names = ["fused", "set_to_none", "tf32", "cudnn", "compile", "autocast", "pinned"]
-    edits, sources, unclear = edits_of(names, EditableProgram(sites=with_copies(sites), values={}))
-    assert not unclear
-    text = edited(sources[sites.main].text, [edit for name in names for edit in edits[name]])
+    program = EditableProgram(sites=with_copies(sites), values={})
+    text = edited(program.sources, [change for name in names for change in changes_of(name, program)])[sites.main].decode()
     compile(text, "train.py", "exec")
     assert text.count("torch.") == PROGRAM.count("torch.") + 5
     assert "        out = model(x)\n" in text
@@ -139,18 +144,22 @@ def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None
         ("cudnn", PROGRAM.replace("workers = 0", "torch.use_deterministic_algorithms(False); workers = 0"), "sets it already"),
         ("fused", PROGRAM.replace("lr=0.1)", "**{'lr': 0.1})"), "passes * or ** arguments"),
         ("fused", PROGRAM.replace("lr=0.1)", "fused=bool(0))"), "computes fused"),
-        ("fused", PROGRAM.replace("torch.optim.AdamW(", "torch.optim.Rprop("), "no optimizer that has a fused"),
-        ("feed", PROGRAM.replace("DL(data,", "DL(TensorDataset(torch.ones(8, 4)),"), "is not DataLoader(name"),
-        ("feed", PROGRAM.replace("shuffle=True", "shuffle=bool(1)"), "is not DataLoader(name"),
-        ("compile", PROGRAM.replace("model = nn", "model, _ = nn").replace("Linear(4, 1)", "Linear(4, 1), 0"), "no line of yours"),
-        ("autocast", PROGRAM.replace("    out = model(x)", "    if True: out = model(x)"), "more than one statement"),
+        ("fused", PROGRAM.replace("torch.optim.AdamW(", "torch.optim.Rprop("), "no optimizer has a fused"),
+        ("gather", PROGRAM.replace("DL(data,", "DL(TensorDataset(torch.ones(8, 4)),"), "is not DataLoader(name"),
+        ("gather", PROGRAM.replace("shuffle=True", "shuffle=bool(1)"), "is not DataLoader(name"),
+        ("compile", PROGRAM.replace("model = nn.Linear(4, 1)", "model, _ = nn.Linear(4, 1), 0"), "no line of yours"),
+        ("autocast", PROGRAM.replace("    out = model(x)", "    if True: out = model(x)"), "part of a longer statement"),
         ("autocast", PROGRAM.replace("out.sum()", "out.sum() + model(x).sum()"), "called at several lines"),
         (
             "autocast",
             "from torch.amp import autocast\n" + PROGRAM.replace("workers = 0", "autocast('cpu'); workers = 0"),
             "sets it already",
         ),
-        ("autocast", PROGRAM.replace("loss = out.sum()", "loss = out.sum(); '''\n'''"), "string of several lines"),
+        (
+            "autocast",
+            PROGRAM.replace("out = model(x)", "out = model(x); model(x).sum().backward()"),
+            "does more than call the model",
+        ),
         ("set_to_none", PROGRAM.replace("set_to_none=False", ""), "no line calls"),
         ("sparse", PROGRAM, "no large nn.Embedding"),
         ("float32", PROGRAM, "no line of yours asks for float64"),
@@ -162,20 +171,16 @@ def test_an_unclear_edit_is_not_made_and_says_why(name: str, text: str, why: str
 
 def test_a_class_of_the_users_is_not_torchs_loader(sites: EditSites) -> None:
     assert "MyLoader is not the DataLoader" in patched(msgspec.structs.replace(sites, loader_kind="MyLoader"), "pinned")
-    assert "do not come from a DataLoader" in patched(msgspec.structs.replace(sites, loader=[], loader_kind=""), "pinned")
+    assert "do not come from a DataLoader" in patched(msgspec.structs.replace(sites, calls={}, loader_kind=""), "pinned")
 
 
 def test_an_installed_package_is_never_edited(sites: EditSites) -> None:
-    foreign = [CallSite(file="/x/site-packages/kit.py", line=3, column=5, own=False)]
-    changed = msgspec.structs.replace(sites, optimizers=foreign, main="/x/site-packages/kit/__main__.py")
-    assert (
-        "kit.py:3, which belongs to an installed package"
-        in edits_of(["fused"], EditableProgram(sites=changed, values={}))[2]["fused"]
-    )
-    assert "belongs to an installed package" in edits_of(["tf32"], EditableProgram(sites=changed, values={}))[2]["tf32"]
-    lying = [msgspec.structs.replace(foreign[0], own=True)]  # checked again where files are read
-    changed = msgspec.structs.replace(sites, optimizers=lying)
-    assert "belongs to an installed package" in edits_of(["fused"], EditableProgram(sites=changed, values={}))[2]["fused"]
+    foreign = CallSite(file="/x/site-packages/kit.py", line=3, column=5, own=False)
+    changed = msgspec.structs.replace(sites, calls={"optimizers": [foreign]}, main="/x/site-packages/kit/__main__.py")
+    assert "kit.py:3, which belongs to an installed package" in patched(changed, "fused")
+    assert "belongs to an installed package" in patched(changed, "tf32")
+    lying = msgspec.structs.replace(foreign, own=True)  # checked again where files are read
+    assert "belongs to an installed package" in patched(msgspec.structs.replace(sites, calls={"optimizers": [lying]}), "fused")
 
 
 def test_float64_becomes_float32_wherever_it_is_asked_for(tmp_path: Path) -> None:
@@ -193,15 +198,45 @@ def test_a_module_next_to_the_script_is_edited_there(tmp_path: Path) -> None:
     parts = "import torch.optim as O\ndef make(model):\n    return O.SGD(\n        model.parameters(),\n        lr=0.1,\n    )\n"
     text = "import torch\nfrom parts import make\nmodel = torch.nn.Linear(4, 1)\nx = make(model)\n"
     text += "model(torch.ones(2, 4)).sum().backward()\nx.step()\n"
-    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=sites_of(tmp_path, text, parts=parts), values={}))
-    (file,) = {one.file for one in edits["fused"]}
+    program = EditableProgram(sites=sites_of(tmp_path, text, parts=parts), values={})
+    ((file, after),) = edited(program.sources, changes_of("fused", program)).items()
     assert Path(file).name == "parts.py"
-    assert edited(sources[file].text, edits["fused"]) == parts.replace("lr=0.1,\n", "lr=0.1,\n        fused=True,\n")
+    assert after.decode() == parts.replace("lr=0.1,\n", "lr=0.1,\n        fused=True,\n")
+
+
+MODELS = {
+    "a name that is gone": (
+        "def make():\n    made = torch.nn.Linear(4, 1)\n    return made\nbegin(make())\n",
+        "    made = torch.compile(made)",
+    ),
+    "an attribute": (
+        "class Run:\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 1).to('cpu').float()\nbegin(Run().net)\n",
+        "        self.net = torch.compile(self.net)",
+    ),
+    "a function that returns it": (
+        "def make():\n    return torch.nn.Linear(4, 1)\nmodel = make()\nbegin(model)\n",
+        "model = torch.compile(model)",
+    ),
+    "a list": ("models = [torch.nn.Linear(4, 1)]\nbegin(models[0])\n", None),
+    "a function with two values": ("def make():\n    return torch.nn.Linear(4, 1), 1\nx, y = make()\nbegin(x)\n", None),
+}
+
+
+@pytest.mark.parametrize("form", MODELS)
+def test_a_model_is_compiled_where_it_gets_a_name(form: str, tmp_path: Path) -> None:
+    text, line = MODELS[form]
+    sites = sites_of(tmp_path, f"import torch\n{text}")
+    models = [[site for site in made if site.file == sites.main] for made in sites.models]  # without those of the test
+    sites = msgspec.structs.replace(sites, models=models)
+    if line is None:
+        assert "no line of yours assigns the model" in patched(sites, "compile")
+    else:
+        assert line in patched(sites, "compile").splitlines()
 
 
 def test_names_are_those_of_advice() -> None:
-    assert set(EDITS) - {"set_to_none"} <= set(ADVICE)
-    assert set(EXACT) | set(ROUNDING) <= set(EDITS)
+    assert {*EDITS, *KEYWORDS} - {"gather", "set_to_none"} <= set(ADVICE)
+    assert set(EXACT) | set(ROUNDING) <= {*EDITS, *KEYWORDS, *SWITCHES}
     assert [tolerance_of(one) for one in ("pinned", "fused", "tf32")] == [0.0, 1e-3, 5e-2]
 
 
@@ -214,7 +249,7 @@ class Fake:
     """A process: the search for calls, the baseline or an edited program."""
 
     def __init__(self, seconds: float, outcome: Outcome) -> None:
-        self.seconds, self.outcome = seconds, outcome
+        self.seconds, self.outcome, self.losses = seconds, outcome, outcome.losses
 
     def is_ready(self) -> bool:
         return self.outcome.error is None
@@ -231,16 +266,22 @@ def advised(*names: str, verdict: Any = "optimizer") -> Finding:
     return msgspec.structs.replace(on_gpu(), verdict=verdict, next=steps, measurements=on_cpu())
 
 
+def patch_of(finding: Finding, run: Any, folder: Path, **options: Any) -> Patch:
+    patch = offer_patch(finding, "train.py", path=folder / "a.patch", seconds=0.1, run=run, **options).patch
+    assert patch is not None
+    return patch
+
+
 def offered(
     finding: Finding, sites: EditSites, by_text: dict[str, float | Outcome], folder: Path, *, own: list[list[float]] | None = None
 ) -> Patch:
     """What is offered if programs with these words in their edits take so long, or end so; the baseline takes 10 ms."""
     losses = iter(own or [])
 
-    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+    def run(*words: Any, find_sites: bool = False, edits: Any = None, limit_seconds: float) -> Any:
         if find_sites:
             return Fake(0.01, Outcome(sites=sites))
-        text = " ".join(edit.text for edit in edits)
+        text = " ".join(file.decode() for file in (edits or {}).values())
         found = [by_text[one] for one in by_text if one in text]
         if not edits:
             return Fake(0.01, Outcome(losses=next(losses, LOSSES)))
@@ -250,7 +291,7 @@ def offered(
             seconds *= one if isinstance(one, float) else 0.5
         return Fake(seconds, outcomes[0] if outcomes else Outcome(losses=LOSSES))
 
-    return make_patch(finding, run, path=folder / "a.patch", seconds=0.1, tell=lambda text: None)
+    return patch_of(finding, run, folder)
 
 
 def test_a_gain_with_the_same_losses_is_written(sites: EditSites, tmp_path: Path) -> None:
@@ -287,7 +328,7 @@ def test_a_patch_of_files_below_the_current_folder_has_their_names(
         ("fused", Outcome(losses=[1.0, 0.6, 0.25]), "changes the training: losses changed by 17 %"),
         ("fused", Outcome(losses=[]), "losses cannot be compared"),
         ("fused", Outcome(error="it raised ValueError"), "it raised ValueError"),
-        ("feed", Outcome(losses=[1.0, 0.5, 0.2501]), "changes the training"),  # no operation changes, so none may differ
+        ("gather", Outcome(losses=[1.0, 0.5, 0.2501]), "changes the training"),  # no operation changes, so none may differ
     ],
 )
 def test_without_a_gain_or_with_other_losses_there_is_no_patch(
@@ -310,44 +351,46 @@ def test_rounding_is_allowed_to_fixes_that_round(sites: EditSites, tmp_path: Pat
 def test_where_the_baseline_differs_from_run_to_run_equal_losses_cannot_be_expected(sites: EditSites, tmp_path: Path) -> None:
     own = [LOSSES, [1.0, 0.5, 0.25001]]
     changed = Outcome(losses=[1.0, 0.5, 0.2501])
-    assert offered(advised("feed"), sites, {"sampler": changed}, tmp_path, own=own).fixes == ["feed"]
+    assert offered(advised("feed"), sites, {"sampler": changed}, tmp_path, own=own).fixes == ["gather"]
     own = [LOSSES, [1.0, 0.5, 0.3]]
-    assert "cannot be compared" in offered(advised("feed"), sites, {"sampler": changed}, tmp_path, own=own).left_out["feed"]
+    assert "cannot be compared" in offered(advised("feed"), sites, {"sampler": changed}, tmp_path, own=own).left_out["gather"]
 
 
 def test_fixes_that_gain_are_measured_together(sites: EditSites, tmp_path: Path) -> None:
     patch = offered(advised("fused", "feed", "compile"), sites, {"fused": 0.5, "sampler": 0.5}, tmp_path)
-    assert (patch.fixes, patch.tried and round(patch.tried.speedup)) == (["fused", "feed"], 4)
+    assert (patch.fixes, patch.tried and round(patch.tried.speedup)) == (["gather", "fused"], 4)
 
 
-def test_fixes_that_hinder_each_other_are_not_in_one_patch(sites: EditSites, tmp_path: Path) -> None:
-    failing = Outcome(error="both at once fail")
-
-    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
-        text = " ".join(edit.text for edit in edits)
+@pytest.mark.parametrize("both", [Outcome(error="both at once fail"), 0.5])
+def test_fixes_that_hinder_each_other_are_not_in_one_patch(both: float | Outcome, sites: EditSites, tmp_path: Path) -> None:
+    def run(*words: Any, find_sites: bool = False, edits: Any = None, limit_seconds: float) -> Any:
+        text = " ".join(file.decode() for file in (edits or {}).values())
         if find_sites:
             return Fake(0.01, Outcome(sites=sites))
         if "fused" in text and "sampler" in text:
-            return Fake(0.01, failing)
+            return Fake(0.01, both) if isinstance(both, Outcome) else Fake(0.005, Outcome(losses=LOSSES))
         return Fake(0.004 if "fused" in text else 0.005 if "sampler" in text else 0.01, Outcome(losses=LOSSES))
 
-    patch = make_patch(advised("fused", "feed"), run, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
-    assert patch.fixes == ["fused"]
-    assert patch.left_out["feed"] == "not combined with the others: both at once fail"
+    patch = patch_of(advised("fused", "feed"), run, tmp_path)
+    assert patch.fixes == ["gather"], "with equal losses before those that may differ"
+    assert patch.left_out["fused"].startswith(
+        "both at once fail" if isinstance(both, Outcome) else "no further gain was measured: 2.00x"
+    )
 
 
 def test_a_file_that_was_changed_meanwhile_gets_no_patch(tmp_path: Path) -> None:
     own = sites_of(tmp_path, PROGRAM)
-    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=own, values={}))
+    program = EditableProgram(sites=own, values={})
+    changed = changes_of("fused", program)
     (tmp_path / "train.py").write_text(PROGRAM + "\n")
     with pytest.raises(TrainError, match="was changed while it was measured"):
-        write_patch(tmp_path / "a.patch", sources, edits["fused"])
+        write_patch(tmp_path / "a.patch", program.sources, changed)
     assert not (tmp_path / "a.patch").exists()
 
 
 def test_without_advice_there_is_no_patch_and_no_run(sites: EditSites, tmp_path: Path) -> None:
     nothing = advised(verdict="host")
-    patch = make_patch(nothing, pytest.fail, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
+    patch = patch_of(nothing, pytest.fail, tmp_path)
     assert patch_lines(patch) == ["none was written: no fix is advised"]
 
 
@@ -355,7 +398,7 @@ def test_without_a_verdict_what_gains_is_written_too(sites: EditSites, tmp_path:
     nothing = advised(verdict="none")
     assert candidates(nothing) == ["persistent", "fused", "set_to_none"]
     likely = msgspec.structs.replace(nothing, likely=Cause(verdict="data", share=0.6, sentence="data"))
-    assert candidates(likely)[:2] == ["feed", "persistent"]
+    assert candidates(likely)[:3] == ["gather", "workers", "persistent"]
     patch = offered(nothing, sites, {"fused": 0.5}, tmp_path)
     assert patch.fixes == ["fused"]
     lines = patch_lines(patch)
@@ -365,52 +408,51 @@ def test_without_a_verdict_what_gains_is_written_too(sites: EditSites, tmp_path:
 
 def test_without_a_measured_step_there_is_no_patch_and_a_reason(tmp_path: Path) -> None:
     nothing = msgspec.structs.replace(advised(verdict="none"), measurements=None, why="only 2 steps were measured")
-    patch = make_patch(nothing, pytest.fail, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
+    patch = patch_of(nothing, pytest.fail, tmp_path)
     assert patch_lines(patch) == ["none was written: no step was measured, so no fix could be compared: only 2 steps were measured"]
 
 
-def test_the_program_runs_four_times_and_once_per_fix_and_says_how_far_it_is(sites: EditSites, tmp_path: Path) -> None:
+def test_the_program_runs_three_times_and_once_per_fix_and_says_how_far_it_is(sites: EditSites, tmp_path: Path) -> None:
     told: list[str] = []
     limits: list[float] = []
 
-    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+    def run(*words: Any, find_sites: bool = False, edits: Any = None, limit_seconds: float) -> Any:
         limits.append(limit_seconds)
         if find_sites:
             return Fake(0.01, Outcome(sites=sites))
-        text = " ".join(edit.text for edit in edits)
+        text = " ".join(file.decode() for file in (edits or {}).values())
         return Fake(0.01 * (0.5 if "fused" in text else 1) * (0.5 if "sampler" in text else 1), Outcome(losses=LOSSES))
 
-    patch = make_patch(advised("fused", "feed"), run, path=tmp_path / "a.patch", seconds=0.1, at_most=100.0, tell=told.append)
-    assert patch.fixes == ["fused", "feed"]
-    assert [line.partition(",")[0] for line in told] == [
-        "finding the lines to edit (run 1 of at most 7",
-        "measuring the baseline (run 2 of at most 7",
-        "measuring the baseline (run 3 of at most 7",
-        "running it with fused (run 4 of at most 7",
-        "running it with feed (run 5 of at most 7",
-        "running it with set_to_none (run 6 of at most 7",
-        "running the program with the edits of fused",
+    patch = patch_of(advised("fused", "feed"), run, tmp_path, at_most=100.0, tell=told.append)
+    assert patch.fixes == ["gather", "fused"]
+    assert [line.partition("(")[0].strip() for line in told] == [
+        "finding the lines to edit",
+        "measuring the baseline",
+        "measuring the baseline",
+        "running it with gather",
+        "running it with gather and set_to_none",
+        "running it with gather and fused",
     ]
-    assert told[-1].endswith("(run 7 of at most 7, 0 of 100 s so far)")
+    assert told[-1].endswith("(run 6 of at most 6, 0 of 100 s so far)")
     assert all(limit <= 100.0 for limit in limits)
 
 
 def test_after_its_budget_no_run_begins(sites: EditSites, tmp_path: Path) -> None:
     told: list[str] = []
 
-    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+    def run(*words: Any, find_sites: bool = False, edits: Any = None, limit_seconds: float) -> Any:
         return Fake(0.01, Outcome(sites=sites)) if find_sites else Fake(0.01, Outcome(losses=LOSSES))
 
-    patch = make_patch(advised("fused"), run, path=tmp_path / "a.patch", seconds=0.1, at_most=1e-9, tell=told.append)
+    patch = patch_of(advised("fused"), run, tmp_path, at_most=1e-9, tell=told.append)
     assert patch.left_out["fused"] == "there was no time left to try it"
     assert len(told) == 3, "the lines and the baseline, without which nothing is known"
 
 
 def test_a_program_whose_calls_cannot_be_found_says_so(sites: EditSites, tmp_path: Path) -> None:
-    def run(**options: Any) -> Any:
+    def run(*words: Any, **options: Any) -> Any:
         return Fake(0.01, Outcome(error="train.py ended"))
 
-    patch = make_patch(advised("fused"), run, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
+    patch = patch_of(advised("fused"), run, tmp_path)
     assert patch.left_out["fused"] == "train.py ended"
 
 

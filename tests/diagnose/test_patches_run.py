@@ -11,7 +11,7 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.measurements import Advice, Patch
-from stoker.diagnose.patches import EditableProgram, edits_of, offer_patch
+from stoker.diagnose.patches import EditableProgram, changes_of, offer_patch
 from stoker.diagnose.trials import TrialProcess
 
 PROGRAM = """# -*- coding: latin-1 -*-
@@ -64,7 +64,8 @@ def test_a_patch_is_measured_in_the_program_itself(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     program = PROGRAM.replace("SPEED", "1e-3").replace("\n", "\r\n").encode("latin-1")
     patch = offered(tmp_path, program, "feed", "tf32")
-    assert (patch.fixes, patch.folder) == (["feed"], None)
+    assert (patch.fixes, patch.folder) == (["gather"], None)
+    assert patch.left_out["feed"] == "it is more than an edit of lines; tried instead: gather and workers"
     assert patch.tried is not None
     assert patch.tried.losses == "equal"
     assert (tmp_path / "train.py").read_bytes() == program  # the file is not touched
@@ -72,7 +73,8 @@ def test_a_patch_is_measured_in_the_program_itself(tmp_path: Path, monkeypatch: 
     after = (tmp_path / "train.py").read_bytes()
     assert b"batch_size=None,  # gro\xdf\r\n    shuffle=False,\r\n    sampler=torch.utils.data.BatchSampler(" in after
     again = offered(tmp_path, after, "feed")
-    assert (again.file, again.left_out) == (None, {"feed": "the DataLoader has a custom sampler or no batch size"})
+    why = "the DataLoader has a custom sampler, a custom collate_fn or a generator, or Rows makes the batches"
+    assert (again.file, again.left_out["gather"]) == (None, why), "workers gain nothing either"
 
 
 @pytest.mark.slow
@@ -100,5 +102,6 @@ def test_the_lines_of_a_module_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     sites = process.end().sites
     assert sites is not None
     assert [Path(one).relative_to(tmp_path).as_posix() for one in sites.files] == ["kit/rows.py", "kit/train.py"]
-    edits, sources, unclear = edits_of(["fused", "feed"], EditableProgram(sites=sites, values={}))
-    assert (set(edits), set(sources), unclear) == ({"fused", "feed"}, {str(tmp_path / "kit" / "train.py")}, {})
+    program = EditableProgram(sites=sites, values={})
+    changed = {change.file for name in ("fused", "gather") for change in changes_of(name, program)}
+    assert changed == {str(tmp_path / "kit" / "train.py")}

@@ -55,6 +55,7 @@ class Fake:
     ) -> None:
         self.name, self.seconds, self.order, self.left, self.factor = name, seconds, order, ends_after, factor
         self.outcome = outcome or Outcome(losses=LOSSES, peak_bytes=1000)
+        self.losses = self.outcome.losses
 
     def is_ready(self) -> bool:
         self.order.append(f"+{self.name}")
@@ -165,7 +166,7 @@ def test_the_program_and_a_fix_have_their_turns_one_after_the_other() -> None:
     turns = ["base", "fused", "fused", "base"] * (SURE_ROUNDS // 2)
     assert order[:2] == ["+base", "+base"]
     assert order[order.index("+fused") :] == ["+fused", *turns, "-fused", "-base"]
-    assert (itself.difference, itself.losses) == (0.0, [LOSSES, LOSSES])
+    assert (itself.difference, itself.losses) == (0.0, [LOSSES] * 3)
     tried = judge("fused", itself, compared["fused"])
     assert tried.speedup == pytest.approx(2.0)
     assert (tried.losses, tried.peak_bytes) == ("equal", 1000)
@@ -285,7 +286,9 @@ def test_a_finding_gets_what_became_of_its_proposals() -> None:
     assert tried["feed"].speedup == pytest.approx(2.0)
     assert (tried["feed"].losses, tried["feed"].peak_bytes) == ("equal", 1000)
     assert tried["workers"].losses == "changed"
-    assert by_name["cached"].sentence.endswith(wording.CACHED_TRIAL)
+    assert by_name["cached"].sentence.endswith(wording.TRIED_AS["cached"])
+    assert by_name["feed"].sentence.endswith("(tried: samples gathered from arrays in memory; no store was packed)")
+    assert by_name["workers"].sentence == by_name["workers"].sentence.partition(" (tried")[0]
 
 
 def test_without_measurements_nothing_is_tried() -> None:

@@ -13,8 +13,8 @@ from stoker import _disk
 from stoker.cli import command as base
 from stoker.errors import OptionError
 
-NO_VERDICT = 3
-"""The exit code without a verdict."""
+NOTHING = 3
+"""The exit code without a verdict, and without the patch that --apply asks for."""
 SANDBOX_CHOICES = ("auto", "overlay", "landlock", "off", "require")
 """`CHOICES` of diagnose/sandbox.py, which is imported when the command runs."""
 
@@ -90,7 +90,8 @@ def command(
 ) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
-    What the script prints goes to stderr, or nowhere with -q. Exit code 0: a verdict, 2: error, 3: no verdict.
+    What the script prints goes to stderr, or nowhere with -q. Exit code 0: a verdict, 2: error, 3: no verdict, or no patch
+    with --apply.
 
     \b
     stoker diagnose train.py -- --epochs 1
@@ -150,5 +151,5 @@ def command(
     if path is not None:
         write_report(finding, path, title=shlex.join([*(["-m"] if is_module else []), script, *arguments]))
         base.announce(f"the report is {path}")
-    if finding.verdict == "none":
-        raise SystemExit(NO_VERDICT)
+    if finding.verdict == "none" or (patch_path is not None and (finding.patch is None or finding.patch.file is None)):
+        raise SystemExit(NOTHING)

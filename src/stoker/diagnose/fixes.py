@@ -544,7 +544,7 @@ class GatheredLoader(LoaderFix):
 
     def _change(self, options: dict[str, Any]) -> None:
         dataset = options["dataset"]
-        if isinstance(dataset, Columnar):
+        if isinstance(dataset, GatheredDataset):
             return
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             self.unused_reason = "the samples of the dataset are not found by index"
@@ -552,13 +552,13 @@ class GatheredLoader(LoaderFix):
             gathers = isinstance(options.get("sampler"), BatchSampler)
             self.unused_reason = "the dataset makes whole batches " + ("already" if gathers else "itself")
         else:
-            columnar = Columnar(dataset, options.get("collate_fn") or default_collate, self)
-            options.update(dataset=columnar, collate_fn=unchanged, num_workers=0)
+            gathered = GatheredDataset(dataset, options.get("collate_fn") or default_collate, self)
+            options.update(dataset=gathered, collate_fn=unchanged, num_workers=0)
             for name in ("persistent_workers", "prefetch_factor", "worker_init_fn", "multiprocessing_context"):
                 options.pop(name, None)
 
 
-class Columnar(Dataset[Any]):
+class GatheredDataset(Dataset[Any]):
     """A dataset that returns batches: from columns, or, where it has none, as before."""
 
     def __init__(self, dataset: Any, collate: Collate, fix: GatheredLoader) -> None:

@@ -375,8 +375,8 @@ PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
 STEP_WORDS = ("step", "train", "fit", "backward", "update", "optim", "loss", "epoch", "batch", "iteration", "learn", "closure")
 TRAINING_FUNCTIONS = ("main", "train", "fit", "run", "epoch", "loop", "benchmark")
 COMPILER_DECORATORS = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
-FileEdits = Mapping[str, Callable[[bytes], bytes]]
-"""What a patch would make of a file, by the real path of the file."""
+FileEdits = Mapping[str, bytes]
+"""Files as a patch would make them, by their real paths."""
 NO_EDITS: FileEdits = MappingProxyType({})
 NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collate_fn")
 
@@ -468,11 +468,9 @@ class OwnLoader(SourceFileLoader):
 
     def get_data(self, path: str) -> bytes:
         """The bytes of a file after its edits."""
-        data = super().get_data(path)
-        edit = self._edits.get(original(os.path.realpath(path)))
-        if edit is None:
-            return data
-        data = edit(data)
+        data = self._edits.get(original(os.path.realpath(path)))
+        if data is None:
+            return super().get_data(path)
         text = importlib.util.decode_source(data)
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)  # what `inspect` and tracebacks show
         return data

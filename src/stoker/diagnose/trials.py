@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -27,13 +27,13 @@ from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import value_of
 from stoker.diagnose.child import Child, Request, sandbox_for, start_child
+from stoker.diagnose.edit_sites import EditSites, SiteFinder
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
-from stoker.diagnose.loops import WatchedIterator
+from stoker.diagnose.loops import NO_EDITS, FileEdits, WatchedIterator
 from stoker.diagnose.measurements import Advice, Losses, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
-from stoker.diagnose.source_edits import Edit, EditSites, SiteFinder, as_file_edits
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.windows import phases, warm_up
 from stoker.errors import TrainError
@@ -49,13 +49,13 @@ class TrialRequest(Request, frozen=True, kw_only=True):
     fix: str | None = None  # None for the baseline.
     value: int | None = None
     find_sites: bool = False  # whether to find the lines that a patch would edit
-    edits: tuple[Edit, ...] = ()  # run the user's files as if they were in a patch that is applied; on disk they stay as they are
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Steps of one window; none after the warm-up. The trial then waits for the next request."""
 
     seconds: list[float] = []  # of each step; of a step on average, several times, where a GPU is used
+    losses: list[float] = []  # of the first steps
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -150,7 +150,8 @@ class TrialChild(Child):
     answer_type = Outcome
 
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
-        super().__init__(request, connection, as_file_edits(request.edits))
+        # Files of the user as in a patch that is applied; on disk they stay as they are. They are too long for the command line.
+        super().__init__(request, connection, msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, bytes]))
         self._fix = (
             fix_named(request.fix)(request.value) if request.fix is not None else SiteFinder() if request.find_sites else None
         )
@@ -165,7 +166,7 @@ class TrialChild(Child):
         super().run()
 
     def _take_turn(self, seconds: list[float]) -> float:
-        self._connection.send_bytes(msgspec.msgpack.encode(Measured(seconds=seconds)))
+        self._connection.send_bytes(msgspec.msgpack.encode(Measured(seconds=seconds, losses=self._losses())))
         length: float = msgspec.msgpack.decode(self._connection.recv_bytes(), type=float)
         return length
 
@@ -174,12 +175,15 @@ class TrialChild(Child):
             steps = self.session.hooks.steps
             failure = f"the program ended after {steps:,} steps, before it could be compared; let it train longer."
         return Outcome(
-            losses=[float(loss) for loss in self.session.hooks.losses],
+            losses=self._losses(),
             peak_bytes=peak_bytes(self.session.device),
             unused_reason=self._fix.unused_reason if self._fix is not None and not self._fix.used else None,
             error=failure,
             sites=self._sites(),
         )
+
+    def _losses(self) -> list[float]:
+        return [float(loss) for loss in self.session.hooks.losses]
 
     def _sites(self) -> EditSites | None:
         found = self.session.sources.training
@@ -212,7 +216,7 @@ class TrialProcess:
         fix: str | None = None,
         value: int | None = None,
         find_sites: bool = False,
-        edits: Sequence[Edit] = (),
+        edits: FileEdits = NO_EDITS,
         module: bool = False,
         quiet: bool = False,
         limit_seconds: float,
@@ -220,16 +224,16 @@ class TrialProcess:
         self._limit = limit_seconds
         self._name = str(program)
         self._outcome: Outcome | None = None
+        self.losses: list[float] = []  # so far
         self._open = contextlib.ExitStack()
         sandbox = self._open.enter_context(sandbox_for(program, module=module))
         self._connection, other = Pipe()
         self._open.enter_context(self._connection)
         words = [str(one) for one in arguments]
-        request = TrialRequest(
-            program=self._name, module=module, arguments=words, fix=fix, value=value, find_sites=find_sites, edits=tuple(edits)
-        )
+        request = TrialRequest(program=self._name, module=module, arguments=words, fix=fix, value=value, find_sites=find_sites)
         with other:
             self._child = start_child(sandbox, request, other.fileno(), quiet=quiet, main=__name__)
+        self._send(dict(edits))
 
     def is_ready(self) -> bool:
         """Wait until it has warmed up; False where it has ended."""
@@ -250,9 +254,9 @@ class TrialProcess:
             self._receive()
         return self._outcome
 
-    def _send(self, seconds: float) -> None:
+    def _send(self, message: float | dict[str, bytes]) -> None:
         with contextlib.suppress(OSError):  # it has ended, and says why
-            self._connection.send_bytes(msgspec.msgpack.encode(seconds))
+            self._connection.send_bytes(msgspec.msgpack.encode(message))
 
     def _receive(self) -> Measured | None:
         try:
@@ -266,6 +270,7 @@ class TrialProcess:
         except BaseException:
             self._close()
             raise
+        self.losses = message.losses
         if isinstance(message, Measured):
             return message
         self._outcome = message
@@ -363,7 +368,7 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
     steps = []
     for step in finding.next:
         one = tried.get(step.name)
-        bound = wording.CACHED_TRIAL if step.name == "cached" and one is not None and one.error is None else ""
+        bound = wording.TRIED_AS.get(step.name, "") if one is not None and one.error is None else ""
         steps.append(msgspec.structs.replace(step, sentence=step.sentence + bound, tried=one) if one is not None else step)
     for name in also:
         one = tried.get(name)
@@ -386,7 +391,7 @@ def run_in_turn(
     seconds: float = 1.5,
     at_most: float | None = None,
     repeat: bool = False,
-    more: Callable[[BaselineRuns, dict[str, Comparison]], Sequence[str]] = lambda baseline, by_name: (),
+    more: Callable[[BaselineRuns, dict[str, Comparison]], Iterable[str]] = lambda baseline, by_name: (),
 ) -> tuple[BaselineRuns, dict[str, Comparison]]:
     """The baseline against baseline, and each fix against the baseline; `more` names further ones, given the results of these.
 
@@ -418,6 +423,7 @@ def run_in_turn(
     if beside:
         ratio, half = ratio_of(again.base, again.tried)
         baseline.difference = abs(math.log(ratio))
+        baseline.losses.append(base.losses)
         baseline.varies = baseline.difference > max(half, 2 * RULE.trial_processes)
     else:
         baseline.losses[:] = [base.end().losses]

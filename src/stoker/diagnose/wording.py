@@ -67,6 +67,8 @@ def patch_lines(patch: Patch) -> list[str]:
         ]
     if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
         lines.append(PATCH["draws"])
+    if patch.file is not None and "gather" in patch.fixes:
+        lines.append(PATCH["gathered"])
     if patch.why and patch.left_out:
         lines.append(patch.why)
     return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
@@ -279,18 +281,22 @@ ADVICE = {
 PATCH = {
     "no_advice": "no fix is advised",
     "not_measured": "no step was measured, so no fix could be compared: {why}",
-    "no_verdict": "without a verdict, fixes of the likely cause and some that fit most programs were tried, each measured by itself",
-    "together_no_time": "there was no time left to try it together with {best}",
+    "no_verdict": "without a verdict, fixes of the likely cause and some that fit most programs were tried, each measured",
     "no_edit": "cannot be made by editing lines of the program",
+    "instead": "it is more than an edit of lines; tried instead: {edits}",
     "nothing": "there is nothing to edit: the lines are already as proposed",
     "no_gain": "no gain was measured: {measured}",
-    "no_more": "with it the program is not faster than with {best} alone",
-    "apart": "not combined with the others: {why}",
+    "no_more": "no further gain was measured: {measured} with it, {before} without",
+    "gathered": "gather: the dataset gets a list of indices per batch, and gives the samples of its arrays at once; no store was packed",
     "draws": "persistent workers draw one random seed less per epoch: from the second epoch on, a shuffled order is different",
     "changed": "it is refused, because it changes the training: {losses}",
     "not compared": "its losses cannot be compared: those of the program differ from run to run, or there are none",
 }
-CACHED_TRIAL = " (tried as a bound: batches at no cost)"
+TRIED_AS = {
+    "cached": " (tried as a bound: batches at no cost)",
+    "feed": " (tried: samples gathered from arrays in memory; no store was packed)",
+}
+"""What a trial did, where it is not what the advice says."""
 TRIAL = {
     "no_time": "there was no time left to try it",
     "baseline_failed": "the baseline could not be measured: {error}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import torch
 from tests.diagnose.sites import is_unwatched, sites_of
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from stoker.diagnose.source_edits import CallSite, SourceFile, why_not_gathered
+from stoker.diagnose.edit_sites import CallSite, why_not_gathered
+from stoker.diagnose.frameworks import CLASSES
+from stoker.diagnose.source_edits import SourceFile
 
 
 def sources_of(sites: list[CallSite]) -> list[str]:
@@ -18,7 +22,7 @@ def sources_of(sites: list[CallSite]) -> list[str]:
     found = []
     for one in sites:
         source = SourceFile.read(one.file)
-        found.append(source.source_of(source.call_ending_at(one.line, one.column)))
+        found.append(source.text_of(source.call_at(one)))
     return found
 
 
@@ -70,13 +74,13 @@ def make(width):
 
 def test_calls_are_found_under_any_name_and_in_any_file_of_the_user(tmp_path: Path) -> None:
     sites = sites_of(tmp_path, PROGRAM, parts=PARTS)
-    assert sources_of(sites.loader) == ["(DL)(\n    TensorDataset(torch.ones(8, 4)), batch_size=4,\n)"]
-    assert sources_of(sites.optimizers) == ["Fast(model.parameters())"]  # not the one that makes no step
-    assert sources_of(sites.model) == ["make(4)"]  # the name `made` is gone when the training runs
-    assert sources_of(sites.forward) == ["model(x)"]
-    assert sources_of(sites.zeroing) == ["optimizer.zero_grad(set_to_none=False)"]
-    assert sources_of(sites.embeddings) == ["nn.Embedding(5000, 2)"]
-    assert Path(sites.embeddings[0].file).name == "parts.py"
+    assert sources_of(sites.calls["loader"]) == ["(DL)(\n    TensorDataset(torch.ones(8, 4)), batch_size=4,\n)"]
+    assert sources_of(sites.calls["optimizers"]) == ["Fast(model.parameters())"]  # not the one that makes no step
+    assert [sources_of(made)[:3] for made in sites.models] == [["Net(width)", "make(4)", "main()"]]
+    assert sources_of(sites.calls["forward"]) == ["model(x)"]
+    assert sources_of(sites.calls["zeroing"]) == ["optimizer.zero_grad(set_to_none=False)"]
+    assert sources_of(sites.calls["embeddings"]) == ["nn.Embedding(5000, 2)"]
+    assert Path(sites.calls["embeddings"][0].file).name == "parts.py"
     assert (sites.loader_kind, sites.workers, sites.persistent, sites.device) == ("DataLoader", 0, False, "cpu")
     assert sites.model_kind == "parts.Net"
     assert is_unwatched()
@@ -98,33 +102,64 @@ def test_what_a_package_makes_is_not_the_users(tmp_path: Path) -> None:
         "    kit.run(model, x).sum().backward()\n    optimizer.step()\n"
     )
     sites = sites_of(tmp_path, text)
-    for found in (sites.loader, sites.optimizers, sites.forward):
+    for found in (sites.calls[kind] for kind in ("loader", "optimizers", "forward")):
         assert [(Path(one.file).name, one.own) for one in found] == [("kit.py", False)]
-    assert sources_of(sites.model) == ["torch.nn.Linear(4, 1)"]
+    assert [sources_of(made)[0] for made in sites.models] == ["torch.nn.Linear(4, 1)"]
 
 
-def test_a_model_that_no_name_holds_has_no_line(tmp_path: Path) -> None:
-    text = "import torch\nmodels = [torch.nn.Linear(4, 1)]\nbegin(models[0])\nx, y = torch.nn.Linear(4, 1), 1\nbegin(x)\n"
-    assert sites_of(tmp_path, text).model == []
+SETTINGS = """
+from dataclasses import dataclass
+@dataclass
+class Settings:
+    steps: int = 1
+    def __post_init__(self):
+        self.ready = True
+class Runner:
+    def __init__(self, steps=1):
+        self.steps = steps
+"""
 
 
-def test_a_model_may_be_an_attribute(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_imported", [False, True], ids=["later", "already"])
+def test_settings_of_a_framework_are_found_whenever_it_is_imported(
+    is_imported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, kind in (("kit_settings", "Settings"), ("kit_runner", "Runner")):
+        monkeypatch.setitem(CLASSES, name, kind)
     text = (
-        "import torch\nclass Run:\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 1).to('cpu')\n        begin(self.net)\n"
-        "Run()\n"
+        "from dataclasses import dataclass\nimport kit_settings as k\nfrom kit_runner import Runner as R\n"
+        "@dataclass\nclass Mine(k.Settings):\n    more: int = 2\n"
+        "class Own(R):\n    def __init__(self):\n        super().__init__(3)\n"
+        "k.Settings(\n    steps=2)\nMine()\nR(1); Own()\n"
     )
-    assert sources_of(sites_of(tmp_path, text).model) == ["torch.nn.Linear(4, 1)"]
+    modules = {"kit_settings": SETTINGS, "kit_runner": SETTINGS}
+    if is_imported:
+        monkeypatch.syspath_prepend(tmp_path)
+        for name, source in modules.items():
+            (tmp_path / f"{name}.py").write_text(source)
+            importlib.import_module(name)
+    sites = sites_of(tmp_path, text, **modules)
+    assert sources_of(sites.calls["Settings"]) == ["k.Settings(\n    steps=2)", "Mine()"]
+    assert sources_of(sites.calls["Runner"]) == ["R(1)", "Own()"]
+    assert is_unwatched()
+    assert not any(type(finder).__name__ == "_AfterImport" for finder in sys.meta_path)
 
 
-def test_a_model_may_be_made_in_a_function_that_has_returned(tmp_path: Path) -> None:
+def test_of_a_loader_that_a_library_makes_again_the_one_of_the_user_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "again.py").write_text(
+        "from torch.utils.data import DataLoader\nclass Shard(DataLoader):\n    pass\n"
+        "def prepare(loader):\n    return Shard(loader.dataset, batch_sampler=loader.batch_sampler)\n"
+    )
     text = (
-        "import torch\nclass Run:\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 1)\n"
-        "    def fit(self):\n        begin(self.net)\n"
-        "def build():\n    net = torch.nn.Linear(4, 2)\n    return net, 1\n"
-        "def wrapped():\n    net = [torch.nn.Linear(4, 3)]\n    return net\n"
-        "Run().fit()\npair = build()\nbegin(pair[0])\nbegin(wrapped()[0])\n"
+        f"import sys\nsys.path.insert(0, {str(package)!r})\nimport again, torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "data, other = TensorDataset(torch.ones(8, 4)), TensorDataset(torch.ones(8, 4))\n"
+        "loader = DataLoader(data, 4)\nvalid = DataLoader(other, 4)\nloader = again.prepare(loader)\n"
     )
-    assert sources_of(sites_of(tmp_path, text).model) == ["torch.nn.Linear(4, 1)", "torch.nn.Linear(4, 2)"]
+    sites = sites_of(tmp_path, text)
+    assert sources_of(sites.calls["loader"]) == ["DataLoader(data, 4)"]
+    assert (sites.loader_kind, sites.gathers) == ("DataLoader", "a library makes another loader of this one")
 
 
 class Rows(Dataset[Any]):
@@ -160,11 +195,10 @@ def test_lists_of_indices_give_batches_or_not(get: Any, why: str) -> None:
 def test_loaders_with_ways_of_their_own_are_left_alone() -> None:
     data = TensorDataset(torch.ones(8, 2))
     assert why_not_gathered(DataLoader(data, 2)) == ""
-    assert "do not come from" in why_not_gathered(None)
     assert "custom sampler" in why_not_gathered(DataLoader(data, sampler=[1, 2]))
     assert "custom sampler" in why_not_gathered(DataLoader(data, batch_size=None))
     assert "custom collate_fn" in why_not_gathered(DataLoader(data, collate_fn=list))
-    assert "custom collate_fn" in why_not_gathered(DataLoader(data, generator=torch.Generator()))
+    assert "or a generator" in why_not_gathered(DataLoader(data, generator=torch.Generator()))
 
 
 @pytest.mark.gpu
@@ -175,5 +209,5 @@ def test_copies_of_batches_to_a_gpu_are_found(tmp_path: Path) -> None:
         "for (x,) in loader:\n    begin(model)\n    x = x.to('cuda')\n    model(x).sum().backward()\n    x.cpu()\n"
     )
     sites = sites_of(tmp_path, text)
-    assert sources_of(sites.copies) == ["x.to('cuda')"]  # neither that of the weights nor the way back
-    assert (sites.device, sources_of(sites.forward)) == ("cuda", ["model(x)"])
+    assert sources_of(sites.calls["copies"]) == ["x.to('cuda')"]  # neither that of the weights nor the way back
+    assert (sites.device, sources_of(sites.calls["forward"])) == ("cuda", ["model(x)"])
