@@ -15,8 +15,8 @@ The language of a fenced block says what happens to it. A page runs from top to 
 
 A block whose first line is a comment with a file name (`# train.py`) is written to that file instead. `<!-- setup ... -->` holds Python
 that makes the data of a page; readers do not see it. In front of a block, `<!-- run with: --size 50m => --size tiny -->` runs it with
-smaller numbers, `<!-- where ray is installed, run with: ... -->` only there (`make test-scale`, or `make test-originals`), and `<!-- not run: reason -->` is an
-exception. Blocks that do not run here are counted.
+smaller numbers, `<!-- where ray is installed, run with: ... -->` only there (`make test-scale` or `test-originals`), and
+`<!-- not run: reason -->` is an exception. Blocks that do not run here are counted.
 """
 
 from __future__ import annotations
