@@ -7,9 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from benchmarks.known_tables import make_bursts, make_shop
 from benchmarks.tabular_measures import Column, compare_records, compare_sequences, find_bins, quantile_bins, read
-
-from stoker.recipes.tabular import make_bursts, make_shop
 
 LIMIT = 0.15
 """Two samples of 200 subjects are nearer than this by every measure of sequences."""

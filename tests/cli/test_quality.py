@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.known_tables import make_shop
 from tests.cli.calling import Done
 
 from stoker.recipes import tabular
-from stoker.recipes.tabular import make_shop
 
 METRICS = {"accuracy": {"overall": 0.91234, "overall_max": 0.95}, "distances": {"ims_training": 0.0}}
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.known_tables import make_rules, make_shop
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular import make_rules, make_shop, quality
+from stoker.recipes.tabular import quality
 
 METRICS = {"accuracy": {"overall": 0.9}, "similarity": {}, "distances": {"ims_training": 0.0}}
 

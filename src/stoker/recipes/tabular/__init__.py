@@ -7,8 +7,7 @@
     subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
     model                       all heads in one matmul         batches       which subjects an update sees
     training                    the folder of a run             generation    codes of new subjects
-    synthesizer                 `Synthesizer`: fit, sample, load
-    known_tables                tables whose law is known       report        `quality`: metrics by mostlyai-qa
+    synthesizer                 `Synthesizer`: fit, sample      report        `quality`: metrics by mostlyai-qa
 
 These are the public names; each is imported when first used.
 """
@@ -21,19 +20,11 @@ _LAZY = {
     "Synthesizer": "stoker.recipes.tabular.synthesizer:Synthesizer",
     "TabularSettings": "stoker.recipes.tabular.subjects:TabularSettings",
     "load_model": "stoker.recipes.tabular.training:load_model",
-    "make_bursts": "stoker.recipes.tabular.known_tables:make_bursts",
-    "make_rules": "stoker.recipes.tabular.known_tables:make_rules",
-    "make_shop": "stoker.recipes.tabular.known_tables:make_shop",
     "quality": "stoker.recipes.tabular.report:quality",
-    "rules_log_likelihood": "stoker.recipes.tabular.known_tables:rules_log_likelihood",
     "train": "stoker.recipes.tabular.training:train",
 }
 
 if TYPE_CHECKING:
-    from stoker.recipes.tabular.known_tables import make_bursts as make_bursts
-    from stoker.recipes.tabular.known_tables import make_rules as make_rules
-    from stoker.recipes.tabular.known_tables import make_shop as make_shop
-    from stoker.recipes.tabular.known_tables import rules_log_likelihood as rules_log_likelihood
     from stoker.recipes.tabular.report import quality as quality
     from stoker.recipes.tabular.subjects import TabularSettings as TabularSettings
     from stoker.recipes.tabular.synthesizer import Synthesizer as Synthesizer

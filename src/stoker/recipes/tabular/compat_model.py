@@ -16,7 +16,6 @@ import io
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -54,30 +53,6 @@ PATIENCE = 5
 MESSAGE = {"epoch": 2, "is_checkpoint": 0, "steps": 0, "samples": 0, "trn_loss": 4, "val_loss": 4, "total_time": 1, "learn_rate": 6}
 """The fields of a message, and their decimal places."""
 Stats = dict[Role, dict[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """The arguments of `compat.train`."""
-
-    model: str
-    minutes: float
-    epochs: int
-    batch_size: int | None
-    accumulation: int
-    any_order: bool
-    window: int
-    strategy: str
-    device: str | None
-
-    def __post_init__(self) -> None:
-        if self.model not in SIZES:
-            raise OptionError(f"model is {self.model!r}; expected one of {', '.join(SIZES)}.")
-        for name, value in (
-            ("batch_size", self.batch_size), ("gradient_accumulation_steps", self.accumulation), ("max_sequence_window", self.window),
-        ):  # fmt: skip
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
 
 
 # ---- statistics -> layout, spec ----
@@ -310,45 +285,47 @@ class _Messages:
 
 
 def fit_workspace(
-    workspace: Workspace, options: TrainOptions, *, report: Callable[..., Any], on_epoch: Callable[[], Any] | None
-) -> None:
-    """Train the model of a workspace and write it there."""
-    stats, size = read_stats(workspace), SIZES[options.model]
+    workspace: Workspace, *, model_id: str, minutes: float, epochs: int, batch_size: int | None, accumulation: int, any_order: bool,
+    window: int, strategy: str, device: str | None, report: Callable[..., Any], on_epoch: Callable[[], Any] | None,
+) -> None:  # fmt: skip
+    """Train the model of a workspace and write it there; the arguments are those of `compat.train`, with their defaults."""
+    settings = {"model": model_id, "minutes": minutes, "epochs": epochs, "batch_size": batch_size, "window": window}
+    stats, size = read_stats(workspace), SIZES[model_id]
     layout = layout_of(stats, size)
     prepared, known, held_out = read_encoded(workspace, stats, spec_of(stats, size))
     folder, weights = workspace.model / RUN_NAME, workspace.model / WEIGHTS_NAME
-    resume = options.strategy == "RESUME" and (folder / "run.json").is_file()
+    resume = strategy == "RESUME" and (folder / "run.json").is_file()
     seed = int(np.random.randint(2**31))
     if resume:
         seed = int(workspace.read(folder / "seed.json", "train")["seed"])
     model = TabularModel(layout, seed=seed)
     set_frequencies(model, count_classes(prepared, layout, known), each=1.0)
-    if options.strategy != "RESET" and weights.is_file():
+    if strategy != "RESET" and weights.is_file():
         load_weights(model, weights)
-    where = check_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model.to(where)
     if not resume:
         _disk.remove_folder(folder)
         for name in (WEIGHTS_NAME, PROGRESS_NAME, "optimizer.pt", "lr-scheduler.pt"):
-            if (workspace.model / name).exists() and not (name == WEIGHTS_NAME and options.strategy != "RESET"):
+            if (workspace.model / name).exists() and not (name == WEIGHTS_NAME and strategy != "RESET"):
                 _disk.remove_file(workspace.model / name)
-    config = {"model_id": options.model, "model_units": model_units(layout), "enable_flexible_generation": options.any_order}
+    config = {"model_id": model_id, "model_units": model_units(layout), "enable_flexible_generation": any_order}
     write_json(workspace.model / CONFIG_NAME, config)
     num_weights = sum(one.numel() for one in model.parameters())
-    size_of_batch = min(options.batch_size or default_batch_size(stats, len(known), num_weights), len(known))
-    accumulation = max(1, min(options.accumulation, len(known) // size_of_batch))
+    size_of_batch = min(batch_size or default_batch_size(stats, len(known), num_weights), len(known))
+    accumulation = max(1, min(accumulation, len(known) // size_of_batch))
     rate = round(0.001 * math.sqrt(size_of_batch * accumulation / 32), 5)
     data = EncodedSubjects.of(prepared.codes, prepared.starts, prepared.lengths, prepared.context, where)
-    per_subject = mean_events(prepared.lengths, options.window)
+    per_subject = mean_events(prepared.lengths, window)
     common: dict[str, Any] = {
-        "lengths": prepared.lengths, "batch_size": size_of_batch, "window": options.window, "any_order": options.any_order,
+        "lengths": prepared.lengths, "batch_size": size_of_batch, "window": window, "any_order": any_order,
     }  # fmt: skip
     batches = SubjectBatches(data, layout, known, seed=seed, **common)
     valid = SubjectBatches(data, layout, held_out, seed=seed + 1, is_fixed=True, **common)
     whole, plateau = SubjectLoss(model, data, per_subject), Plateau()
     if resume:
         plateau.read(folder / "metrics.jsonl")
-    total = options.epochs * len(batches)
+    total = epochs * len(batches)
     messages = _Messages(workspace.model / PROGRESS_NAME, report, total, size_of_batch * accumulation, on_epoch, resume=resume)
     _disk.make_folder(folder)
     trainer = stoker.Trainer(
@@ -365,13 +342,13 @@ def fit_workspace(
         callbacks=[plateau, messages],
         folder=folder,
         keep_checkpoints=1,
-        max_seconds=options.minutes * 60,
+        max_seconds=minutes * 60,
         seed=seed,
-        config=asdict(options) | {"strategy": ""},
+        config=settings | {"accumulation": accumulation, "any_order": any_order},
         progress=False,
     )
     write_json(folder / "seed.json", {"seed": seed})
-    trainer.fit(batches, valid=valid, epochs=options.epochs, resume=resume)
+    trainer.fit(batches, valid=valid, epochs=epochs, resume=resume)
     stoker.train.load_trained(whole, folder)
     sink = io.BytesIO()
     torch.save(workspace_weights(model), sink)

@@ -15,7 +15,6 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.run_folder import read_recipe
-from stoker.recipes.tabular.compat_encodings import QuadTiles
 from stoker.recipes.tabular.dates import Since
 from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker.recipes.tabular.files import name_of
@@ -390,11 +389,8 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
                 column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
             )
         has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
-        if (
-            column.name in filled and has_null
-        ):  # the first sub-column says whether a value is missing, or the last one of quad tiles
-            place = len(encoding.sizes) - 1 if isinstance(encoding, QuadTiles) else 0
-            never.setdefault(number + place, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
+        if column.name in filled and has_null:  # the first sub-column says whether a value is missing
+            never.setdefault(number, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
         number += len(encoding.sizes)
     order = None
     if spec.any_order:

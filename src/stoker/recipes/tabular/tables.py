@@ -30,10 +30,8 @@ from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError
 from stoker.recipes.tabular.compat_encodings import (
     Binned,
-    Characters,
     DatetimeParts,
     Digit,
-    QuadTiles,
     RelativeParts,
     fit_binned,
     fit_digit,
@@ -68,7 +66,7 @@ from stoker.recipes.tabular.values import Values, family_of, read_values
 
 AnyEncoding = (
     Categorical | Numeric | Character | LatLong | Datetime | Relative | Since | Digit | Binned
-    | DatetimeParts | RelativeParts | Characters | QuadTiles
+    | DatetimeParts | RelativeParts
 )  # fmt: skip
 KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
@@ -512,7 +510,7 @@ def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, i
 
 
 def _values(name: str, column: pa.ChunkedArray, kind: str) -> Values:
-    is_words = kind in ("categorical", "discrete", "character", "lat_long", "characters", "quad_tiles")
+    is_words = kind in ("categorical", "discrete", "character", "lat_long")
     return read_values(name, column, family="text" if is_words else None)
 
 

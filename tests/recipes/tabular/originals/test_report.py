@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.known_tables import make_rules, make_shop
 from tests.cli.calling import environment, stoker_command
 
-from stoker.recipes.tabular import Synthesizer, make_rules, make_shop, quality
+from stoker.recipes.tabular import Synthesizer, quality
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 
