@@ -5,10 +5,9 @@
     DatetimeParts    nan, year, month, day [, hour, minute, second [, ms_E2, ms_E1, ms_E0]]
     RelativeParts    nan, start_year, ..., start_second of the first date; itt_neg, itt_week, ..., itt_second since the event before
 
-`Digit` and `Binned` are also kinds of the recipe itself, on request: `encodings={"amount": "digit"}`. Codes are those of mostlyai-engine
-for the same statistics. Where a value is missing they are 0; `compat.encode` fills them as mostlyai-engine does, from random other
-values. Two things differ, because there they are wrong: a missing date is filled from the same subject only, and a relative date is
-decoded from all events of a subject at once.
+Codes are those of mostlyai-engine for the same statistics. Where a value is missing they are 0; `compat.encode` fills them as
+mostlyai-engine does, from random other values. Two things differ, because there they are wrong: a missing date is filled from the same
+subject only, and a relative date is decoded from all events of a subject at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stoker._types import Array
 from stoker.encode import split_digits
 from stoker.errors import OptionError
 from stoker.recipes.tabular.dates import first_valid, join_date, split_date
-from stoker.recipes.tabular.encodings import RARE, Categorical, Encoding, Subjects, find_intervals
+from stoker.recipes.tabular.encodings import RARE, Categorical, Encoding, find_intervals
 from stoker.recipes.tabular.values import Values, to_column
 
 KINDS = {
@@ -40,9 +39,6 @@ SECOND, DAY = 10**6, 86_400 * 10**6
 DATE, TIME, MILLIS = ("year", "month", "day"), ("hour", "minute", "second"), ("ms_E2", "ms_E1", "ms_E0")
 ITT = {"week": 7 * 86_400, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 """Seconds of the parts of a gap."""
-MOST_BINS = 100
-HIGHEST, LOWEST = 18, -8
-"""The highest and the lowest decimal place of digits."""
 
 
 class Digit(Encoding, frozen=True, kw_only=True, tag="digit"):
@@ -91,28 +87,6 @@ class Digit(Encoding, frozen=True, kw_only=True, tag="digit"):
         return to_column(np.where(valid, numbers, 0.0), valid, kind)
 
 
-def fit_digit(values: Values, subjects: Subjects) -> Digit | None:
-    """Find the places and digits that occur; None where no value may be kept."""
-    bounds = subjects.bounds(values.data, values.valid)
-    if bounds is None:
-        return None
-    kept = np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1]))
-    digits = np.asarray(split_digits(kept, max_decimal=HIGHEST, min_decimal=LOWEST).digits, np.int64)
-    used = np.flatnonzero(digits.any(0))
-    # From the highest place that is not always 0 to the lowest one, and to the ones at least.
-    first, last = min([*used, HIGHEST]), max([*used, HIGHEST])
-    window = digits[:, first : last + 1]
-    return Digit(
-        highest=HIGHEST - int(first),
-        lows=window.min(0).tolist(),
-        highs=window.max(0).tolist(),
-        low=float(bounds[0]),
-        high=float(bounds[1]),
-        has_null=not bool(values.valid.all()),
-        has_negative=bool((kept < 0).any()),
-    )
-
-
 class Binned(Encoding, frozen=True, kw_only=True, tag="binned"):
     """Class 0 is unknown, then a missing value where there are some, the minimum, the maximum, and the intervals."""
 
@@ -159,24 +133,6 @@ class Binned(Encoding, frozen=True, kw_only=True, tag="binned"):
         numbers = np.floor((edges[place] + uniform * (upper - edges[place])) * unit) / unit
         numbers = np.where(code == self._first - 2, edges[0], np.where(code == self._first - 1, edges[-1], numbers))
         return to_column(np.where(valid, np.clip(numbers, edges[0], edges[-1]), 0.0), valid, kind)
-
-
-def fit_binned(values: Values, subjects: Subjects) -> Binned | None:
-    """Find up to 100 intervals between quantiles; None where no value may be kept."""
-    bounds = subjects.bounds(values.data, values.valid)
-    if bounds is None:
-        return None
-    kept = np.sort(np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1])))
-    edges = np.unique(kept)
-    for count in range(MOST_BINS + 1, 1001) if len(edges) > MOST_BINS + 1 else ():
-        edges = np.unique(kept[np.linspace(0, len(kept) - 1, count).round().astype(np.int64)])
-        if len(edges) >= MOST_BINS + 1:
-            break
-    if len(edges) == 1:
-        edges = np.append(edges, edges)
-    places = np.asarray(split_digits(kept, max_decimal=HIGHEST, min_decimal=LOWEST).digits).any(0)
-    lowest = HIGHEST - max([*np.flatnonzero(places), HIGHEST])
-    return Binned(edges=edges.tolist(), decimals=-int(lowest), has_null=not bool(values.valid.all()))
 
 
 def _split(data: Array) -> dict[str, Array]:
