@@ -29,6 +29,7 @@ from stoker import _clock, _disk
 from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
+from stoker.recipes.tabular import training
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker.recipes.tabular.compat_encodings import encoding_of
 from stoker.recipes.tabular.compat_workspace import (
@@ -230,9 +231,7 @@ def default_batch_size(stats: Stats, count: int, num_weights: int) -> int:
     longest = stats["tgt"]["seq_len"]["max"]
     points = sum(len(one["cardinalities"]) for one in _known(stats["tgt"]).values()) * longest
     points += sum(len(one["cardinalities"]) for one in _known(stats.get("ctx")).values())
-    limits = ((8, 1e9, 1e5), (32, 1e8, 1e4), (128, 1e7, 1e3), (512, 1e6, 1e2))
-    most = next((limit for limit, weights, values in limits if num_weights > weights or points > values), 2048)
-    return int(min(max(2 ** int(math.log2(max(1, count / 64))), 8), most * scale))
+    return training.default_batch_size(count, num_weights, points, scale=scale)
 
 
 class _Messages:
@@ -245,13 +244,11 @@ class _Messages:
         total: int,
         batch_size: int,
         on_epoch: Callable[[], Any] | None,
-        *,
-        resume: bool,
     ) -> None:
         self._path, self._report, self._total, self._batch_size = path, report, total, batch_size
         self._on_epoch, self._best = on_epoch or (lambda: None), math.inf
         self._rows: list[dict[str, Any]] = []
-        if resume and path.is_file():
+        if path.is_file():  # of the run that is resumed
             self._rows = list(csv.DictReader(io.StringIO(path.read_text())))
             self._best = min((float(row["val_loss"]) for row in self._rows if row.get("val_loss")), default=math.inf)
         self._before = float(self._rows[-1]["total_time"]) if self._rows else 0.0
@@ -326,7 +323,7 @@ def fit_workspace(
     if resume:
         plateau.read(folder / "metrics.jsonl")
     total = epochs * len(batches)
-    messages = _Messages(workspace.model / PROGRESS_NAME, report, total, size_of_batch * accumulation, on_epoch, resume=resume)
+    messages = _Messages(workspace.model / PROGRESS_NAME, report, total, size_of_batch * accumulation, on_epoch)
     _disk.make_folder(folder)
     trainer = stoker.Trainer(
         whole,
