@@ -237,7 +237,7 @@ def main() -> None:
         folder = options.folder or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
         seeds = 1 if options.small else options.seeds
-        subjects = {"shop": 60, "bursts": 40, "rules": 60} if options.small else SUBJECTS
+        subjects = {"shop": 120, "bursts": 120, "rules": 120} if options.small else SUBJECTS
         asked = [tuple(one.split(":")) for one in options.fit]
         sides = ("stoker",) if options.small or kept else SIDES
         tasks = []

@@ -119,6 +119,9 @@ def _as_timestamps(times: Array, unit: str | None) -> Array:
 def split_days(days: Any) -> tuple[Any, Any, Any]:
     """Split numbers of days since 1970 into year, month and day of the proleptic Gregorian calendar.
 
+    Args:
+        days: An integer, or an array of them.
+
     Example:
         >>> [part.item() for part in split_days(-1)]
         [1969, 12, 31]
@@ -131,6 +134,11 @@ def split_days(days: Any) -> tuple[Any, Any, Any]:
 
 def join_days(year: Any, month: Any, day: Any) -> Any:
     """Join year, month and day to numbers of days since 1970; a month beyond 12 is one of the years after it.
+
+    Args:
+        year: An integer, or an array of them.
+        month: The same, from 1.
+        day: The same, from 1.
 
     Example:
         >>> join_days(1969, 12, 31).item()
