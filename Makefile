@@ -68,9 +68,10 @@ test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 explore: $(STAMP) ## the quick tests with new random seeds and all examples
 	@OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadfile --explore
 
-test-originals: $(ORIGINALS)/.installed ## encoders and quality against mostlyai-engine, mostlyai-qa and TA-Lib
+test-originals: $(ORIGINALS)/.installed ## encoders against mostlyai-engine and TA-Lib, and quality with mostlyai-qa
 	@$(ORIGINALS)/bin/python -W ignore -c 'import mostlyai.engine, mostlyai.qa, talib' # else their tests would be skipped
 	@$(ORIGINALS)/bin/python -m pytest -q -m originals tests/encode tests/recipes/tabular
+	@PYTHONPATH=. $(ORIGINALS)/bin/python -m tools.pages docs/recipes/tabular_quality.md
 
 $(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.txt
 	@echo "Installing into $(ORIGINALS) (some minutes, only once) ..."

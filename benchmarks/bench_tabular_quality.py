@@ -5,7 +5,7 @@ models of the same size and their default stop, and generate as many subjects; i
 relative on both sides, which mostlyai-engine has to be asked for. Then every measure is taken of both, and of fresh samples:
 
     law       distances to the law itself (benchmarks/tabular_laws.py)
-    report    the measures of `stoker quality`
+    report    distances to the learned rows (benchmarks/tabular_measures.py), the accuracies of mostlyai-qa among them
 
 Fits can be made one by one, also on other machines, as generated tables are kept in --folder:
 
@@ -13,9 +13,9 @@ Fits can be made one by one, also on other machines, as generated tables are kep
     python -m benchmarks.bench_tabular_quality --folder F                          makes what is missing, and compares
     python -m benchmarks.bench_tabular_quality --kept benchmarks/results/bench_tabular_quality.json --jobs 16
 
-The side of mostlyai-engine needs the Python of `make test-originals`, or its wheels (--wheels). It does not change with this package, and
-takes 4 to 12 minutes of CPU time for a fit of sequences: --kept takes its measures on the same rows and seeds from an earlier result file,
-where --folder has no table of it.
+It needs the Python of `make test-originals`; mostlyai-engine may also come from its wheels (--wheels). That side does not change with this
+package, and takes 4 to 12 minutes of CPU time for a fit of sequences: --kept takes its measures on the same rows and seeds from an earlier
+result file, where --folder has no table of it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import record
+from benchmarks import record, tabular_measures
+from benchmarks.known_tables import make_bursts, make_rules, make_shop
 from benchmarks.tabular_laws import bursts_errors, rules_errors, shop_errors
-from stoker.recipes.tabular import Synthesizer, make_bursts, make_rules, make_shop, quality
+from stoker.recipes.tabular import Synthesizer
 
 QUESTION = "How good are generated tables, next to mostlyai-engine on the same data, and next to a fresh sample of the law?"
 SUBJECTS = {"shop": 1000, "bursts": 500, "rules": 2000}
@@ -127,12 +129,9 @@ def measured(generator: str, seed: int, count: int, synthetic: pa.Table, context
     """All measures of generated rows; 0 is best, and 0.5 for those that are an AUC or a share of nearer records."""
     users, rows = make(generator, count, REAL + seed)
     found = {f"law: {name}": value for name, value in law_of(generator, contexts, synthetic.to_pandas()).items()}
-    around = {} if users is None else {"context": users, "synthetic_context": contexts}
-    report = quality(rows, synthetic, key=None if users is None and generator == "rules" else "user_id", seed=seed, **around)
-    for one in report.measures:
-        if not one.name.startswith("identical"):
-            found[f"report: {one.name}"] = one.score
-    return found
+    key = None if generator == "rules" else "user_id"
+    distances = tabular_measures.compare(rows, synthetic, key=key, context=users, synthetic_context=contexts, seed=seed)
+    return found | {f"report: {name}": value for name, value in distances.items()}
 
 
 def measured_of(task: tuple[str, int], folder: Path, generator: str, count: int, size: str) -> dict[str, float] | None:
@@ -222,6 +221,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="Processes, with one thread each.")
     parser.add_argument("--out", type=Path, help="Where the result goes. [default: benchmarks/results/bench_tabular_quality.json]")
     options = parser.parse_args()
+    if options.small and find_spec("mostlyai") is None:
+        print("mostlyai-qa is not installed; make test-originals installs it")
+        return
     warnings.filterwarnings("ignore")
     kept = json.loads(options.kept.read_text()) if options.kept else None
     if options.wheels is not None:
@@ -235,7 +237,7 @@ def main() -> None:
         folder = options.folder or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
         seeds = 1 if options.small else options.seeds
-        subjects = {"shop": 60, "bursts": 40, "rules": 60} if options.small else SUBJECTS
+        subjects = {"shop": 120, "bursts": 120, "rules": 120} if options.small else SUBJECTS
         asked = [tuple(one.split(":")) for one in options.fit]
         sides = ("stoker",) if options.small or kept else SIDES
         tasks = []

@@ -15,8 +15,8 @@ The language of a fenced block says what happens to it. A page runs from top to 
 
 A block whose first line is a comment with a file name (`# train.py`) is written to that file instead. `<!-- setup ... -->` holds Python
 that makes the data of a page; readers do not see it. In front of a block, `<!-- run with: --size 50m => --size tiny -->` runs it with
-smaller numbers, `<!-- where ray is installed, run with: ... -->` only there (`make test-scale`), and `<!-- not run: reason -->` is an
-exception. Blocks that do not run here are counted.
+smaller numbers, `<!-- where ray is installed, run with: ... -->` only there (`make test-scale` or `test-originals`), and
+`<!-- not run: reason -->` is an exception. Blocks that do not run here are counted.
 """
 
 from __future__ import annotations
@@ -201,10 +201,10 @@ def run_first_commands(document: Path) -> dict[str, float]:
 
 
 def counts() -> dict[str, int]:
-    """How many blocks of code the documents have, how many of them run here, and how many only in `make test-scale`."""
+    """How many blocks of code the documents have, how many of them run here, and how many only where an extra is installed."""
     blocks = [block for document in documents() for block in blocks_of(document) if block.is_code]
     elsewhere = sum(block.exception.endswith("is not installed") for block in blocks)
-    return {"code_blocks": len(blocks), "run": sum(not block.exception for block in blocks), "run_in_test_scale": elsewhere}
+    return {"code_blocks": len(blocks), "run": sum(not block.exception for block in blocks), "run_elsewhere": elsewhere}
 
 
 def main(arguments: list[str]) -> None:

@@ -16,10 +16,10 @@ from tests.encode.digits_twin import mixed_numbers, money
 from tests.harness import num_examples
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import dates, numbers, quantiles
+from stoker.encode.statistics import numbers, quantiles
 from stoker.encode.statistics.quantiles import SMALL, compiled
 
-USERS = (quantiles, dates, numbers)
+USERS = (quantiles, numbers)
 
 
 def plain(frame: Any, **options: Any) -> Statistics:

@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from benchmarks.known_tables import make_shop
 from click.testing import CliRunner
 from tests.harness import FaultyFiles, Zygote
 
 from stoker.cli.generate import command as generate
-from stoker.recipes.tabular import Synthesizer, make_shop
+from stoker.recipes.tabular import Synthesizer
 
 OLD = {"events.parquet": b"an earlier table", "users.csv": b"earlier users"}
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from stoker.errors import ConfigError, OptionError
+from stoker.errors import ConfigError, OptionError, TrainError
 from stoker.recipes.run_folder import (
     RECIPE_NAME,
     change_settings,
@@ -20,6 +20,8 @@ from stoker.recipes.run_folder import (
     read_settings,
     write_settings,
 )
+from stoker.train import run
+from stoker.train.run import Run
 
 RECORD = {"recipe": "wave", "data": "a.csv", "settings": {"lr": 0.1}}
 
@@ -43,13 +45,24 @@ def test_a_new_run_is_recorded_and_resumes_as_the_same(tmp_path: Path) -> None:
 
 def test_an_earlier_run_is_replaced_only_when_asked(tmp_path: Path) -> None:
     claim(tmp_path / "run")
-    for name in ("run.json", "model.bin", "notes.txt"):
+    Run(tmp_path / "run").end("finished")
+    for name in ("slowdowns.jsonl", "model.bin", "notes.txt"):
         (tmp_path / "run" / name).write_text("{}")
     with pytest.raises(OptionError, match="has a run already"):
         claim(tmp_path / "run")
     claim(tmp_path / "run", {**RECORD, "data": "b.csv"}, overwrite=True)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["notes.txt", RECIPE_NAME]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "notes.txt", RECIPE_NAME]
     assert json.loads((tmp_path / "run" / RECIPE_NAME).read_text())["data"] == "b.csv"
+
+
+def test_a_run_in_progress_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LOCK_TRIES", 1)
+    claim(tmp_path)
+    with Run(tmp_path), pytest.raises(TrainError, match="is being trained"):
+        claim(tmp_path, overwrite=True)
+    assert (tmp_path / "run.json").is_file()
+    claim(tmp_path, overwrite=True)  # negative control: once it has ended
+    assert not (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize(

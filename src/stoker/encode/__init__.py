@@ -18,17 +18,21 @@ _LAZY = {
     "analyze": "stoker.encode.statistics.analyze:analyze",
     "calendar": "stoker.encode.calendar_features:calendar",
     "features": "stoker.encode.indicators.engine:features",
+    "join_days": "stoker.encode.calendar_features:join_days",
     "join_digits": "stoker.encode.digits:join_digits",
     "pack_sequences": "stoker.encode.sequences.store:pack_sequences",
     "pad_sequences": "stoker.encode.sequences.pad:pad_sequences",
     "parse_dates": "stoker.encode.statistics.analyze:parse_dates",
     "parse_numbers": "stoker.encode.statistics.analyze:parse_numbers",
     "profile_digits": "stoker.encode.digits:profile_digits",
+    "split_days": "stoker.encode.calendar_features:split_days",
     "split_digits": "stoker.encode.digits:split_digits",
 }
 
 if TYPE_CHECKING:
     from stoker.encode.calendar_features import calendar as calendar
+    from stoker.encode.calendar_features import join_days as join_days
+    from stoker.encode.calendar_features import split_days as split_days
     from stoker.encode.digits import Digits as Digits
     from stoker.encode.digits import join_digits as join_digits
     from stoker.encode.digits import profile_digits as profile_digits

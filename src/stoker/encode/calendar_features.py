@@ -1,9 +1,9 @@
-"""Calendar features: what hour, weekday or month each time is, in a time zone, as numbers that a model takes."""
+"""The calendar: what hour, weekday or month each time is, in a time zone, as numbers that a model takes; and days as dates and back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -114,3 +114,35 @@ def _as_timestamps(times: Array, unit: str | None) -> Array:
     if unit not in ("s", "ms", "us", "ns"):
         raise OptionError(f"unit is {unit!r}; expected 's', 'ms', 'us' or 'ns'.")
     return times.view(f"datetime64[{unit}]")  # the smallest int64, which marks a missing time, is NaT
+
+
+def split_days(days: Any) -> tuple[Any, Any, Any]:
+    """Split numbers of days since 1970 into year, month and day of the proleptic Gregorian calendar.
+
+    Args:
+        days: An integer, or an array of them.
+
+    Example:
+        >>> [part.item() for part in split_days(-1)]
+        [1969, 12, 31]
+    """
+    dates = np.asarray(days).astype("M8[D]")
+    firsts = dates.astype("M8[M]")
+    months = firsts.astype(np.int64)
+    return months // 12 + 1970, months % 12 + 1, (dates - firsts).astype(np.int64) + 1
+
+
+def join_days(year: Any, month: Any, day: Any) -> Any:
+    """Join year, month and day to numbers of days since 1970; a month beyond 12 is one of the years after it.
+
+    Args:
+        year: An integer, or an array of them.
+        month: The same, from 1.
+        day: The same, from 1.
+
+    Example:
+        >>> join_days(1969, 12, 31).item()
+        -1
+    """
+    firsts = np.asarray((year - 1970) * 12 + month - 1).astype("M8[M]").astype("M8[D]")
+    return firsts.astype(np.int64) + day - 1

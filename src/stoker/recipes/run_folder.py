@@ -14,9 +14,9 @@ import msgspec
 
 from stoker import _disk
 from stoker.errors import ConfigError, OptionError
+from stoker.train import remove_run
 
 RECIPE_NAME = "recipe.json"
-OF_EVERY_RUN = ("run.json", "metrics.jsonl", "checkpoints")
 
 Check = Callable[[dict[str, Any]], object]
 
@@ -36,6 +36,7 @@ def claim_run(
 
     Raises:
         OptionError: The folder has a run although it is not to be replaced, or another run than the one to resume.
+        TrainError: Another process works on the run that is to be replaced.
     """
     recipe = str(record["recipe"])
     if resume:
@@ -48,7 +49,8 @@ def claim_run(
         )
     sign = f'"recipe": "{recipe}"'.encode()
     _disk.claim_folder(folder, marker=RECIPE_NAME, sign=sign, advice="Give the run a folder of its own: folder=runs/name.")
-    for name in (*OF_EVERY_RUN, *results):
+    remove_run(folder)
+    for name in results:
         _disk.remove_folder(folder / name)
     _disk.write_file(folder / RECIPE_NAME, json.dumps(record, indent=1).encode() + b"\n")
 

@@ -25,6 +25,7 @@ _MODULES = {
     "metrics": "AUC Accuracy MAE MSE Mean Metric QuantileLoss",
     "optimizer": "orthogonalize",
     "plots": "Curve Panel check_plot save_figure save_plot",
+    "run": "remove_run",
     "schedule": "Constant Cosine Inverse Linear OneCycle StepDecay",
     "step": "Ema supervised",
     "trainer": "Trainer",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from stoker.train.plots import check_plot as check_plot
     from stoker.train.plots import save_figure as save_figure
     from stoker.train.plots import save_plot as save_plot
+    from stoker.train.run import remove_run as remove_run
     from stoker.train.schedule import Constant as Constant
     from stoker.train.schedule import Cosine as Cosine
     from stoker.train.schedule import Inverse as Inverse

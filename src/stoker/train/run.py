@@ -370,7 +370,19 @@ def check_new(folder: Path) -> None:
 
 
 def remove_run(folder: Path) -> None:
-    """Remove the run that a folder holds, if it holds one. What stoker did not write stays."""
+    """Remove the run that a folder holds, if it holds one. What stoker did not write stays.
+
+    Args:
+        folder: The folder of the run.
+
+    Raises:
+        OptionError: The folder has a run.json that is not stoker's.
+        TrainError: Another process works on the run.
+
+    Example:
+        >>> from pathlib import Path
+        >>> remove_run(Path("runs/there-is-none"))
+    """
     if not (folder / NAME).exists():
         return
     from stoker.train.checkpoint import is_own_name  # imports torch, which `stoker runs` and `stoker live` do without

@@ -1,4 +1,4 @@
-"""A table with a column for every encoding of mostlyai-engine, its contexts, and the workflow on both."""
+"""A table with a column for every encoding of `compat`, its contexts, and the workflow on both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pandas as pd
 
 TYPES = {
     "rel": "TABULAR_DATETIME_RELATIVE",
-    "chr": "TABULAR_CHARACTER",
-    "pos": "TABULAR_LAT_LONG",
     "price": "TABULAR_NUMERIC_AUTO",
     "when": "TABULAR_DATETIME",
 }
@@ -46,8 +44,6 @@ def every_kind(num_subjects: int = 120, *, missing: bool = True, longest: int | 
         "day": some(pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), unit="D")),
         "time": some(start + pd.to_timedelta(rng.integers(0, 10**9, n) * 37, unit="ms")),
         "rel": start + pd.to_timedelta(rng.integers(0, 10**7, n), unit="s"),
-        "chr": some([f"{number:x}-{number % 7}" for number in rng.integers(0, 5000, n)]),
-        "pos": some([f"{48 + lat:.4f}, {16 + lon:.4f}" for lat, lon in rng.normal(size=(n, 2)) / 5]),
         "price": [f"{number} EUR" for number in rng.integers(0, 200, n)],
         "when": some([f"2020-{month:02d}-11" for month in rng.integers(1, 13, n)]),
         "lost": pd.Series([None] * n, dtype="object"),

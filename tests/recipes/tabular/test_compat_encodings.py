@@ -1,4 +1,4 @@
-"""Dates, characters and places in the classes of mostlyai-engine: values come back, and its errors do not."""
+"""Dates and categories in the classes of mostlyai-engine: values come back, and its errors do not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.recipes.tabular.compat_encodings import Characters, DatetimeParts, QuadTiles, RelativeParts, encoding_of, relative_parts
+from stoker.recipes.tabular.compat_encodings import DatetimeParts, RelativeParts, encoding_of, relative_parts
 from stoker.recipes.tabular.compat_statistics import part_of_column, reduce_column
 from stoker.recipes.tabular.compat_workspace import values_of
 from stoker.recipes.tabular.values import read_values
@@ -101,38 +101,6 @@ def test_sequences_do_not_restart(rng: np.random.Generator) -> None:
     assert pa.concat_arrays(halves).equals(column)
 
 
-def test_strings_come_back_by_their_characters() -> None:
-    column = pa.array(["ab", None, "", "äöü-1", "x" * 60])
-    encoding, codes, back = fitted("TABULAR_CHARACTER", column)
-    assert isinstance(encoding, Characters)
-    assert codes.shape == (5, 51)
-    assert back.to_pylist() == ["ab", None, "", "äöü-1", "x" * 50]
-    unknown = encoding.encode(read_values("x", pa.array(["zz"])), np.arange(1))
-    assert unknown[0, 1:].tolist() == [0] * 50
-
-
-def test_places_come_back_within_a_hundred_thousandth() -> None:
-    places = ["48.2082, 16.3738", "-33.86880,151.20930", None, "0,0", "90, -180", "no place", "12", "-0.5, 0.25"]
-    encoding, codes, back = fitted("TABULAR_LAT_LONG", pa.array(places))
-    assert isinstance(encoding, QuadTiles)
-    assert codes[:, -1].tolist() == [0, 0, 1, 0, 0, 1, 1, 0]
-    found = [None if text is None else [float(part) for part in text.split(",")] for text in back.to_pylist()]
-    expected = [[48.2082, 16.3738], [-33.8688, 151.2093], None, [0, 0], [90, -180], None, None, [-0.5, 0.25]]
-    for one, two in zip(found, expected, strict=True):
-        assert (one is None) == (two is None)
-        assert one is None or two is None or np.abs(np.subtract(one, two)).max() <= 3e-5  # read as float32, as there
-
-
-def test_common_beginnings_of_places_are_categories(rng: np.random.Generator) -> None:
-    column = pa.array([f"{48 + lat:.4f}, {16 + lon:.4f}" for lat, lon in rng.normal(size=(2000, 2)) / 20])
-    encoding, codes, _ = fitted("TABULAR_LAT_LONG", column)
-    assert isinstance(encoding, QuadTiles)
-    assert encoding.quads
-    for number, (name, kept) in enumerate(encoding.quads.items()):
-        assert {len(one) for one in kept} == {2 + int(name[4:])}
-        assert (codes[:, number] > 0).any()
-
-
 @pytest.mark.parametrize(("text", "expected"), [("_RARE_", 3), ("<<NULL>>", 2), ("\x01x", 1), ("unknown", 0)])
 def test_reserved_words_are_categories_like_others(text: str, expected: int) -> None:
     column = pa.array(["_RARE_", "<<NULL>>", "\x01x"])
@@ -142,5 +110,6 @@ def test_reserved_words_are_categories_like_others(text: str, expected: int) -> 
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(OptionError, match="the column has the encoding LANGUAGE_TEXT; expected one that begins with TABULAR_"):
-        encoding_of({"encoding_type": "LANGUAGE_TEXT"})
+    for kind in ("LANGUAGE_TEXT", "TABULAR_LAT_LONG"):
+        with pytest.raises(OptionError, match=f"the column has the encoding {kind}; expected one of TABULAR_CATEGORICAL, "):
+            encoding_of({"encoding_type": kind})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker.recipes.tabular.compat_encodings import Binned, fit_binned, fit_digit
-from stoker.recipes.tabular.encodings import Subjects
+from stoker.recipes.tabular.compat_encodings import Binned, encoding_of
+from stoker.recipes.tabular.compat_statistics import part_of_column, reduce_column
 from stoker.recipes.tabular.values import read_values
 
 ROWS = 1000
-SUBJECTS = Subjects(starts=np.arange(ROWS), num_rows=ROWS, least=0)
+STARTS = np.arange(ROWS)
 COLUMNS = {
     "money": lambda rng: pa.array(np.round(rng.lognormal(3, 1, ROWS), 2)),
     "signed": lambda rng: pa.array(rng.integers(-500, 500, ROWS)),
@@ -22,29 +24,32 @@ COLUMNS = {
 }
 
 
+def fitted(kind: str, column: pa.Array) -> Any:
+    """An encoding that keeps everything."""
+    return encoding_of(reduce_column(kind, [part_of_column(kind, column, STARTS)], protect=False))
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_digits_come_back_exactly(rng: np.random.Generator, name: str) -> None:
     column = COLUMNS[name](rng)
     values = read_values("x", column)
-    encoding = fit_digit(values, SUBJECTS)
-    assert encoding is not None
-    codes = encoding.encode(values, SUBJECTS.starts)
+    encoding = fitted("TABULAR_NUMERIC_DIGIT", column)
+    codes = encoding.encode(values, STARTS)
     assert (codes < list(encoding.sizes.values())).all()
-    assert encoding.decode(codes, column.type, SUBJECTS.starts, np.zeros(ROWS)).equals(column)
+    assert encoding.decode(codes, column.type, STARTS, np.zeros(ROWS)).equals(column)
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_bins_come_back_in_their_interval(rng: np.random.Generator, name: str) -> None:
     column = COLUMNS[name](rng)
     values = read_values("x", column)
-    encoding = fit_binned(values, SUBJECTS)
-    assert encoding is not None
-    codes = encoding.encode(values, SUBJECTS.starts)
+    encoding = fitted("TABULAR_NUMERIC_BINNED", column)
+    codes = encoding.encode(values, STARTS)
     assert (codes < encoding.sizes["bin"]).all()
     assert (codes[values.valid] > 0).all()
-    back = read_values("x", encoding.decode(codes, column.type, SUBJECTS.starts, rng.random(ROWS)))
+    back = read_values("x", encoding.decode(codes, column.type, STARTS, rng.random(ROWS)))
     assert (back.valid == values.valid).all()
-    assert (encoding.encode(back, SUBJECTS.starts) == codes).mean() > 0.9  # a draw may be the minimum or round to an edge
+    assert (encoding.encode(back, STARTS) == codes).mean() > 0.9  # a draw may be the minimum or round to an edge
 
 
 def test_one_value_and_no_value() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular import Synthesizer, encodings, generation
+from stoker.recipes.tabular import Synthesizer, encodings, generation, synthesizer
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "seed": 1}
 
@@ -155,13 +155,26 @@ def test_a_model_of_one_order_takes_its_first_columns_only() -> None:
         model.sample(given=rows[["b"]])
 
 
-def test_a_report_compares_a_sample_with_what_was_learned(tmp_path: Path) -> None:
+def test_a_report_compares_a_sample_with_what_was_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def quality(real: Any, synthetic: Any, **options: Any) -> dict[str, Any]:
+        asked.append(options | {"real": real, "synthetic": synthetic})
+        return {}
+
+    monkeypatch.setattr(synthesizer, "quality", quality)
+    monkeypatch.setattr(synthesizer, "check_options", lambda report: None)
     events, users = make_events(60), make_users(60)
     model = Synthesizer(**SMALL).fit(events, key="user", context=users, folder=tmp_path / "run")
-    options: dict[str, Any] = {"num_subjects": 40, "max_rows": 40}
-    found = model.report(make_events(90)[lambda rows: rows["user"] >= 60], **options)
-    assert {name: size[0] for name, size in found.sizes.items()} == {"real": 60, "synthetic": 40, "holdout": 30}
-    assert any("segment" in name for name in model.report(**options)["bivariate"].columns)  # with contexts
+    holdout = make_events(90)[lambda rows: rows["user"] >= 60]
+    assert model.report(holdout, num_subjects=40) == {}
+    assert asked[0]["real"] is events
+    assert asked[0]["holdout"] is holdout
+    assert "context" not in asked[0]
+    assert asked[0]["synthetic"]["user"].nunique() <= 40
+    model.report(num_subjects=40)
+    assert asked[1]["context"] is users
+    assert len(asked[1]["synthetic_context"]) == 40
     with pytest.raises(OptionError, match=r"trained on a frame, which is not kept. Call quality\("):
         Synthesizer.load(tmp_path / "run").report()
 

@@ -98,18 +98,6 @@ def test_strings_that_few_share_are_characters() -> None:
     assert [column.encoding.__struct_config__.tag for column in spec.columns] == ["character", "categorical"]
 
 
-def test_numbers_are_encoded_as_asked() -> None:
-    columns = {name: [float(one % 30) / 2 for one in range(120)] for name in ("a", "b", "c")}
-    table = pa.table({"user": list(range(120)), **columns})
-    spec, grouped = fitted(table, encodings={"a": "digit", "b": "binned", "c": "discrete"})
-    assert [list(sizes) for sizes in spec.sizes] == [["E1", "E0", "E-1"], ["bin"], ["cat"]]
-    assert msgspec.json.decode(msgspec.json.encode(spec), type=TableSpec) == spec
-    back = decode_table(
-        encode_table(grouped.rows, spec, starts=grouped.starts), spec, starts=grouped.starts, uniform=np.zeros((120, 3))
-    )
-    assert back["a"].to_pylist() == back["c"].to_pylist() == columns["a"]
-
-
 def test_dates_that_decrease_are_not_relative() -> None:
     table = pa.table({"user": [1, 1, 2, 2], "t": pd.to_datetime(["2020-01-02", "2020-01-01", "2020-01-01", "2020-01-05"])})
     spec, _ = fitted(table)

@@ -280,6 +280,10 @@ class ExactAssembly(Assembly):
         """An exponential average with `weight` for a new value; it begins as the mean of the first `window` values."""
         return self._emit(Instruction(op=SMOOTH, a=a, window=window, numbers=(weight, 0.0)), num_registers=2)
 
+    def average(self, a: Term, window: int) -> Term:
+        """An exponential average; it starts as the mean of the first `window` values."""
+        return self.smooth(a, window, weight=ema_weight(window))
+
     def _over_sums(self, one: Instruction) -> Term:
         sums = self._running_sums(SUMS, one.a, num_registers=3)
         self.history = max(self.history, one.window)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stoker.encode.indicators.exact import ExactAssembly, ema_weight
+from stoker.encode.indicators.exact import ExactAssembly
 from stoker.encode.indicators.program import Arithmetic, Assembly, Lane, Output, Term
 from stoker.encode.indicators.sentio import FLAT, TINY, SentioAssembly
 
@@ -78,6 +79,19 @@ class _Shared(Assembly):
     def ema(self, on: FeatureSettings) -> Lane:
         return Lane("ema", self.source(on.source), on.window)
 
+    def macd(self, on: FeatureSettings) -> tuple[Term, Term]:
+        """The difference of two averages, and the average of that."""
+        x = self.source(on.source)
+        line = self.subtract(self.average(x, on.fast), self.average(x, on.slow))
+        return line, self.average(line, on.signal)
+
+    @abstractmethod
+    def stochastic(self, on: FeatureSettings) -> Term:
+        """The position of the close between the lowest and the highest price, in percent."""
+
+    def stochastic_d(self, on: FeatureSettings) -> Term:
+        return self.mean(self.stochastic(on), on.d_period)
+
     def _volume_by_change(self) -> Term:
         close = self.column("close")
         change = self.divide(self.subtract(close, close.back(1)), close.back(1))
@@ -142,12 +156,6 @@ class _Exact(_Shared, ExactAssembly):
         sign = self.subtract(self.above(close, close.back(1)), self.above(close.back(1), close))
         return self.total(self.multiply(sign, self.column("volume"), first=1))
 
-    def macd(self, on: FeatureSettings) -> tuple[Term, Term]:
-        x = self.source(on.source)
-        fast, slow = (self.smooth(x, window, weight=ema_weight(window)) for window in (on.fast, on.slow))
-        line = self.subtract(fast, slow)
-        return line, self.smooth(line, on.signal, weight=ema_weight(on.signal))
-
     def bollinger(self, on: FeatureSettings, sign: float) -> Term:
         return self.band(self.source(on.source), on.window, means=1.0, deviations=sign * on.k)
 
@@ -188,9 +196,6 @@ class _Exact(_Shared, ExactAssembly):
         low = self.lowest(self.column("low"), on.window)
         span = self.subtract(self.highest(self.column("high"), on.window), low)
         return self.ratio(self.multiply(self.subtract(self.column("close"), low), 100.0), span, otherwise=50.0)
-
-    def stochastic_d(self, on: FeatureSettings) -> Term:
-        return self.mean(self.stochastic(on), on.d_period)
 
     def williams(self, on: FeatureSettings) -> Term:
         return self.add(self.stochastic(on), -100.0)
@@ -242,11 +247,6 @@ class _Sentio(_Shared, SentioAssembly):
         close, volume = self.column("close"), self.column("volume")
         bought = self.where(self.above(close, close.back(1)), volume, first=1)
         return self.total(self.subtract(bought, self.where(self.above(close.back(1), close), volume, first=1)))
-
-    def macd(self, on: FeatureSettings) -> tuple[Term, Term]:
-        x = self.source(on.source)
-        line = self.subtract(self.smooth(x, on.fast), self.smooth(x, on.slow))
-        return line, self.smooth(line, on.signal)
 
     def bollinger(self, on: FeatureSettings, sign: float) -> Term:
         x = self.source(on.source)
@@ -305,9 +305,6 @@ class _Sentio(_Shared, SentioAssembly):
         high, low = self.span(on)
         share = self.divide(self.subtract(self.column("close"), low), self.subtract(high, low))
         return self.where(self.above(high, low), self.multiply(share, 100.0), first=on.window)
-
-    def stochastic_d(self, on: FeatureSettings) -> Term:
-        return self.mean(self.stochastic(on), on.d_period)
 
     def williams(self, on: FeatureSettings) -> Term:
         high, low = self.span(on)
@@ -413,7 +410,7 @@ _TABLE = (
     Operator("RSI", _Shared.rsi, _Shared.rsi, after(0), after(1), {"window": 14}),
     Operator("STOCHASTIC_K", _Exact.stochastic, _Sentio.stochastic, after(-1), after(0), {"window": 14}, reads=_HLC),
     Operator(
-        "STOCHASTIC_D", _Exact.stochastic_d, _Sentio.stochastic_d, _d_first, after(0), {"window": 14, "d_period": 3}, reads=_HLC
+        "STOCHASTIC_D", _Shared.stochastic_d, _Shared.stochastic_d, _d_first, after(0), {"window": 14, "d_period": 3}, reads=_HLC
     ),
     Operator("WILLIAMS_R", _Exact.williams, _Sentio.williams, after(-1), after(0), {"window": 14}, reads=_HLC),
     Operator("CCI", _Exact.cci, _Sentio.cci, after(-1), after(0), {"window": 20}, reads=_HLC),

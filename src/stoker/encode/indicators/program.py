@@ -276,6 +276,10 @@ class Assembly(ABC):
         """The standard deviation over a window."""
 
     @abstractmethod
+    def average(self, a: Term, window: int) -> Term:
+        """An exponential average, whose weight of a new value is 2 / (window + 1)."""
+
+    @abstractmethod
     def score(self, a: Term, window: int) -> Term:
         """The z-score of a value within a window."""
 

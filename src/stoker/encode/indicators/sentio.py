@@ -357,7 +357,7 @@ class SentioAssembly(Assembly):
     wilder = partialmethod(_recur, WILDER)  # Wilder's average of the values from bar 1 on
     decay = partialmethod(_recur, DECAY)  # Wilder's sum of the values from bar 1 on
 
-    def smooth(self, a: Term, window: int) -> Term:
+    def average(self, a: Term, window: int) -> Term:
         """An exponential average that begins with the first value."""
         return self._recur(SMOOTH, a, weight=2.0 / (window + 1))
 

@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._types import Array
+from stoker.encode.calendar_features import join_days, split_days
 from stoker.encode.statistics.quantiles import (
     BaseColumn,
     Extremes,
     KeyRun,
     OrderedGatherer,
     State,
-    compiled,
     decode_keys,
     whole_keys,
 )
@@ -31,23 +31,26 @@ from stoker.store import to_numpy
 
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
 DAY = 86_400_000_000
-_LOWEST = np.array([0, 1, 1, 0, 0, 0, 0, 0, 0])
-_HIGHEST = np.array([0, 12, 31, 23, 59, 59, 9, 9, 9])
+_CLOCK = ((3_600_000_000, 24), (60_000_000, 60), (1_000_000, 60), (100_000, 10), (10_000, 10), (1_000, 10))
+"""Microseconds of the parts of a day, and how many of them the next larger one has."""
+_BLOCK = 1 << 14
 _TEXT = re.compile(r"(-?\d{1,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{3}|\d{6}))?)?", re.ASCII)
 
 
 def widen_parts(micros: Array, least: Array, most: Array) -> None:
     """Widen the range of each part by timestamps in ascending order."""
-    kernels = compiled(len(micros))
-    if kernels is not None:
-        kernels.widen_part_ranges(micros, _LOWEST, _HIGHEST, least, most)
-        return
-    days, times = np.divmod(micros, DAY)
-    seconds, thousandths = times // 1_000_000, times // 1_000 % 1_000
-    of_day = (seconds // 3600, seconds // 60 % 60, seconds % 60, thousandths // 100, thousandths // 10 % 10, thousandths % 10)
-    parts = np.stack([*civil_date(days), *of_day])
-    np.minimum(least, parts.min(axis=1), out=least)
-    np.maximum(most, parts.max(axis=1), out=most)
+    for start in range(0, len(micros), _BLOCK):
+        days, times = np.divmod(micros[start : start + _BLOCK], DAY)
+        dates = split_days(days[np.append(True, days[1:] != days[:-1])])
+        for part, (unit, count) in enumerate(_CLOCK, 3):
+            if least[part] > 0 or most[part] < count - 1:  # else it has its full range
+                _widen(part, times // unit % count, least, most)
+        for part, values in enumerate(dates):
+            _widen(part, values, least, most)
+
+
+def _widen(part: int, values: Array, least: Array, most: Array) -> None:
+    least[part], most[part] = min(least[part], values.min()), max(most[part], values.max())
 
 
 def moment_texts(micros: Array) -> list[str]:
@@ -55,7 +58,7 @@ def moment_texts(micros: Array) -> list[str]:
     if not len(micros):
         return []
     days, times = np.divmod(micros, DAY)
-    dates = (part.tolist() for part in civil_date(days))
+    dates = (part.tolist() for part in split_days(days))
     texts = [f"{year}-{month:02}-{day:02}" for year, month, day in zip(*dates, strict=True)]
     if not times.any():
         return texts
@@ -72,27 +75,13 @@ def parse_moments(texts: Sequence[str]) -> npt.NDArray[np.int64]:
         if not found:
             raise ValueError(f"{text!r} is not a timestamp like '2024-02-29 13:05:00'")
         year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-        days = civil_days(year, month, day)
+        days = int(join_days(year, month, day))
         moment = days * DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((found[7] or "").ljust(6, "0"))
-        valid = 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60 and civil_date(days) == (year, month, day)
+        valid = 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60 and split_days(days) == (year, month, day)
         if not valid or not -(2**63) <= moment < 2**63:
             raise ValueError(f"{text!r} is not a valid timestamp")
         moments.append(moment)
     return np.array(moments, dtype=np.int64)
-
-
-def civil_date(days: Any) -> tuple[Any, Any, Any]:
-    """Year, month and day of numbers of days since 1970."""
-    dates = np.asarray(days).astype("M8[D]")
-    firsts = dates.astype("M8[M]")
-    months = firsts.astype(np.int64)
-    return months // 12 + 1970, months % 12 + 1, (dates - firsts).astype(np.int64) + 1
-
-
-def civil_days(year: int, month: int, day: int) -> int:
-    """Days since 1970."""
-    first = np.datetime64(int((year - 1970) * 12 + month - 1), "M").astype("M8[D]")
-    return int(first.astype(np.int64)) + day - 1
 
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}

@@ -7,8 +7,7 @@
     subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
     model                       all heads in one matmul         batches       which subjects an update sees
     training                    the folder of a run             generation    codes of new subjects
-    synthesizer                 `Synthesizer`: fit, sample, load
-    known_tables                tables whose law is known       quality_*     `quality`: scores, noise and verdicts
+    synthesizer                 `Synthesizer`: fit, sample      report        `quality`: metrics by mostlyai-qa
 
 These are the public names; each is imported when first used.
 """
@@ -18,25 +17,15 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
-    "QualityReport": "stoker.recipes.tabular.quality_report:QualityReport",
     "Synthesizer": "stoker.recipes.tabular.synthesizer:Synthesizer",
     "TabularSettings": "stoker.recipes.tabular.subjects:TabularSettings",
     "load_model": "stoker.recipes.tabular.training:load_model",
-    "make_bursts": "stoker.recipes.tabular.known_tables:make_bursts",
-    "make_rules": "stoker.recipes.tabular.known_tables:make_rules",
-    "make_shop": "stoker.recipes.tabular.known_tables:make_shop",
-    "quality": "stoker.recipes.tabular.quality_report:quality",
-    "rules_log_likelihood": "stoker.recipes.tabular.known_tables:rules_log_likelihood",
+    "quality": "stoker.recipes.tabular.report:quality",
     "train": "stoker.recipes.tabular.training:train",
 }
 
 if TYPE_CHECKING:
-    from stoker.recipes.tabular.known_tables import make_bursts as make_bursts
-    from stoker.recipes.tabular.known_tables import make_rules as make_rules
-    from stoker.recipes.tabular.known_tables import make_shop as make_shop
-    from stoker.recipes.tabular.known_tables import rules_log_likelihood as rules_log_likelihood
-    from stoker.recipes.tabular.quality_report import QualityReport as QualityReport
-    from stoker.recipes.tabular.quality_report import quality as quality
+    from stoker.recipes.tabular.report import quality as quality
     from stoker.recipes.tabular.subjects import TabularSettings as TabularSettings
     from stoker.recipes.tabular.synthesizer import Synthesizer as Synthesizer
     from stoker.recipes.tabular.training import load_model as load_model

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ import torch
 from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.recipes.tabular.compat_encodings import KINDS
 from stoker.recipes.tabular.compat_encodings import encoding_of as encoding_of
-from stoker.recipes.tabular.compat_model import TrainOptions, decode_types, fit_workspace, load_workspace
-from stoker.recipes.tabular.compat_statistics import FAMILIES, part_of_column, reduce_column, reduce_lengths
+from stoker.recipes.tabular.compat_model import SIZES, decode_types, fit_workspace, load_workspace
+from stoker.recipes.tabular.compat_statistics import part_of_column, reduce_column, reduce_lengths
 from stoker.recipes.tabular.compat_workspace import (
     Role,
     Workspace,
@@ -102,7 +104,7 @@ def split(
         >>> sorted(path.name for path in Path("ws/OriginalData/tgt-data").iterdir())
         ['part.000000-trn.parquet', 'part.000000-val.parquet']
     """
-    with _Report(update_progress) as report:
+    with _reported(update_progress) as report:
         target, frame = read_table(tgt_data, "tgt_data")
         context = None if ctx_data is None else read_table(ctx_data, "ctx_data")[0]
         if str(getattr(model_type, "value", model_type) or "TABULAR") != "TABULAR":
@@ -171,8 +173,8 @@ def _kinds(
     for name, kind in given.items():
         if name not in names:
             raise OptionError(f"{role}_encoding_types names the column {name!r}; expected one of {', '.join(map(repr, names))}.")
-        if kind not in FAMILIES and kind != "AUTO":
-            raise OptionError(f"{role}_encoding_types[{name!r}] is {kind!r}; expected one of {', '.join(FAMILIES)}.")
+        if kind not in KINDS and kind != "AUTO":
+            raise OptionError(f"{role}_encoding_types[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}.")
     found = {name: kind for name, kind in given.items() if kind != "AUTO"}
     for name in names:
         kind = table.schema.field(name).type
@@ -240,7 +242,7 @@ def analyze(
         OptionError: There are too few subjects for protection, or `split` has not run.
     """
     _refuse("differential_privacy", differential_privacy)
-    with _Report(update_progress) as report:
+    with _reported(update_progress) as report:
         workspace = Workspace(folder=Path(workspace_dir))
         roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
         found: dict[Role, dict[str, list[dict[str, Any]]]] = {}
@@ -322,7 +324,7 @@ def encode(*, workspace_dir: str | Path = "engine-ws", update_progress: Progress
     Raises:
         OptionError: `analyze` has not run.
     """
-    with _Report(update_progress) as report:
+    with _reported(update_progress) as report:
         workspace = Workspace(folder=Path(workspace_dir))
         roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
         stats = {role: workspace.read(workspace.stats(role), "analyze") for role in roles}
@@ -411,12 +413,22 @@ def train(
     for name, value in (("max_training_time", max_training_time), ("max_epochs", max_epochs)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
             raise OptionError(f"{name} is {value!r}; expected a number above 0, or None for the default.")
+    sizes = {
+        "batch_size": batch_size, "gradient_accumulation_steps": gradient_accumulation_steps or 1,
+        "max_sequence_window": max_sequence_window,
+    }  # fmt: skip
+    for name, size in sizes.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise OptionError(f"{name} is {size!r}; expected an integer from 1.")
+    if model is not None and model not in SIZES:
+        raise OptionError(f"model is {model!r}; expected one of {', '.join(SIZES)}.")
     strategy = str(getattr(model_state_strategy, "value", model_state_strategy))
     if strategy not in ("RESET", "REUSE", "RESUME"):
         raise OptionError(f"model_state_strategy is {model_state_strategy!r}; expected RESET, REUSE or RESUME.")
-    with _Report(update_progress) as report:
-        options = TrainOptions(
-            model=model or "MOSTLY_AI/Medium",
+    with _reported(update_progress) as report:
+        fit_workspace(
+            Workspace(folder=Path(workspace_dir)),
+            model_id=model or "MOSTLY_AI/Medium",
             minutes=DEFAULT_MINUTES if max_training_time is None else float(max_training_time),
             epochs=int(np.ceil(DEFAULT_EPOCHS if max_epochs is None else max_epochs)),
             batch_size=batch_size,
@@ -425,8 +437,9 @@ def train(
             window=DEFAULT_WINDOW if max_sequence_window is None else max_sequence_window,
             strategy=strategy,
             device=None if device is None else str(device),
+            report=report,
+            on_epoch=upload_model_data_callback,
         )
-        fit_workspace(Workspace(folder=Path(workspace_dir)), options, report=report, on_epoch=upload_model_data_callback)
 
 
 def generate(
@@ -473,7 +486,7 @@ def generate(
     method = str(getattr(rare_category_replacement_method, "value", rare_category_replacement_method))
     if method not in ("CONSTANT", "SAMPLE"):
         raise OptionError(f"rare_category_replacement_method is {method!r}; expected CONSTANT or SAMPLE.")
-    with _Report(update_progress):
+    with _reported(update_progress):
         workspace = Workspace(folder=Path(workspace_dir))
         trained, stats = load_workspace(workspace, device=None if device is None else str(device), rare=method == "CONSTANT")
         keys = {role: one["keys"] for role, one in stats.items()}
@@ -584,19 +597,10 @@ def _refuse(name: str, value: Any) -> None:
         raise OptionError(f"{name} is not supported here; expected None.")
 
 
-class _Report:
-    """Calls `update_progress`: 0 of 1 at the beginning, 1 of 1 at the end."""
-
-    def __init__(self, update: Progress | None) -> None:
-        self._update = update or (lambda **values: None)
-
-    def __call__(self, **values: Any) -> Any:
-        return self._update(**values)
-
-    def __enter__(self) -> _Report:
-        self._update(completed=0, total=1)
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self._update(completed=1, total=1)
+@contextmanager
+def _reported(update: Progress | None) -> Iterator[Progress]:
+    """Call `update_progress`: 0 of 1 at the start, 1 of 1 at the end."""
+    report: Progress = update or (lambda **values: None)
+    report(completed=0, total=1)
+    yield report
+    report(completed=1, total=1)

@@ -4,13 +4,10 @@
     Binned           bin    up to 100 intervals between quantiles, with classes for unknown, missing, minimum, maximum
     DatetimeParts    nan, year, month, day [, hour, minute, second [, ms_E2, ms_E1, ms_E0]]
     RelativeParts    nan, start_year, ..., start_second of the first date; itt_neg, itt_week, ..., itt_second since the event before
-    Characters       nan, P0, P1, ...        one class per character; class 0 is a rare one, and the end
-    QuadTiles        QUAD12, ..., QUAD26, P0, ..., P29, nan    the path of a place through a quadtree, and its beginnings
 
-`Digit` and `Binned` are also kinds of the recipe itself, on request: `encodings={"amount": "digit"}`. Codes are those of mostlyai-engine
-for the same statistics. Where a value is missing they are 0; `compat.encode` fills them as mostlyai-engine does, from random other
-values. Two things differ, because there they are wrong: a missing date is filled from the same subject only, and a relative date is
-decoded from all events of a subject at once.
+Codes are those of mostlyai-engine for the same statistics. Where a value is missing they are 0; `compat.encode` fills them as
+mostlyai-engine does, from random other values. Two things differ, because there they are wrong: a missing date is filled from the same
+subject only, and a relative date is decoded from all events of a subject at once.
 """
 
 from __future__ import annotations
@@ -26,9 +23,15 @@ from stoker._types import Array
 from stoker.encode import split_digits
 from stoker.errors import OptionError
 from stoker.recipes.tabular.dates import first_valid, join_date, split_date
-from stoker.recipes.tabular.encodings import RARE, Categorical, Encoding, Subjects, code_points, find_intervals
-from stoker.recipes.tabular.values import Values, to_column, to_words
+from stoker.recipes.tabular.encodings import RARE, Categorical, Encoding, find_intervals
+from stoker.recipes.tabular.values import Values, to_column
 
+KINDS = {
+    "TABULAR_CATEGORICAL": "text", "TABULAR_NUMERIC_AUTO": "number", "TABULAR_NUMERIC_DIGIT": "number",
+    "TABULAR_NUMERIC_DISCRETE": "number", "TABULAR_NUMERIC_BINNED": "number", "TABULAR_DATETIME": "time",
+    "TABULAR_DATETIME_RELATIVE": "time",
+}  # fmt: skip
+"""The kinds of columns, and what their values are read as. Characters and places have encodings in the recipe itself."""
 NULL, MINIMUM = "<<NULL>>", "<<MIN>>"
 ESCAPE = "\x01"
 SECOND, DAY = 10**6, 86_400 * 10**6
@@ -36,13 +39,6 @@ SECOND, DAY = 10**6, 86_400 * 10**6
 DATE, TIME, MILLIS = ("year", "month", "day"), ("hour", "minute", "second"), ("ms_E2", "ms_E1", "ms_E0")
 ITT = {"week": 7 * 86_400, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 """Seconds of the parts of a gap."""
-TILE_PLACES = 28
-PLACES_PER_DEGREE = 100_000
-QUADS = range(12, 28, 2)
-SIGNS = 2
-MOST_BINS = 100
-HIGHEST, LOWEST = 18, -8
-"""The highest and the lowest decimal place of digits."""
 
 
 class Digit(Encoding, frozen=True, kw_only=True, tag="digit"):
@@ -91,28 +87,6 @@ class Digit(Encoding, frozen=True, kw_only=True, tag="digit"):
         return to_column(np.where(valid, numbers, 0.0), valid, kind)
 
 
-def fit_digit(values: Values, subjects: Subjects) -> Digit | None:
-    """Find the places and digits that occur; None where no value may be kept."""
-    bounds = subjects.bounds(values.data, values.valid)
-    if bounds is None:
-        return None
-    kept = np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1]))
-    digits = np.asarray(split_digits(kept, max_decimal=HIGHEST, min_decimal=LOWEST).digits, np.int64)
-    used = np.flatnonzero(digits.any(0))
-    # From the highest place that is not always 0 to the lowest one, and to the ones at least.
-    first, last = min([*used, HIGHEST]), max([*used, HIGHEST])
-    window = digits[:, first : last + 1]
-    return Digit(
-        highest=HIGHEST - int(first),
-        lows=window.min(0).tolist(),
-        highs=window.max(0).tolist(),
-        low=float(bounds[0]),
-        high=float(bounds[1]),
-        has_null=not bool(values.valid.all()),
-        has_negative=bool((kept < 0).any()),
-    )
-
-
 class Binned(Encoding, frozen=True, kw_only=True, tag="binned"):
     """Class 0 is unknown, then a missing value where there are some, the minimum, the maximum, and the intervals."""
 
@@ -159,24 +133,6 @@ class Binned(Encoding, frozen=True, kw_only=True, tag="binned"):
         numbers = np.floor((edges[place] + uniform * (upper - edges[place])) * unit) / unit
         numbers = np.where(code == self._first - 2, edges[0], np.where(code == self._first - 1, edges[-1], numbers))
         return to_column(np.where(valid, np.clip(numbers, edges[0], edges[-1]), 0.0), valid, kind)
-
-
-def fit_binned(values: Values, subjects: Subjects) -> Binned | None:
-    """Find up to 100 intervals between quantiles; None where no value may be kept."""
-    bounds = subjects.bounds(values.data, values.valid)
-    if bounds is None:
-        return None
-    kept = np.sort(np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1])))
-    edges = np.unique(kept)
-    for count in range(MOST_BINS + 1, 1001) if len(edges) > MOST_BINS + 1 else ():
-        edges = np.unique(kept[np.linspace(0, len(kept) - 1, count).round().astype(np.int64)])
-        if len(edges) >= MOST_BINS + 1:
-            break
-    if len(edges) == 1:
-        edges = np.append(edges, edges)
-    places = np.asarray(split_digits(kept, max_decimal=HIGHEST, min_decimal=LOWEST).digits).any(0)
-    lowest = HIGHEST - max([*np.flatnonzero(places), HIGHEST])
-    return Binned(edges=edges.tolist(), decimals=-int(lowest), has_null=not bool(values.valid.all()))
 
 
 def _split(data: Array) -> dict[str, Array]:
@@ -297,114 +253,19 @@ def relative_parts(values: Values, starts: Array) -> dict[str, Array]:
     return found
 
 
-class Characters(Encoding, frozen=True, kw_only=True, tag="characters"):
-    """One sub-column per place. Class 0 is a rare character, or none; then the kept ones, sorted."""
-
-    alphabets: list[str]
-    """The kept characters of each place."""
-    has_null: bool
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        return ({"nan": 2} if self.has_null else {}) | {f"P{place}": 1 + len(one) for place, one in enumerate(self.alphabets)}
-
-    def encode(self, values: Values, starts: Array) -> Array:
-        """The codes of values, (rows, sub-columns)."""
-        points = code_points(values.words.to_pylist(), len(self.alphabets))
-        codes = np.zeros((len(points) + 1, len(self.alphabets)), np.int64)
-        for place, letters in enumerate(self.alphabets):
-            known = np.array([0, *map(ord, letters)])
-            at = np.minimum(np.searchsorted(known, points[:, place]), len(known) - 1)
-            codes[:-1, place] = np.where(known[at] == points[:, place], at, 0)
-        rows = codes[np.where(values.valid, values.data, -1)]
-        return np.column_stack([~values.valid, rows]).astype(np.int64) if self.has_null else rows
-
-    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
-        """The values of codes."""
-        valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
-        text = np.full(len(codes), "", dtype=object)
-        for place, letters in enumerate(self.alphabets):
-            text = text + np.array(["", *letters], object)[codes[:, place + self.has_null]]
-        pairs = zip(text.tolist(), valid.tolist(), strict=True)
-        return to_words([word.rstrip() if there and self.alphabets else None for word, there in pairs], kind)
-
-
-class QuadTiles(Encoding, frozen=True, kw_only=True, tag="quad_tiles"):
-    """The signs and the binary places of latitude and longitude: A 00, B 10, C 01, D 11; and categories of common beginnings."""
-
-    quads: dict[str, list[str]]
-    """The kept beginnings by their number of places; class 0 is any other."""
-    symbols: list[str]
-    """The symbols of each place, in the order of their classes."""
-    has_null: bool
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        quads = {name: 1 + len(kept) for name, kept in self.quads.items()}
-        return quads | {f"P{place}": len(one) for place, one in enumerate(self.symbols)} | ({"nan": 2} if self.has_null else {})
-
-    def encode(self, values: Values, starts: Array) -> Array:
-        """The codes of values, (rows, sub-columns)."""
-        tiles = tiles_of(values.words.to_pylist())
-        table = np.zeros((len(tiles) + 1, len(self.sizes)), np.int64)
-        for number, name in enumerate(self.quads):
-            place = {one: code for code, one in enumerate(self.quads[name], 1)}
-            table[:-1, number] = [0 if tile is None else place.get(tile[: SIGNS + int(name[4:])], 0) for tile in tiles]
-        for number, symbols in enumerate(self.symbols):
-            table[:-1, len(self.quads) + number] = [0 if tile is None else max(0, symbols.find(tile[number])) for tile in tiles]
-        if self.has_null:
-            table[:, -1] = [*(tile is None for tile in tiles), True]
-        return np.asarray(table[np.where(values.valid, values.data, -1)])
-
-    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
-        """The values of codes."""
-        places = codes[:, len(self.quads) : len(self.quads) + len(self.symbols)]
-        found = np.stack([np.array([*symbols])[places[:, at]] for at, symbols in enumerate(self.symbols)], 1)
-        signs = np.where(found[:, :SIGNS] == "-", -1, 1)
-        weights = 2 ** np.arange(TILE_PLACES - 1, -1, -1)
-        bits = [np.isin(found[:, SIGNS:], known) @ weights for known in (["B", "D"], ["C", "D"])]
-        numbers = np.stack(bits, 1) * signs / PLACES_PER_DEGREE
-        valid = codes[:, -1] == 0 if self.has_null else np.ones(len(codes), bool)
-        pairs = zip(numbers.tolist(), valid.tolist(), strict=True)
-        return to_words([f"{lat:.5f}, {lon:.5f}" if there else None for (lat, lon), there in pairs], kind)
-
-
-def tiles_of(words: list[str]) -> list[str | None]:
-    """The path of each place through the quadtree, behind its two signs; None where a string has no two numbers."""
-    wide = np.full((len(words), 2), np.nan)
-    for row, word in enumerate(words):
-        for side, part in enumerate(f"{word},".split(",")[:2]):
-            try:
-                wide[row, side] = float(part)
-            except ValueError:
-                break
-    with np.errstate(over="ignore"):
-        numbers = wide.astype(np.float32)
-    is_place = np.asarray(np.isfinite(numbers).all(1))
-    whole = (np.where(is_place[:, None], numbers, 0) * np.float32(PLACES_PER_DEGREE)).astype(np.int64)
-    signs = np.where(whole >= 0, "+", "-")
-    whole = np.minimum(np.abs(whole), np.array([90, 180]) * PLACES_PER_DEGREE)
-    bits = (whole[:, :, None] >> np.arange(TILE_PLACES - 1, -1, -1)) & 1
-    symbols = np.array(["A", "B", "C", "D"])[bits[:, 0] + 2 * bits[:, 1]]
-    rows = np.concatenate([signs, symbols], 1)
-    return ["".join(row) if there else None for row, there in zip(rows.tolist(), is_place.tolist(), strict=True)]
-
-
 def micros_of(text: str | None) -> int | None:
     """The microseconds of a date in a stats.json."""
     return None if text is None else int(np.datetime64(text.replace(" ", "T"), "us").astype(np.int64))
 
 
-def encoding_of(stats: Mapping[str, Any]) -> Categorical | Digit | Binned | DatetimeParts | RelativeParts | Characters | QuadTiles:
+def encoding_of(stats: Mapping[str, Any]) -> Categorical | Digit | Binned | DatetimeParts | RelativeParts:
     """The encoding of a column, from its entry in the stats.json of mostlyai-engine.
 
     Args:
         stats: The entry: `json.load(file)["columns"][name]`.
 
     Raises:
-        OptionError: Its kind is none of the TABULAR_ ones.
+        OptionError: Its kind is none of `KINDS`.
 
     Example:
         >>> encoding_of({"encoding_type": "TABULAR_CATEGORICAL", "codes": {"_RARE_": 0, "a": 1}, "no_of_rare_categories": 0}).values
@@ -431,15 +292,7 @@ def encoding_of(stats: Mapping[str, Any]) -> Categorical | Digit | Binned | Date
         of_parts = DatetimeParts if kind == "TABULAR_DATETIME" else RelativeParts
         low, high = micros_of(stats["min"]), micros_of(stats["max"])
         return of_parts(counts=dict(stats["cardinalities"]), lows=dict(stats["min_values"]), low=low, high=high)
-    if kind == "TABULAR_CHARACTER":
-        return Characters(alphabets=["".join(list(one)[1:]) for one in stats["codes"].values()], has_null=stats["has_nan"])
-    if kind == "TABULAR_LAT_LONG":
-        return QuadTiles(
-            quads={name: list(codes)[1:] for name, codes in stats["quad_codes"].items()},
-            symbols=["".join(codes) for codes in stats["quadtile_characters"]["codes"].values()],
-            has_null=stats["has_nan"],
-        )
-    raise OptionError(f"the column has the encoding {kind}; expected one that begins with TABULAR_.")
+    raise OptionError(f"the column has the encoding {kind}; expected one of {', '.join(KINDS)}.")
 
 
 def _categorical(stats: Mapping[str, Any], *, is_number: bool) -> Categorical:

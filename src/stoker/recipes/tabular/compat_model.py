@@ -16,7 +16,6 @@ import io
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,6 +29,7 @@ from stoker import _clock, _disk
 from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
+from stoker.recipes.tabular import training
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker.recipes.tabular.compat_encodings import encoding_of
 from stoker.recipes.tabular.compat_workspace import (
@@ -54,30 +54,6 @@ PATIENCE = 5
 MESSAGE = {"epoch": 2, "is_checkpoint": 0, "steps": 0, "samples": 0, "trn_loss": 4, "val_loss": 4, "total_time": 1, "learn_rate": 6}
 """The fields of a message, and their decimal places."""
 Stats = dict[Role, dict[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """The arguments of `compat.train`."""
-
-    model: str
-    minutes: float
-    epochs: int
-    batch_size: int | None
-    accumulation: int
-    any_order: bool
-    window: int
-    strategy: str
-    device: str | None
-
-    def __post_init__(self) -> None:
-        if self.model not in SIZES:
-            raise OptionError(f"model is {self.model!r}; expected one of {', '.join(SIZES)}.")
-        for name, value in (
-            ("batch_size", self.batch_size), ("gradient_accumulation_steps", self.accumulation), ("max_sequence_window", self.window),
-        ):  # fmt: skip
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
 
 
 # ---- statistics -> layout, spec ----
@@ -255,9 +231,7 @@ def default_batch_size(stats: Stats, count: int, num_weights: int) -> int:
     longest = stats["tgt"]["seq_len"]["max"]
     points = sum(len(one["cardinalities"]) for one in _known(stats["tgt"]).values()) * longest
     points += sum(len(one["cardinalities"]) for one in _known(stats.get("ctx")).values())
-    limits = ((8, 1e9, 1e5), (32, 1e8, 1e4), (128, 1e7, 1e3), (512, 1e6, 1e2))
-    most = next((limit for limit, weights, values in limits if num_weights > weights or points > values), 2048)
-    return int(min(max(2 ** int(math.log2(max(1, count / 64))), 8), most * scale))
+    return training.default_batch_size(count, num_weights, points, scale=scale)
 
 
 class _Messages:
@@ -270,13 +244,11 @@ class _Messages:
         total: int,
         batch_size: int,
         on_epoch: Callable[[], Any] | None,
-        *,
-        resume: bool,
     ) -> None:
         self._path, self._report, self._total, self._batch_size = path, report, total, batch_size
         self._on_epoch, self._best = on_epoch or (lambda: None), math.inf
         self._rows: list[dict[str, Any]] = []
-        if resume and path.is_file():
+        if path.is_file():  # of the run that is resumed
             self._rows = list(csv.DictReader(io.StringIO(path.read_text())))
             self._best = min((float(row["val_loss"]) for row in self._rows if row.get("val_loss")), default=math.inf)
         self._before = float(self._rows[-1]["total_time"]) if self._rows else 0.0
@@ -310,46 +282,48 @@ class _Messages:
 
 
 def fit_workspace(
-    workspace: Workspace, options: TrainOptions, *, report: Callable[..., Any], on_epoch: Callable[[], Any] | None
-) -> None:
-    """Train the model of a workspace and write it there."""
-    stats, size = read_stats(workspace), SIZES[options.model]
+    workspace: Workspace, *, model_id: str, minutes: float, epochs: int, batch_size: int | None, accumulation: int, any_order: bool,
+    window: int, strategy: str, device: str | None, report: Callable[..., Any], on_epoch: Callable[[], Any] | None,
+) -> None:  # fmt: skip
+    """Train the model of a workspace and write it there; the arguments are those of `compat.train`, with their defaults."""
+    settings = {"model": model_id, "minutes": minutes, "epochs": epochs, "batch_size": batch_size, "window": window}
+    stats, size = read_stats(workspace), SIZES[model_id]
     layout = layout_of(stats, size)
     prepared, known, held_out = read_encoded(workspace, stats, spec_of(stats, size))
     folder, weights = workspace.model / RUN_NAME, workspace.model / WEIGHTS_NAME
-    resume = options.strategy == "RESUME" and (folder / "run.json").is_file()
+    resume = strategy == "RESUME" and (folder / "run.json").is_file()
     seed = int(np.random.randint(2**31))
     if resume:
         seed = int(workspace.read(folder / "seed.json", "train")["seed"])
     model = TabularModel(layout, seed=seed)
     set_frequencies(model, count_classes(prepared, layout, known), each=1.0)
-    if options.strategy != "RESET" and weights.is_file():
+    if strategy != "RESET" and weights.is_file():
         load_weights(model, weights)
-    where = check_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model.to(where)
     if not resume:
         _disk.remove_folder(folder)
         for name in (WEIGHTS_NAME, PROGRESS_NAME, "optimizer.pt", "lr-scheduler.pt"):
-            if (workspace.model / name).exists() and not (name == WEIGHTS_NAME and options.strategy != "RESET"):
+            if (workspace.model / name).exists() and not (name == WEIGHTS_NAME and strategy != "RESET"):
                 _disk.remove_file(workspace.model / name)
-    config = {"model_id": options.model, "model_units": model_units(layout), "enable_flexible_generation": options.any_order}
+    config = {"model_id": model_id, "model_units": model_units(layout), "enable_flexible_generation": any_order}
     write_json(workspace.model / CONFIG_NAME, config)
     num_weights = sum(one.numel() for one in model.parameters())
-    size_of_batch = min(options.batch_size or default_batch_size(stats, len(known), num_weights), len(known))
-    accumulation = max(1, min(options.accumulation, len(known) // size_of_batch))
+    size_of_batch = min(batch_size or default_batch_size(stats, len(known), num_weights), len(known))
+    accumulation = max(1, min(accumulation, len(known) // size_of_batch))
     rate = round(0.001 * math.sqrt(size_of_batch * accumulation / 32), 5)
     data = EncodedSubjects.of(prepared.codes, prepared.starts, prepared.lengths, prepared.context, where)
-    per_subject = mean_events(prepared.lengths, options.window)
+    per_subject = mean_events(prepared.lengths, window)
     common: dict[str, Any] = {
-        "lengths": prepared.lengths, "batch_size": size_of_batch, "window": options.window, "any_order": options.any_order,
+        "lengths": prepared.lengths, "batch_size": size_of_batch, "window": window, "any_order": any_order,
     }  # fmt: skip
     batches = SubjectBatches(data, layout, known, seed=seed, **common)
     valid = SubjectBatches(data, layout, held_out, seed=seed + 1, is_fixed=True, **common)
     whole, plateau = SubjectLoss(model, data, per_subject), Plateau()
     if resume:
         plateau.read(folder / "metrics.jsonl")
-    total = options.epochs * len(batches)
-    messages = _Messages(workspace.model / PROGRESS_NAME, report, total, size_of_batch * accumulation, on_epoch, resume=resume)
+    total = epochs * len(batches)
+    messages = _Messages(workspace.model / PROGRESS_NAME, report, total, size_of_batch * accumulation, on_epoch)
     _disk.make_folder(folder)
     trainer = stoker.Trainer(
         whole,
@@ -365,13 +339,13 @@ def fit_workspace(
         callbacks=[plateau, messages],
         folder=folder,
         keep_checkpoints=1,
-        max_seconds=options.minutes * 60,
+        max_seconds=minutes * 60,
         seed=seed,
-        config=asdict(options) | {"strategy": ""},
+        config=settings | {"accumulation": accumulation, "any_order": any_order},
         progress=False,
     )
     write_json(folder / "seed.json", {"seed": seed})
-    trainer.fit(batches, valid=valid, epochs=options.epochs, resume=resume)
+    trainer.fit(batches, valid=valid, epochs=epochs, resume=resume)
     stoker.train.load_trained(whole, folder)
     sink = io.BytesIO()
     torch.save(workspace_weights(model), sink)

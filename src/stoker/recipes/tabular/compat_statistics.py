@@ -5,7 +5,7 @@
     reduce_lengths     the range of lengths
 
 The limits of rare values are drawn from `np.random`, in the same order as there: equal seeds give equal files. Targets are protected by
-row, as there, and not by subject. The class of a place in the quadtree is sorted here, and in the order of a hash table there.
+row, as there, and not by subject.
 Relative dates differ where they are wrong there: they have hours if any of them has, not only if a first one has, and a gap of 0 where
 dates are missing.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,33 +23,25 @@ import pyarrow as pa
 from stoker._types import Array
 from stoker.encode import analyze
 from stoker.errors import OptionError
-from stoker.recipes.tabular.compat_encodings import ESCAPE, NULL, QUADS, SIGNS, TILE_PLACES, relative_parts, tiles_of
-from stoker.recipes.tabular.encodings import MOST_CHARACTERS, RARE, code_points
+from stoker.recipes.tabular.compat_encodings import ESCAPE, NULL, relative_parts
+from stoker.recipes.tabular.encodings import RARE
 from stoker.recipes.tabular.values import Values, read_values
 
 LEAST_VALUES = 20
 """With fewer values all of them are rare."""
-LEAST_COUNT, LEAST_PLACES = 5, 20
+LEAST_COUNT = 5
 MOST_DISCRETE, MOST_DIGITS = 0.999, 3
 MOST_BINS, MOST_QUANTILES = 100, 1000
-MOST_PREFIXES, LEAST_PREFIXES = 10_000, 5
 NUMBERS = {
     "TABULAR_NUMERIC_AUTO": "auto", "TABULAR_NUMERIC_DIGIT": "digit", "TABULAR_NUMERIC_DISCRETE": "discrete",
     "TABULAR_NUMERIC_BINNED": "binned",
 }  # fmt: skip
-FAMILIES = dict.fromkeys(NUMBERS, "number") | {
-    "TABULAR_CATEGORICAL": "text", "TABULAR_CHARACTER": "text", "TABULAR_LAT_LONG": "text", "TABULAR_DATETIME": "time",
-    "TABULAR_DATETIME_RELATIVE": "time",
-}  # fmt: skip
-"""The kinds of columns, and what their values are read as."""
-PROTECTED = tuple(kind for kind in FAMILIES if kind not in ("TABULAR_NUMERIC_AUTO", "TABULAR_CHARACTER", "TABULAR_LAT_LONG"))
-"""The kinds whose entries say whether values are protected."""
 Partial = dict[str, Any]
 
 
-def draw_limit(least: int = LEAST_COUNT) -> int:
-    """The number of rows below which a value is rare: 0 to 2 more than `least`."""
-    return least + int(3 * np.random.uniform())
+def draw_limit() -> int:
+    """The number of rows below which a value is rare: 0 to 2 more than `LEAST_COUNT`."""
+    return LEAST_COUNT + int(3 * np.random.uniform())
 
 
 # ---- one partition ----
@@ -73,10 +64,6 @@ def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
     values = read_values("", column)
     if kind == "TABULAR_DATETIME_RELATIVE":
         return _part_of_relative(column, values, starts)
-    if kind == "TABULAR_CHARACTER":
-        return _part_of_characters(values)
-    if kind == "TABULAR_LAT_LONG":
-        return _part_of_places(values)
     counts = np.bincount(values.data[values.valid], minlength=len(values.words)).tolist()
     words = [ESCAPE + word if word.startswith(ESCAPE) or word in (RARE, NULL) else word for word in values.words.to_pylist()]
     return {"has_nan": not values.valid.all(), "cnt_values": {word: n for word, n in zip(words, counts, strict=True) if n}}
@@ -99,33 +86,6 @@ def _part_of_relative(column: pa.Array, values: Values, starts: Array) -> Partia
     return flags | {"min_values": least, "max_values": most, "min_n": dates["min_n"], "max_n": dates["max_n"]}
 
 
-def _part_of_characters(values: Values) -> Partial:
-    words = values.words.to_pylist()
-    points = code_points(words, min(MOST_CHARACTERS, max(map(len, words), default=0)))
-    counts = np.bincount(values.data[values.valid], minlength=len(words))
-    missing = int((~values.valid).sum())
-    characters = []
-    for place in range(points.shape[1]):
-        found = Counter({0: missing} if missing else {})
-        for point, count in zip(points[:, place].tolist(), counts.tolist(), strict=True):
-            found[point] += count
-        characters.append({chr(point): count for point, count in sorted(found.items())})
-    return {"has_nan": missing > 0, "characters": characters}
-
-
-def _part_of_places(values: Values) -> Partial:
-    tiles = tiles_of(values.words.to_pylist())
-    counts = np.bincount(values.data[values.valid], minlength=len(tiles)).tolist()
-    known = [(tile, count) for tile, count in zip(tiles, counts, strict=True) if tile is not None and count]
-    quads: dict[str, Counter[str]] = {f"QUAD{places}": Counter() for places in QUADS}
-    for tile, count in known:
-        for places in QUADS:
-            quads[f"QUAD{places}"][tile[: SIGNS + places]] += count
-    nothing = "++" + "A" * TILE_PLACES
-    symbols = [set(one) for one in zip(*([tile for tile, _ in known] or [nothing]), strict=True)]
-    return {"has_nan": sum(count for _, count in known) < len(values), "quads": quads, "symbols": symbols}
-
-
 # ---- all partitions ----
 
 
@@ -135,14 +95,10 @@ def reduce_column(kind: str, parts: Sequence[Partial], *, protect: bool) -> dict
         found = _reduce_numbers(kind, parts, protect)
     elif kind in ("TABULAR_DATETIME", "TABULAR_DATETIME_RELATIVE"):
         found = (_reduce_dates if kind == "TABULAR_DATETIME" else _reduce_relative)(parts, protect)
-    elif kind == "TABULAR_CHARACTER":
-        found = _reduce_characters(parts, protect)
-    elif kind == "TABULAR_LAT_LONG":
-        found = _reduce_places(parts)
     else:
         found = _reduce_categories(parts, protect)
     entry = {"encoding_type": kind} | found
-    return {"value_protection": protect} | entry if kind in PROTECTED else entry
+    return entry if kind == "TABULAR_NUMERIC_AUTO" else {"value_protection": protect} | entry
 
 
 def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -287,32 +243,6 @@ def _reduce_relative(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
         "cardinalities": sizes, "has_nan": _has_nan(parts), "has_neg": has_neg, "has_time": has_time, "min_values": least,
         "max_values": most, "min": low, "max": high,
     }  # fmt: skip
-
-
-def _reduce_characters(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
-    codes = {}
-    for place in range(max(len(part["characters"]) for part in parts)):
-        counts = _added([part["characters"][place] for part in parts if place < len(part["characters"])])
-        least = draw_limit() if protect else 0
-        kept = [letter for letter, count in sorted(counts.items()) if count >= least and letter != "\0"]
-        codes[f"P{place}"] = _numbered(["\0", *kept])
-    sizes = ({"nan": 2} if _has_nan(parts) else {}) | {name: len(one) for name, one in codes.items()}
-    return {"has_nan": _has_nan(parts), "max_string_length": len(codes), "codes": codes, "cardinalities": sizes}
-
-
-def _reduce_places(parts: Sequence[Partial]) -> dict[str, Any]:
-    quads = {}
-    for name in parts[0]["quads"]:
-        counts = _added([part["quads"][name] for part in parts])
-        least = draw_limit(LEAST_PLACES)
-        kept = [RARE, *(value for value, count in sorted(counts.items()) if count >= least)][:MOST_PREFIXES]
-        if len(kept) > LEAST_PREFIXES:
-            quads[name] = _numbered(kept)
-    symbols = [sorted(set().union(*(part["symbols"][place] for part in parts))) for place in range(SIGNS + TILE_PLACES)]
-    tiles = {f"P{place}": _numbered(one) for place, one in enumerate(symbols)}
-    sizes = {name: len(one) for name, one in (quads | tiles).items()} | ({"nan": 2} if _has_nan(parts) else {})
-    characters = {"max_string_length": len(tiles), "has_nan": False, "codes": tiles}
-    return {"has_nan": _has_nan(parts), "cardinalities": sizes, "quad_codes": quads, "quadtile_characters": characters}
 
 
 def reduce_lengths(lengths: Array, *, protect: bool) -> dict[str, Any]:

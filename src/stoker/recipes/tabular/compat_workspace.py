@@ -24,13 +24,12 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.encode import parse_dates, parse_numbers
 from stoker.errors import OptionError, SourceInvalidError
-from stoker.recipes.tabular.compat_encodings import QuadTiles, encoding_of, tiles_of
-from stoker.recipes.tabular.compat_statistics import FAMILIES
+from stoker.recipes.tabular.compat_encodings import KINDS, encoding_of
 from stoker.recipes.tabular.layout import position_sizes
 from stoker.recipes.tabular.values import Values, is_text, read_values
 
 Role = Literal["tgt", "ctx"]
-FILLED = ("TABULAR_NUMERIC_DIGIT", "TABULAR_DATETIME", "TABULAR_CHARACTER", "TABULAR_LAT_LONG")
+FILLED = ("TABULAR_NUMERIC_DIGIT", "TABULAR_DATETIME")
 """The encodings with a sub-column for missing values, whose other sub-columns are filled."""
 
 
@@ -129,15 +128,15 @@ def read_column(name: str, column: pa.ChunkedArray | pa.Array, kind: str) -> pa.
         OptionError: The encoding is unknown.
         BadValueError: A value cannot be used.
     """
-    if kind not in FAMILIES:
-        raise OptionError(f"column {name!r} has the encoding {kind!r}; expected one of {', '.join(FAMILIES)}.")
+    if kind not in KINDS:
+        raise OptionError(f"column {name!r} has the encoding {kind!r}; expected one of {', '.join(KINDS)}.")
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     read_values(name, array.slice(0, 0))  # lists and others are refused by name
-    return {"text": _to_text, "number": _to_number, "time": _to_time}[FAMILIES[kind]](name, array)
+    return {"text": _to_text, "number": _to_number, "time": _to_time}[KINDS[kind]](name, array)
 
 
 def _to_text(name: str, array: pa.Array) -> pa.Array:
@@ -191,13 +190,13 @@ def values_of(name: str, column: pa.ChunkedArray | pa.Array, kind: str, *, min_d
         values = read_values(name, array)
         if np.abs(values.data).max(initial=0) < 2**63:
             array = pa.array(np.rint(values.data).astype(np.int64), mask=~values.valid)
-    is_words = FAMILIES[kind] == "text" or kind == "TABULAR_NUMERIC_DISCRETE"
+    is_words = KINDS[kind] == "text" or kind == "TABULAR_NUMERIC_DISCRETE"
     return read_values(name, array, family="text" if is_words else None)
 
 
 def value_type(entry: Mapping[str, Any]) -> pa.DataType:
     """The type that values of an encoding are decoded to."""
-    kind = FAMILIES[entry["encoding_type"]]
+    kind = KINDS[entry["encoding_type"]]
     if kind != "number":
         return pa.string() if kind == "text" else pa.timestamp("us")
     largest = max(map(abs, (*entry.get("bins", ()), entry.get("min") or 0, entry.get("max") or 0)), default=0)
@@ -233,9 +232,7 @@ def codes_of_column(name: str, column: pa.ChunkedArray, entry: Mapping[str, Any]
 def _fill(values: Values, encoding: Any) -> tuple[Values, Array]:
     """Values with random ones of the same column where they are missing, and where that is."""
     valid, data = values.valid, values.data
-    if isinstance(encoding, QuadTiles):  # strings without a place are missing too
-        valid = valid & np.array([*(tile is not None for tile in tiles_of(values.words.to_pylist())), False])[data]
-    elif values.words is None and encoding.low is not None:
+    if encoding.low is not None:
         data = np.clip(data, encoding.low, encoding.high).astype(data.dtype)
     if valid.any() and not valid.all():
         distinct, first, counts = np.unique(data[valid], return_index=True, return_counts=True)

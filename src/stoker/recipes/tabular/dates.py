@@ -19,6 +19,7 @@ import pyarrow as pa
 from msgspec import Struct, structs
 
 from stoker._types import Array
+from stoker.encode import join_days, split_days
 from stoker.recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
 from stoker.recipes.tabular.values import Values, to_column
 
@@ -46,13 +47,7 @@ def split_date(data: Array, unit: str) -> dict[str, Array]:
     """The parts of times, in UTC."""
     per_day = DAY // NANOS[unit]
     days, rest = np.divmod(data, per_day)
-    dates = days.astype("datetime64[D]")
-    months = dates.astype("datetime64[M]")
-    found = {
-        "year": dates.astype("datetime64[Y]").astype(np.int64) + 1970,
-        "month": months.astype(np.int64) % 12 + 1,
-        "day": (dates - months.astype("datetime64[D]")).astype(np.int64) + 1,
-    }
+    found: dict[str, Array] = dict(zip(("year", "month", "day"), split_days(days), strict=True))
     for name, (nanos, count) in CLOCK.items():
         if nanos >= NANOS[unit]:
             found[name] = rest // (nanos // NANOS[unit]) % count
@@ -72,9 +67,8 @@ def join_date(parts: dict[str, Array], unit: str) -> Array:
 
 def _months(parts: dict[str, Array]) -> tuple[Array, Array]:
     """The first day of the month of dates, counted from 1970, and its number of days."""
-    month = ((parts["year"] - 1970) * 12 + parts["month"] - 1).astype("datetime64[M]")
-    first, last = (one.astype("datetime64[D]").astype(np.int64) for one in (month, month + np.timedelta64(1, "M")))
-    return first, last - first
+    first = join_days(parts["year"], parts["month"], 1)
+    return first, join_days(parts["year"], parts["month"] + 1, 1) - first
 
 
 def _possible_days(parts: dict[str, Array], unit: str, low: int, high: int) -> tuple[Array, Array]:

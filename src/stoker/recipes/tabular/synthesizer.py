@@ -15,12 +15,11 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.run_folder import read_recipe
-from stoker.recipes.tabular.compat_encodings import QuadTiles
 from stoker.recipes.tabular.dates import Since
 from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker.recipes.tabular.files import name_of
 from stoker.recipes.tabular.generation import GivenCodes, generate_codes
-from stoker.recipes.tabular.quality_report import QualityReport, quality
+from stoker.recipes.tabular.report import check_options, quality
 from stoker.recipes.tabular.subjects import ModelSpec, Say, check_unique, make_settings
 from stoker.recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, number_keys, read_table, to_frame
 from stoker.recipes.tabular.training import TrainedTabular, load_model, train
@@ -241,41 +240,34 @@ class Synthesizer:
         holdout_context: Any = None,
         num_subjects: int | None = None,
         seed: int = 0,
-        **options: Any,
-    ) -> QualityReport:
-        """Compare a new sample with the table that was learned.
+        report: str | Path | None = None,
+    ) -> dict[str, Any]:
+        """Compare a new sample with the table that was learned, by `quality`.
 
         Args:
-            holdout: Real data that the model has not seen; makes the measures of copies much sharper.
+            holdout: Real data that the model has not seen: the reference of classifiers and distances.
             holdout_context: Its context. Contexts are compared where every table has one.
             num_subjects: Of the sample. Default: as many as were learned.
             seed: Of all random numbers.
-            **options: Other options of `quality`, such as `time` or `max_rows`.
+            report: Where to write an HTML report; a path that ends in `.html`.
 
         Returns:
-            The report; see `quality`.
+            The metrics of mostlyai-qa; see `quality`.
 
         Raises:
             OptionError: The table is not known: it was a frame of another process. Call `quality` with it.
-
-        Example:
-            >>> rows = {"colour": ["red", "blue", "red", "green"] * 25, "n": list(range(100))}
-            >>> report = Synthesizer(size="s", epochs=1, seed=1).fit(rows).report()
-            >>> report.sizes["synthetic"]
-            (100, 100)
         """
         spec, (real, context) = self.trained.spec, self._learned
         if real is None:
             raise OptionError("the run was trained on a frame, which is not kept. Call quality(real, model.sample(n), key=…).")
+        check_options(report)  # before anything is generated
         count = spec.num_subjects if num_subjects is None else num_subjects
+        options: dict[str, Any] = {"key": spec.key, "holdout": holdout, "seed": seed, "report": report}
         if spec.context is None or (holdout is not None and holdout_context is None):
-            return quality(real, self.sample(count, seed=seed), key=spec.key, holdout=holdout, seed=seed, **options)
+            return quality(real, self.sample(count, seed=seed), **options)
         users = self.sample_context(count, seed=seed)
-        events = self.sample(context=users, seed=seed)
-        return quality(
-            real, events, key=spec.key, holdout=holdout, context=context, synthetic_context=users, holdout_context=holdout_context,
-            context_key=_context_key(spec), seed=seed, **options,
-        )  # fmt: skip
+        options |= {"context": context, "synthetic_context": users, "holdout_context": holdout_context}
+        return quality(real, self.sample(context=users, seed=seed), context_key=_context_key(spec), **options)
 
     def _rows(self, num_subjects: int, *, seed: int, **options: Any) -> tuple[pa.Table, Array]:
         """Generated rows, and how many each subject has."""
@@ -397,11 +389,8 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
                 column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
             )
         has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
-        if (
-            column.name in filled and has_null
-        ):  # the first sub-column says whether a value is missing, or the last one of quad tiles
-            place = len(encoding.sizes) - 1 if isinstance(encoding, QuadTiles) else 0
-            never.setdefault(number + place, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
+        if column.name in filled and has_null:  # the first sub-column says whether a value is missing
+            never.setdefault(number, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
         number += len(encoding.sizes)
     order = None
     if spec.any_order:

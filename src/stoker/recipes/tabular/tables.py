@@ -30,13 +30,9 @@ from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError
 from stoker.recipes.tabular.compat_encodings import (
     Binned,
-    Characters,
     DatetimeParts,
     Digit,
-    QuadTiles,
     RelativeParts,
-    fit_binned,
-    fit_digit,
 )
 from stoker.recipes.tabular.dates import (
     Datetime,
@@ -68,9 +64,9 @@ from stoker.recipes.tabular.values import Values, family_of, read_values
 
 AnyEncoding = (
     Categorical | Numeric | Character | LatLong | Datetime | Relative | Since | Digit | Binned
-    | DatetimeParts | RelativeParts | Characters | QuadTiles
+    | DatetimeParts | RelativeParts
 )  # fmt: skip
-KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datetime", "relative", "lat_long", "character")
+KINDS = ("auto", "categorical", "numeric", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
 LEAST_TABLE = 20
 """Subjects that protection needs; with fewer nearly every value is rare."""
@@ -306,7 +302,7 @@ def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjec
     """
     family = family_of(column.type)
     possible = {
-        "number": ("numeric", "digit", "binned", "discrete", "categorical"), "time": ("datetime", "relative", "categorical"),
+        "number": ("numeric", "categorical"), "time": ("datetime", "relative", "categorical"),
         "text": ("categorical", "character", "lat_long"), None: (),
     }[family]  # fmt: skip
     if asked != "auto" and family is not None:
@@ -498,10 +494,8 @@ def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) ->
 
 def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, is_asked: bool) -> AnyEncoding | None:
     values = _values(name, column, kind)
-    if kind in ("categorical", "discrete"):
+    if kind == "categorical":
         return fit_categorical(values, subjects, column.type, may_share=not is_asked)
-    if kind in ("digit", "binned"):
-        return fit_digit(values, subjects) if kind == "digit" else fit_binned(values, subjects)
     if kind == "character":
         return fit_character(values, subjects)
     if kind == "lat_long":
@@ -512,7 +506,7 @@ def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, i
 
 
 def _values(name: str, column: pa.ChunkedArray, kind: str) -> Values:
-    is_words = kind in ("categorical", "discrete", "character", "lat_long", "characters", "quad_tiles")
+    is_words = kind in ("categorical", "character", "lat_long")
     return read_values(name, column, family="text" if is_words else None)
 
 

@@ -103,15 +103,14 @@ class Plateau:
                 self.add(float(entry["val_loss"]))
 
 
-def default_batch_size(num_subjects: int, model: TabularModel, mean_length: float) -> int:
-    """A power of two, about 1/64 of the subjects, smaller for large models and long sequences."""
-    parameters = sum(one.numel() for one in model.parameters())
-    points = mean_length * len(model.layout.subs) + len(model.layout.context)
-    most = 2048
-    for limit, params, values in ((512, 1e6, 1e2), (128, 1e7, 1e3), (32, 1e8, 1e4), (8, 1e9, 1e5)):
-        if parameters > params or points > values:
-            most = limit
-    return int(min(most, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
+def default_batch_size(num_subjects: int, num_weights: int, points: float, *, scale: float = 1.0) -> int:
+    """A power of two, about 1/64 of the subjects, smaller for large models and for many codes per subject (`points`).
+
+    The largest ones are multiplied by `scale`.
+    """
+    limits = ((8, 1e9, 1e5), (32, 1e8, 1e4), (128, 1e7, 1e3), (512, 1e6, 1e2))
+    most = next((limit for limit, weights, codes in limits if num_weights > weights or points > codes), 2048)
+    return int(min(most * scale, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
 
 
 def split_subjects(count: int, settings: TabularSettings) -> tuple[Array, Array]:
@@ -215,8 +214,9 @@ def _epsilon(
 
 
 def _batch_size(settings: TabularSettings, count: int, model: TabularModel, prepared: PreparedSubjects) -> int:
-    per_subject = mean_events(prepared.lengths, settings.window)
-    return min(settings.batch_size or default_batch_size(count, model, per_subject), count)
+    num_weights = sum(one.numel() for one in model.parameters())
+    points = mean_events(prepared.lengths, settings.window) * len(model.layout.subs) + len(model.layout.context)
+    return min(settings.batch_size or default_batch_size(count, num_weights, points), count)
 
 
 def _named(given: Any) -> str | list[str] | None:

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from benchmarks.known_tables import BURSTS, RULES, SHOP, make_bursts, make_rules, make_shop, rules_log_likelihood
 
 from stoker.errors import OptionError
-from stoker.recipes.tabular import make_bursts, make_rules, make_shop, rules_log_likelihood
-from stoker.recipes.tabular.known_tables import BURSTS, RULES, SHOP
 
 
 def test_the_shop_has_its_law() -> None:
