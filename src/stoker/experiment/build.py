@@ -84,7 +84,7 @@ def open_data(config: Config, device: str) -> Fed:
     view: AnyView
     if isinstance(data.view, named.SequenceView):
         longest = data.view.max_length
-        view = Sequences(longest, buckets=tuple(data.view.buckets or (longest,)), keep=data.view.end or data.view.keep)
+        view = Sequences(longest, buckets=tuple(data.view.buckets or (longest,)), keep=data.view.keep)
     else:
         view = (Windows if isinstance(data.view, named.WindowView) else Segments)(**msgspec.structs.asdict(data.view))
     order: Order = Shuffle(seed)

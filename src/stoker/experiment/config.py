@@ -66,8 +66,6 @@ class SequenceView(Choice, frozen=True, kw_only=True, tag="sequences"):
     """Widths that batches may have; by default the one of `max_length`, so that all have one shape."""
     keep: Literal["first", "last", "random"] = "first"
     """Which steps of a longer series stay; random ones differ in every epoch."""
-    end: Literal["first", "last"] | None = None
-    """Earlier name of `keep`."""
 
 
 class SequentialOrder(Choice, frozen=True, kw_only=True, tag="sequential"):

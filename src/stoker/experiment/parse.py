@@ -449,21 +449,6 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
     raise ConfigError(f"{option} {name} is not known; {hint}")
 
 
-def rename_keys(document: Document, names: Mapping[str, str], *, section: str | None = None) -> Document:
-    """The document with other names of keys, such as those that an earlier version wrote into a run's folder."""
-    prefix: Path_ = () if section is None else (section,)
-    found = document.tree if section is None else document.tree.get(section)
-    if not isinstance(found, dict):
-        return document
-    renamed = {names.get(key, key) if names.get(key) not in found else key: value for key, value in found.items()}
-    at = len(prefix)
-    lines = {
-        (*prefix, names.get(str(path[at]), path[at]), *path[at + 1 :]) if path[:at] == prefix and len(path) > at else path: line
-        for path, line in document.lines.items()
-    }
-    return replace(document, tree=renamed if section is None else {**document.tree, section: renamed}, lines=lines)
-
-
 # Writing: a configuration with all its values, as YAML that reads back as the same.
 
 
@@ -518,19 +503,3 @@ def _default(one: Field) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(list(value)) if isinstance(value, tuple) else str(value)
-
-
-_EARLIER_NAMES = {
-    "accumulate": "grad_accum_steps",
-    "clip": "max_grad_norm",
-    "keep": "keep_checkpoints",
-    "ranks": "parallel",
-    "recompute": "activation_checkpointing",
-    "writers": "loggers",
-}
-"""Keys of `train:` in the config.yaml of earlier versions, and their names now."""
-
-
-def read_saved(folder: Path) -> Document:
-    """The config.yaml that the folder of a run keeps; keys of an earlier version have the names of this one."""
-    return rename_keys(read_document(folder / CONFIG_NAME), _EARLIER_NAMES, section="train")

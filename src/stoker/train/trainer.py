@@ -253,7 +253,8 @@ class Trainer:
             resume: Continue from the newest checkpoint of the folder, if there is one. Refused where a field of the run's
                 fingerprint (options, optimizer, loss, model, data, setup) differs.
             allow: Fields of the fingerprint, or groups of them, that may differ.
-            strict: Raise if the newest checkpoint is damaged, instead of using the one before it.
+            strict: Raise if the newest checkpoint is damaged, instead of using the one before it, and if a source file of the
+                model or the loss changed, instead of a warning.
 
         Returns:
             How the run ended, and its metrics.
@@ -458,7 +459,7 @@ class Trainer:
         """The checkpoint to resume from, as plain values."""
         found = checkpoints.latest(strict=strict)
         if found is not None:
-            resuming.compare(self._parts, identity, found, allow=allow)
+            resuming.compare(self._parts, identity, found, allow=allow, strict=strict)
             resuming.check(self._parts, found)
             return {**vars(found), "path": str(found.path)}
         step = step_reached(read_record(self.folder)) if self.folder is not None and (self.folder / NAME).exists() else 0
