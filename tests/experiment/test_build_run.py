@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from tests.cli.training_folder import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError
-from stoker.experiment import prepare
+from stoker.experiment import build, config, prepare
 from stoker.experiment.build import open_data
 from stoker.train import state_dict
 
@@ -123,6 +124,27 @@ def test_metrics_of_torchmetrics_by_name(folder: Path) -> None:
     found = stoker.experiment.run("c.yaml", overrides=[metrics, "epochs=1"], progress=False).metrics
     assert found["val_MeanAbsoluteError"] == pytest.approx(found["val_mae"], rel=1e-5)
     assert found["val_MeanSquaredError"] > 0
+
+
+def test_accuracy_is_that_of_the_loss(folder: Path) -> None:
+    """Logits between 0 and 1 are no probabilities: torchmetrics alone would take those of this batch for them."""
+    task = open_data(stoker.experiment.load("c.yaml"), "cpu").task
+    _, binary = build._metric("accuracy", config.Bce(), task)
+    binary.update(prediction=torch.tensor([0.1, 0.2, 0.9, 0.3]), target=torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    assert binary.compute() == 0.75
+    _, several = build._metric("accuracy", config.CrossEntropy(classes=3), replace(task, outputs_each=3))
+    several.update(torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 1.0]]), torch.tensor([0, 2]))
+    assert float(several.compute()) == 0.5
+    with pytest.raises(ConfigError, match="accuracy, which needs the loss bce or cross_entropy"):
+        stoker.experiment.run("c.yaml", overrides=["metrics=[accuracy]"], progress=False)
+
+
+def test_small_errors_in_large_sums_count(folder: Path) -> None:
+    task = open_data(stoker.experiment.load("c.yaml"), "cpu").task
+    _, metric = build._metric("mae", config.Mse(), task)
+    for value in [2.0**24, *[1.0] * 10]:  # float32 would stay at 2**24
+        metric.update(torch.tensor([value]), torch.tensor([0.0]))
+    assert float(metric.compute()) == (2**24 + 10) / 11
 
 
 @pytest.mark.parametrize(

@@ -403,7 +403,8 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     setup: str | None = None
     """Folder of a run whose precision, fused, graph and compile are used."""
     metrics: list[Metric] = field(default_factory=list)
-    """What is measured in evaluation, beside the loss; `torchmetrics:MeanAbsolutePercentageError` is one of torchmetrics."""
+    """What is measured in evaluation, in addition to the loss: `auc`; of torchmetrics (extra `metrics`) `mae`, `mse`, `accuracy` and
+    all that need no arguments, such as `torchmetrics:MeanAbsolutePercentageError`."""
     early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
     loggers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = field(default_factory=list)

@@ -398,11 +398,10 @@ class TargetScales:
 class TaskLoss:
     """`loss(model, batch)` of a task."""
 
-    unscale: TargetScales | None = None
-    """Back to units of the store, for metrics; not of an instance where there is none, so that checkpoints stay as they were."""
-
     def __init__(self, task: Task, each: Each, *, classes: bool = False) -> None:
         self.task = task
+        self.unscale: TargetScales | None = None
+        """Back to units of the store, for metrics."""
         self._each = each
         self._classes = classes
 

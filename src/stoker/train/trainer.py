@@ -207,7 +207,7 @@ class Trainer:
         if early_stopping is not None and not isinstance(early_stopping, EarlyStopping):
             raise OptionError(f"early_stopping is {early_stopping!r}; expected EarlyStopping(…) or None.")
         if not isinstance(metrics, Mapping | None):
-            raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'mae': MAE()}}.")
+            raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'auc': AUC()}}.")
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         if folder is not None and (not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder)):
