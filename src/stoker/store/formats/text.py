@@ -1,7 +1,7 @@
 """Text files, for all formats that are text.
 
-    open_text, line_blocks          decompress, decode to UTF-8, and cut into blocks of whole lines
-    parse_numbers, number_lists     strings to float64, exactly or with an error
+    open_text      decompress and decode to UTF-8
+    line_blocks    cut into blocks of whole lines
 
 Positions are bytes of the decoded text, so reading can resume in the middle of a file, compressed or not. Compression is detected from
 the first bytes, not from the name.
@@ -10,20 +10,16 @@ the first bytes, not from the name.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._text import readable_bytes
@@ -215,82 +211,3 @@ def _last_line_end(data: bytes, quote: bytes) -> int:
     while end >= 0 and data.count(quote, 0, end) % 2:
         end = data.rfind(b"\n", 0, data.rfind(quote, 0, end))
     return end + 1
-
-
-# Numbers written as text, for the formats that are parsed in Python.
-
-EXACT_INTEGERS = 2**53
-MISSING = b"?"
-_PIECE_BYTES = 256 << 10
-_INTEGER = re.compile(rb"[+-]?\d{1,400}")
-_MINUS_ZERO = re.compile(rb"-0(?![\d.eE])")
-_DECODER = msgspec.json.Decoder(list[float])
-
-Floats = npt.NDArray[np.float64]
-
-
-class NumberTextError(ValueError):
-    """A field that is not numeric, or one that float64 cannot hold."""
-
-
-def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
-    """Numbers between separators as float64, with NaN for "?"; nothing for a blank text."""
-    if not text.strip():
-        return np.empty(0)
-    if len(text) <= _PIECE_BYTES:
-        return _parse_piece(text, separator)
-    # Python objects take many times the memory of an array, so a long line is parsed in pieces.
-    parts: list[Floats] = []
-    start = 0
-    while start <= len(text):
-        end = text.find(separator, start + _PIECE_BYTES)
-        end = len(text) if end < 0 else end
-        parts.append(_parse_piece(text[start:end], separator))
-        start = end + len(separator)
-    return np.concatenate(parts)
-
-
-def _parse_piece(text: bytes, separator: bytes) -> Floats:
-    values: Floats | None = None
-    # Most numbers are valid JSON: four times faster than one by one. But JSON reads -0 as the integer 0, and with another separator,
-    # commas within fields would make more numbers than there are fields.
-    if not _MINUS_ZERO.search(text):
-        with contextlib.suppress(msgspec.DecodeError):
-            values = np.array(_DECODER.decode(b"[%b]" % text.replace(separator, b",")), dtype=np.float64)
-    if values is None or values.size != text.count(separator) + 1:
-        values = np.array([_number(field) for field in text.split(separator)], dtype=np.float64)
-    large = np.flatnonzero(np.abs(values) >= EXACT_INTEGERS)
-    fields = text.split(separator) if large.size else []
-    for i in large.tolist():
-        field = fields[i].strip()
-        if np.isinf(values[i]) and b"inf" not in field.lower():
-            raise NumberTextError(f"{_shown(field)} is too large a number for float64")
-        if _INTEGER.fullmatch(field) and int(field) != int(values[i]):
-            raise NumberTextError(f"{_shown(field)} is an integer that float64 cannot hold exactly")
-    return values
-
-
-def _number(field: bytes) -> float:
-    text = field.strip()
-    if text == MISSING:
-        return float("nan")
-    try:
-        if b"_" in text:  # Python takes 1_000 for a number
-            raise ValueError
-        return float(text.decode("ascii"))
-    except ValueError:
-        raise NumberTextError(f"{_shown(text)} is not numeric") from None
-
-
-def number_lists(rows: Iterable[Floats], *, nan_is_missing: bool) -> pa.Array:
-    """Series of float64 as one array of lists; NaN becomes null where it means a missing value."""
-    parts = list(rows)
-    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    values = np.concatenate(parts) if parts else np.empty(0)
-    flat = pa.array(values, mask=np.isnan(values)) if nan_is_missing else pa.array(values)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
-
-
-def _shown(text: bytes) -> str:
-    return repr(text[:40].decode("utf-8", "replace") + ("…" if len(text) > 40 else ""))

@@ -9,27 +9,27 @@ regression target "target". Missing values ("?" of `.ts` and `.arff`) are null.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import MAX_LIMITS, Chunk, FileSource, ReadLimits, RowLocation, SizedTask, Task, batch_chunks
-from stoker.store.formats.text import Floats, LineBlock, TextSource, number_lists, parse_numbers
+from stoker.store.formats.text import LineBlock, TextSource
 
 _FIRST_BLOCK = 64 << 10
 # Lines and their parts are Python objects while they are parsed: short rows take many times the memory of their text.
 _INFLATION = 16
-_Row = TypeVar("_Row")
-_Parsed = TypeVar("_Parsed")
+EXACT_INTEGERS = 2**53
 
 
 class _RowError(Exception):
@@ -39,17 +39,6 @@ class _RowError(Exception):
         super().__init__(reason)
         self.index = index
         self.reason = reason
-
-
-def _parse_each(rows: Iterable[_Row], parse: Callable[[_Row], _Parsed]) -> list[_Parsed]:
-    """Parse rows one by one; a `ValueError` becomes a `_RowError` with the index of its row."""
-    parsed = []
-    for i, row in enumerate(rows):
-        try:
-            parsed.append(parse(row))
-        except ValueError as error:
-            raise _RowError(i, str(error)) from error
-    return parsed
 
 
 class UcrSource(TextSource):
@@ -100,21 +89,24 @@ class UcrSource(TextSource):
     def _table(self, rows: list[bytes]) -> pa.Table:
         """All columns of some rows; raises `_RowError`."""
         expected = self._num_fields
-
-        def parse(row: bytes) -> tuple[str, Floats]:
-            label, _, text = row.partition(b"\t")
+        for i, row in enumerate(rows):
             count = row.count(b"\t") + 1
             if count != expected:
-                raise ValueError(f"{count:,} fields found, {expected:,} expected as in the first line")
-            values, name = parse_numbers(text, b"\t"), label.strip().decode()
-            if not name:
-                raise ValueError("the label is empty")
-            given = np.flatnonzero(~np.isnan(values))
-            return name, values[: int(given[-1]) + 1 if given.size else 0]
-
-        parsed = _parse_each(rows, parse)
-        labels = pa.array([label for label, _ in parsed], pa.string()).dictionary_encode()
-        return pa.table({"value": number_lists([values for _, values in parsed], nan_is_missing=False), "label": labels})
+                raise _RowError(i, f"{count:,} fields found, {expected:,} expected as in the first line")
+        try:
+            fields = pc.split_pattern(pa.array([b"\t".join(rows)] if rows else [], pa.large_string()), "\t").flatten()
+            is_label = np.arange(len(fields)) % expected == 0
+            labels = pc.utf8_trim_whitespace(fields.filter(is_label)).to_pylist()
+            values = fields.filter(~is_label).cast(pa.float64()).to_numpy().reshape(len(rows), expected - 1)
+            is_exact = "" not in labels and not (np.abs(values) >= EXACT_INTEGERS).any()
+        except pa.ArrowInvalid:
+            is_exact = False
+        if not is_exact:  # other spellings of numbers, or the row of an error
+            labels, values = _row_by_row(rows)
+        numbers = np.where(np.isnan(values), 0, np.arange(1, expected))  # of each value that is not NaN, from 1
+        series = [row[:count] for row, count in zip(values, numbers.max(1, initial=0), strict=True)]
+        texts = pa.array(labels, pa.string()).dictionary_encode()
+        return pa.table({"value": _lists_of(series, nan_is_missing=False), "label": texts})
 
     def _refuse_line(self, number: int, reason: str) -> NoReturn:
         """Raise an error that names a line; lines count from 1."""
@@ -137,12 +129,50 @@ def _rows_of(block: LineBlock) -> list[tuple[int, bytes]]:
     return [(i, line.strip(b" \r")) for i, line in enumerate(block.data.split(b"\n")) if line.strip()]
 
 
+def _row_by_row(rows: list[bytes]) -> tuple[list[str], Array]:
+    """The labels, and the values as Python reads them; raises `_RowError`."""
+    labels, values = [], []
+    for i, row in enumerate(rows):
+        try:
+            label, *fields = row.decode().split("\t")
+            if not label.strip():
+                raise ValueError("the label is empty")
+            labels.append(label.strip())
+            values.append([_number(field.strip()) for field in fields])
+        except ValueError as error:
+            raise _RowError(i, str(error)) from error
+    return labels, np.array(values)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text) if text.isascii() and "_" not in text else None  # Python takes 1_000 for a number
+    except ValueError:
+        value = None
+    shown = repr(text if len(text) <= 40 else text[:40] + "…")
+    if value is None:
+        raise ValueError(f"{shown} is not numeric")
+    if np.isinf(value) and "inf" not in text.lower():
+        raise ValueError(f"{shown} is too large a number for float64")
+    if abs(value) >= EXACT_INTEGERS and text.lstrip("+-").isdigit() and int(text) != value:
+        raise ValueError(f"{shown} is an integer that float64 cannot hold exactly")
+    return value
+
+
+def _lists_of(series: Sequence[Array], *, nan_is_missing: bool) -> pa.Array:
+    """Series of float64 as one array of lists; NaN becomes null where it means a missing value."""
+    offsets = np.zeros(len(series) + 1, dtype=np.int64)
+    np.cumsum([len(values) for values in series], out=offsets[1:])
+    flat = np.concatenate(series) if len(series) else np.empty(0)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat, mask=np.isnan(flat) if nan_is_missing else None))
+
+
 def is_ucr_row(row: bytes) -> bool:
     """Whether a line is an integer and then at least one number, separated by tabs."""
-    label, tab, text = row.partition(b"\t")
     try:
-        return bool(tab) and float(label).is_integer() and parse_numbers(text, b"\t").size > 0
-    except (ValueError, OverflowError):
+        (label,), values = _row_by_row([row])
+        return bool(values.size) and float(label).is_integer()
+    except (ValueError, OverflowError, _RowError):
         return False
 
 
@@ -182,7 +212,7 @@ class AeonSource(FileSource):
         if num_dimensions > MAX_DIMENSIONS:
             raise SourceTooLargeError(f"{self.path} has {num_dimensions:,} dimensions; at most {MAX_DIMENSIONS:,} can be read.")
         names = ["value"] if num_dimensions == 1 else [f"dim_{d}" for d in range(num_dimensions)]
-        columns = {name: number_lists([case[d] for case in cases], nan_is_missing=True) for d, name in enumerate(names)}
+        columns = {name: _lists_of([case[d] for case in cases], nan_is_missing=True) for d, name in enumerate(names)}
         if len(answers) and is_regression:
             columns["target"] = pa.array(answers, mask=np.isnan(answers))
         elif len(answers):
