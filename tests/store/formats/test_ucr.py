@@ -118,7 +118,7 @@ def test_odd_spellings_are_read(tmp_path: Path) -> None:
         ("9" * 5000, "too large"),
     ],
 )
-def test_what_is_not_a_number_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+def test_what_is_not_numeric_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(SourceInvalidError, match=reason):
         table_of(source(tmp_path, f"1\t1\n1\t{text}\n"))
 
