@@ -110,7 +110,10 @@ def test_a_value_deep_within_choices_and_lists_is_named(tmp_path: Path) -> None:
         ("cache: {dir: x}", "c.yaml:4: data.cache.dir is not known; expected one of folder, size."),
         ("batch_size: 1\nsplit: {name: by_value}", "c.yaml:5: split.column is missing; expected a string."),
         ("columns: [a, 3]", "c.yaml:4: data.columns is the list ['a', 3]; expected"),
-        ("batch_size: 99999999999999999999", "data.batch_size is 99999999999999999999; expected an integer from 1 below 2,147,483,648."),
+        (
+            "batch_size: 99999999999999999999",
+            "data.batch_size is 99999999999999999999; expected an integer from 1 below 2,147,483,648.",
+        ),
     ):
         with pytest.raises(ConfigError) as caught:
             read(tmp_path, SMALL.replace("batch_size: 256", text, 1))
