@@ -28,7 +28,7 @@ Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of
 - **`-v`, `--verbose`**: print details too, on stderr: the options that were given, the time of each phase, CPU time and memory.
 - **`--json`**: print the result as JSON on stdout, for programs.
 - **`-`** reads standard input where a table, a configuration or a spec is expected: `zcat a.csv.gz | stoker pack - a.stoker`. The format is
-  found from the content: CSV, TSV, JSON, JSON lines, Parquet, Arrow, NumPy, `.ts` or `.arff`. A script, a store or a run needs a name.
+  found from the content: CSV, TSV, JSON lines, Parquet, Arrow, NumPy, `.ts` or `.arff`. A script, a store or a run needs a name.
 - **The output** that a command always writes is its last argument: `stoker pack SOURCE… STORE`. `--out STORE` means the same. A file that a
   command may write besides is an option, such as `--plot FILE`.
 - **`--series`, `--key`**: the column that says which series, subject or user a row belongs to. Both names mean the same.

@@ -203,7 +203,6 @@ FORMS = {
     ".csv": CSV.encode(),
     ".tsv": CSV.replace(",", "\t").encode(),
     ".jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),
-    ".json": json.dumps(ROWS).encode(),
     ".parquet": parquet_bytes(),
     ".arrow": arrow_bytes(),
 }
@@ -234,9 +233,12 @@ def test_pack_reads_standard_input(stoker: Stoker, given: Callable[[bytes], None
     assert open_store(tmp_path / "file").digest == store.digest
 
 
-def test_a_json_document_of_many_lines_is_one(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
+def test_a_json_document_is_refused(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
     given(json.dumps(ROWS, indent=1).encode())
-    assert stoker("pack", "-", tmp_path / "out", "--key", "user").code == 0
+    done = stoker("pack", "-", tmp_path / "out", "--key", "user")
+    assert done.code == 2
+    assert "row 1 of stdin.jsonl is not valid" in done.err
+    assert done.err.endswith("Expected one object, or one list of numbers, per line.\n")
 
 
 def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""A config as a library: loaded, run, resumed; and run folders of earlier versions."""
+"""A config as a library: loaded, run, resumed."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,9 +15,8 @@ from tests.cli.training_folder import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError
-from stoker.experiment import prepare
+from stoker.experiment import build, config, prepare
 from stoker.experiment.build import open_data
-from stoker.experiment.parse import check, read_saved
 from stoker.train import state_dict
 
 
@@ -57,18 +57,6 @@ def test_options_that_contradict_each_other(folder: Path) -> None:
         stoker.experiment.run(nowhere)
 
 
-def test_a_run_folder_of_an_earlier_version_is_read(folder: Path) -> None:
-    """Its keys had other names, which are no names in a new config."""
-    earlier = {"accumulate": 2, "clip": 1.5, "keep": 3, "ranks": "ddp", "recompute": True, "writers": ["tensorboard"]}
-    text = (folder / "c.yaml").read_text() + "".join(f"  {name}: {value}\n" for name, value in earlier.items())
-    (folder / "config.yaml").write_text(text.replace("True", "true").replace("'", ""))
-    train = check(read_saved(folder), stoker.experiment.Config).train
-    assert (train.grad_accum_steps, train.max_grad_norm, train.keep_checkpoints) == (2, 1.5, 3)
-    assert (train.parallel, train.activation_checkpointing, train.loggers) == ("ddp", True, ["tensorboard"])
-    with pytest.raises(ConfigError, match=r"config.yaml:13: train.accumulate is not known"):
-        stoker.experiment.load(folder / "config.yaml")
-
-
 def test_a_run_on_some_of_the_series(folder: Path) -> None:
     """The feeds and the scaler see the chosen series alone, with a split and without."""
     from stoker.experiment.build import make_trained, open_data
@@ -92,7 +80,6 @@ def test_a_run_on_some_of_the_series(folder: Path) -> None:
 
 
 def test_views_of_a_config_have_gaps_and_random_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`end` is the earlier name of `keep`."""
     monkeypatch.chdir(tmp_path)
     table = pa.table({"when": [*range(20), *range(90, 120)], "x": np.arange(50.0), "y": np.arange(50.0)})
     stoker.pack(table, "s.stoker", time="when")
@@ -105,7 +92,6 @@ def test_views_of_a_config_have_gaps_and_random_windows(tmp_path: Path, monkeypa
 
     assert view("{name: windows, length: 8, horizon: 1, max_gap: 5}") == stoker.Windows(8, horizon=1, max_gap=5)
     assert view("{name: sequences, max_length: 8, keep: random}") == stoker.Sequences(8, buckets=(8,), keep="random")
-    assert view("{name: sequences, max_length: 8, end: last}") == stoker.Sequences(8, buckets=(8,), keep="last")
     with pytest.raises(OptionError, match="gaps='break' needs a frequency"):
         view("{name: segments, length: 8, horizon: 1, gaps: break}")
 
@@ -138,6 +124,27 @@ def test_metrics_of_torchmetrics_by_name(folder: Path) -> None:
     found = stoker.experiment.run("c.yaml", overrides=[metrics, "epochs=1"], progress=False).metrics
     assert found["val_MeanAbsoluteError"] == pytest.approx(found["val_mae"], rel=1e-5)
     assert found["val_MeanSquaredError"] > 0
+
+
+def test_accuracy_is_that_of_the_loss(folder: Path) -> None:
+    """Logits between 0 and 1 are no probabilities: torchmetrics alone would take those of this batch for them."""
+    task = open_data(stoker.experiment.load("c.yaml"), "cpu").task
+    _, binary = build._metric("accuracy", config.Bce(), task)
+    binary.update(prediction=torch.tensor([0.1, 0.2, 0.9, 0.3]), target=torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    assert binary.compute() == 0.75
+    _, several = build._metric("accuracy", config.CrossEntropy(classes=3), replace(task, outputs_each=3))
+    several.update(torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 1.0]]), torch.tensor([0, 2]))
+    assert float(several.compute()) == 0.5
+    with pytest.raises(ConfigError, match="accuracy, which needs the loss bce or cross_entropy"):
+        stoker.experiment.run("c.yaml", overrides=["metrics=[accuracy]"], progress=False)
+
+
+def test_small_errors_in_large_sums_count(folder: Path) -> None:
+    task = open_data(stoker.experiment.load("c.yaml"), "cpu").task
+    _, metric = build._metric("mae", config.Mse(), task)
+    for value in [2.0**24, *[1.0] * 10]:  # float32 would stay at 2**24
+        metric.update(torch.tensor([value]), torch.tensor([0.0]))
+    assert float(metric.compute()) == (2**24 + 10) / 11
 
 
 @pytest.mark.parametrize(

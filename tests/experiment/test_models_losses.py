@@ -148,12 +148,21 @@ def test_half_precision_is_widened_first() -> None:
 def test_metrics_see_only_what_counts() -> None:
     from contextlib import nullcontext
 
+    from torchmetrics import MeanAbsoluteError
+
     from stoker.train.loop import evaluate
-    from stoker.train.metrics import MAE
+    from stoker.train.metrics import as_metric
 
     task, batch = task_and_batch("horizon")
     assert not batch["target_mask"][batch["valid"]].all()
     trained = model("linear", task)
-    found = evaluate(trained, models.mae(task), [batch], metrics={"mae": MAE()}, context=nullcontext(), place=lambda given: given)
+    found = evaluate(
+        trained,
+        models.mae(task),
+        [batch],
+        metrics={"mae": as_metric("mae", MeanAbsoluteError())},
+        context=nullcontext(),
+        place=lambda given: given,
+    )
     errors = (trained(batch) - batch["a_target"][..., None]).abs()[batch["target_mask"]]
     assert found["mae"] == pytest.approx(errors.mean().item(), rel=1e-6)

@@ -66,7 +66,11 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
             "{betas: [0.9]}",
             "c.yaml:6: optimizer.betas is the list [0.9]; expected a list of 2, each a number from 0 below 1.",
         ),
-        ("epochs: 3", "early_stopping: 5", "c.yaml:8: train.early_stopping is 5; expected keys such as metric, patience, mode."),
+        (
+            "epochs: 3",
+            "early_stopping: 5",
+            "c.yaml:8: train.early_stopping is 5; expected keys such as metric, patience, mode, or null.",
+        ),
     ],
 )
 def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -97,7 +101,23 @@ def test_options_of_a_function_may_be_anything_finite(tmp_path: Path) -> None:
     text = SMALL.replace("transformer", "{name: 'mine.py:make', options: {depth: 3, names: [a, b]}}")
     assert read(tmp_path, text).model == Own(function="mine.py:make", options={"depth": 3, "names": ["a", "b"]})
     with pytest.raises(ConfigError, match="finite"):
-        read(tmp_path, text.replace("3", ".nan"))
+        read(tmp_path, text.replace("depth: 3", "depth: .nan"))
+
+
+def test_a_value_deep_within_choices_and_lists_is_named(tmp_path: Path) -> None:
+    for text, message in (
+        ("cache: {folder: 3}", "c.yaml:4: data.cache.folder is 3; expected a string or null."),
+        ("cache: {dir: x}", "c.yaml:4: data.cache.dir is not known; expected one of folder, size."),
+        ("batch_size: 1\nsplit: {name: by_value}", "c.yaml:5: split.column is missing; expected a string."),
+        ("columns: [a, 3]", "c.yaml:4: data.columns is the list ['a', 3]; expected"),
+        (
+            "batch_size: 99999999999999999999",
+            "data.batch_size is 99999999999999999999; expected an integer from 1 below 2,147,483,648.",
+        ),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read(tmp_path, SMALL.replace("batch_size: 256", text, 1))
+        assert message in str(caught.value)
 
 
 def test_a_warm_up_is_updates_or_a_share(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from stoker.errors import CheckpointError, CheckpointInvalidError, ConfigError, 
 from stoker.experiment import predict
 from stoker.experiment.build import make_trained, open_data
 from stoker.experiment.inputs import INPUTS_NAME
-from stoker.experiment.parse import check, read_saved
+from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.split import SeriesScaler
 from stoker.train.export import find_trained, load_weights
 
@@ -94,7 +94,7 @@ def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def trained(name: str) -> tuple[Any, Any, torch.nn.Module]:
     """The configuration, the task and the model of a run, as training makes them from its store."""
-    config = check(read_saved(Path(f"runs/{name}")), stoker.experiment.Config)
+    config = check(read_document(Path(f"runs/{name}") / CONFIG_NAME), stoker.experiment.Config)
     fed = open_data(config, "cpu")
     model, _ = make_trained(config, fed)
     load_weights(model, find_trained(f"runs/{name}"))
@@ -272,7 +272,7 @@ def test_a_run_needs_only_its_folder(runs: Path, tmp_path: Path, monkeypatch: py
     earlier = tmp_path / "earlier"
     shutil.copytree("runs/horizon", earlier)
     (earlier / INPUTS_NAME).unlink()
-    assert stoker.load(earlier, device="cpu").predict(table).equals(expected), "runs of earlier versions use their training store"
+    assert stoker.load(earlier, device="cpu").predict(table).equals(expected), "the training store has the same content"
     monkeypatch.chdir(tmp_path)
     assert stoker.load("moved", device="cpu").predict(table).equals(expected)
     with pytest.raises(stoker.StokerError, match=r"steps\.stoker"):  # negative control: without inputs.json the store is needed

@@ -133,7 +133,6 @@ STARTS = {
     "later.tsv": b"1\t2\n1\t",
     "first.jsonl": b"",
     "later.jsonl": b'{"x": 1}\n{"x": "',
-    "later.json": b'[{"x": 1},\n{"x": "',
     "later.ts": b"@problemName p\n@univariate true\n@classLabel false\n@data\n1,2\n",
     "later.arff": b"@relation p\n@attribute a numeric\n@attribute class {x}\n@data\n1,x\n",
 }
@@ -145,10 +144,10 @@ def test_a_line_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path, na
     assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] in ("SourceTooLargeError", "SourceInvalidError")
 
 
-@pytest.mark.parametrize("name", ["bomb.json.gz", pytest.param("bomb.jsonl.gz", marks=pytest.mark.slow)])
-def test_a_number_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path, name: str) -> None:
-    gzip_bomb(tmp_path / name, b'[{"x": 1},\n{"x": ' if "json.gz" in name else b'{"x": 1}\n{"x": ', b"7", 1 << 30)
-    assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] == "SourceTooLargeError"
+@pytest.mark.slow
+def test_a_number_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path) -> None:
+    gzip_bomb(tmp_path / "bomb.jsonl.gz", b'{"x": 1}\n{"x": ', b"7", 1 << 30)
+    assert explode(bomb_zygote, tmp_path / "bomb.jsonl.gz", tmp_path / "store")["error"] == "SourceTooLargeError"
 
 
 def test_a_compressed_line_of_a_gigabyte_is_refused(bomb_zygote: Zygote, line_bomb: Path, tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "csv": ("table.csv", {"series": "key"}),
     "csv-gz": ("table.csv.gz", {"wide": True}),
     "jsonl": ("table.jsonl", {}),
-    "json": ("table.json", {}),
     "npy": ("table.npy", {}),
     "npz": ("table.npz", {}),
     "ts": ("table.ts", {}),
@@ -66,9 +65,8 @@ def bytes_of(form: str) -> bytes:
     elif form.startswith("arrow"):
         with (pa.ipc.new_file if form == "arrow" else pa.ipc.new_stream)(out, table.schema) as writer:
             writer.write_table(table, max_chunksize=150)
-    elif form in ("jsonl", "json"):
-        rows = [json.dumps(row) for row in table.to_pylist()]
-        out.write(("\n".join(rows) if form == "jsonl" else "[" + ",\n".join(rows) + "]").encode())
+    elif form == "jsonl":
+        out.write("\n".join(json.dumps(row) for row in table.to_pylist()).encode())
     elif form in ("npy", "npz"):
         values = np.random.default_rng(5).normal(size=(40, 30))
         np.save(out, values) if form == "npy" else np.savez_compressed(out, x=values, y=values.astype("f4"))

@@ -11,7 +11,6 @@ import pytest
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
 from stoker.errors import FeedError, OptionError
 from stoker.feed.prefetch import Cursor, check_state
-from stoker.split import chronological
 
 STATE = {"seed": 7, "epoch": 3, "position": 40, "samples": 100, "feed": "0123abcd"}
 
@@ -106,34 +105,3 @@ def test_a_state_is_a_few_plain_numbers() -> None:
     assert json.loads(json.dumps(state)) == state
     large = {**state, "epoch": 999, "position": 1_234_567_890, "samples": 9_876_543_210, "block": 4096, "window": 12_345_678}
     assert len("".join(json.dumps(value) for value in large.values())) <= 64
-
-
-def test_a_state_saved_under_the_earlier_option_names_loads() -> None:
-    """Written by the version with `part=`, `last="mask"`, `numbers=` and `encode=`; the identity is compared by `Trainer.fit`."""
-    store = Store.from_arrays(x=[np.arange(80.0), np.arange(60.0)])
-    view = Windows(8, horizon=1)
-    made = Feed(
-        store,
-        view,
-        subset=chronological(store, view).train,
-        batch_size=4,
-        order=Shuffle(0),
-        last_batch="pad",
-        return_index=True,
-        transform=dict,
-    )
-    made.load_state_dict({"seed": 7, "epoch": 0, "position": 8, "samples": 82, "feed": "c154eb27"})
-    assert next(iter(made))["sample"].tolist() == [22, 57, 66, 17]
-    assert made.identity() == {
-        "store": "9d963ba877e8f13df5a607a309b09f51",
-        "view": view,
-        "part": "9a06ced5bb4a2ecc",
-        "order": Shuffle(0),
-        "batch_size": 4,
-        "last": "mask",
-        "columns": {"x": "float64"},
-        "normalize": None,
-        "encode": dict,
-        "numbers": True,
-        "masks": None,
-    }

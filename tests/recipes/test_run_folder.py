@@ -84,7 +84,7 @@ def test_other_folders_are_refused(tmp_path: Path, text: str | None, error: type
 
 
 class Wave(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a recipe, of which earlier versions called `epochs` `passes`."""
+    """Settings of a recipe."""
 
     epochs: int = 1
     save_every: int | None = None
@@ -117,11 +117,6 @@ def test_a_folder_without_settings_is_one_line(tmp_path: Path, content: str | No
     with pytest.raises(ConfigError, match=message) as caught:
         read_settings(tmp_path, Wave, recipe="wave")
     assert "\n" not in str(caught.value)
-
-
-def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    (tmp_path / RECIPE_NAME).write_text('{"passes": 4}')
-    assert read_settings(tmp_path, Wave, recipe="wave", earlier={"passes": "epochs"}).epochs == 4
 
 
 def test_a_resumed_run_changes_only_when_it_saves() -> None:

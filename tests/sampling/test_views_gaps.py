@@ -148,10 +148,9 @@ def test_bad_options_are_refused(view: Any, options: dict[str, Any], message: st
     assert str(caught.value) == f"{view.__name__}: {message}"
 
 
-def test_views_without_gaps_keep_their_values() -> None:
-    """They are part of fingerprints in states and checkpoints."""
-    assert view_values(Windows(4)) == (4, 1, 0, 0, "keep", None)
-    assert view_values(Segments(4, shift=1)) == (4, 0, 1, "keep", None)
-    assert view_values(Windows(4, max_gap="2h")) == (4, 1, 0, 0, "keep", None, "2h")
+def test_gaps_are_part_of_a_view() -> None:
+    assert view_values(Windows(4)) == (4, 1, 0, 0, "keep", None, None, None)
+    assert view_values(Segments(4, shift=1)) == (4, 0, 1, "keep", None, None, None)
+    assert view_values(Windows(4, max_gap="2h")) == (4, 1, 0, 0, "keep", None, "2h", None)
     assert str(Windows(4, max_gap="2h")) == "Windows(4, max_gap='2h')"
     assert Segments(4, gaps="break").windows == Windows(4, stride=4, gaps="break")

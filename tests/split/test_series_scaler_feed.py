@@ -198,12 +198,12 @@ def test_what_does_not_fit_is_refused() -> None:
         next(iter(Feed(store, VIEW, batch_size=2, scaler=tiny)))
 
 
-def test_an_unscaled_feed_has_the_identity_it_had() -> None:
+def test_a_scaler_is_part_of_the_identity() -> None:
     store = make_store()
     split, scaler = fitted(store)
     plain, scaled = Feed(store, VIEW, batch_size=2), Feed(store, VIEW, batch_size=2, scaler=scaler)
     assert plain.state_dict() == scaled.state_dict()
-    assert "scaler" not in plain.identity()
+    assert plain.identity()["scaler"] is None
     assert scaled.identity()["scaler"] == scaler.describe()
     other = SeriesScaler.fit(store, split.train, columns=["x"], method="robust", unseen="global")
     assert other.describe() != scaler.describe()

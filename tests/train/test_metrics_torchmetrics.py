@@ -1,15 +1,14 @@
-"""Metrics of torchmetrics in a trainer: the numbers of ours, with rows that do not count left out."""
+"""Metrics of torchmetrics in a trainer: the plain formula, with rows that do not count left out."""
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import pytest
 import torch
 from tests.train.training import network, pairs, trainer_of
 
-from stoker.errors import OptionError
-from stoker.train.metrics import MSE, Accuracy, Adapted, as_metric
+from stoker.errors import OptionError, TrainError
+from stoker.train.metrics import Adapted, as_metric
 
 
 class SquaredError:
@@ -29,35 +28,37 @@ class SquaredError:
         self.sum, self.count = 0.0, 0
 
 
-def evaluated(metrics: dict[str, Any]) -> dict[str, float]:
-    return trainer_of(network(), metrics=metrics).evaluate([*pairs(4), *pairs(1, rows=5, seed=3)])
-
-
 def test_any_object_with_update_compute_and_reset_is_a_metric() -> None:
-    trainer = trainer_of(network(), metrics={"ours": MSE(), "theirs": SquaredError()})
+    torchmetrics = pytest.importorskip("torchmetrics")
+    trainer = trainer_of(network(), metrics={"plain": SquaredError(), "theirs": torchmetrics.MeanSquaredError()})
     for _ in range(2):  # the second time after a reset
-        found = trainer.evaluate(pairs(4))
-        assert found["theirs"] == pytest.approx(found["ours"], rel=1e-6)
+        values = trainer.evaluate([*pairs(4), *pairs(1, rows=5, seed=3)])
+        assert values["theirs"] == pytest.approx(values["plain"], rel=1e-6)
 
 
-def test_mse_of_torchmetrics_is_ours() -> None:
+@pytest.mark.parametrize("mask", ["values", "rows", None])
+def test_accuracy_of_many_classes_also_along_sequences(rng: np.random.Generator, mask: str | None) -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
-    found = evaluated({"ours": MSE(), "theirs": torchmetrics.MeanSquaredError()})
-    assert found["theirs"] == pytest.approx(found["ours"], rel=1e-6)
+    metric = as_metric("x", torchmetrics.classification.MulticlassAccuracy(num_classes=5, average="micro"))
+    scores, target = torch.from_numpy(rng.normal(size=(20, 7, 5))), torch.from_numpy(rng.integers(0, 5, (20, 7)))
+    valid = torch.from_numpy(rng.random((20, 7) if mask == "values" else 20) < 0.5)
+    for part in (slice(0, 13), slice(13, 20)):
+        metric.update(prediction=scores[part], target=target[part], valid=None if mask is None else valid[part])
+    rows = torch.ones(20, 7, dtype=torch.bool) if mask is None else valid.reshape(20, -1).expand(20, 7)
+    assert metric.compute() == pytest.approx((scores.argmax(-1) == target)[rows].double().mean().item(), abs=1e-6)
 
 
-def test_accuracy_of_torchmetrics_is_ours_without_rows_that_do_not_count() -> None:
+def test_half_precision_errors_are_not_rounded_to_half_precision() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
-    generator = torch.Generator().manual_seed(0)
-    ours = Accuracy()
-    theirs = as_metric("theirs", torchmetrics.classification.MulticlassAccuracy(num_classes=3, average="micro"))
-    for rows in (64, 7):
-        prediction = torch.randn(rows, 3, generator=generator)
-        target = torch.randint(0, 3, (rows,), generator=generator)
-        valid = torch.rand(rows, generator=generator) < 0.8
-        for metric in (ours, theirs):
-            metric.update(prediction=prediction, target=target, valid=valid)
-    assert theirs.compute() == pytest.approx(ours.compute(), rel=1e-6)
+    metric = as_metric("x", torchmetrics.MeanSquaredError())
+    metric.update(prediction=torch.tensor([256.0], dtype=torch.bfloat16), target=torch.tensor([1.0]))  # 255 needs more than 8 bits
+    assert metric.compute() == 255.0**2
+
+
+def test_shapes_that_would_broadcast_are_refused() -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+    with pytest.raises(TrainError, match=r"prediction \(8, 3, 1\), target \(8,\)"):
+        as_metric("x", torchmetrics.MeanSquaredError()).update(prediction=torch.zeros(8, 3, 1), target=torch.zeros(8))
 
 
 def test_what_is_not_a_metric_is_refused() -> None:

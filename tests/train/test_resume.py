@@ -141,9 +141,7 @@ def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_another_model_is_refused(tmp_path: Path) -> None:
     trainer_of(network(), folder=tmp_path / "run").fit(pairs())
     other = nn.Linear(6, 1)
-    with pytest.raises(
-        CheckpointInvalidError, match=r"model\.modules\.\(model\)\.type: 'torch.nn.modules.container.Sequential' saved"
-    ):
+    with pytest.raises(CheckpointInvalidError, match=r"model\.modules\.\(model\)\.type: 'Sequential' saved"):
         trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(pairs(), epochs=2, resume=True)
     with pytest.raises(CheckpointError, match=r"another model: only the checkpoint has '0\.bias'"):
         trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(

@@ -13,12 +13,12 @@ import pytest
 import torch
 from tests.train.training import Kept, adamw, network, pairs, same_weights, trainer_of
 from torch import nn
+from torchmetrics import MeanAbsoluteError
 
 import stoker
 from stoker._clock import compiling
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.early_stopping import EarlyStopping
-from stoker.train.metrics import MAE
 from stoker.train.trainer import Trainer
 
 
@@ -52,7 +52,7 @@ def test_the_loss_of_an_epoch_is_the_mean_of_its_updates() -> None:
 def test_metrics_are_those_of_all_samples() -> None:
     valid = pairs(3, seed=4)
     model = network()
-    trainer = trainer_of(model, metrics={"mae": stoker.train.MAE()})
+    trainer = trainer_of(model, metrics={"mae": MeanAbsoluteError()})
     found = trainer.evaluate([*valid, (valid[0][0][:3], valid[0][1][:3])])
     x, y = (torch.cat([*(pair[i] for pair in valid), valid[0][i][:3]]) for i in (0, 1))
     with torch.no_grad():
@@ -61,7 +61,7 @@ def test_metrics_are_those_of_all_samples() -> None:
 
 
 def test_metrics_need_predictions() -> None:
-    trainer = trainer_of(network(), lambda model, batch: model(batch[0]).mean(), metrics={"mae": stoker.train.MAE()})
+    trainer = trainer_of(network(), lambda model, batch: model(batch[0]).mean(), metrics={"mae": MeanAbsoluteError()})
     with pytest.raises(TrainError, match=r"metrics \(mae\) need what the model predicts"):
         trainer.evaluate(pairs(1))
 
@@ -233,10 +233,13 @@ def test_metrics_are_checked_before_the_first_update(tmp_path: Path) -> None:
         prediction = model(batch[0])
         return {"loss": prediction.mean(), "prediction": prediction, "target": batch[1].repeat(1, 3)}
 
-    for wrong, line in ((loss, r"metrics \(mae\) need what the model"), (of_another_shape, "metric 'mae': prediction has the")):
+    for wrong, line in (
+        (loss, r"metrics \(mae\) need what the model"),
+        (of_another_shape, "metric 'mae' cannot take these values"),
+    ):
         model = network()
         before = [weight.clone() for weight in model.parameters()]
-        trainer = trainer_of(model, wrong, metrics={"mae": MAE()}, folder=tmp_path / wrong.__name__)
+        trainer = trainer_of(model, wrong, metrics={"mae": MeanAbsoluteError()}, folder=tmp_path / wrong.__name__)
         with pytest.raises(StokerError, match=line):
             trainer.fit(pairs(), valid=pairs(2))
         assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
@@ -256,7 +259,7 @@ def test_what_early_stopping_watches_is_checked_before_the_first_update(has_vali
 def test_the_check_of_metrics_leaves_no_trace() -> None:
     """Neither random numbers nor the metrics themselves know of it."""
     found = []
-    for metrics in ({}, {"mae": MAE()}):
+    for metrics in ({}, {"mae": MeanAbsoluteError()}):
         ours = network(dropout=0.3)
         torch.manual_seed(5)
         result = trainer_of(ours, metrics=metrics).fit(pairs(), valid=pairs(2, seed=3))
@@ -270,7 +273,7 @@ def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: p
     model = network()
     before = [weight.clone() for weight in model.parameters()]
     with pytest.raises(TrainError, match="need what the model predicts"):
-        trainer_of(model, without_predictions, metrics={"mae": MAE()}).fit(pairs(), valid=pairs(2))
+        trainer_of(model, without_predictions, metrics={"mae": MeanAbsoluteError()}).fit(pairs(), valid=pairs(2))
     assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
 
 

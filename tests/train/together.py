@@ -21,12 +21,13 @@ import torch.distributed as dist
 import torch.distributed.fsdp  # here, so that the process that ranks are forked from imports it once
 from tests.train.training import Kept, Pair, adamw, network, pairs, trainer_of
 from torch import nn
+from torchmetrics import MeanAbsoluteError
 
 import stoker
 from stoker.errors import StokerError
 from stoker.train import autotune
 from stoker.train import resume as contents
-from stoker.train.metrics import AUC, MAE
+from stoker.train.metrics import AUC
 from stoker.train.trainer import Trainer
 
 Report = dict[str, Any]
@@ -149,7 +150,7 @@ def scalars(folder: Path, kind: Any) -> Report:
 def evaluated(folder: Path, kind: Any) -> Report:
     """Metrics of all samples, where ranks have unequal numbers of them."""
     model = network()
-    trainer = trainer_of(model, metrics={"mae": MAE(), "auc": AUC()}, parallel=kind)
+    trainer = trainer_of(model, metrics={"mae": MeanAbsoluteError(), "auc": AUC()}, parallel=kind)
     batches = marked([16, 11, 8, 5])
     for batch in batches:
         batch["y"] = (batch["y"] > 0).float()

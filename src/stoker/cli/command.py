@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
-import json
 import os
 import re
 import resource
@@ -205,7 +204,7 @@ SCRIPT = PathType(needs="the file of a script, as it imports from its folder and
 STORE = PathType(url=True)
 """A folder, or a URL of object storage."""
 TABLE = PathType(stdin="?")
-"""Data: `-` may be CSV, JSON, Parquet, Arrow, NumPy, .ts or .arff."""
+"""Data: `-` may be CSV, JSON lines, Parquet, Arrow, NumPy, .ts or .arff."""
 SOURCE = PathType(stdin="?", url=True)
 CONFIG = PathType(stdin=".yaml")
 SPEC = PathType(stdin=".json")
@@ -242,13 +241,9 @@ def _ending(head: bytes) -> str:
     for magic, ending in _BINARY.items():
         if head.startswith(magic):
             return ending
-    first, _, rest = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
+    first = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0]
     if first.startswith((b"{", b"[")):
-        try:
-            json.loads(first)
-        except ValueError:
-            return ".json" if b"\n" in head or len(head) < 1 << 12 else ".jsonl"
-        return ".jsonl" if first.startswith(b"{") or rest.strip() else ".json"
+        return ".jsonl"
     if first.startswith(b"@"):
         return ".arff" if first.lower().startswith(b"@relation") else ".ts"
     return ".tsv" if b"\t" in first else ".csv"

@@ -50,7 +50,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     from stoker.cli.train import recipe_of_run
     from stoker.experiment.build import make_trained, open_data
     from stoker.experiment.config import Config
-    from stoker.experiment.parse import CONFIG_NAME, check, read_saved
+    from stoker.experiment.parse import CONFIG_NAME, check, read_document
     from stoker.train.export import export_model, find_trained, load_weights
 
     folder, is_onnx = Path(run), Path(path).suffix == ".onnx"
@@ -66,7 +66,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
     found = find_trained(folder, latest=latest)
-    config = check(read_saved(folder), Config)
+    config = check(read_document(folder / CONFIG_NAME), Config)
     fed = open_data(config, "cpu")
     model, _ = make_trained(config, fed)
     averaged = load_weights(model, found)

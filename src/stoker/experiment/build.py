@@ -84,7 +84,7 @@ def open_data(config: Config, device: str) -> Fed:
     view: AnyView
     if isinstance(data.view, named.SequenceView):
         longest = data.view.max_length
-        view = Sequences(longest, buckets=tuple(data.view.buckets or (longest,)), keep=data.view.end or data.view.keep)
+        view = Sequences(longest, buckets=tuple(data.view.buckets or (longest,)), keep=data.view.keep)
     else:
         view = (Windows if isinstance(data.view, named.WindowView) else Segments)(**msgspec.structs.asdict(data.view))
     order: Order = Shuffle(seed)
@@ -400,7 +400,7 @@ def make_trainer(
         setup=train.setup,
         schedule=config.schedule,
         early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
-        metrics=dict(_metric(name) for name in train.metrics),
+        metrics=dict(_metric(name, config.loss, data.task) for name in train.metrics),
         folder=folder,
         overwrite=overwrite,
         loggers=[make_writer(name, folder=folder) for name in train.loggers]
@@ -490,17 +490,43 @@ def _train(
         return result
 
 
-def _metric(name: str) -> tuple[str, Any]:
-    """A metric of a config with its name in the log: one of ours, or a class of torchmetrics that needs no argument."""
-    from stoker.train.metrics import AUC, MAE, MSE, Accuracy
+_OF_TORCHMETRICS = {
+    "mae": "MeanAbsoluteError",
+    "mse": "MeanSquaredError",
+    "accuracy": "classification.MulticlassAccuracy",
+    "binary accuracy": "classification.BinaryAccuracy",
+}
 
-    package, colon, path = name.partition(":")
-    if not colon:
-        return name, {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}[name]()
+
+def _metric(name: str, loss: object, task: Task) -> tuple[str, Any]:
+    """Make a metric of a config, with its name in the log: one by a short name, or a class of torchmetrics without arguments."""
+    import torch
+
+    from stoker.train.metrics import AUC, Adapted
+
+    if name == "auc":
+        return name, AUC()
+    if name in ("mae", "mse"):  # float32 would lose small errors in large sums
+        return name, _made(name, _OF_TORCHMETRICS[name]).set_dtype(torch.float64)
+    if name != "accuracy":
+        path = name.partition(":")[2]
+        return path.rpartition(".")[2], _made(name, path)
+    if isinstance(loss, named.Bce):  # whose predictions are logits, which torchmetrics would have to guess
+        return name, Adapted(name, _made(name, _OF_TORCHMETRICS["binary accuracy"]), transform=torch.sigmoid)
+    if isinstance(loss, named.CrossEntropy):
+        options = {"num_classes": task.outputs_each, "average": "micro"}
+        return name, _made(name, _OF_TORCHMETRICS[name], **options)
+    raise ConfigError(
+        "train.metrics has accuracy, which needs the loss bce or cross_entropy. Use stoker.Trainer(metrics=…) in Python."
+    )
+
+
+def _made(name: str, path: str, **options: Any) -> Any:
+    """Make a metric of torchmetrics; `name` is what the config calls it."""
     try:
-        found: Any = import_module(package)
+        kind: Any = import_module("torchmetrics")
         for part in path.split("."):
-            found = getattr(found, part)
+            kind = getattr(kind, part)
     except ModuleNotFoundError:
         raise ConfigError(
             f"train.metrics names {name!r}, which needs torchmetrics. Install it: pip install 'stoker[metrics]'."
@@ -508,7 +534,7 @@ def _metric(name: str) -> tuple[str, Any]:
     except AttributeError:
         raise ConfigError(f"train.metrics names {name!r}, but torchmetrics has no {path!r}.") from None
     try:
-        return path.rpartition(".")[2], found()
+        return kind(**options)
     except (TypeError, ValueError) as error:
         line = (str(error).splitlines() or [""])[0]
         raise ConfigError(

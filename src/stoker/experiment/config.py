@@ -66,8 +66,6 @@ class SequenceView(Choice, frozen=True, kw_only=True, tag="sequences"):
     """Widths that batches may have; by default the one of `max_length`, so that all have one shape."""
     keep: Literal["first", "last", "random"] = "first"
     """Which steps of a longer series stay; random ones differ in every epoch."""
-    end: Literal["first", "last"] | None = None
-    """Earlier name of `keep`."""
 
 
 class SequentialOrder(Choice, frozen=True, kw_only=True, tag="sequential"):
@@ -405,7 +403,8 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     setup: str | None = None
     """Folder of a run whose precision, fused, graph and compile are used."""
     metrics: list[Metric] = field(default_factory=list)
-    """What is measured in evaluation, beside the loss; `torchmetrics:MeanAbsolutePercentageError` is one of torchmetrics."""
+    """What is measured in evaluation, in addition to the loss: `auc`; of torchmetrics (extra `metrics`) `mae`, `mse`, `accuracy` and
+    all that need no arguments, such as `torchmetrics:MeanAbsolutePercentageError`."""
     early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
     loggers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = field(default_factory=list)

@@ -23,7 +23,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,7 +61,7 @@ class Task:
     """Whether samples can be shorter, which `mask` then says."""
     outputs_each: int = 1
     """Numbers that are predicted for one number of a target: one, or a class or quantile each."""
-    observed: tuple[str, ...] = field(default=(), metadata={"later": True})
+    observed: tuple[str, ...] = ()
     """Columns whose missing values are 0, with a mask `<column>_observed` that the model sees too."""
 
     @property
@@ -398,11 +398,10 @@ class TargetScales:
 class TaskLoss:
     """`loss(model, batch)` of a task."""
 
-    unscale: TargetScales | None = None
-    """Back to units of the store, for metrics; not of an instance where there is none, so that checkpoints stay as they were."""
-
     def __init__(self, task: Task, each: Each, *, classes: bool = False) -> None:
         self.task = task
+        self.unscale: TargetScales | None = None
+        """Back to units of the store, for metrics."""
         self._each = each
         self._classes = classes
 

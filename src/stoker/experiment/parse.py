@@ -6,8 +6,9 @@
     to_yaml         all values of a struct, as YAML that reads back as the same
     explain         the manual of the fields
 
-YAML is read event by event, by the rules of YAML 1.2, where `1e-3` is a number and `no` a string. What could make a small file
-mean something large or something else is refused: aliases, tags, several documents, duplicate keys, deep nesting.
+PyYAML makes nodes, and words are read by the rules of YAML 1.2, where `1e-3` is a number and `no` a string. What could make a small
+file mean something large or something else is refused: aliases, tags, several documents, duplicate keys, deep nesting. msgspec
+converts and checks; a sentence is made of where it failed.
 
 The struct is a parameter: `Config` for `stoker train`, the settings of recipes for theirs. Nothing here imports torch.
 """
@@ -24,7 +25,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 from msgspec import NODEFAULT, Struct
@@ -107,32 +108,82 @@ def parse_json(text: str, name: str) -> Any:
             found[key] = value
         return found
 
-    def whole(digits: str) -> int:
-        if not _INT.fullmatch(digits):
-            raise ConfigError(f"{name}: a number of {len(digits):,} digits is too large.")
-        return int(digits)
-
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_int=whole)
+        return json.loads(text, object_pairs_hook=unique)
     except RecursionError:
         raise ConfigError(f"{name} is nested deeper than {MAX_DEPTH} levels.") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{name}:{error.lineno} is not JSON: {error.msg}.") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"{name} is not JSON: {str(error).partition(';')[0]}.") from None
 
 
 def parse_yaml(text: str, name: str, lines: dict[Path_, int] | None = None) -> Any:
-    """The value of a YAML text; `lines` gets the line of each part."""
+    """The value of a YAML text, an empty configuration if it has none; `lines` gets the line of each part."""
     import yaml
 
     try:
-        return _Builder(name, yaml.parse(text, Loader=yaml.SafeLoader), {} if lines is None else lines).document()
+        loader = _loader()(text)
+        loader.name = name
+        node = loader.get_single_node()
+        return {} if node is None else _value_of(node, (), name, {} if lines is None else lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        problem = " ".join(str(error.problem or error.context).split())
+        problem = " ".join(" ".join(filter(None, (error.context, error.problem))).split())
         raise ConfigError(f"{name}{line} is not YAML: {problem}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}.") from None
+
+
+@functools.cache
+def _loader() -> Any:
+    """The loader that refuses, before a node is made, what could mean much or something else."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Composes nodes without aliases and tags, down to a depth."""
+
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """Compose one node, if the event that begins it is allowed."""
+            event = self.peek_event()
+            if isinstance(event, yaml.AliasEvent):
+                _refuse(self.name, event, f"the alias *{event.anchor} is not read here. Write its value out")
+            if event.tag is not None:
+                _refuse(self.name, event, f"the tag {event.tag!r} is not read here. Leave it out: types are known")
+            if self.depth > MAX_DEPTH:
+                _refuse(self.name, event, f"values are nested deeper than {MAX_DEPTH} levels")
+            self.depth += 1
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+    return Loader
+
+
+def _value_of(node: Any, path: Path_, name: str, lines: dict[Path_, int]) -> Any:
+    """The value of a node."""
+    lines.setdefault(path, node.start_mark.line + 1)
+    if node.id == "scalar":
+        return node.value if node.style else scalar(node.value)
+    if node.id == "sequence":
+        return [_value_of(item, (*path, i), name, lines) for i, item in enumerate(node.value)]
+    members: dict[str, Any] = {}
+    for key, value in node.value:
+        if key.id != "scalar":
+            _refuse(name, key, "a key is expected here, which is a plain word")
+        here = (*path, key.value)
+        if key.value in members:
+            _refuse(name, key, f"{_dotted(here)} comes twice (first in line {lines[here]}). Remove one of them")
+        lines[here] = key.start_mark.line + 1
+        members[key.value] = _value_of(value, here, name, lines)
+    return members
+
+
+def _refuse(name: str, part: Any, what: str) -> NoReturn:
+    raise ConfigError(f"{name}:{part.start_mark.line + 1}: {what}.")
 
 
 def scalar(text: str) -> Any:
@@ -155,61 +206,6 @@ def describe(value: object) -> str:
     if isinstance(value, dict):
         return "keys and values"
     return "a list" if isinstance(value, list) else str(value)
-
-
-class _Builder:
-    """Makes values of the events of a YAML parser."""
-
-    def __init__(self, name: str, events: Iterator[Any], lines: dict[Path_, int]) -> None:
-        self._name = name
-        self._events = events
-        self._lines = lines
-
-    def document(self) -> Any:
-        """The value of the only document; an empty text is an empty configuration."""
-        next(self._events)  # the start of the stream
-        if _kind(next(self._events)) == "StreamEnd":
-            return {}
-        value = self._value(next(self._events), ())
-        next(self._events)  # the end of the document
-        event = next(self._events)
-        if _kind(event) != "StreamEnd":
-            self._refuse(event, "a second document begins here; a configuration is one. Remove the line `---`")
-        return value
-
-    def _value(self, event: Any, path: Path_) -> Any:
-        self._lines.setdefault(path, event.start_mark.line + 1)
-        kind = _kind(event)
-        if kind == "Alias":
-            self._refuse(event, f"the alias *{event.anchor} is not read here. Write its value out")
-        if event.tag is not None:
-            self._refuse(event, f"the tag {event.tag!r} is not read here. Leave it out: types are known")
-        if len(path) > MAX_DEPTH:
-            self._refuse(event, f"values are nested deeper than {MAX_DEPTH} levels")
-        if kind == "Scalar":
-            return scalar(event.value) if event.implicit[0] else event.value
-        if kind == "SequenceStart":
-            items: list[Any] = []
-            while _kind(event := next(self._events)) != "SequenceEnd":
-                items.append(self._value(event, (*path, len(items))))
-            return items
-        found: dict[str, Any] = {}
-        while _kind(event := next(self._events)) != "MappingEnd":
-            if _kind(event) != "Scalar" or event.tag is not None:
-                self._refuse(event, "a key is expected here, which is a plain word")
-            here = (*path, event.value)
-            if event.value in found:
-                self._refuse(event, f"{_dotted(here)} comes twice (first in line {self._lines[here]}). Remove one of them")
-            self._lines[here] = event.start_mark.line + 1
-            found[event.value] = self._value(next(self._events), here)
-        return found
-
-    def _refuse(self, event: Any, what: str) -> NoReturn:
-        raise ConfigError(f"{self._name}:{event.start_mark.line + 1}: {what}.")
-
-
-def _kind(event: Any) -> str:
-    return type(event).__name__.removesuffix("Event")
 
 
 # Checking: plain values become a `Config`, or one line that says which value, where, and what was expected.
@@ -251,12 +247,15 @@ def _types(info: Type) -> tuple[Type, ...]:
 
 def check(document: Document, config: type[T]) -> T:
     """The configuration that a document means."""
-    whole = _Check(document, sorted({one.dotted for one in known_fields(config)}))
-    tree = whole.struct(document.tree, _struct(config), ())
+    tree = _in_full(document.tree, _struct(config))
     try:
-        return msgspec.convert(tree, config)
-    except msgspec.ValidationError as error:  # a rule that the walk does not know
-        raise ConfigError(f"{document.name}: {error}.") from error
+        converted = msgspec.convert(tree, config)
+    except msgspec.ValidationError as error:
+        raise _sentence(error, document, tree, config) from None
+    for path, part in _leaves(tree):
+        if (isinstance(part, float) and not math.isfinite(part)) or (isinstance(part, str) and "\0" in part):
+            raise _unexpected(document, tree, config, path)
+    return converted
 
 
 @functools.cache  # milliseconds each, and a check asks for every record of a configuration
@@ -267,88 +266,100 @@ def _struct(config: type) -> StructType:
     return info
 
 
-class _Check:
-    """One walk over a document, along the fields that it may have."""
-
-    def __init__(self, document: Document, known: list[str]) -> None:
-        self._document = document
-        self._known = known
-
-    def struct(self, value: Any, info: StructType, path: Path_) -> dict[str, Any]:
-        """A record with every key known and every value of its type."""
-        if not isinstance(value, dict):
-            self._expected(value, path, f"keys such as {', '.join(field.name for field in info.fields[:3])}")
-        fields = {field.name: field for field in info.fields}
-        for key in value:
-            if key not in fields and key != info.tag_field:
-                self._unknown((*path, key), list(fields))
-        missing = [name for name, field in fields.items() if field.required and name not in value]
-        if missing:
-            self._missing((*path, missing[0]), expected(fields[missing[0]].type))
-        hints = get_type_hints(info.cls, include_extras=True)
-        checked = {key: self._field(value[key], field, hints[key], (*path, key)) for key, field in fields.items() if key in value}
-        return {**value, **checked}
-
-    def _field(self, value: Any, field: Field, hint: Any, path: Path_) -> Any:
-        types, choices = _types(field.type), structs_of(field.type)
-        for one in types:
-            if isinstance(one, ListType) and isinstance(one.item_type, StructType) and isinstance(value, list):
-                return [self.struct(part, one.item_type, (*path, i)) for i, part in enumerate(value)]
-        if not choices:
-            return self._plain(value, field.type, hint, path)
-        if value is None and any(isinstance(one, NoneType) for one in types):
-            return None
-        if len(choices) == 1 and choices[0].tag_field is None:
-            is_plain = not isinstance(value, dict) and any(not isinstance(one, StructType | NoneType) for one in types)
-            return self._plain(value, field.type, hint, path) if is_plain else self.struct(value, choices[0], path)
-        tags = {str(choice.tag): choice for choice in choices}
+def _in_full(value: Any, info: Type, default: str | None = None) -> Any:
+    """A value in which every choice has its name and its keys."""
+    for kind in _types(info):
+        if isinstance(kind, ListType) and isinstance(value, list):
+            return [_in_full(part, kind.item_type) for part in value]
+    choices = structs_of(info)
+    if any(choice.tag is not None for choice in choices):
         value = spelt_out(value)
-        if not isinstance(value, dict):
-            self._expected(value, path, f"a name: {', '.join(tags)}")
-        name = value.get("name", default_tag(field))
-        if name is None:
-            self._missing((*path, "name"), f"one of {', '.join(tags)}")
-        if not isinstance(name, str) or name not in tags:
-            self._expected(name, (*path, "name"), f"one of {', '.join(tags)}{_nearest(name, tags)}")
-        return {"name": name, **self.struct(value, tags[name], path)}
-
-    def _plain(self, value: Any, info: Type, hint: Any, path: Path_) -> Any:
-        for part in _leaves(value):
-            if isinstance(part, float) and not math.isfinite(part):
-                self._expected(part, path, f"{expected(info)} that is finite")
-            if isinstance(part, str) and "\0" in part:
-                self._expected(value, path, f"{expected(info)} without NUL")
-        try:
-            msgspec.convert(value, hint)
-        except msgspec.ValidationError:
-            is_large = any(isinstance(part, int) and part >= LARGE for part in (value if isinstance(value, list) else [value]))
-            self._expected(value, path, f"{expected(info, limits=is_large)}{_nearest(value, _words(info))}")
+        value = {"name": default, **value} if isinstance(value, dict) and default is not None else value
+    fields = {field.name: field for field in _fields(choices, value)}
+    if not isinstance(value, dict) or not fields:
         return value
+    return {
+        key: _in_full(part, fields[key].type, default_tag(fields[key])) if key in fields else part for key, part in value.items()
+    }
 
-    def _missing(self, path: Path_, what: str) -> NoReturn:
-        raise ConfigError(f"{self._document.place(path[:-1])}: {_dotted(path)} is missing; expected {what}.")
 
-    def _expected(self, value: object, path: Path_, what: str) -> NoReturn:
-        where = self._document.place(path)
-        found = f"the list {value}" if isinstance(value, list) else describe(value)
-        raise ConfigError(f"{where}: {_dotted(path)} is {found[:200]}; expected {what}.")
+def _fields(choices: Sequence[StructType], value: Any) -> Sequence[Field]:
+    """The fields of a record, or of the choice that the value names."""
+    tag = value.get("name") if isinstance(value, dict) else None
+    return next((choice.fields for choice in choices if choice.tag is None or choice.tag == tag), ())
 
-    def _unknown(self, path: Path_, siblings: list[str]) -> NoReturn:
-        key = str(path[-1])
-        parent = [*map(str, path[:-1])]
-        close = difflib.get_close_matches(key, siblings, 1, 0.6)
-        elsewhere = [one for one in self._known if one.split(".")[-1] == key]
-        hint = f"expected one of {', '.join(siblings)}" if siblings else "nothing can be set here"
-        if _dotted(path) in self._known:
-            hint = f"it goes with another {parent[-1]} than the one that is set"
-        elif close:
-            hint = f"did you mean {'.'.join([*parent, close[0]])}?"
-        elif elsewhere:
-            hint = f"did you mean {' or '.join(elsewhere)}?"
-        elif near := difflib.get_close_matches(key, [one.split(".")[-1] for one in self._known], 1, 0.75):
-            hint = f"did you mean {next(one for one in self._known if one.split('.')[-1] == near[0])}?"
-        end = "" if hint.endswith("?") else "."
-        raise ConfigError(f"{self._document.place(path)}: {_dotted(path)} is not known; {hint}{end}")
+
+_FAILED = re.compile(
+    r"(?:Object contains (unknown) field `([^`]*)`|Object (missing) required field `([^`]*)`|.*?)(?: - at .*`\$(.*)`)?", re.DOTALL
+)
+_KEY = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+
+
+def _sentence(error: msgspec.ValidationError, document: Document, tree: Any, config: type) -> ConfigError:
+    """What msgspec refused, in our words."""
+    match = _FAILED.fullmatch(str(error))
+    unknown, key, missing, name, place = match.groups() if match is not None else (None,) * 5
+    path: Path_ = tuple(int(index) if index else key for key, index in _KEY.findall(place or ""))
+    value, info = _at(tree, config, path)[1:]
+    if unknown is not None and key is not None:
+        siblings = [field.name for field in _fields(structs_of(info), value)]
+        return ConfigError(_unknown(document, config, (*path, key), siblings))
+    if missing is not None and name is not None:
+        field = next((field for field in _fields(structs_of(info), value) if field.name == name), None)
+        what = expected(field.type) if field is not None else f"one of {', '.join(_tags(info))}"
+        return ConfigError(f"{document.place(path)}: {_dotted((*path, name))} is missing; expected {what}.")
+    while path and isinstance(path[-1], int):  # a list is shown as a whole
+        path = path[:-1]
+    return _unexpected(document, tree, config, path)
+
+
+def _at(tree: Any, config: type, path: Path_) -> tuple[Path_, Any, Type]:
+    """The path as far as it goes along fields, with the value there and its type."""
+    info: Type = _struct(config)
+    for depth, key in enumerate(path):
+        if isinstance(key, int):
+            found = [kind.item_type for kind in _types(info) if isinstance(kind, ListType)]
+        else:
+            found = [field.type for field in _fields(structs_of(info), tree) if field.name == key]
+        if not found:
+            return path[:depth], tree, info
+        info, tree = found[0], tree[key]
+    return path, tree, info
+
+
+def _unexpected(document: Document, tree: Any, config: type, path: Path_) -> ConfigError:
+    """The error for a value that is not what its field may be."""
+    known, value, info = _at(tree, config, path)
+    tags = _tags(info)
+    if path[len(known) :] == ("name",) and tags:
+        value, what, near = value["name"], f"one of {', '.join(tags)}", tags
+    elif tags:
+        path, what, near = known, f"a name: {', '.join(tags)}", []
+    else:
+        numbers = value if isinstance(value, list) else [value]
+        path, near = known, _words(info)
+        what = expected(info, limits=any(isinstance(part, int) and part >= LARGE for part in numbers))
+    parts = [part for _, part in _leaves(value)]
+    what += " that is finite" if any(isinstance(part, float) and not math.isfinite(part) for part in parts) else ""
+    what += " without NUL" if any(isinstance(part, str) and "\0" in part for part in parts) else _nearest(value, near)
+    shown = f"the list {value}" if isinstance(value, list) else describe(value)
+    return ConfigError(f"{document.place(path)}: {_dotted(path)} is {shown[:200]}; expected {what}.")
+
+
+def _unknown(document: Document, config: type, path: Path_, siblings: Sequence[str]) -> str:
+    """The sentence for a key that is not known where it stands."""
+    key, parent = str(path[-1]), [*map(str, path[:-1])]
+    known = sorted({field.dotted for field in known_fields(config)})
+    hint = f"expected one of {', '.join(siblings)}" if siblings else "nothing can be set here"
+    if _dotted(path) in known:
+        hint = f"it goes with another {parent[-1]} than the one that is set"
+    elif close := difflib.get_close_matches(key, siblings, 1, 0.6):
+        hint = f"did you mean {'.'.join([*parent, close[0]])}?"
+    elif elsewhere := [name for name in known if name.split(".")[-1] == key]:
+        hint = f"did you mean {' or '.join(elsewhere)}?"
+    elif near := difflib.get_close_matches(key, [name.split(".")[-1] for name in known], 1, 0.75):
+        hint = f"did you mean {next(name for name in known if name.split('.')[-1] == near[0])}?"
+    return f"{document.place(path)}: {_dotted(path)} is not known; {hint}{'' if hint.endswith('?') else '.'}"
 
 
 def spelt_out(value: Any) -> Any:
@@ -365,26 +376,35 @@ def default_tag(field: Field) -> str | None:
     if field.default is not NODEFAULT and isinstance(field.default, msgspec.Struct):
         return str(field.default.__struct_config__.tag)
     # A section that may be left out, but is there, is of its first kind.
-    return str(structs_of(field.type)[0].tag) if field.default is None else None
+    choices = structs_of(field.type)
+    return str(choices[0].tag) if field.default is None and choices else None
+
+
+def _tags(info: Type) -> list[str]:
+    return [str(choice.tag) for choice in structs_of(info) if choice.tag is not None]
 
 
 def _words(info: Type) -> list[str]:
-    kinds = [one for one in _types(info) if isinstance(one, LiteralType)]
+    kinds = [kind for kind in _types(info) if isinstance(kind, LiteralType)]
     return [value for kind in kinds for value in kind.values if isinstance(value, str)]
 
 
-def _nearest(value: object, words: Mapping[str, Any] | list[str]) -> str:
+def _nearest(value: object, words: Sequence[str]) -> str:
     close = difflib.get_close_matches(value, list(words), 1, 0.5) if isinstance(value, str) else []
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """All keys and values within a value."""
-    if isinstance(value, list | dict):
-        for part in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _leaves(part)
+def _leaves(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """All keys and values within a value, with their paths."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield path, key
+            yield from _leaves(part, (*path, key))
+    elif isinstance(value, list):
+        for i, part in enumerate(value):
+            yield from _leaves(part, (*path, i))
     else:
-        yield value
+        yield path, value
 
 
 def _dotted(path: Path_) -> str:
@@ -449,21 +469,6 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
     raise ConfigError(f"{option} {name} is not known; {hint}")
 
 
-def rename_keys(document: Document, names: Mapping[str, str], *, section: str | None = None) -> Document:
-    """The document with other names of keys, such as those that an earlier version wrote into a run's folder."""
-    prefix: Path_ = () if section is None else (section,)
-    found = document.tree if section is None else document.tree.get(section)
-    if not isinstance(found, dict):
-        return document
-    renamed = {names.get(key, key) if names.get(key) not in found else key: value for key, value in found.items()}
-    at = len(prefix)
-    lines = {
-        (*prefix, names.get(str(path[at]), path[at]), *path[at + 1 :]) if path[:at] == prefix and len(path) > at else path: line
-        for path, line in document.lines.items()
-    }
-    return replace(document, tree=renamed if section is None else {**document.tree, section: renamed}, lines=lines)
-
-
 # Writing: a configuration with all its values, as YAML that reads back as the same.
 
 
@@ -518,19 +523,3 @@ def _default(one: Field) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(list(value)) if isinstance(value, tuple) else str(value)
-
-
-_EARLIER_NAMES = {
-    "accumulate": "grad_accum_steps",
-    "clip": "max_grad_norm",
-    "keep": "keep_checkpoints",
-    "ranks": "parallel",
-    "recompute": "activation_checkpointing",
-    "writers": "loggers",
-}
-"""Keys of `train:` in the config.yaml of earlier versions, and their names now."""
-
-
-def read_saved(folder: Path) -> Document:
-    """The config.yaml that the folder of a run keeps; keys of an earlier version have the names of this one."""
-    return rename_keys(read_document(folder / CONFIG_NAME), _EARLIER_NAMES, section="train")

@@ -41,7 +41,7 @@ from stoker.experiment import config as named
 from stoker.experiment.config import Config
 from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for
 from stoker.experiment.models import Task, blaming, make_model
-from stoker.experiment.parse import CONFIG_NAME, check, read_saved
+from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
 from stoker.feed.columns import lengths_of, samples_over, series_scales
 from stoker.feed.feed import Feed
@@ -190,7 +190,7 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
             advice = " Make the model and load its weights with stoker.train.load_trained(model, folder)."
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.{advice}")
     found = find_trained(folder, latest=latest)
-    config = check(read_saved(folder), Config)
+    config = check(read_document(folder / CONFIG_NAME), Config)
     inputs = _read_inputs(folder, config)
     model = _model_of(config, inputs.task, found).to(place).eval()
     scaler, keys = _read_scaler(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else (None, None)
@@ -213,7 +213,7 @@ def _recipe_of(folder: Path) -> str | None:
 
 
 def _read_inputs(folder: Path, config: Config) -> Inputs:
-    """What the run kept; runs of earlier versions kept nothing, so their training store is opened."""
+    """Read what the run kept; where it is missing, open the training store, which has the same content."""
     path = folder / INPUTS_NAME
     if not path.is_file():
         from stoker.experiment.build import open_data

@@ -24,7 +24,6 @@ from stoker.experiment.parse import (
     known_paths,
     override,
     read_document,
-    read_saved,
     to_tree,
     to_yaml,
 )
@@ -254,7 +253,7 @@ def _resumed(folder: Path, overrides: Sequence[str], allow: Sequence[str], *, co
 
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
-    document = read_saved(folder)
+    document = read_document(folder / CONFIG_NAME)
     # A folder may have been moved since.
     saved = _in_folder(check(document, Config), folder)
     now = _in_folder(config or check(override(document, overrides, Config), Config), folder)

@@ -573,34 +573,28 @@ class Feed:
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
 
     def identity(self) -> dict[str, Any]:
-        """What the batches depend on besides the position in the order; a resumed run compares it with the saved one.
-
-        Checkpoints hold these keys and values, so they keep the names that the options had first.
-        """
-        later = {
-            "return_series": self.return_series,
-            "return_store": self.return_store,
-            "observed": [column.name for column in self.columns if column.observed],
-            "category_offset": self.category_offset,
-            "device_transform": self.device_transform,
-        }
+        """What the batches depend on besides the position in the order; a resumed run compares it with the saved one."""
         names = [column.name for column in self.columns]
         digests = [store.digest or content_digest(store, names) for store in self.stores]
         parts = [None if subset is None else subset.fingerprint for subset in self.subsets]
         return {
             "store": digests[0] if len(digests) == 1 else digests,
             "view": self.view,
-            "part": parts[0] if len(parts) == 1 else parts if any(parts) else None,
+            "subset": parts[0] if len(parts) == 1 else parts if any(parts) else None,
             "order": self._given_order,
             "batch_size": self.batch_size * (1 if self.micro_batches is not None else self.ranks.world_size),
-            "last": "mask" if self.last_batch == "pad" else self.last_batch,
+            "last_batch": self.last_batch,
             "columns": {column.name: column.torch_name for column in self.columns},
             "normalize": self.normalize,
-            "encode": self.transform,
-            "numbers": self.return_index,
+            "transform": self.transform,
+            "device_transform": self.device_transform,
+            "return_index": self.return_index,
+            "return_series": self.return_series,
+            "return_store": self.return_store,
+            "observed": [column.name for column in self.columns if column.observed],
+            "category_offset": self.category_offset,
             "masks": self.masks,
-            **({} if self.scaler is None else {"scaler": self.scaler.describe()}),
-            **{name: value for name, value in later.items() if value},
+            "scaler": None if self.scaler is None else self.scaler.describe(),
         }
 
     def as_dataset(self) -> SampleDataset:

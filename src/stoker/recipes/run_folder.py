@@ -117,14 +117,11 @@ def write_settings(folder: Path, settings: CheckedSettings) -> None:
     _disk.write_file(folder / RECIPE_NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
 
 
-def read_settings(folder: Path, kind: type[S], *, recipe: str, earlier: Mapping[str, str] | None = None) -> S:
-    """The settings of a run; `earlier` are keys that earlier versions wrote, and their names now."""
+def read_settings(folder: Path, kind: type[S], *, recipe: str) -> S:
+    """Read the settings of a run."""
     path = folder / RECIPE_NAME
     try:
-        saved = msgspec.json.decode(path.read_bytes())
-        if earlier and isinstance(saved, dict):
-            saved = {earlier.get(name, name): value for name, value in saved.items()}
-        return msgspec.convert(saved, kind).checked()
+        return msgspec.json.decode(path.read_bytes(), type=kind).checked()
     except FileNotFoundError:
         raise ConfigError(
             f"{folder} has no {RECIPE_NAME}, so it is not a run of {recipe}. Start one: stoker train {recipe} …"

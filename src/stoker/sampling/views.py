@@ -98,14 +98,9 @@ class Samples(Protocol):
         """What a user should know: what was left out, one sentence each."""
 
 
-LATER = {"later": True}
-"""Marks a field that views did not always have: at its default it is left out of fingerprints, which stay those of earlier versions."""
-
-
 def view_values(view: Any) -> tuple[Any, ...]:
     """The values of the fields of a view, for fingerprints."""
-    values = ((one, getattr(view, one.name)) for one in fields(view))
-    return tuple(value for one, value in values if not one.metadata.get("later") or value != one.default)
+    return tuple(getattr(view, field.name) for field in fields(view))
 
 
 def describe_view(view: Any) -> str:
@@ -179,8 +174,8 @@ class Windows:
     shift: int = 0
     tail: Tail = "keep"
     compat: Compat | None = None
-    max_gap: int | str | None = field(default=None, metadata=LATER)
-    gaps: Gaps | None = field(default=None, metadata=LATER)
+    max_gap: int | str | None = None
+    gaps: Gaps | None = None
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -229,8 +224,8 @@ class Segments:
     shift: int = 0
     tail: Tail = "keep"
     compat: Compat | None = None
-    max_gap: int | str | None = field(default=None, metadata=LATER)
-    gaps: Gaps | None = field(default=None, metadata=LATER)
+    max_gap: int | str | None = None
+    gaps: Gaps | None = None
 
     def __post_init__(self) -> None:
         _settle(self)

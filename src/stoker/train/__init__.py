@@ -5,7 +5,7 @@
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
     numerics    precision, loss scale, the NaN guard        distributed ranks: DDP and FSDP
     optimizer   fused optimizers, learning rates, Muon      early_stopping  when to stop
-    schedule    learning rates                              metrics     accuracy, AUC, MAE, ...
+    schedule    learning rates                              metrics     AUC, means, and those of torchmetrics
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
 
@@ -22,7 +22,7 @@ _MODULES = {
     "export": "Exported export_model load_trained",
     "loggers": "Mlflow TensorBoard Trackio Wandb Writer",
     "loop": "Callback CallbackReport Result",
-    "metrics": "AUC Accuracy MAE MSE Mean Metric QuantileLoss",
+    "metrics": "AUC Mean Metric",
     "optimizer": "orthogonalize",
     "plots": "Curve Panel check_plot save_figure save_plot",
     "run": "remove_run",
@@ -48,12 +48,8 @@ if TYPE_CHECKING:
     from stoker.train.loop import CallbackReport as CallbackReport
     from stoker.train.loop import Result as Result
     from stoker.train.metrics import AUC as AUC
-    from stoker.train.metrics import MAE as MAE
-    from stoker.train.metrics import MSE as MSE
-    from stoker.train.metrics import Accuracy as Accuracy
     from stoker.train.metrics import Mean as Mean
     from stoker.train.metrics import Metric as Metric
-    from stoker.train.metrics import QuantileLoss as QuantileLoss
     from stoker.train.optimizer import orthogonalize as orthogonalize
     from stoker.train.plots import Curve as Curve
     from stoker.train.plots import Panel as Panel

@@ -1,17 +1,16 @@
 """Metrics: numbers about many batches, added up on the device and read once at the end.
 
-    Accuracy, AUC, MAE, MSE, QuantileLoss, Mean     exact sums that ranks add up
-    as_metric                                       any metric of torchmetrics, as one of ours
+    AUC, Mean    what torchmetrics lacks: an exact area, and a mean, of rows that a mask marks, without a wait for the device
+    as_metric    any metric of torchmetrics, as one of ours; rows that a mask leaves out are dropped, for which the host waits
 
-Guarantee: `update` never waits for the device (for a metric of torchmetrics it does where rows are masked), rows that `valid` marks
-as False count for nothing whatever they hold, and the result does not depend on how the samples were split into batches or ranks.
+Guarantee: rows that `valid` marks as False count for nothing whatever they hold, and the result of `AUC` and `Mean` does not depend
+on how the samples were split into batches or ranks.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, Self
 
 import torch
@@ -42,11 +41,8 @@ class Metric(Protocol):
     def to(self, device: torch.device | str) -> Self:
         """Keep the sums on a device. Without it they are where the first batch is."""
 
-    def sums(self) -> list[Tensor]:
-        """The sums themselves: ranks add them up in place, and then each computes the number of all."""
-
     def gather(self, all_gather: AllGather) -> None:
-        """Take in what all ranks have, this one included: the same as adding up `sums`, and works for every metric."""
+        """Take in what all ranks have, this one included."""
 
 
 class TorchMetric(Protocol):
@@ -62,22 +58,31 @@ class TorchMetric(Protocol):
         """Forget all batches."""
 
 
+def as_float(values: Tensor) -> Tensor:
+    """Values in which a difference is not rounded to half precision; booleans and integers become float32."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
 class Adapted:
     """A `TorchMetric` as one of ours. Rows that do not count are dropped, for which the host waits for the device."""
 
     reason: str | None = None
 
-    def __init__(self, name: str, metric: TorchMetric) -> None:
+    def __init__(self, name: str, metric: TorchMetric, *, transform: Callable[[Tensor], Tensor] = as_float) -> None:
         self.name = name
         self.metric = metric
+        self._transform = transform
 
     def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
-        """Take in one batch."""
+        """Take in one batch. Of many classes, scores are along the last axis, and all other axes are samples."""
+        prediction = self._transform(prediction)
         if (*target.shape, 1) == prediction.shape:
             prediction = prediction.reshape(target.shape)
         if valid is not None:
             rows = valid.bool()
             prediction, target = prediction[rows], target[rows]
+        if prediction.shape[:-1] == target.shape and target.ndim > 1:
+            prediction, target = prediction.flatten(0, -2), target.flatten()
         self.to(prediction.device)
         try:
             self.metric.update(prediction, target)
@@ -103,10 +108,6 @@ class Adapted:
             self.metric.to(device)
         return self
 
-    def sums(self) -> list[Tensor]:
-        """None that ranks could add up."""
-        return []
-
     def gather(self, all_gather: AllGather) -> None:
         """Nothing to do, where `compute` adds up the ranks itself."""
         if not hasattr(self.metric, "sync_on_compute"):
@@ -118,18 +119,13 @@ def as_metric(name: str, given: Metric | TorchMetric) -> Metric:
     if callable(getattr(given, "gather", None)):
         return given  # type: ignore[return-value]
     if isinstance(given, type) or not all(callable(getattr(given, method, None)) for method in ("update", "compute", "reset")):
-        raise OptionError(f"metric {name!r} is {given!r}; expected one of stoker.train, such as MAE(), or a torchmetrics.Metric.")
+        raise OptionError(f"metric {name!r} is {given!r}; expected one of stoker.train, such as AUC(), or a torchmetrics.Metric.")
     return Adapted(name, given)  # type: ignore[arg-type]
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
     """What sums are kept in: float64, but float32 where the device has none."""
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-def as_float(values: Tensor) -> Tensor:
-    """Values in which a difference is not rounded to half precision; booleans and integers become float32."""
-    return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
 def same_shape(name: str, prediction: Tensor, target: Tensor) -> Tensor:
@@ -150,16 +146,6 @@ def mask_like(name: str, values: Tensor, valid: Tensor) -> Tensor:
             f"metric {name!r}: valid has the shape {tuple(valid.shape)}, values {tuple(values.shape)}. Give a flag for each row."
         )
     return valid.bool().reshape(*valid.shape, *(1,) * (values.ndim - valid.ndim))
-
-
-def _add_ranks(sums: list[Tensor], all_gather: AllGather) -> None:
-    for own in sums:
-        own.copy_(torch.stack(all_gather(own)).sum(0))
-
-
-def _ordered_pairs(positives: Tensor, negatives: Tensor) -> Tensor:
-    """Twice the pairs that are in order, of counts per score in rising order; ties count one. Integers, so nothing is rounded."""
-    return (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()
 
 
 # Scores kept on the device in buffers that grow, and the exact area under the ROC curve from them.
@@ -228,83 +214,12 @@ class _Scores:
         group = torch.zeros_like(places)
         group[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
         positives, negatives = (torch.zeros_like(group).index_add_(0, group, (kinds == one).long()) for one in (POSITIVE, NEGATIVE))
-        pairs = _ordered_pairs(positives, negatives)
+        pairs = (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()  # integers, so nothing is rounded
         read: list[int] = torch.stack([pairs, positives.sum(), negatives.sum(), ordered.isnan().sum()]).tolist()
         return read
 
 
-class Average(ABC):
-    """An average over all valid values of all batches, each with the same weight however batches were cut.
-
-    A metric that is not here derives from this, and returns from `values` what is averaged.
-    """
-
-    name = "average"
-
-    def __init__(self, *, name: str | None = None) -> None:
-        self.name = self.name if name is None else name
-        self.reason: str | None = None
-        self._sums: Tensor | None = None  # total and weight, side by side: one tensor to read, to add up and to clear
-
-    @abstractmethod
-    def values(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """One value for each thing that counts; its first axis is that of the rows."""
-
-    def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
-        """Take in one batch; `valid` has one flag per row, or one per value."""
-        with torch.no_grad():
-            self._add(self.values(prediction.detach(), target.detach()), valid)
-
-    def _add(self, values: Tensor, valid: Tensor | None, weight: Tensor | float = 1.0) -> None:
-        sums = self._on(values.device)
-        num_values: Tensor | int = values.numel()
-        values = values if isinstance(weight, float) and weight == 1.0 else values * weight
-        if valid is not None:
-            mask = mask_like(self.name, values, valid)
-            num_values = mask.sum(dtype=sums.dtype) * (values.numel() // max(1, mask.numel()))
-            values = torch.where(mask, values, 0)  # chosen, not multiplied: a row that is not valid may hold nan
-        sums[0] += values.sum(dtype=sums.dtype)
-        sums[1] += num_values * weight
-
-    def compute(self) -> float:
-        """The average; nan where nothing was valid."""
-        total, weight = (0.0, 0.0) if self._sums is None else self._sums.tolist()
-        self.reason = None
-        if not weight > 0:
-            self.reason = f"metric {self.name!r} has seen no valid sample"
-            return math.nan
-        if math.isnan(total):
-            self.reason = f"metric {self.name!r}: a valid prediction or target is nan"
-        return total / weight
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self.reason = None
-        if self._sums is not None:
-            self._sums.zero_()
-
-    def to(self, device: torch.device | str) -> Self:
-        """Keep the sums on a device."""
-        device = torch.device(device)
-        self._sums = self._on(device).to(device, sum_dtype(device))
-        return self
-
-    def sums(self) -> list[Tensor]:
-        """One tensor: the total and the weight."""
-        return [self._on(torch.device("cpu"))]
-
-    def gather(self, all_gather: AllGather) -> None:
-        """Add up what all ranks have."""
-        _add_ranks(self.sums(), all_gather)
-
-    def _on(self, device: torch.device) -> Tensor:
-        if self._sums is None:
-            with torch.inference_mode(False):  # or what is made in inference mode could not be changed outside of it
-                self._sums = torch.zeros(2, dtype=sum_dtype(device), device=device)
-        return self._sums
-
-
-class Mean(Average):
+class Mean:
     """The mean of `value` (or, where a trainer updates it, of the prediction).
 
     A value is one number, or has one row per sample; then `valid` marks the rows. `weight` is for a number that stands for
@@ -321,17 +236,16 @@ class Mean(Average):
         3.0
     """
 
-    name = "mean"
-
-    def values(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The prediction itself."""
-        return as_float(prediction)
+    def __init__(self, *, name: str = "mean") -> None:
+        self.name = name
+        self.reason: str | None = None
+        self._sums: Tensor | None = None  # total and weight, side by side: one tensor to read, to add up and to clear
 
     def update(
         self,
         *,
         value: Tensor | None = None,
-        weight: Tensor | float | None = None,
+        weight: Tensor | float = 1.0,
         prediction: Tensor | None = None,
         target: Tensor | None = None,
         valid: Tensor | None = None,
@@ -340,189 +254,68 @@ class Mean(Average):
         given = value if value is not None else prediction
         if given is None:
             raise OptionError(f"metric {self.name!r} got neither value= nor prediction=. Give one of them.")
-        if weight is not None and given.ndim:
+        is_weighted = not (isinstance(weight, float) and weight == 1.0)
+        if is_weighted and given.ndim:
             raise OptionError(
                 f"metric {self.name!r}: weight= is for one number; value has the shape {tuple(given.shape)}. Mark rows by valid=."
             )
         with torch.no_grad():
-            self._add(as_float(given.detach()), valid if given.ndim else None, 1.0 if weight is None else weight)
+            values = as_float(given.detach())
+            sums = self._on(values.device)
+            num_values: Tensor | int = values.numel()
+            values = values * weight if is_weighted else values
+            if valid is not None and given.ndim:
+                mask = mask_like(self.name, values, valid)
+                num_values = mask.sum(dtype=sums.dtype) * (values.numel() // max(1, mask.numel()))
+                values = torch.where(mask, values, 0)  # chosen, not multiplied: a row that is not valid may hold nan
+            sums[0] += values.sum(dtype=sums.dtype)
+            sums[1] += num_values * weight
 
+    def compute(self) -> float:
+        """The mean; nan where nothing was valid."""
+        total, weight = (0.0, 0.0) if self._sums is None else self._sums.tolist()
+        self.reason = None
+        if not weight > 0:
+            self.reason = f"metric {self.name!r} has seen no valid sample"
+            return math.nan
+        if math.isnan(total):
+            self.reason = f"metric {self.name!r}: a valid value is nan"
+        return total / weight
 
-class Accuracy(Average):
-    """The share of right classes; a prediction or a target that is NaN is never right.
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.reason = None
+        if self._sums is not None:
+            self._sums.zero_()
 
-    Two classes: logits [B] or [B, 1] against targets 0 and 1; class 1 is predicted above `threshold` (0 for logits, 0.5 for
-    probabilities). Many classes: scores [B, C] against class numbers [B]; the highest score is the prediction, the first one
-    of equals. More axes between B and C are samples too.
+    def to(self, device: torch.device | str) -> Self:
+        """Keep the sums on a device."""
+        device = torch.device(device)
+        self._sums = self._on(device).to(device, sum_dtype(device))
+        return self
 
-    Args:
-        threshold: Above it, class 1 is predicted; 0 for logits, 0.5 for probabilities.
-        name: What messages call it.
+    def gather(self, all_gather: AllGather) -> None:
+        """Add up what all ranks have."""
+        sums = self._on(torch.device("cpu"))
+        sums.copy_(torch.stack(all_gather(sums)).sum(0))
 
-    Example:
-        >>> metric = Accuracy()
-        >>> metric.update(prediction=torch.tensor([-1.0, 2.0, 3.0, 4.0]), target=torch.tensor([0, 1, 1, 0]))
-        >>> metric.compute()
-        0.75
-    """
-
-    name = "accuracy"
-
-    def __init__(self, *, threshold: float = 0.0, name: str | None = None) -> None:
-        super().__init__(name=name)
-        self.threshold = threshold
-
-    def values(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """True where the class is right."""
-        if prediction.ndim == target.ndim + 1 and prediction.shape[:-1] == target.shape and prediction.shape[-1] > 1:
-            if target.is_floating_point():
-                raise OptionError(f"metric {self.name!r}: targets are {target.dtype}; expected class numbers. Give target.long().")
-            best, number = prediction.max(-1)
-            return (number == target) & ~best.isnan()
-        prediction = same_shape(self.name, prediction, target)
-        right = (prediction > self.threshold) == (target > 0.5)
-        return right & ~prediction.isnan() & ~target.isnan()
-
-
-class MAE(Average):
-    """The mean absolute error over all values; prediction and target have the same shape.
-
-    Args:
-        name: What messages call it.
-
-    Example:
-        >>> metric = MAE()
-        >>> metric.update(prediction=torch.tensor([1.0, 2.0]), target=torch.tensor([1.0, 4.0]))
-        >>> metric.compute()
-        1.0
-    """
-
-    name = "mae"
-
-    def values(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The absolute errors."""
-        return (as_float(same_shape(self.name, prediction, target)) - as_float(target)).abs()
-
-
-class MSE(Average):
-    """The mean squared error over all values; prediction and target have the same shape.
-
-    Args:
-        name: What messages call it.
-
-    Example:
-        >>> metric = MSE()
-        >>> metric.update(prediction=torch.tensor([1.0, 2.0]), target=torch.tensor([1.0, 4.0]))
-        >>> metric.compute()
-        2.0
-    """
-
-    name = "mse"
-
-    def values(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The squared errors."""
-        return (as_float(same_shape(self.name, prediction, target)) - as_float(target)).square()
-
-
-class QuantileLoss(Average):
-    """The pinball loss: q times what a prediction is too low, 1 - q times what it is too high; least at the quantile q.
-
-    With several quantiles the prediction has one more axis than the target, the last, with one entry for each of them.
-
-    Args:
-        q: A quantile between 0 and 1, or several.
-        name: What messages call it.
-
-    Example:
-        >>> metric = QuantileLoss(0.75)
-        >>> metric.update(prediction=torch.tensor([1.0]), target=torch.tensor([3.0]))
-        >>> metric.compute()
-        1.5
-    """
-
-    def __init__(self, q: float | Sequence[float] = 0.5, *, name: str | None = None) -> None:
-        super().__init__()
-        self.q = (float(q),) if isinstance(q, int | float) else tuple(float(one) for one in q)
-        self._several = not isinstance(q, int | float)
-        if not self.q or not all(0.0 < one < 1.0 for one in self.q):
-            raise OptionError(f"q is {q!r}; expected a number between 0 and 1, or several.")
-        self.name = name or "quantile_loss_" + "_".join(f"{one:g}" for one in self.q)
-
-    def values(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The losses, one for each value and quantile."""
-        if not self._several:
-            prediction = same_shape(self.name, prediction, target)[..., None]
-        elif prediction.shape != (expected := (*target.shape, len(self.q))):
-            raise OptionError(
-                f"metric {self.name!r}: prediction has the shape {tuple(prediction.shape)}; expected {expected}, "
-                f"the shape of the target and one entry for each of {len(self.q)} quantiles."
-            )
-        errors = [as_float(target) - column for column in as_float(prediction).unbind(-1)]
-        losses = [torch.maximum(q * error, (q - 1.0) * error) for q, error in zip(self.q, errors, strict=True)]
-        return torch.stack(losses, -1) if self._several else losses[0]
-
-
-# Scores counted in bins, for the area under the ROC curve of more samples than one wants to keep.
-#
-# A bin is a range of float32 numbers that share their first bits, sign and exponent included. So bins need no range to be
-# guessed, keep the order of scores whatever their size, and are `2 ** (bits - 9)` to each power of two.
-
-
-class _Histogram:
-    """Counts of positives and negatives in each bin, and of scores that are nan."""
-
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
-        self._counts: Tensor | None = None
-
-    def on(self, device: torch.device) -> Tensor:
-        """The counts, made on a device where there are none: negatives, positives, then one bin of nan."""
-        if self._counts is None:
-            with torch.inference_mode(False):
-                self._counts = torch.zeros(2 * 2**self.bits + 2, dtype=torch.int64, device=device)
-        return self._counts
-
-    def to(self, device: torch.device) -> None:
-        self._counts = self.on(device).to(device)
-
-    def add(self, scores: Tensor, kinds: Tensor) -> None:
-        counts, num_bins = self.on(scores.device), 2**self.bits
-        pattern = (scores.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0, its equal
-        ordered = pattern ^ ((pattern >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
-        number = (ordered >> (32 - self.bits)).long() + num_bins // 2
-        place = torch.where(scores.isnan(), 2 * num_bins, torch.where(kinds == POSITIVE, num_bins, 0) + number)
-        counts.index_add_(0, place, (kinds != IGNORED).long())
-
-    def clear(self) -> None:
-        if self._counts is not None:
-            self._counts.zero_()
-
-    def counts(self) -> list[int]:
-        """As `_Scores.counts` with pairs in one bin as ties, and the number of those pairs."""
-        if self._counts is None:
-            return [0] * 5
-        negatives, positives = self._counts[:-2].view(2, -1)
-        ties = (positives * negatives).sum()
-        pairs = _ordered_pairs(positives, negatives)
-        read: list[int] = torch.stack([pairs, positives.sum(), negatives.sum(), self._counts[-2], ties]).tolist()
-        return read
+    def _on(self, device: torch.device) -> Tensor:
+        if self._sums is None:
+            with torch.inference_mode(False):  # or what is made in inference mode could not be changed outside of it
+                self._sums = torch.zeros(2, dtype=sum_dtype(device), device=device)
+        return self._sums
 
 
 # The area under the ROC curve: the chance that a positive sample has a higher score than a negative one.
-
-LEAST_BITS, MOST_BITS = 10, 24
 
 
 class AUC:
     """The area under the ROC curve of scores (logits or probabilities, of any scale) against targets 0 and 1; ties count half.
 
-    Without `bins` it is exact: all scores stay on the device, 5 bytes each (room for twice as many is kept), and are sorted by
-    `compute`. With `bins=2**k` it needs 16 bytes per bin however many samples come, and is off by at most `error`, which `compute`
-    sets: half the share of pairs that fell into one bin. Pairs are counted in integers, which hold for 4 billion samples. Of one
-    class alone there is no area: NaN, with a `reason`.
+    It is exact: all scores stay on the device, 5 bytes each (room for twice as many is kept), and are sorted by `compute`. Pairs are
+    counted in integers, which hold for 4 billion samples. Of one class alone there is no area: NaN, with a `reason`.
 
     Args:
-        bins: A power of two; None is exact.
         name: What messages call it.
 
     Example:
@@ -532,16 +325,10 @@ class AUC:
         0.75
     """
 
-    def __init__(self, *, bins: int | None = None, name: str = "auc") -> None:
+    def __init__(self, *, name: str = "auc") -> None:
         self.name = name
         self.reason: str | None = None
-        self.error = 0.0
-        """How far the last result may be from the exact one."""
-        if bins is not None and bins not in [2**bits for bits in range(LEAST_BITS, MOST_BITS + 1)]:
-            raise OptionError(
-                f"bins is {bins!r}; expected a power of two from 2**{LEAST_BITS} to 2**{MOST_BITS}, or None to be exact."
-            )
-        self._kept: _Scores | _Histogram = _Scores() if bins is None else _Histogram(bins.bit_length() - 1)
+        self._kept = _Scores()
 
     def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Take in one batch of scores."""
@@ -554,39 +341,27 @@ class AUC:
 
     def compute(self) -> float:
         """The area; nan where there is none."""
-        doubled, positives, negatives, num_nan, *ties = self._kept.counts()
+        doubled, positives, negatives, num_nan = self._kept.counts()
         pairs, samples = positives * negatives, positives + negatives
-        self.error, self.reason = 0.0, None
+        self.reason = None
         if num_nan:
             self.reason = f"metric {self.name!r}: {num_nan:,} scores are nan, so they have no order"
         elif not samples:
             self.reason = f"metric {self.name!r} has seen no valid sample"
         elif not pairs:
             self.reason = f"metric {self.name!r} needs both classes, and all {samples:,} samples are of class {int(positives > 0)}"
-        if self.reason is not None:
-            return math.nan
-        self.error = ties[0] / (2 * pairs) if ties else 0.0
-        return doubled / (2 * pairs)
+        return math.nan if self.reason is not None else doubled / (2 * pairs)
 
     def reset(self) -> None:
         """Forget all batches."""
-        self.reason, self.error = None, 0.0
+        self.reason = None
         self._kept.clear()
 
     def to(self, device: torch.device | str) -> Self:
-        """Keep scores or counts on a device."""
+        """Keep the scores on a device."""
         self._kept.to(torch.device(device))
         return self
 
-    def sums(self) -> list[Tensor]:
-        """The counts of the bins. Scores of an exact area are not sums: they go through `gather`."""
-        if isinstance(self._kept, _Scores):
-            raise TrainError(f"metric {self.name!r} is exact, so ranks cannot add it up. Call gather(…), or give it bins=2**20.")
-        return [self._kept.on(torch.device("cpu"))]
-
     def gather(self, all_gather: AllGather) -> None:
-        """Take in what all ranks have: their scores, or their counts."""
-        if isinstance(self._kept, _Scores):
-            self._kept.gather(all_gather)
-        else:
-            _add_ranks(self.sums(), all_gather)
+        """Take in the scores of all ranks."""
+        self._kept.gather(all_gather)

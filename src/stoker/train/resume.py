@@ -22,6 +22,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from stoker._text import printable
 from stoker.errors import CheckpointError, CheckpointInvalidError
 from stoker.train import fingerprint, state_dict
 from stoker.train.autotune import Setup
@@ -110,20 +111,18 @@ def _stateful(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def comparable(parts: Components) -> dict[str, Any]:
-    """The options that must be the same for a run to resume, by the names that checkpoints have for them."""
+    """The options that must be the same for a run to resume."""
     groups, schedule = parts.optimizer.param_groups, None
     if parts.schedule is not None:  # of a function only that it is one, as its address is another each time
         is_value = isinstance(parts.schedule, AnySchedule) or is_dataclass(parts.schedule)
         schedule = repr(parts.schedule) if is_value else "a function"
-        for name, first_name in (("StepDecay(", "Steps("), ("WarmInverse(", "Inverse(")):  # as earlier versions called them
-            schedule = first_name + schedule.removeprefix(name) if schedule.startswith(name) else schedule
     return {
         "config": {
             "optimizer": type(parts.optimizer).__name__,
             "lr": list(parts.rates),
             "weight_decay": [float(group.get("weight_decay") or 0.0) for group in groups],
-            "accumulate": parts.micro_batches or parts.settings.grad_accum_steps,
-            "clip": parts.settings.max_grad_norm,
+            "grad_accum_steps": parts.micro_batches or parts.settings.grad_accum_steps,
+            "max_grad_norm": parts.settings.max_grad_norm,
             "ema": parts.ema.decay if parts.ema is not None else None,
             "guard": parts.settings.guard,
             "schedule": schedule,
@@ -138,8 +137,6 @@ def identify(
     watched = ("metric", "mode", "patience", "min_delta")
     early_stopping = None if stopping is None else {name: getattr(stopping, name) for name in watched}
     return {
-        "python": fingerprint.python_version(),
-        "uses_version": fingerprint.USES_VERSION,
         "optimizer": fingerprint.of_optimizer(parts.optimizer, parts.model),
         "loss": {"function": fingerprint.describe(parts.loss)},
         "model": fingerprint.of_model(parts.model),
@@ -147,6 +144,8 @@ def identify(
         "valid": fingerprint.of_batches(valid, for_training=False),
         "schedule": fingerprint.of_schedule(parts.schedule, total_updates),
         "run": {"seed": parts.settings.seed, "early_stopping": early_stopping},
+        "source_files": fingerprint.source_files(parts.model, parts.loss),
+        "threads": fingerprint.threads(),
     }
 
 
@@ -165,18 +164,38 @@ def setup_of(parts: Components, found: Checkpoint) -> Setup:
     return replace(_converted(found.facts.get("setup"), Setup, "setup"), **asked_setup(parts))
 
 
-def compare(parts: Components, identity: Mapping[str, Any], found: Checkpoint, *, allow: Collection[str] = ()) -> None:
-    """Refuse a checkpoint of a run that differs in a field that `allow` does not name."""
-    saved, now = fingerprint.aligned(found.facts, identity)
-    absent = set(fingerprint.GROUPS) - saved.keys()  # a checkpoint of an earlier version: there is nothing to allow
-    allow = [name for name in ([allow] if isinstance(allow, str) else allow) if name.partition(".")[0] not in absent]
+def compare(
+    parts: Components, identity: Mapping[str, Any], found: Checkpoint, *, allow: Collection[str] = (), strict: bool = False
+) -> None:
+    """Refuse a checkpoint of a run that differs in a field that `allow` does not name.
+
+    Other source files are warned of, or refused with `strict`; another number of threads is warned of where results depend on it.
+    """
+    saved, now = ({name: facts.get(name) for name in fingerprint.GROUPS} for facts in (found.facts, identity))
     setup = asdict(_converted(found.facts.get("setup"), Setup, "setup"))
     state_dict.check_facts(
-        fingerprint.with_public_names({"config": found.facts.get("config"), **saved, "setup": setup}),
-        fingerprint.with_public_names({**comparable(parts), **now, "setup": {**setup, **asked_setup(parts)}}),
+        {"config": found.facts.get("config"), **saved, "setup": setup},
+        {**comparable(parts), **now, "setup": {**setup, **asked_setup(parts)}},
         where=str(found.path),
-        allow=[fingerprint.public_name(name) for name in allow],
+        allow=allow,
     )
+    files = state_dict.differences(found.facts, {"source_files": identity["source_files"]})
+    if files:
+        names = ", ".join(line.partition(":")[0].removeprefix("source_files.") for line in files)
+        text = f"{printable(names)} changed since {found.path} was saved"
+        if strict:
+            raise CheckpointInvalidError(f"{text}. Restore the source, or resume without strict.")
+        warnings.warn(f"{text}, so the run may not continue as it would have.", stacklevel=2)
+    before, threads = found.facts.get("threads"), identity["threads"]
+    if parts.device.type == "cpu" and isinstance(before, Mapping) and before.get("torch") != threads["torch"]:
+        saved_by, by = (
+            f"{told.get('torch')} threads (OMP_NUM_THREADS={told.get('OMP_NUM_THREADS')})" for told in (before, threads)
+        )
+        warnings.warn(
+            f"{found.path} was saved with {printable(saved_by)}, and this process has {by}: sums on a CPU differ in their last bits. "
+            "Set OMP_NUM_THREADS, or call torch.set_num_threads, to have the same number.",
+            stacklevel=2,
+        )
 
 
 # ---- what may be loaded ----
@@ -212,7 +231,7 @@ def check(parts: Components, found: Checkpoint) -> None:
                 _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
         if "stopping" in saved:
             _mapping(saved["stopping"], "stopping")
-        _check_fit(saved["fit"], found.step, grad_accum_steps=config.get("accumulate"))
+        _check_fit(saved["fit"], found.step, grad_accum_steps=config.get("grad_accum_steps"))
 
 
 def check_weights(model: nn.Module, saved: Any) -> None:

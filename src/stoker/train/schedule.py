@@ -9,6 +9,7 @@ share of all updates if it is a float. The first update of a warm-up already has
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -279,6 +280,7 @@ def as_schedule(given: Any) -> Schedule:
 
 
 def _checked(given: Callable[[int, int | None], Any]) -> Schedule:
+    @functools.wraps(given)
     def checked(step: int, total: int | None) -> float:
         factor = given(step, total)
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.0 <= factor < math.inf:

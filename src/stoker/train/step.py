@@ -73,29 +73,37 @@ def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str =
         >>> float(loss(nn.Identity(), (torch.zeros(2), torch.ones(2)))["loss"])
         1.0
     """
-    each = _without_mean(criterion)
+    # Not a closure: a fingerprint shows the arguments of a partial.
+    return functools.partial(_supervised, criterion=criterion, each=_without_mean(criterion), x=x, y=y)
 
-    def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
-        given, expected = _pair(batch, x, y)
-        prediction = model(given)
-        valid, counts = entry_of(batch, "valid"), _counted_targets(batch, y, expected)
-        result = {"prediction": prediction.detach(), "target": expected}
-        if valid is None and counts is None:
-            return {"loss": criterion(prediction, expected), **result}
-        errors = each(prediction, expected)
-        if counts is None:
-            rows = errors.reshape(len(expected), -1).mean(1)
-        else:
-            if valid is not None:
-                counts = counts & valid.reshape(-1, *(1,) * (counts.dim() - 1))
-            result["valid"] = counts
-            shaped = counts.reshape(*counts.shape, *(1,) * (errors.dim() - counts.dim())).expand_as(errors)
-            sums = torch.where(shaped, errors, 0).flatten(1).sum(1)
-            rows = sums / shaped.flatten(1).sum(1).clamp(min=1)
-        value = rows.mean() if valid is None else torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
-        return {"loss": value, **result}
 
-    return loss
+def _supervised(
+    model: nn.Module,
+    batch: Any,
+    *,
+    criterion: Callable[..., torch.Tensor],
+    each: Callable[[Any, Any], torch.Tensor],
+    x: str,
+    y: str,
+) -> dict[str, torch.Tensor]:
+    given, expected = _pair(batch, x, y)
+    prediction = model(given)
+    valid, counts = entry_of(batch, "valid"), _counted_targets(batch, y, expected)
+    result = {"prediction": prediction.detach(), "target": expected}
+    if valid is None and counts is None:
+        return {"loss": criterion(prediction, expected), **result}
+    errors = each(prediction, expected)
+    if counts is None:
+        rows = errors.reshape(len(expected), -1).mean(1)
+    else:
+        if valid is not None:
+            counts = counts & valid.reshape(-1, *(1,) * (counts.dim() - 1))
+        result["valid"] = counts
+        shaped = counts.reshape(*counts.shape, *(1,) * (errors.dim() - counts.dim())).expand_as(errors)
+        sums = torch.where(shaped, errors, 0).flatten(1).sum(1)
+        rows = sums / shaped.flatten(1).sum(1).clamp(min=1)
+    value = rows.mean() if valid is None else torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
+    return {"loss": value, **result}
 
 
 def _counted_targets(batch: Any, y: str, expected: Any) -> torch.Tensor | None:

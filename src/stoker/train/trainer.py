@@ -207,7 +207,7 @@ class Trainer:
         if early_stopping is not None and not isinstance(early_stopping, EarlyStopping):
             raise OptionError(f"early_stopping is {early_stopping!r}; expected EarlyStopping(…) or None.")
         if not isinstance(metrics, Mapping | None):
-            raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'mae': MAE()}}.")
+            raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'auc': AUC()}}.")
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         if folder is not None and (not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder)):
@@ -253,7 +253,8 @@ class Trainer:
             resume: Continue from the newest checkpoint of the folder, if there is one. Refused where a field of the run's
                 fingerprint (options, optimizer, loss, model, data, setup) differs.
             allow: Fields of the fingerprint, or groups of them, that may differ.
-            strict: Raise if the newest checkpoint is damaged, instead of using the one before it.
+            strict: Raise if the newest checkpoint is damaged, instead of using the one before it, and if a source file of the
+                model or the loss changed, instead of a warning.
 
         Returns:
             How the run ended, and its metrics.
@@ -458,7 +459,7 @@ class Trainer:
         """The checkpoint to resume from, as plain values."""
         found = checkpoints.latest(strict=strict)
         if found is not None:
-            resuming.compare(self._parts, identity, found, allow=allow)
+            resuming.compare(self._parts, identity, found, allow=allow, strict=strict)
             resuming.check(self._parts, found)
             return {**vars(found), "path": str(found.path)}
         step = step_reached(read_record(self.folder)) if self.folder is not None and (self.folder / NAME).exists() else 0

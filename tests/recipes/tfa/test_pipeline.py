@@ -77,16 +77,6 @@ def test_batches_are_accumulated_as_by_their_trainer(tmp_path: Path) -> None:
     assert grad_accum_steps_of(read_settings(tmp_path / "several.yaml")) == 1, "as in their trainer of several datasets"
 
 
-def test_a_run_of_before_that_knows_no_accumulation_is_resumed_without(tmp_path: Path) -> None:
-    make_folder(tmp_path, THEIRS)
-    train(settings_of(tmp_path, epochs=1, grad_accum_steps=1), tmp_path / "run")
-    config = (tmp_path / "run" / "config.yaml").read_text()
-    (tmp_path / "run" / "config.yaml").unlink()
-    (tmp_path / "run" / "config.yaml").write_text(config.replace("grad_accum_steps: 1\n", ""))
-    done = train(read_settings(tmp_path / "run" / "config.yaml", assignments=["epochs=2"]), tmp_path / "run", resume=True)
-    assert (done.result.epoch, done.prepared.settings.grad_accum_steps) == (2, 1)
-
-
 # The folder of a run
 
 

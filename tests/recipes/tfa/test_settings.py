@@ -188,12 +188,3 @@ def test_every_key_is_in_the_page_with_what_it_means() -> None:
 
 def test_funds_with_leverage_are_known() -> None:
     assert {"TQQQ", "SQQQ"} <= LEVERAGED
-
-
-def test_the_config_of_an_earlier_run_is_read_by_its_names(tmp_path: Path) -> None:
-    path = make_folder(tmp_path)
-    path.write_text(path.read_text() + "\naccumulate: 3\n")
-    with pytest.raises(ConfigError, match="accumulate is not known"):
-        read_settings(path)
-    (path.parent / "recipe.json").write_text('{"recipe": "tfa"}\n')
-    assert read_settings(path).grad_accum_steps == 3

@@ -93,14 +93,15 @@ def test_a_store_of_other_data_beside_a_file_is_not_replaced(tmp_path: Path) -> 
     assert stoker.open(tmp_path / "x.csv.stoker").column("a").tolist() == [5, 6]
 
 
-@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
-def test_json_of_tables_is_packed(tmp_path: Path, name: str) -> None:
+def test_json_lines_of_tables_are_packed_and_a_document_is_refused(tmp_path: Path) -> None:
     rows = [{"a": 1, "b": 2.5}, {"a": 3, "b": 4.5}]
-    text = json.dumps(rows) if name == "x.json" else "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / name).write_text(text)
-    corpus = open_corpus(tmp_path / name)
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = open_corpus(tmp_path / "x.jsonl")
     assert [corpus.series(number).tolist() for number in range(len(corpus))] == [[1, 3], [2.5, 4.5]]
-    assert (tmp_path / f"{name}.stoker").is_dir()
+    assert (tmp_path / "x.jsonl.stoker").is_dir()
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    with pytest.raises(SourceInvalidError, match=r"x\.json is a JSON document\. Write one object per line"):
+        open_corpus(tmp_path / "x.json")
 
 
 def test_what_is_none_of_these_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -58,13 +58,6 @@ def weights_of(done: Trained) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in done.model.state_dict().items()}
 
 
-def test_the_settings_of_an_earlier_run_are_read_by_their_names(tmp_path: Path) -> None:
-    earlier = {"recipe": "time-moe", "data": "x", "accumulate": 4, "clip": 0.5, "recompute": True}
-    (tmp_path / "recipe.json").write_text(json.dumps(earlier))
-    now = {"grad_accum_steps": 4, "max_grad_norm": 0.5, "activation_checkpointing": True}
-    assert read_settings(tmp_path) == make_settings({"data": "x", **now})
-
-
 def test_a_run_has_checkpoints_metrics_settings_and_official_weights(ett: Path, tmp_path: Path) -> None:
     done = train(ett, folder=tmp_path / "run", **QUICK)
     assert (done.result.stopped, done.result.step) == ("finished", 6)

@@ -139,8 +139,16 @@ def test_an_unknown_suffix_is_said_with_the_known_ones(tmp_path: Path, name: str
         names(tmp_path / name)
 
 
+def test_a_json_document_is_refused_with_how_to_read_it(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[1]")
+    with pytest.raises(
+        SourceInvalidError, match=r"a\.json is a JSON document\. Write one object per line.*stoker\[sql\].*read_json"
+    ):
+        names(tmp_path / "a.json")
+
+
 def test_all_suffixes_are_in_the_message() -> None:
-    assert {".csv", ".tsv", ".txt", ".parquet", ".arrow", ".jsonl", ".json", ".npy", ".npz", ".ts", ".arff"} <= set(SUFFIXES)
+    assert {".csv", ".tsv", ".txt", ".parquet", ".arrow", ".jsonl", ".npy", ".npz", ".ts", ".arff"} <= set(SUFFIXES)
 
 
 def test_an_empty_file_is_said(tmp_path: Path) -> None:

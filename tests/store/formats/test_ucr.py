@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+import tempfile
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
@@ -79,6 +83,44 @@ def test_the_form_is_reported_by_the_first_line(tmp_path: Path, content: bytes, 
     path = tmp_path / "a.tsv"
     path.write_bytes(content)
     assert is_ucr(path) is expected
+
+
+FORMS = st.sampled_from(["{!r}", "{:.17g}", "{:.12e}", "{:.20g}", "{:+.17g}", " {!r} "])
+
+
+@hypothesis.given(
+    values=st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False, width=32), FORMS), min_size=1, max_size=9)
+)
+def test_every_number_is_what_python_reads(values: list[tuple[float, str]]) -> None:
+    fields = [form.format(value) for value, form in values]
+    with tempfile.TemporaryDirectory() as folder:
+        table = table_of(source(Path(folder), "\t".join(["1", *fields]) + "\n"))
+    numbers = table.column("value").combine_chunks().flatten().to_numpy()
+    assert numbers.tobytes() == struct.pack(f"<{len(fields)}d", *(float(field) for field in fields))
+
+
+def test_odd_spellings_are_read(tmp_path: Path) -> None:
+    table = table_of(source(tmp_path, "1\t-0\tnan\tNaN\tinf\t-Infinity\t+1\t.5\t5.\t5e-324\t18446744073709551616\n"))
+    expected = "[-0.0, nan, nan, inf, -inf, 1.0, 0.5, 5.0, 5e-324, 1.8446744073709552e+19]"
+    assert repr(table.column("value").to_pylist()[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "'' is not numeric"),
+        ("1_000", "'1_000' is not numeric"),
+        ("0x10", "not numeric"),
+        ("true", "not numeric"),
+        ("\u0661", "not numeric"),
+        ("x" * 100, "xxx…' is not numeric"),
+        ("1e999", "too large"),
+        ("9" * 5000, "too large"),
+    ],
+)
+def test_what_is_not_numeric_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(SourceInvalidError, match=reason):
+        table_of(source(tmp_path, f"1\t1\n1\t{text}\n"))
 
 
 CHINATOWN = Path("/work/shared/data/ucr")

@@ -391,8 +391,6 @@ def _check_sizes(model: str, width: int, heads: int, **counts: int) -> None:
 class BandedBlock(nn.Module):
     """Banded attention and feed-forward, pre-norm and residual."""
 
-    name_in_checkpoints = "stoker.recipes.tfa.model.Block"
-
     def __init__(self, width: int, heads: int, hidden: int, window: int) -> None:
         super().__init__()
         self._heads, self._window = heads, window

@@ -214,7 +214,6 @@ def _resumed(settings: Settings, folder: Path) -> Settings:
     if not (folder / CONFIG_NAME).is_file():
         return settings  # ended before its first step: there is nothing to differ from
     saved = read_settings(folder / CONFIG_NAME)
-    saved = msgspec.structs.replace(saved, grad_accum_steps=saved.grad_accum_steps or 1)  # older runs lack the key
     differing = []
     for key in sorted(set(Settings.__struct_fields__) - MAY_CHANGE):
         now, then = (msgspec.to_builtins(getattr(map_paths(one, _absolute), key)) for one in (settings, saved))

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stoker.errors import ConfigError
-from stoker.experiment.parse import Document, check, override, read_document, rename_keys
+from stoker.experiment.parse import Document, check, override, read_document
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=1, le=2**14)]
@@ -231,8 +231,6 @@ def read_settings(path: Path, *, assignments: Sequence[str] = ()) -> Settings:
         ConfigError: A key is unknown or a value invalid; the error names file and line.
     """
     document = read_document(path)
-    if (path.parent / "recipe.json").is_file():  # the folder of a run, perhaps of an earlier version
-        document = rename_keys(document, {"accumulate": "grad_accum_steps"})
     return settings_of(document, path, assignments=assignments)
 
 

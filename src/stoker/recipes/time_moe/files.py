@@ -229,7 +229,7 @@ def open_corpus(
     else:
         try:
             flats = _general(path, columns, report) if _kind(path) in KINDS else _flats(_packed(path), columns)
-        except NotSeries:  # a table in JSON
+        except NotSeries:  # a table in JSON lines
             flats = _flats(_packed(path), columns)
     return Corpus(flats, name=str(path))
 

@@ -116,13 +116,9 @@ def make_settings(given: dict[str, Any]) -> TimeMoeSettings:
     return run_folder.make_settings(TimeMoeSettings, given, recipe="time-moe")
 
 
-_EARLIER_NAMES = {"accumulate": "grad_accum_steps", "clip": "max_grad_norm", "recompute": "activation_checkpointing"}
-"""Keys in the recipe.json of earlier versions, and their names now."""
-
-
 def read_settings(folder: Path) -> TimeMoeSettings:
     """The settings of a run's folder."""
-    return run_folder.read_settings(folder, TimeMoeSettings, recipe="time-moe", earlier=_EARLIER_NAMES)
+    return run_folder.read_settings(folder, TimeMoeSettings, recipe="time-moe")
 
 
 # ---- training ----

@@ -30,15 +30,13 @@ _FORMATS = {
     "parquet:ParquetSource": ".parquet .pq",
     "arrow:ArrowSource": ".arrow .feather .ipc",
     "json:JsonLinesSource": ".jsonl .ndjson",
-    "json:JsonSource": ".json",
     "numpy:NpySource": ".npy",
     "numpy:NpzSource": ".npz",
-    "ucr:TsSource": ".ts",
-    "ucr:ArffSource": ".arff",
+    "ucr:AeonSource": ".ts .arff",
 }
 _READERS = {suffix: reader for reader, suffixes in _FORMATS.items() for suffix in suffixes.split()}  # imported when used
 SUFFIXES = [".csv", ".tsv", ".txt", *_READERS]
-_PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
+_PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz", ".ts", ".arff"}
 
 
 def find_sources(
@@ -55,7 +53,7 @@ def find_sources(
     Args:
         given: what the user passed as the source.
         dialect: how text tables are written.
-        table: rows are steps even where a format would hold one series per row (`.tsv`, `.arff`).
+        table: rows are steps even where a format would hold one series per row (`.tsv`).
         wide: each column is a series.
         left_out: gets the files that no reader knows.
         limits: what no part of a file may exceed.
@@ -235,9 +233,14 @@ def _reader(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
         return UcrSource(path, name) if is_set else CsvSource(path, name, dialect)
     if suffix in _READERS:
         module, _, reader = _READERS[suffix].partition(":")
-        options = {"wide": wide} if suffix == ".npy" else {"as_table": table or wide} if suffix == ".arff" else {}
+        options = {"wide": wide} if suffix == ".npy" else {}
         source: DataSource = getattr(import_module(f"stoker.store.formats.{module}"), reader)(path, name, **options)
         return source
+    if suffix == ".json":
+        raise SourceInvalidError(
+            f"{path} is a JSON document. Write one object per line (.jsonl), or read it with DuckDB: pip install 'stoker[sql]', "
+            f"then stoker pack --sql \"SELECT * FROM read_json('{path}')\"."
+        )
     known = " ".join(SUFFIXES)
     raise SourceInvalidError(
         f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text)."

@@ -1,4 +1,4 @@
-"""JSON: `JsonRows` parses rows with Arrow, `JsonSource` reads `.json` documents, `JsonLinesSource` reads `.jsonl`.
+"""JSON: `JsonRows` parses rows with Arrow, `JsonLinesSource` reads `.jsonl`.
 
 Arrow's parser is fast, but a row that is `null` or deeply nested ends the process, lists that begin with null get a wrong inferred
 type, and integers beyond int64 are rounded. So it only gets text and types that it is known to read correctly; all else, and all
@@ -11,8 +11,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,9 +23,9 @@ import pyarrow.json as pa_json
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import json_text
-from stoker.store.formats.base import Chunk, DataSource, FileSource, InferredTypeError, RowLocation, SizedTask, Task, row_chunk
-from stoker.store.formats.json_text import PIECE_BYTES, JsonText, RowTexts, Types, keys_of
-from stoker.store.formats.text import LineBlock, TextSource, open_text
+from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task
+from stoker.store.formats.json_text import RowTexts, Types, keys_of
+from stoker.store.formats.text import LineBlock, TextSource
 
 MAX_DEPTH = 64
 EXACT_INTEGERS = 2**53
@@ -135,7 +134,8 @@ class JsonRows:
             text = line[:64].decode("utf-8", "replace")
             shown = text if len(line) <= 64 else text[:60] + "…"
             raise SourceInvalidError(
-                f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {shown!r}."
+                f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {shown!r}. "
+                "Expected one object, or one list of numbers, per line."
             ) from error
 
     def find_misfit(self, texts: RowTexts, column: str, kind: pa.DataType) -> tuple[int, str] | None:
@@ -247,194 +247,6 @@ def _moment_type(array: pa.Array) -> pa.DataType:
     return array.type
 
 
-# JSON documents (`.json`): an array of objects, of lists or of numbers, or an object of lists of the same length.
-#
-#     [{"a": 1}, {"a": 2}]      rows of columns, like JSON Lines
-#     [[1, 2, 3], [4, 5]]       one series per row, in the one column "sequence"
-#     [1, 2, 3]                 one series, in the one column "value"
-#     {"a": [1, 2], "b": [3, 4]}  the columns of a table
-#
-# The document is read as a stream. Each column of an object is read by a cursor of its own, so the document is scanned once to find
-# where they begin. A position is a number of rows.
-
-NUMBER_COLUMN = "value"
-MAX_COLUMNS = 4096
-_INFLATION = 2
-_FIRST_ROWS = 100_000  # from which types are inferred: a megabyte has many elements of two bytes
-
-
-class JsonSource(FileSource):
-    """One JSON document."""
-
-    typed = False
-
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path, name)
-        self._rows = JsonRows(self)
-
-    @cached_property
-    def _layout(self) -> tuple[dict[str | None, int], bool]:
-        """The byte before the opening bracket of each column (None for an array of objects); whether one is the whole document."""
-        with JsonText(open_text(self.path), self.label, limits=self.limits) as text:
-            first = text.peek()
-            if first == b"[":
-                text.enter()
-                inner = text.peek()
-                if inner == b"]":
-                    raise SourceEmptyError(f"{self.path} holds an empty array. Remove it, or leave it out of the pattern.")
-                return {None if inner == b"{" else LIST_COLUMN if inner == b"[" else NUMBER_COLUMN: 0}, True
-            if first == b"{":
-                return self._find_columns(text), False
-        if not first:
-            raise SourceEmptyError(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
-        shown = first.decode("utf-8", "replace")
-        raise self.invalid(f"begins with {shown!r}; expected an array or an object. Is it JSON?")
-
-    def _find_columns(self, text: JsonText) -> dict[str | None, int]:
-        text.expect(b"{")
-        starts: dict[str | None, int] = {}
-        while text.peek() != b"}":
-            name = text.key()
-            found = text.peek()
-            if name in starts:
-                raise self.invalid(f"has the key {name!r} twice. Rename one of them.")
-            if found != b"[":
-                raise self.invalid(
-                    f"has no list under the key {name!r}. Expected an array of objects, or an object of equally "
-                    "long lists (in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
-                )
-            starts[name] = text.position
-            if len(starts) > min(MAX_COLUMNS, self.limits.columns):
-                raise SourceTooLargeError(
-                    f"{self.path} is an object of more than {len(starts) - 1:,} keys; expected a table of columns. "
-                    "If it is one, pass a larger memory=, or make it an array of objects."
-                )
-            text.enter()
-            if text.peek() == b"{":
-                raise self.invalid(f"has a list of objects under the key {name!r}. Make that list a file of its own.")
-            text.skip()
-            if text.peek() != b"}":
-                text.expect(b",")
-                if text.peek() == b"}":
-                    text.expect(b'"')
-        text.expect(b"}")
-        text.finish()
-        if not starts:
-            raise SourceEmptyError(f"{self.path} holds an empty object. Remove it, or leave it out of the pattern.")
-        return starts
-
-    def schema(self) -> pa.Schema:
-        return self._first
-
-    @cached_property
-    def _first(self) -> pa.Schema:
-        fields: list[pa.Field] = []
-        for column in self._layout[0]:
-            with self._open(column) as text:
-                elements = text.take(max_bytes=FIRST_BYTES, max_count=_FIRST_ROWS)
-            if elements is None:
-                fields.append(pa.field(column, pa.null()))
-            else:
-                fields.extend(self._rows.types(replace(elements, column=column)))
-        if not fields:
-            raise SourceEmptyError(f"{self.path} holds only empty objects, so there is no column to read.")
-        return pa.schema(fields)
-
-    def _open(self, column: str | None, piece_bytes: int = PIECE_BYTES) -> JsonText:
-        start = self._layout[0][column]
-        return JsonText(open_text(self.path), self.label, start=start, entered=True, limits=self.limits, piece_bytes=piece_bytes)
-
-    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
-        text_bytes = max(chunk_bytes // _INFLATION, 1)
-        starts, is_whole = self._layout
-        if not is_whole:
-            yield from self._read_columns(schema, start.row, text_bytes)
-            return
-        row, known, (column,) = start.row, self._first.names, starts
-        most = rows_of(chunk_bytes, len(known))
-        with self._open(column) as text:
-            self._skip(text, row)
-            while (elements := text.take(max_bytes=text_bytes, max_count=most)) is not None:
-                texts = replace(elements, rows_before=row, column=column)
-                row += elements.count
-                yield SizedTask(partial(self._chunk, [texts], schema, known), len(texts.lines))
-            text.finish()
-
-    def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
-        """One cursor per column; the first column determines how many rows a chunk has."""
-        names = self._first.names if schema is None else schema.names
-        with ExitStack() as stack:
-            # All cursors are open at a time, so each holds its share.
-            piece = max(1 << 10, PIECE_BYTES // len(self._layout[0]))
-            cursors = {str(name): stack.enter_context(self._open(name, piece)) for name in self._layout[0]}
-            for text in cursors.values():
-                self._skip(text, row)
-            share = max(text_bytes // len(cursors), 1)
-            while (parts := self._side_by_side(cursors, share)) is not None:
-                wanted = [replace(parts[name], rows_before=row, column=name) for name in names]
-                yield partial(self._chunk, wanted, schema, None)
-                row += next(iter(parts.values())).count
-
-    def _side_by_side(self, cursors: dict[str, JsonText], share: int) -> dict[str, RowTexts] | None:
-        """The same number of elements of each column; None at the end of all."""
-        parts: dict[str, RowTexts] = {}
-        count: int | None = None
-        for name, text in cursors.items():
-            part = text.take(max_bytes=share) or RowTexts(b"", 0) if count is None else _take_exactly(text, count)
-            count = part.count if count is None else count
-            if part.count != count:
-                raise self._unequal_lengths()
-            parts[name] = part
-        return parts if count else None
-
-    def _chunk(self, texts: list[RowTexts], schema: pa.Schema | None, known: list[str] | None) -> Chunk:
-        """Rows as a chunk; without `known`, texts are those of one column each."""
-        if known is not None:
-            return row_chunk(self._rows.parse(texts[0], schema, known), texts[0].rows_before)
-        columns: dict[str, pa.ChunkedArray] = {}
-        for one in texts:
-            name = str(one.column)
-            asked = None if schema is None else pa.schema([schema.field(name)])
-            columns[name] = self._rows.parse(one, asked, [name]).column(0)
-        return row_chunk(pa.table(columns), texts[0].rows_before)
-
-    def _unequal_lengths(self) -> SourceInvalidError:
-        lengths = {}
-        for name in self._layout[0]:
-            with self._open(name) as text:
-                lengths[name] = text.skip()
-        first, length = next(iter(lengths.items()))
-        other = next(name for name, found in lengths.items() if found != length)
-        what = f"has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}"
-        return self.invalid(f"{what}. Expected equally long lists.")
-
-    def _skip(self, text: JsonText, num_rows: int) -> None:
-        if (found := text.skip(num_rows)) < num_rows:
-            raise self.invalid(f"has {found:,} rows, but {num_rows:,} were read before. It was changed.")
-
-    def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
-        """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
-        source = column if column in self._layout[0] else None
-        row = 0
-        with self._open(source) as text:
-            while (elements := text.take(max_bytes=FIRST_BYTES)) is not None:
-                found = self._rows.find_misfit(replace(elements, rows_before=row, column=source), column, kind)
-                if found is not None:
-                    return found
-                row += elements.count
-        return None
-
-
-def _take_exactly(text: JsonText, count: int) -> RowTexts:
-    """`count` elements, or all that are left; with a count of 0, one that should not be there."""
-    parts: list[RowTexts] = []
-    missing = max(count, 1)
-    while missing and (part := text.take(max_bytes=PIECE_BYTES, max_count=missing)) is not None:
-        parts.append(part)
-        missing -= part.count
-    return RowTexts(b"\n".join(part.lines for part in parts), sum(part.count for part in parts))
-
-
 # JSON Lines (`.jsonl`, `.ndjson`): one object or list per line; compressed or not.
 #
 # Objects of scalars are steps, objects with lists are whole series; a bare list is a series in the one column "sequence". Keys that a
@@ -442,6 +254,7 @@ def _take_exactly(text: JsonText, count: int) -> RowTexts:
 
 FIRST_BYTES = 1 << 20
 LIST_COLUMN = "sequence"
+_INFLATION = 2
 
 
 class JsonLinesSource(TextSource):

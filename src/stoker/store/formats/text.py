@@ -1,8 +1,7 @@
 """Text files, for all formats that are text.
 
-    open_text, line_blocks          decompress, decode to UTF-8, and cut into blocks of whole lines
-    parse_numbers, number_lists     strings to float64, exactly or with an error
-    LineSource                      base of formats with one row per line that are parsed in Python
+    open_text      decompress and decode to UTF-8
+    line_blocks    cut into blocks of whole lines
 
 Positions are bytes of the decoded text, so reading can resume in the middle of a file, compressed or not. Compression is detected from
 the first bytes, not from the name.
@@ -11,27 +10,21 @@ the first bytes, not from the name.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import os
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import Protocol
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, FileSource, RowLocation, SizedTask, Task
+from stoker.store.formats.base import FileSource
 
 MAX_LINE_BYTES = 128 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
@@ -218,196 +211,3 @@ def _last_line_end(data: bytes, quote: bytes) -> int:
     while end >= 0 and data.count(quote, 0, end) % 2:
         end = data.rfind(b"\n", 0, data.rfind(quote, 0, end))
     return end + 1
-
-
-# Numbers written as text, for the formats that are parsed in Python.
-
-EXACT_INTEGERS = 2**53
-MISSING = b"?"
-_PIECE_BYTES = 256 << 10
-_INTEGER = re.compile(rb"[+-]?\d{1,400}")
-_MINUS_ZERO = re.compile(rb"-0(?![\d.eE])")
-_DECODER = msgspec.json.Decoder(list[float])
-
-Floats = npt.NDArray[np.float64]
-
-
-class NumberTextError(ValueError):
-    """A field that is not numeric, or one that float64 cannot hold."""
-
-
-def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
-    """Numbers between separators as float64, with NaN for "?"; nothing for a blank text."""
-    if not text.strip():
-        return np.empty(0)
-    if len(text) <= _PIECE_BYTES:
-        return _parse_piece(text, separator)
-    # Python objects take many times the memory of an array, so a long line is parsed in pieces.
-    parts: list[Floats] = []
-    start = 0
-    while start <= len(text):
-        end = text.find(separator, start + _PIECE_BYTES)
-        end = len(text) if end < 0 else end
-        parts.append(_parse_piece(text[start:end], separator))
-        start = end + len(separator)
-    return np.concatenate(parts)
-
-
-def _parse_piece(text: bytes, separator: bytes) -> Floats:
-    values: Floats | None = None
-    # Most numbers are valid JSON: four times faster than one by one. But JSON reads -0 as the integer 0, and with another separator,
-    # commas within fields would make more numbers than there are fields.
-    if not _MINUS_ZERO.search(text):
-        with contextlib.suppress(msgspec.DecodeError):
-            values = np.array(_DECODER.decode(b"[%b]" % text.replace(separator, b",")), dtype=np.float64)
-    if values is None or values.size != text.count(separator) + 1:
-        values = np.array([_number(field) for field in text.split(separator)], dtype=np.float64)
-    large = np.flatnonzero(np.abs(values) >= EXACT_INTEGERS)
-    fields = text.split(separator) if large.size else []
-    for i in large.tolist():
-        field = fields[i].strip()
-        if np.isinf(values[i]) and b"inf" not in field.lower():
-            raise NumberTextError(f"{_shown(field)} is too large a number for float64")
-        if _INTEGER.fullmatch(field) and int(field) != int(values[i]):
-            raise NumberTextError(f"{_shown(field)} is an integer that float64 cannot hold exactly")
-    return values
-
-
-def _number(field: bytes) -> float:
-    text = field.strip()
-    if text == MISSING:
-        return float("nan")
-    try:
-        if b"_" in text:  # Python takes 1_000 for a number
-            raise ValueError
-        return float(text.decode("ascii"))
-    except ValueError:
-        raise NumberTextError(f"{_shown(text)} is not numeric") from None
-
-
-def number_lists(rows: Iterable[Floats], *, nan_is_missing: bool) -> pa.Array:
-    """Series of float64 as one array of lists; NaN becomes null where it means a missing value."""
-    parts = list(rows)
-    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    values = np.concatenate(parts) if parts else np.empty(0)
-    flat = pa.array(values, mask=np.isnan(values)) if nan_is_missing else pa.array(values)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
-
-
-def _shown(text: bytes) -> str:
-    return repr(text[:40].decode("utf-8", "replace") + ("…" if len(text) > 40 else ""))
-
-
-# Sources with one row per line that Python parses (`.ts`, `.arff`, UCR's `.tsv`). An error names the line.
-
-MAX_HEADER_BYTES = 64 << 20  # its parts have limits of their own
-_HEADER_BLOCK = 64 << 10
-_Row = TypeVar("_Row")
-_Parsed = TypeVar("_Parsed")
-# Lines and their parts are Python objects while they are parsed: short rows take many times the memory of their text.
-_INFLATION = 16
-
-
-class RowError(Exception):
-    """A row that breaks a rule: its index among the rows given, and the reason."""
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
-        self.reason = reason
-
-
-def parse_each(rows: Iterable[_Row], parse: Callable[[_Row], _Parsed]) -> list[_Parsed]:
-    """Parse rows one by one; a `ValueError` becomes a `RowError` with the index of its row."""
-    parsed = []
-    for i, row in enumerate(rows):
-        try:
-            parsed.append(parse(row))
-        except ValueError as error:
-            raise RowError(i, str(error)) from error
-    return parsed
-
-
-class LineSource(TextSource):
-    """One file with one row per line, after an optional header."""
-
-    comments: tuple[bytes, ...] = ()  # prefixes of lines that are comments
-
-    @property
-    @abstractmethod
-    def _data_start(self) -> int:
-        """The position after the header."""
-
-    @abstractmethod
-    def _table(self, rows: list[bytes]) -> pa.Table:
-        """All columns of some rows; raises `RowError`."""
-
-    def schema(self) -> pa.Schema:
-        return self._table([]).schema
-
-    @cached_property
-    def _first_line(self) -> tuple[int, bytes] | None:
-        """The number and the text of the first row; None where there is no row."""
-        with closing(self._blocks(self._data_start, _HEADER_BLOCK)) as blocks:
-            for block in blocks:
-                if rows := self._rows(block):
-                    return self._line_number(block.begin) + rows[0][0], rows[0][1]
-        return None
-
-    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Generator[Task, None, None]:
-        row = start.row
-        with closing(self._blocks(start.position or self._data_start, max(chunk_bytes // _INFLATION, 1))) as blocks:
-            for block in blocks:
-                count = len(self._rows(block))
-                if count:
-                    yield SizedTask(partial(self._chunk, block, schema, row), len(block.data))
-                row += count
-
-    def _chunk(self, block: LineBlock, schema: pa.Schema | None, row: int) -> Chunk:
-        rows = self._rows(block)
-        try:
-            table = self._table([line for _, line in rows])
-        except RowError as fault:
-            self.refuse_line(self._line_number(block.begin) + rows[fault.index][0], fault.reason)
-        table = table if schema is None else table.select(schema.names)
-        return Chunk(table, RowLocation(row, block.begin), RowLocation(row + len(rows), block.end))
-
-    def refuse_line(self, number: int, reason: str) -> NoReturn:
-        """Raise an error that names a line; lines count from 1."""
-        raise SourceInvalidError(f"line {number:,} of {self.path}: {reason}. Fix the line, or fetch the file again.")
-
-    def _rows(self, block: LineBlock) -> list[tuple[int, bytes]]:
-        """The lines of a block that are data, each with its number within the block."""
-        lines = enumerate(block.data.split(b"\n"))
-        # Tabs at the ends stay: they may separate fields.
-        return [(i, line.strip(b" \r")) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
-
-    def _line_number(self, position: int) -> int:
-        """The number of the line that begins at `position`, counted again: errors may be slow."""
-        count = 1
-        with closing(self._blocks(0, 1 << 20)) as blocks:
-            for block in blocks:
-                count += block.data[: max(position - block.begin, 0)].count(b"\n")
-                if block.end >= position:
-                    break
-        return count
-
-    def _header_lines(self) -> Generator[tuple[int, str, int], None, None]:
-        """The lines of the header that are not comments: number, text, and the position after the line."""
-        number = position = 0
-        with closing(self._blocks(0, _HEADER_BLOCK)) as blocks:
-            for block in blocks:
-                lines = block.data.split(b"\n")
-                for line in lines if lines[-1] else lines[:-1]:
-                    number += 1
-                    position = min(position + len(line) + 1, block.end)
-                    if (text := line.strip()) and not text.startswith(self.comments):
-                        yield number, text.decode("utf-8", "replace"), position
-                if position > MAX_HEADER_BYTES:
-                    raise SourceTooLargeError(
-                        f"{self.path} has a header of more than {readable_bytes(MAX_HEADER_BYTES)}. Is it what its name says?"
-                    )
-        if number == 0:
-            raise SourceEmptyError(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")
-        raise self.invalid(f"has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?")

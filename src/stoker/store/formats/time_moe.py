@@ -1,6 +1,6 @@
 """Time-MoE's binary folders: `meta.json`, and raw values in `data-1-of-2.bin`, `data-2-of-2.bin`, …
 
-    read_meta        `meta.json` without its sequences, checked against the files; it may be gigabytes, so it is read as a stream
+    read_meta        `meta.json`, checked against the files; its sequences stay text until they are read
     TimeMoeSource    one row per sequence: a list in the column "sequence", and what else `meta.json` says of it ("id", "file")
     map_time_moe     a folder in place: stores over maps of its files
 
@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import (
-    MAX_LIMITS,
     Chunk,
     DataSource,
     InferredTypeError,
-    ReadLimits,
     RowLocation,
     Task,
     inside,
@@ -38,13 +38,13 @@ from stoker.store.formats.base import (
     row_chunk,
 )
 from stoker.store.formats.json import JsonRows
-from stoker.store.formats.json_text import JsonText, RowTexts
-from stoker.store.formats.text import open_text
+from stoker.store.formats.json_text import RowTexts
 from stoker.store.shards import Column
 from stoker.store.store import Store
 
 META = "meta.json"
-_KEYS = ("num_sequences", "dtype", "files", "scales")
+META_MEMORY_SHARE = 0.5  # of the free memory, for `meta.json`
+_META_INFLATION = 4  # bytes per byte of `meta.json`: its text, and an object for each sequence, which has 60 bytes or more
 _NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}
 _DTYPES |= {dtype.str: dtype for dtype in _DTYPES.values()}
@@ -61,12 +61,11 @@ class BinFile:
 
 @dataclass(frozen=True, slots=True)
 class TimeMoeMeta:
-    """The content of `meta.json` without its sequences."""
+    """The content of `meta.json`."""
 
     dtype: np.dtype[Any]
     parts: list[BinFile]
-    num_sequences: int
-    scales_at: int  # the byte where the array of sequences begins
+    scales: list[msgspec.Raw]  # the text of each sequence, a view of the file's
 
     @property
     def num_elements(self) -> int:
@@ -84,47 +83,47 @@ def is_time_moe(folder: Path) -> bool:
     return (folder / META).is_file() and any(path.is_file() for path in folder.glob("*.bin"))
 
 
-def read_meta(folder: Path, limits: ReadLimits = MAX_LIMITS) -> TimeMoeMeta:
-    """Read and check everything but the sequences."""
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**60)]
+
+
+class _Written(msgspec.Struct):
+    """What `meta.json` must have."""
+
+    num_sequences: _Count
+    dtype: str
+    files: dict[str, _Count]
+    scales: list[msgspec.Raw]
+
+
+def read_meta(folder: Path) -> TimeMoeMeta:
+    """Read and check everything but the keys of each sequence."""
     path = folder / META
-    with JsonText(open_text(path), str(path), limits=limits) as text:
-        found = _members(text, path)
-    missing = [name for name in _KEYS if name not in found]
-    if missing:
-        raise SourceInvalidError(f"{path} has no key {missing[0]!r}; expected {', '.join(_KEYS)}. Is it a Time-MoE data set?")
-    number, dtype, files = found["num_sequences"], found["dtype"], found["files"]
-    if not _is_count(number):
-        raise SourceInvalidError(f"{path} has num_sequences {str(number)[:40]!r}; expected an integer.")
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise SourceInvalidError(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
-    if not isinstance(files, dict):
-        raise SourceInvalidError(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
-    return TimeMoeMeta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
+    num_bytes, free = path.stat().st_size, int(psutil.virtual_memory().available * META_MEMORY_SHARE)
+    if num_bytes * _META_INFLATION > free:
+        raise SourceTooLargeError(
+            f"{path} has {readable_bytes(num_bytes)} and is held in memory, where {readable_bytes(free // _META_INFLATION)} of "
+            "it fit. Cut the set into several folders."
+        )
+    if not num_bytes:
+        raise SourceEmptyError(f"{path} is empty (0 bytes). Fetch or make the folder again.")
+    try:
+        written = msgspec.json.decode(path.read_bytes(), type=_Written)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise SourceInvalidError(
+            f"{path} is not the description of a Time-MoE data set: {error}. Fetch or make the folder again."
+        ) from None
+    if written.dtype not in _DTYPES:
+        raise SourceInvalidError(f"{path} has the dtype {written.dtype[:40]!r}; expected one of {' '.join(_NAMES)}.")
+    if len(written.scales) != written.num_sequences:
+        raise SourceInvalidError(
+            f"{path} describes {len(written.scales):,} sequences, {written.num_sequences:,} expected by num_sequences. "
+            "Fetch or make the folder again."
+        )
+    dtype = _DTYPES[written.dtype]
+    return TimeMoeMeta(dtype, _parts(folder, written.files, dtype.itemsize), written.scales)
 
 
-def _members(text: JsonText, path: Path) -> dict[str, Any]:
-    """The values of the keys; of "scales" only its position."""
-    found: dict[str, Any] = {}
-    text.expect(b"{")
-    while text.peek() != b"}":
-        key = text.key()
-        if key in found:
-            raise SourceInvalidError(f"{path} has the key {key!r} twice. Make the folder again.")
-        if key == "scales":
-            text.peek()
-            found[key] = text.position
-            if all(name in found for name in _KEYS):
-                break  # what follows is checked when the sequences are read
-            text.enter()
-            text.skip()
-        else:
-            found[key] = text.value()
-        if text.peek() != b"}":
-            text.expect(b",")
-    return found
-
-
-def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[BinFile]:
+def _parts(folder: Path, files: dict[str, int], item_bytes: int) -> list[BinFile]:
     """The files, each exactly as long as `meta.json` says, by the number behind their first hyphen: data-2 before data-10."""
     numbered: dict[int, str] = {}
     for name in files:
@@ -138,8 +137,6 @@ def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[BinFile
     for _, name in sorted(numbered.items()):
         path = inside(folder, name, named_by=META)
         length = files[name]
-        if not _is_count(length):
-            raise SourceInvalidError(f"{folder / META} gives {name!r} {str(length)[:40]!r} elements; expected an integer.")
         found, expected = path.stat().st_size, length * item_bytes
         if found != expected:
             state = "cut off" if found < expected else "longer than meta.json says"
@@ -149,13 +146,9 @@ def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[BinFile
     return parts
 
 
-def _is_count(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**60
-
-
 COLUMN = "sequence"
 _POSITION = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
-_SCALES_BYTES = 1 << 20
+_GROUP = 8192  # sequences that are parsed at a time: about a megabyte of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +187,13 @@ class TimeMoeSource(DataSource):
 
     @cached_property
     def meta(self) -> TimeMoeMeta:
-        """The content of `meta.json` without its sequences."""
-        return read_meta(self.path, self.limits)
+        """The content of `meta.json`."""
+        return read_meta(self.path)
 
     @property
     def num_positions(self) -> int:  # type: ignore[override]
         """Positions are sequences."""
-        return self.meta.num_sequences
+        return len(self.meta.scales)
 
     def schema(self) -> pa.Schema:
         kind = pa.from_numpy_dtype(self.meta.dtype)
@@ -210,11 +203,9 @@ class TimeMoeSource(DataSource):
     @cached_property
     def _described(self) -> pa.Schema:
         """All keys of the first sequences, with their types."""
-        with self._open_scales() as text:
-            elements = text.take(max_bytes=_SCALES_BYTES)
-        if elements is None:
+        if not self.meta.scales:
             raise SourceEmptyError(f"{self.label} describes no sequence. Remove the folder, or leave it out of the pattern.")
-        described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
+        described = self._rows.types(self._texts(0))
         for name in ("offset", "length"):
             if name not in described.names or described.field(name).type != pa.int64():
                 raise self.invalid(f"has sequences without an integer {name!r}. Is it a Time-MoE data set?")
@@ -222,8 +213,13 @@ class TimeMoeSource(DataSource):
             raise self.invalid(f"has sequences with a key {COLUMN!r}, which is the name of the values. Rename it.")
         return described
 
-    def _open_scales(self) -> JsonText:
-        return JsonText(open_text(self._meta_path), self.label, start=self.meta.scales_at, entered=True, limits=self.limits)
+    def _texts(self, row: int) -> RowTexts:
+        """A group of sequences from `row` on, one per line."""
+        group = self.meta.scales[row : row + _GROUP]
+        lines = b"\n".join(group)
+        if lines.count(b"\n") >= len(group):  # line breaks inside an element are only layout
+            lines = b"\n".join(bytes(text).replace(b"\n", b" ") for text in group)
+        return RowTexts(lines, len(group), row)
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else schema
@@ -236,22 +232,11 @@ class TimeMoeSource(DataSource):
 
     def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, SequenceEntries]]:
         """The sequences of `meta.json` from `row` on, in groups, each with the number of its first."""
-        with self._open_scales() as text:
-            if (found := text.skip(row)) < row:
-                raise self.invalid(f"describes {found:,} sequences, but {row:,} were read before. It was changed.")
-            while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
-                yield row, self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
-                row += elements.count
-            # What follows the sequences must not describe them a second time.
-            while text.peek() == b",":
-                text.expect(b",")
-                if (key := text.key()) == "scales":
-                    raise self.invalid(f"has the key {key!r} twice. Make the folder again.")
-                text.value()
-            text.expect(b"}")
-            text.finish()
-        if row != self.meta.num_sequences:
-            raise self.invalid(f"describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences.")
+        count = len(self.meta.scales)
+        if row > count:
+            raise self.invalid(f"describes {count:,} sequences, but {row:,} were read before. It was changed.")
+        for first in range(row, count, _GROUP):
+            yield first, self._sequences(self._texts(first), wanted)
 
     def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> SequenceEntries:
         others = pa.schema([field for field in wanted if field.name != COLUMN])
@@ -353,8 +338,6 @@ def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
         SourceInvalidError: the folder is not a Time-MoE data set, or damaged.
         SourceTooLargeError: the sequences are too scattered to map, or too large to read into memory.
     """
-    import psutil
-
     path = Path(folder)
     source = TimeMoeSource(path, path.name)
     groups = [sequences for _, sequences in source.sequences(pa.schema([]))]
