@@ -77,7 +77,7 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 class SourceEmptyError(SourceError, ValueError):
     """Files were found, but they hold nothing usable.
 
-    To do: Open one of the files: it has no rows, or `where=` and `columns=` leave none.
+    To do: Open one of the files: it has no rows, or `sql=` and `columns=` leave none.
     """
 
 

@@ -441,7 +441,7 @@ def test_commands_options_choices_recipes_and_files_are_completed() -> None:
 
 def test_completion_in_bash(tmp_path: Path) -> None:
     done = call(stoker_command(), tmp_path, _STOKER_COMPLETE="bash_complete", COMP_WORDS="stoker pack --wid", COMP_CWORD="2")
-    assert done.out.split() == ["plain,--wide", "plain,--wide-pattern"]
+    assert done.out.split() == ["plain,--wide"]
     assert os.environ.get("_STOKER_COMPLETE") is None
 
 

@@ -159,7 +159,7 @@ def in_flags(line: str, arguments: list[str]) -> str:
 
     if command is not None and command.name == "predict":  # options of a pack, which it passes on
         line = re.sub(r"(?<![^ (`])(sort|duplicates)='?(\w+)'?", lambda found: f"--pack {found[1]}={found[2].lower()}", line)
-        line = re.sub(r"(?<![^ (`])(rename|derive)=(?!\S*\w)", r"--pack \1=…", line)
+        line = re.sub(r"(?<![^ (`])sql=None", "--pack sql=none", line)
     elif "assignments" in options:  # values of a configuration
         line = re.sub(r"observed=True to the feed", "--set observed=true", line)
         line = re.sub(r"(?<![^ (`])guard='skip'", "--set guard=skip", line)

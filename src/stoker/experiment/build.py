@@ -282,7 +282,7 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         if schema[name].kind not in ("number", "bfloat16"):
             raise ConfigError(
                 f"data.columns names {name!r}, which holds {schema[name].label}; built-in models read numbers only. "
-                f"Leave it out, pack a number instead (`stoker pack --derive`), or use a model of your own (model: file.py:function)."
+                f"Leave it out, pack a number instead (`stoker pack --sql`), or use a model of your own (model: file.py:function)."
             )
     texts = schema[targets[0]].texts if len(targets) == 1 else None
     num_categories = None
@@ -424,7 +424,7 @@ def _unread(config: Config, data: Fed) -> Iterator[str]:
     if unread:
         yield (
             f"  note       the model does not read {', '.join(unread)}: by default it reads the numeric columns with one value per "
-            "step. `stoker pack --derive` makes numbers of categories."
+            "step. `stoker pack --sql` makes numbers of categories."
         )
 
 

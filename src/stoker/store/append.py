@@ -17,7 +17,6 @@ from typing import Any, get_args
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker import _disk
@@ -25,11 +24,12 @@ from stoker._types import Array
 from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, StoreDamagedError, TimeOrderError
 from stoker.store import manifest as manifests
 from stoker.store.formats.csv import Dialect
-from stoker.store.formats.discover import find_sources
+from stoker.store.formats.discover import StreamSource, find_sources
 from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.api import pack
-from stoker.store.pack.options import parse_dtypes, parse_names
+from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
+from stoker.store.pack.sql import SqlSource
 from stoker.store.shards import Column, NonFiniteCount, map_shard, to_numpy
 from stoker.store.store import Store
 from stoker.store.versions import (
@@ -59,7 +59,6 @@ from stoker.store.writer import (
 )
 
 _SHOWN = 3
-_OWN_COLUMNS = ("columns", "rename", "derive")  # options of `pack` that say which columns there are
 _KEPT_OPTIONS = ("series", "segment", "replace")
 
 
@@ -87,7 +86,8 @@ def append(
             "keep" put them at their time, and of two rows with an equal time keep the new or the old one.
         progress: called as by `stoker.pack`.
         options: other arguments of `stoker.pack`, such as `delimiter=`, `time_format=` or `sort=`. Key, time, columns and types are
-            those of the store.
+            those of the store. The statement that it was packed with (`sql=`) is applied to the new rows too; pass `sql=None` for rows
+            that have the columns of the store.
 
     Returns:
         The store, opened in its new version.
@@ -184,17 +184,25 @@ def _undo(folder: Path, manifest: Manifest, listed: bytes) -> None:
 
 
 def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[object, Order, dict[str, Any]]:
-    """The source (read once if it can only be read once), how its series join the store, and the arguments of its pack."""
+    """The source (opened, if it is a stream), how its series join the store, and the arguments of its pack."""
     arguments = dict(options)
-    if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "to_arrow") and not hasattr(source, "columns"):
-        source = pa.table(source)  # a stream can be read only once
     has_time = base.time is not None
     dialect = Dialect(**{one.name: _dialect_value(one.name, options[one.name]) for one in fields(Dialect) if one.name in options})
     is_wide = bool(options.get("wide"))
-    found = find_sources(source, dialect=dialect, table=base.key is not None or has_time, wide=is_wide)
-    names = found[0].schema().names
-    renamed = options.get("rename") or {}
-    names = [renamed.get(name, name) if isinstance(renamed, Mapping) else name for name in names]
+    statement = arguments.setdefault("sql", base.manifest.sql if base.manifest is not None else None)
+    is_table = base.key is not None or has_time or statement is not None
+    found = find_sources(source, dialect=dialect, table=is_table, wide=is_wide)
+    if isinstance(found[0], StreamSource):
+        source = found[0]  # its stream is open
+    result = found[0] if statement is None else SqlSource(statement, found, PackOptions(dialect=dialect))
+    try:
+        names = result.schema().names
+    except OptionError as error:
+        if statement is None or "sql" in options:
+            raise
+        raise OptionError(
+            f"{error} {base.name} was packed with this statement: pass sql=None for rows that have its columns."
+        ) from None
     steps = [name for name, column in base.schema.items() if column.level == "step"]
     absent = [name for name in steps if name not in names]
     is_files = base.key is None or _names_are_sources(base)
@@ -206,14 +214,14 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
         order, arguments["wide"] = "name", options.get("wide") or True
     elif not is_files:
         if base.key not in names:
-            raise SchemaError(f"{found[0].label} has no column {base.key!r}, which names the series of {base.name}. {_has(names)}")
+            raise SchemaError(f"{result.label} has no column {base.key!r}, which names the series of {base.name}. {_has(names)}")
         arguments["series"] = base.key
     if has_time and (order != "name" or base.time in names):
         arguments.setdefault("time", base.time)
-    if not any(options.get(name) for name in _OWN_COLUMNS):
+    if not options.get("columns"):
         if order != "name":
             if absent:
-                raise SchemaError(f"{found[0].label} has no column {_some(absent)}, which {base.name} has. {_has(names)}")
+                raise SchemaError(f"{result.label} has no column {_some(absent)}, which {base.name} has. {_has(names)}")
             arguments["columns"] = [name for name in base.schema if name in names and name != base.key]
         elif "columns" in arguments:
             arguments.pop("columns")

@@ -276,7 +276,7 @@ class Store:
             >>> store.where("country == 'DE' and num_steps > 1").tolist()
             [0]
         """
-        from stoker.store.expressions import find_series
+        from stoker.store.conditions import find_series
 
         return find_series(expression, schema=self.schema, values=self._values, offsets=self.offsets, name=self.name)
 

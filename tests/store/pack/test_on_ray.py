@@ -155,7 +155,7 @@ def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: 
         def progress(phase: str, share: float, rows: int) -> None:
             seen.setdefault(phase, len(inspected))
 
-        pack_on_ray("ray", source, tmp_path / "a.stoker", options, progress, metadata=None, replace=False)
+        pack_on_ray("ray", source, tmp_path / "a.stoker", options, progress, replace=False)
 
     pack()
     assert list(seen) == ["inspecting", "reading", "merging", "joining"]
@@ -165,11 +165,11 @@ def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: 
         pack()
     assert not inspected
     parts = shared_plan.inspect_sources(source, options, 0, 2)
-    plan, _, _ = shared_plan.make_shared_plan(source, options, None, parts)
+    plan, _ = shared_plan.make_shared_plan(source, options, parts)
     assert inspected == ["0.parquet", "2.parquet", "1.parquet"]
-    assert plan == shared_plan.make_shared_plan(source, options, None)[0]
+    assert plan == shared_plan.make_shared_plan(source, options)[0]
     os.utime(tmp_path / "raw" / "0.parquet")  # what was found of another file does not count
-    shared_plan.make_shared_plan(source, options, None, parts)
+    shared_plan.make_shared_plan(source, options, parts)
     assert inspected[-2:] == ["0.parquet", "1.parquet"]
 
 
@@ -177,6 +177,6 @@ def test_tasks_that_run_twice_leave_one_result(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(on_ray, "connect", lambda address: FakeRay())
     source = write_events(tmp_path / "raw", files=2)
     options = stoker.store.PackOptions(**OPTIONS)
-    pack_on_ray("ray", source, tmp_path / "a.stoker", options, lambda *args: None, metadata=None, replace=False)
+    pack_on_ray("ray", source, tmp_path / "a.stoker", options, lambda *args: None, replace=False)
     stoker.pack(source, tmp_path / "one.stoker", **OPTIONS)
     assert contents(tmp_path / "a.stoker") == contents(tmp_path / "one.stoker")

@@ -31,7 +31,7 @@ from stoker.store.pack.exchange import open_exchange
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "keys": {"series": "user"},
-    "sorted": {"series": "user", "time": "ts", "sort": True, "derive": ["late=n - lag(n)"]},
+    "sorted": {"series": "user", "time": "ts", "sort": True},
     "rules": {"series": "user", "time": "ts", "duplicates": "mean"},
     "steps": {
         "series": "user",
@@ -40,12 +40,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "duplicates": "last",
         "freq": "1s",
         "columns": "n,kind",
-        "where": "n > 9e11",
     },
     "files": {},
     "filled": {"series": "user", "time": "ts", "missing": "ffill", "sort": True},
     "texts": {"series": "kind", "columns": "x,n", "segment": 50, "source_column": "file"},
-    "filter": {"series": "user", "where": "x > 0.5", "rename": ["n=count"]},
 }
 
 

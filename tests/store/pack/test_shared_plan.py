@@ -30,7 +30,7 @@ def test_tasks_hold_each_row_once_in_the_order_of_the_sources(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_plan, "MIN_TASK_BYTES", 3000)
-    shared, plan, _ = make_shared_plan(write_numbers(tmp_path, sizes, 100), PackOptions(), None)
+    shared, plan = make_shared_plan(write_numbers(tmp_path, sizes, 100), PackOptions())
     tasks = shared.tasks
     rows = []
     for task in tasks:
@@ -49,7 +49,7 @@ def test_tasks_of_a_large_pack_have_a_largest_size(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(shared_plan, "TASKS", 4)
     for limit, expected in (("MIN_TASK_BYTES", 1), ("MAX_TASK_BYTES", 100)):
         monkeypatch.setattr(shared_plan, limit, expected)
-    shared, _, _ = make_shared_plan(write_numbers(tmp_path, [500] * 3, 10), PackOptions(), None)
+    shared, _ = make_shared_plan(write_numbers(tmp_path, [500] * 3, 10), PackOptions())
     assert len(shared.tasks) == 150  # a row group each: they are larger than 100 bytes
 
 

@@ -20,15 +20,12 @@ from stoker.store.pack.options import (
     DEFAULT_MEMORY,
     Ambiguous,
     Duplicates,
-    MetadataMissing,
     Missing,
     Nonexistent,
     PackOptions,
-    SeriesFunction,
     parse_bytes,
     parse_dtypes,
     parse_names,
-    parse_pairs,
     parse_threads,
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
@@ -45,7 +42,7 @@ def pack(
     series: str | None = None,
     time: str | None = None,
     sort: bool = False,
-    wide: bool | str = False,
+    wide: bool = False,
     columns: str | Sequence[str] | None = None,
     dtype: str | Mapping[str, str] | type | None = None,
     segment: int | None = None,
@@ -70,19 +67,15 @@ def pack(
     threads: int | None = None,
     replace: bool = False,
     progress: Progress = quiet,
-    rename: Mapping[str, str] | Sequence[str] | str = (),
-    where: str | None = None,
-    derive: Mapping[str, str | SeriesFunction] | Sequence[str] | str = (),
-    metadata: object = None,
-    metadata_key: str | None = None,
-    metadata_missing: MetadataMissing = "error",
+    sql: str | None = None,
     on: str | None = None,
 ) -> Store:
     """Pack raw data into a store at `path`, and open it. A pack that was killed resumes when it is called again.
 
     Args:
         source: a file, a pattern like "data/*.csv", a folder, a list of these, or a table in memory: a mapping of arrays, an array, a
-            list of arrays, a store, a DataFrame, a `ray.data.Dataset`, or anything that exports an Arrow stream. Files may be URLs
+            list of arrays, a store, a DataFrame, or a `ray.data.Dataset`. A DuckDB relation, a lazy frame of Polars, a data set of
+            PyArrow and all else that exports an Arrow stream are packed as they stream, without being collected. Files may be URLs
             like "s3://bucket/raw/*.parquet" (Parquet, Arrow, text tables and JSON lines).
         path: the folder of the new store, or a URL like "s3://bucket/events.stoker". For a URL the store is packed on the local disk,
             then uploaded.
@@ -90,8 +83,7 @@ def pack(
             lists.
         time: the column that must increase within a series.
         sort: sort each series by `time` instead of refusing unsorted or equal times.
-        wide: make each numeric column of each file a series of its own, named like the column. A pattern like "{series}_{value}"
-            makes several columns one series: "A_load" and "A_temp" become the series "A" with the columns "load" and "temp".
+        wide: make each numeric column of each file a series of its own, named like the column.
         columns: the columns to pack, as a list or "a,b,c" (default: all).
         dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
         segment: cut series into segments of at most this many steps.
@@ -120,14 +112,9 @@ def pack(
         threads: the number of threads (default: one per core).
         replace: replace a store at `path`, in one step at the end.
         progress: called with the phase, the share of it that is done (0 to 1), and the rows so far.
-        rename: new names by those of the source, like {"px": "price"}. Every other option uses the new names.
-        where: keep only rows for which this expression is true, like "price > 0 and country == 'DE'".
-        derive: further columns by name: expressions like "log(close) - log(lag(close))", or functions that get a mapping of the columns
-            of one series, sorted, and return one number per step.
-        metadata: a table or file with one row per series, whose columns are joined by the key of the series. Strings become categories.
-        metadata_key: the column of `metadata` with the keys (default: the name of `series`, or "series").
-        metadata_missing: what to do with series without metadata, and metadata without series: raise an "error", or store missing
-            values for the former and leave out the latter ("null").
+        sql: pack the result of this DuckDB statement over the table `source`, which is the given source, like
+            "SELECT symbol, ts, px AS price FROM source JOIN 'meta.csv' USING (symbol) WHERE px > 0". Every other option uses the columns
+            of the result. DuckDB may use half as much memory as `memory`, then it spills to the temporary folder of the system.
         on: run on a Ray cluster: its address, like "ray://head:10001", or "ray" for the one that runs on this machine, or a new one.
 
     Returns:
@@ -147,20 +134,19 @@ def pack(
         ...     store = pack(table, folder + "/prices.stoker", series="symbol")
         ...     [(one["symbol"], one["close"].tolist()) for one in store]
         [('A', [1.0, 1.5]), ('B', [2.5])]
-        >>> facts = {"symbol": ["A", "B"], "country": ["DE", "FR"]}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     store = pack(table, folder + "/a", series="symbol", where="close < 3", derive={"up": "diff(close)"}, metadata=facts)
-        ...     store.where("country == 'DE'").tolist(), store[0]["up"].tolist()
-        ([0], [nan, 0.5])
+        ...     store = pack(table, folder + "/a.stoker", series="symbol", sql="SELECT symbol, 2 * close AS x FROM source WHERE close < 2")
+        ...     store[0]["x"].tolist()
+        [2.0, 3.0]
     """
     options = _options({name: value for name, value in locals().items() if name not in ("source", "path")})
     if on is not None:
-        pack_on_ray(on, source, path, options, progress, metadata=metadata, replace=replace)
+        pack_on_ray(on, source, path, options, progress, replace=replace)
         return open_remote(str(path)) if is_url(path) else open_store(path)
     folder = None if is_url(path) else check_path(path)
     with _within_memory(options), contextlib.ExitStack() as stack:
         target = stack.enter_context(uploading(str(path), replace=replace)) if folder is None else folder
-        packer = Packer(source, target, options, progress, metadata=metadata)
+        packer = Packer(source, target, options, progress)
         packed = packer.run(replace=replace or folder is None)
     return open_remote(str(path)) if folder is None else packed
 
@@ -246,7 +232,6 @@ def _parted(source: object, path: str | os.PathLike[str], options: Mapping[str, 
         str(path) if is_url(path) else os.fspath(path),
         _options(options),
         options.get("progress", quiet),
-        metadata=options.get("metadata"),
         may_write=may_write,
         replace=bool(options.get("replace", False)),
     )
@@ -281,15 +266,10 @@ def _options(given: Mapping[str, Any]) -> PackOptions:
         dialect=Dialect(**{name: chosen[name] for name in _DIALECT}, null=(null,) if isinstance(null, str) else tuple(null)),
         memory_bytes=parse_bytes(chosen["memory"]),
         threads=parse_threads(chosen["threads"]),
-        rename=parse_pairs(chosen["rename"], "rename="),
-        derive=parse_pairs(chosen["derive"], "derive="),
     )
 
 
-_PLAIN = (
-    "series time sort wide segment missing duplicates freq regular timezone ambiguous nonexistent source_column where "
-    "metadata_key metadata_missing"
-).split()
+_PLAIN = ("series time sort wide segment missing duplicates freq regular timezone ambiguous nonexistent source_column sql").split()
 _DIALECT = "delimiter quote escape header skip decimal encoding time_format".split()
 
 

@@ -38,13 +38,12 @@ def pack_on_ray(
     options: PackOptions,
     progress: Progress,
     *,
-    metadata: object,
     replace: bool,
 ) -> None:
     """Pack on the cluster at `address` ("ray": the one of this machine, or a new one)."""
     ray = connect(address)
     target = str(path) if is_url(path) else str(check_path(path).absolute())
-    request = (_absolute(source), target, _one_cpu(options), metadata, replace)
+    request = (_absolute(source), target, _one_cpu(options), replace)
     remote = ray.remote(num_cpus=1, max_retries=-1)(run_task)
     watch = ray.remote(num_cpus=0, max_retries=-1)(run_task)
 
@@ -87,7 +86,7 @@ _VIEWS: dict[str, PartedPack] = {}
 def run_task(request: tuple[Any, ...], kind: str, given: Any, view: str) -> Any:
     """One task of a pack, in a process of the cluster. `view` names the pack and its types: what is known of it is kept."""
     if kind == "is begun":
-        return is_begun(request[1], replace=request[4])
+        return is_begun(request[1], replace=request[3])
     if kind == "inspect":
         return inspect_sources(request[0], request[2], *given)
     if kind == "join" and finish_join(request[1]):  # by an earlier attempt, whose node died
@@ -114,10 +113,10 @@ def run_task(request: tuple[Any, ...], kind: str, given: Any, view: str) -> Any:
 
 def _open(request: tuple[Any, ...], known: Schemas | None) -> PartedPack:
     """The pack as this process sees it; with schemas, it may be the first one and write the plan."""
-    source, target, options, metadata, can_replace = request
+    source, target, options, can_replace = request
     begins = known is not None
     try:
-        return PartedPack(source, target, options, quiet, metadata=metadata, may_write=begins, known=known, replace=can_replace)
+        return PartedPack(source, target, options, quiet, may_write=begins, known=known, replace=can_replace)
     except OptionError as error:
         if not begins and "has no parts of a pack" in str(error):
             raise OptionError(

@@ -112,7 +112,6 @@ class PartedPack:
         path: the folder or URL of the store; results of tasks are in `<path>.parts`.
         options: the options of the pack; all processes need the same.
         progress: called with the phase, the share of it that is done, and rows.
-        metadata: as for `pack`; needed by `join` only.
         may_write: whether this process may begin the pack.
         known: schemas of sources that others have found.
         replace: whether a store may be there already.
@@ -125,7 +124,6 @@ class PartedPack:
         options: PackOptions,
         progress: Progress,
         *,
-        metadata: object = None,
         may_write: bool = True,
         known: Schemas | None = None,
         replace: bool = False,
@@ -141,9 +139,7 @@ class PartedPack:
             )
         self._exchange = open_exchange(path)
         is_begun(path, replace=replace)
-        shared, self._first_plan, self._metadata = agree(
-            self._exchange, source, options, metadata, may_write=may_write, known=known
-        )
+        shared, self._first_plan = agree(self._exchange, source, options, may_write=may_write, known=known)
         self.tasks = shared.tasks
         self._id = xxhash.xxh3_64_hexdigest(msgspec.json.encode(shared))
         """Part of the names of what tasks leave: a task of an earlier pack that still runs leaves nothing that counts for this one."""
@@ -521,7 +517,7 @@ class PartedPack:
             files[name].append(from_texts(self._categories[0][name]))
         sources = self._source_entries(plan)
         if out.num_steps == 0:
-            raise nothing_to_pack(plan, sum(one.num_rows for one in sources))
+            raise nothing_to_pack(plan)
         missing: dict[str, int] = {}
         for _, mark in self._results[0]:
             for name, count in mark.missing.items():
@@ -536,7 +532,6 @@ class PartedPack:
             missing=missing,
             sources=sources,
             notes=run_notes(out, plan, sources, rules),
-            metadata=self._metadata,
         )
         out.close()
         self._progress("sealing", 1.0, out.num_steps)

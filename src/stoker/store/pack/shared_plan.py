@@ -17,7 +17,6 @@ from stoker.errors import OptionError, SourceChangedError
 from stoker.store.formats.base import DataSource, KnownSource
 from stoker.store.manifest import VERSION
 from stoker.store.pack.exchange import Exchange
-from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import list_sources, plan_pack, stat_source
 from stoker.store.pack.plan import PackPlan
@@ -28,7 +27,7 @@ MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 1 << 30
 PLAN = "plan"
 JOINED = "joined"
 """The hash of the manifest that a join is about to commit."""
-_NOT_SHARED = ("memory_bytes", "threads", "dialect", "metadata_key", "metadata_missing", "derive")
+_NOT_SHARED = ("memory_bytes", "threads", "dialect")
 
 
 class RowRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,11 +62,10 @@ def agree(
     exchange: Exchange,
     source: object,
     options: PackOptions,
-    metadata: object,
     *,
     may_write: bool,
     known: Schemas | None = None,
-) -> tuple[SharedPlan, PackPlan, Metadata | None]:
+) -> tuple[SharedPlan, PackPlan]:
     """The plan of a pack, written by the first process and compared by the others, which need not open files for it.
 
     `known` are schemas that other processes have found.
@@ -81,9 +79,9 @@ def agree(
         raise OptionError(f"{exchange.label} has no parts of a pack. First run the parts: --part 1/N to --part N/N.")
     if data is None:
         exchange.remove(JOINED)  # of an earlier pack, whose join was killed when it had removed all else
-        own, plan, joined = make_shared_plan(source, options, metadata, known)
+        own, plan = make_shared_plan(source, options, known)
         if exchange.create(PLAN, msgspec.json.encode(own)):
-            return own, plan, joined
+            return own, plan
         data = exchange.get(PLAN) or b""
     try:
         there = msgspec.json.decode(data, type=SharedPlan)
@@ -104,7 +102,7 @@ def agree(
         schemas = [pa.ipc.read_schema(pa.py_buffer(base64.b64decode(one))) for one in there.schemas]
         return [KnownSource(one, schemas[seen.schema]) for one, seen in zip(found, there.sources, strict=True)]
 
-    return there, *plan_pack(source, options, metadata, know)
+    return there, plan_pack(source, options, know)
 
 
 def has_plan(exchange: Exchange) -> bool:
@@ -126,9 +124,7 @@ def _key(source: SharedSource) -> tuple[str, int, int]:
     return source.name, source.num_bytes, source.stamp
 
 
-def make_shared_plan(
-    source: object, options: PackOptions, metadata: object, known_schemas: Schemas | None = None
-) -> tuple[SharedPlan, PackPlan, Metadata | None]:
+def make_shared_plan(source: object, options: PackOptions, known_schemas: Schemas | None = None) -> tuple[SharedPlan, PackPlan]:
     """The plan as this process sees it, which inspects all sources but those whose schemas are known."""
     schemas: dict[pa.Schema, int] = {}
     seen: list[SharedSource] = []
@@ -142,17 +138,16 @@ def make_shared_plan(
             known.append(KnownSource(one, schema))
         return known
 
-    plan, joined = plan_pack(source, options, metadata, note)
+    plan = plan_pack(source, options, note)
     encoded = [base64.b64encode(schema.serialize().to_pybytes()).decode() for schema in schemas]
     shared = SharedPlan(
         version=VERSION, stoker=stoker.__version__, options=_shown(options), sources=seen, schemas=encoded, tasks=_tasks(plan, seen)
     )
-    return shared, plan, joined
+    return shared, plan
 
 
 def _shown(options: PackOptions) -> dict[str, str]:
     shown = {name: repr(value) for name, value in vars(options).items() if name not in _NOT_SHARED}
-    shown["derive"] = repr({name: "a function" if callable(what) else what for name, what in options.derive.items()})
     shown.update({name: repr(value) for name, value in vars(options.dialect).items()})
     return shown
 
