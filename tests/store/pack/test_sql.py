@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.errors import OptionError, SourceChangedError, StokerError
+from stoker.errors import OptionError, SourceChangedError, StokerError, TimeOrderError
 from stoker.store.append import append
 from stoker.store.pack import sql
 from stoker.store.pack.api import pack
@@ -75,6 +75,15 @@ def test_a_join_streams_its_left_table_in_order(prices: Path) -> None:
     assert store.column("fact")[store.offsets[:-1]].tolist() == [1.5, 2.5, 3.5]
 
 
+def test_negative_control_with_the_optimizer_of_joins_rows_come_in_another_order(
+    prices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sql._config
+    monkeypatch.setattr(sql, "_config", lambda *given: {**real(*given), "disabled_optimizers": ""})
+    with pytest.raises(TimeOrderError):
+        pack("p*.csv", "a", series="symbol", time="day", sql=JOIN)
+
+
 def test_the_source_may_be_used_twice(prices: Path) -> None:
     pack("p*.csv", "a", series="symbol", sql="SELECT * FROM source WHERE close > (SELECT avg(close) FROM source)")
     close = table_of("a")["close"].to_numpy()
@@ -101,6 +110,8 @@ def test_integers_with_gaps_and_types_of_the_result(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("k,id\n1,007\n1,7\n")
     store = pack(tmp_path / "a.csv", tmp_path / "b", series="k", sql="FROM source", dtype={"id": "category"})
     assert list(store.texts("id")) == ["007", "7"]
+    store = pack(tmp_path / "a.csv", tmp_path / "c", series="k", sql="SELECT k, length(id) AS n FROM source", dtype={"id": "text"})
+    assert store.column("n").tolist() == [3, 1]
 
 
 def test_lists_of_a_group_are_whole_series_with_facts(prices: Path) -> None:

@@ -141,7 +141,10 @@ def plan_pack(
     if options.source_column is not None:
         sources = [NamedSource(one, options.source_column) for one in sources]
     if options.sql is not None:
-        sources = [SqlSource(options.sql, sources, options)]
+        result = SqlSource(options.sql, sources, options)
+        of_result = set(options.dtypes) - (set(sources[0].schema().names) - set(result.schema().names))
+        options = replace(options, dtypes={name: kind for name, kind in options.dtypes.items() if name in of_result})
+        sources = [result]
     plan = replace(make_plan(sources, options), left_out=_unicode_names(left_out))
     if options.freq is not None:
         StepGrid.of(plan.step[plan.time_index or 0], options.freq)  # refuses a time without such steps

@@ -41,7 +41,7 @@ class SqlSource(DataSource):
         self.typed = all(source.typed for source in sources)
         self._statement = statement
         self._sources = sources
-        names = set(sources[0].schema().names)
+        names = set(sources[0].schema().names)  # dtype= names columns of the result, and of text that the statement reads
         texts = {name: kind for name, kind in options.dtypes.items() if name in names}
         self._options = PackOptions(dtypes=texts, memory_bytes=options.memory_bytes, threads=options.threads)
         self._input = unify_schemas(sources, [source.schema() for source in sources], self._options)
