@@ -30,7 +30,7 @@ from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.sql import SqlSource
-from stoker.store.shards import Column, NonFiniteCount, map_shard, to_numpy
+from stoker.store.shards import Column, NonFiniteCount, fill_null, map_shard, to_numpy
 from stoker.store.store import Store
 from stoker.store.versions import (
     AppendedStore,
@@ -318,7 +318,7 @@ def _latest(times: Array, offsets: Array) -> int | float | None:
 def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
     """Compare series by series, as some times are not after the last of the whole store."""
     found = pc.index_in(keys_of(part, now.key), value_set=keys_of(now, now.key))
-    places = to_numpy(found.fill_null(-1)).astype(np.int64)
+    places = to_numpy(fill_null(found, -1)).astype(np.int64)
     both = np.flatnonzero((places >= 0) & (part.lengths > 0))
     both = both[now.lengths[places[both]] > 0]
     first = times[part.offsets[both]]

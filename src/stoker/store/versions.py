@@ -33,7 +33,17 @@ from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts, from_numpy, from_texts, to_numpy
+from stoker.store.shards import (
+    MISSING_CODE,
+    MISSING_TIME,
+    Column,
+    NonFiniteCount,
+    Texts,
+    fill_null,
+    from_numpy,
+    from_texts,
+    to_numpy,
+)
 from stoker.store.store import ColumnsOnUse, Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
@@ -182,9 +192,9 @@ def _join_series(base: Store, parts: list[Store], lines: list[PartLine]) -> tupl
     keys = pa.concat_arrays([keys_of(part, base.key) for part in parts])
     found = pc.index_in(keys, value_set=known)
     new = keys.filter(found.is_null()).unique()
-    added = to_numpy(found.fill_null(0)).astype(np.int64)
+    added = to_numpy(fill_null(found, 0)).astype(np.int64)
     if len(new):
-        at_end = to_numpy(pc.index_in(keys, value_set=new).fill_null(-1)).astype(np.int64)
+        at_end = to_numpy(fill_null(pc.index_in(keys, value_set=new), -1)).astype(np.int64)
         added = np.where(at_end >= 0, num_base + at_end, added)
     ranks = np.arange(num_base + len(new))
     if len(new) and lines[0].order == "key":
@@ -524,7 +534,7 @@ class AppendedStore(Store):
             for part in self.parts:
                 own = part.schema[name].texts if name in part.schema else None
                 found = pc.index_in(from_texts(own if own is not None else []), value_set=words)
-                codes.append(to_numpy(found.fill_null(-1)).astype(np.int32))
+                codes.append(to_numpy(fill_null(found, -1)).astype(np.int32))
         old, new = self.base.column(name), _joined(self.base.schema[name], self.parts, codes)
         if column.level == "series":
             winners = self._winners(name)

@@ -173,7 +173,7 @@ def key_values(keys: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
     if pa.types.is_dictionary(keys.type):
         keys = keys.dictionary_decode()
     if field.kind == "text":
-        refuse_missing_keys(keys, field, locate, pc.equal(pc.binary_length(keys), 0))
+        refuse_missing_keys(keys, field, locate, from_numpy(to_numpy(pc.binary_length(keys)) == 0))
         return keys.cast(pa.large_string())
     if field.kind == "timestamp":
         return from_numpy(to_numbers(keys, field, locate))
