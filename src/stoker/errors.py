@@ -147,13 +147,6 @@ class StoreExistsError(StoreError, FileExistsError):
     """
 
 
-class PartsMissingError(StoreError, RuntimeError):
-    """A pack in parts cannot be joined, as some parts were not run.
-
-    To do: Run the parts that the message names, with the same options, and join again.
-    """
-
-
 class StoreLockedError(StoreError, RuntimeError):
     """Another process is writing this store.
 

@@ -151,7 +151,7 @@ def test_the_options_are_those_of_the_function() -> None:
     """A new argument of `pack` must be an option too, with the same default."""
     helped = {option.name for option in command.params if isinstance(option, click.Option) and option.expose_value}
     defaults = {**(packs.pack.__kwdefaults__ or {})}
-    assert helped - {"as_json", "recipe", "part", "join"} == set(defaults) - {"progress"}
+    assert helped - {"as_json", "recipe"} == set(defaults) - {"progress"}
     given = command.make_context("pack", ["a.csv", "out"]).params
     assert {name: given[name] for name in defaults if name != "progress"} == {n: v for n, v in defaults.items() if n != "progress"}
 
@@ -253,30 +253,7 @@ def test_the_result_of_a_statement_is_packed(stoker: Stoker, tmp_path: Path, mon
     )
 
 
-def test_parts_on_the_command_line(stoker: Stoker, tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    for i in range(3):
-        (tmp_path / "raw" / f"{i}.csv").write_text("k,x\n" + "".join(f"{row % 4},{row + i}\n" for row in range(20)))
-    source, out = tmp_path / "raw" / "*.csv", tmp_path / "out.stoker"
-    assert "has no parts of a pack. First run the parts: --part 1/N" in stoker("pack", source, out, "--series", "k", "--join").err
-    assert stoker("pack", source, out, "--series", "k", "--part", "1/2", "-q").out == "part 1/2 is done: 1 task\n"
-    for arguments, text in (
-        (["--part", "17/16"], "part '17/16' is invalid; expected one like 3/16, from 1/16 to 16/16"),
-        (["--part", "2/2", "--missing", "drop"], "missing is 'drop', but 'keep' in the plan of"),
-        (["--on", "ray", "--join"], "--on runs all parts and joins them"),
-        (["--on", "dask"], "expected 'ray', or the address of a cluster like 'ray://head:10001'"),
-    ):
-        refused = stoker("pack", source, out, "--series", "k", *arguments)
-        assert text in refused.err, refused.err
-        assert not out.exists()
-    stoker("pack", source, out, "--series", "k", "--part", "2/2", "-q")
-    assert json.loads(stoker("pack", source, out, "--series", "k", "--join", "--part", "1/1", "--json").out) == {
-        "part": "1/1",
-        "tasks": 1,
-    }
-    joined = stoker("pack", source, out, "--series", "k", "--join", "-q")
-    assert joined.out.startswith("packed 60 rows into 4 series")
-    stoker("pack", source, tmp_path / "one.stoker", "--series", "k", "-q")
-    assert [path.read_bytes() for path in sorted(out.glob("*.*"))] == [
-        path.read_bytes() for path in sorted((tmp_path / "one.stoker").glob("*.*"))
-    ]
+def test_an_address_that_is_none_is_refused(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("k,x\n1,2\n")
+    refused = stoker("pack", tmp_path / "a.csv", tmp_path / "out", "--series", "k", "--on", "dask")
+    assert "expected 'ray', or the address of a cluster like 'ray://head:10001'" in refused.err

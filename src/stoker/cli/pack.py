@@ -108,12 +108,10 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
     help="Pack the result of a DuckDB statement over the table `source`. Other options use its columns.",
 )
 @click.option("--recipe", type=click.Choice(["icecube"]), help="Read the files of a recipe; see stoker pack --recipe NAME --help.")
-@click.option("--part", metavar="I/N", help="Run only part I of N, like 3/16, to share a pack with other processes or machines.")
-@click.option("--join", is_flag=True, help="Make the store of all parts; with --part, only merge a share of their rows.")
 @click.option("--on", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @base.json_option
 def command(
-    source: tuple[str, ...], store: str, as_json: bool, part: str | None, join: bool, on: str | None,
+    source: tuple[str, ...], store: str, as_json: bool,
     **options: object,
 ) -> None:  # fmt: skip
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
@@ -130,25 +128,13 @@ def command(
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
     stoker pack events.csv users.stoker --series user --sql "FROM source JOIN 'users.csv' USING (user) WHERE price > 0"
     stoker pack icecube/ ice.stoker --recipe icecube
-    stoker pack "raw/*.parquet" events.stoker --series user --part 3/16    # all parts, in any order, on any machines
-    stoker pack "raw/*.parquet" events.stoker --series user --join
+    stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --on ray://head:10001
     """
-    from stoker.store.pack.api import join_parts, pack, pack_part
+    from stoker.store.pack.api import pack
 
     options.pop("recipe")
-    if on is not None and (part is not None or join):
-        raise click.UsageError("--on runs all parts and joins them. Leave out --part and --join.")
     with base.bar("rows") as show:
-        if part is not None:
-            count = pack_part(list(source), store, part, merge=join, progress=show, **options)
-        elif join:
-            packed = join_parts(list(source), store, progress=show, **options)
-        else:
-            packed = pack(list(source), store, progress=show, on=on, **options)  # type: ignore[arg-type]
-    if part is not None:
-        tasks = f"{count:,} task{'' if count == 1 else 's'}"
-        click.echo(json.dumps({"part": part, "tasks": count}) if as_json else f"part {part} is done: {tasks}")
-        return
+        packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
     read = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
     rows = read if options["sql"] is None else packed.num_steps
     _show(packed, store, f"{rows:,} rows", as_json=as_json)

@@ -22,7 +22,6 @@ _NAMES = {
     "stoker.store.inspect": "StoreSummary VerifyResult",
     "stoker.store.interop": "decimals_as_floats",
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
-    "stoker.store.pack.api": "join_parts pack_part",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
     "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settle_plan unify_types",
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
     from stoker.store.object_storage import Traffic as Traffic
-    from stoker.store.pack.api import join_parts as join_parts, pack_part as pack_part
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
     from stoker.store.pack.packer import Progress as Progress, quiet as quiet

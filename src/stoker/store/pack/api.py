@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,6 @@ from stoker.store.pack.options import (
     parse_threads,
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
-from stoker.store.pack.parts import PartedPack, finish_join
 from stoker.store.remote import open_remote, uploading
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -149,105 +147,6 @@ def pack(
         packer = Packer(source, target, options, progress)
         packed = packer.run(replace=replace or folder is None)
     return open_remote(str(path)) if folder is None else packed
-
-
-def pack_part(source: object, path: str | os.PathLike[str], part: str, *, merge: bool = False, **options: Any) -> int:
-    """Run one part of a pack that several processes share; `join_parts` makes the store of them.
-
-    The processes may be on any machines that see the sources and `path`, and may run in any order, at the same time, or twice. How many
-    parts there are does not change the store.
-
-    Args:
-        source: files, patterns, folders or URLs, as for `pack`.
-        path: the folder of the new store, or its URL. Results of parts are kept in `<path>.parts`.
-        part: which part, like "3/16".
-        merge: merge a share of the sorted rows, after all parts have read theirs. `join_parts` merges what is left.
-        **options: the options of `pack`, the same for all parts.
-
-    Returns:
-        The number of tasks of this part.
-
-    Raises:
-        OptionError: an argument is invalid, or differs from those of the other parts.
-        SourceChangedError: the sources are not those that the other parts have read.
-        PartsMissingError: with `merge`, some parts have not read their rows.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name in "ab":
-        ...         _ = Path(folder, f"{name}.csv").write_text(f"user,x\\n{name},1\\nc,2\\n")
-        ...     for part in ("1/2", "2/2"):
-        ...         _ = pack_part(f"{folder}/*.csv", f"{folder}/a.stoker", part, series="user")
-        ...     store = join_parts(f"{folder}/*.csv", f"{folder}/a.stoker", series="user")
-        ...     [one["x"].tolist() for one in store]
-        [[1], [1], [2, 2]]
-    """
-    number, count = parse_part(part)
-    progress, done, total = options.get("progress", quiet), 0, 1
-
-    def show(phase: str, share: float, rows: int) -> None:
-        """Of all tasks of this part."""
-        progress(phase, (done + share) / total if phase in ("reading", "merging") else share, rows)
-
-    parted = _parted(source, path, {**options, "progress": show})
-    with _within_memory(parted.plan.options):
-        if not merge:
-            parted.record_parts(count)
-        tasks = range(number - 1, parted.num_ranges if merge else len(parted.tasks), count)
-        total = max(len(tasks), 1)
-        for task in tasks:
-            (parted.merge if merge else parted.read)(task)
-            done += 1
-    return len(tasks)
-
-
-def join_parts(source: object, path: str | os.PathLike[str], **options: Any) -> Store:
-    """Make the store of a pack in parts, after all of them were run with `pack_part`. It has the bytes that `pack` would write.
-
-    Args:
-        source: as for the parts.
-        path: as for the parts.
-        **options: the options of `pack`, as for the parts.
-
-    Returns:
-        The store, opened.
-
-    Raises:
-        PartsMissingError: some parts were not run; the message names them.
-        OptionError: an argument differs from those of the parts.
-        StoreExistsError: there is a store at `path`, and `replace` is False.
-    """
-    if not finish_join(os.fspath(path)):
-        parted = _parted(source, path, options, may_write=False)
-        with _within_memory(parted.plan.options):
-            parted.join()
-    return open_remote(str(path)) if is_url(path) else open_store(path)
-
-
-def _parted(source: object, path: str | os.PathLike[str], options: Mapping[str, Any], *, may_write: bool = True) -> PartedPack:
-    return PartedPack(
-        source,
-        str(path) if is_url(path) else os.fspath(path),
-        _options(options),
-        options.get("progress", quiet),
-        may_write=may_write,
-        replace=bool(options.get("replace", False)),
-    )
-
-
-def parse_part(given: str) -> tuple[int, int]:
-    """Parse "3/16".
-
-    Example:
-        >>> parse_part("3/16")
-        (3, 16)
-    """
-    found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", given)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise OptionError(f"part {given!r} is invalid; expected one like 3/16, from 1/16 to 16/16.")
-    return int(found[1]), int(found[2])
 
 
 def _options(given: Mapping[str, Any]) -> PackOptions:
