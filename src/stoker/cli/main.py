@@ -20,7 +20,6 @@ from stoker.errors import ConfigError, StokerError, shorten
 COMMANDS = {
     "pack": "Pack raw files into a store.",
     "append": "Add rows and series to a store.",
-    "history": "List the versions of a store.",
     "compact": "Rewrite a store with appended rows as one plain store.",
     "inspect": "Show what a store holds.",
     "verify": "Check every byte of a store against its hash.",
@@ -46,7 +45,7 @@ COMMANDS = {
 }
 
 MODULES = {
-    "history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict", "embed": "predict"
+    "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict", "embed": "predict"
 }  # fmt: skip
 """Commands in the module of another one: there, `history_command` and so on. All others are the `command` of their own module."""
 
