@@ -34,7 +34,7 @@ _NAMES = {
     "from_texts map_shard to_numpy",
     "stoker.store.store": "Series Store store_from_arrays",
     "stoker.store.versions": "open_store",
-    "stoker.store.writer": "check_target make_work new_store replace_store",
+    "stoker.store.writer": "check_target make_work new_store",
 }
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from stoker.store.store import Series as Series, Store as Store, store_from_arrays as store_from_arrays
     from stoker.store.versions import open_store as open_store
     from stoker.store.writer import check_target as check_target, make_work as make_work
-    from stoker.store.writer import new_store as new_store, replace_store as replace_store
+    from stoker.store.writer import new_store as new_store
     # isort: on
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
