@@ -128,4 +128,4 @@ def test_an_input_larger_than_the_memory_is_packed_within_it(tmp_path: Path, for
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["steps"] == (rows if form != "csv" else rows // 4) * parts
-    assert found["peak"] <= 256 << 20
+    assert found["peak"] <= (384 if form == "changed" else 256) << 20  # a statement may use half as much again

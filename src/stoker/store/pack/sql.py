@@ -108,6 +108,8 @@ class SqlSource(DataSource):
                 }
                 quoted = ", ".join("'" + str(folder).replace("'", "''") + "'" for folder in sorted(folders))
                 connection.execute(f"SET TimeZone='UTC'; SET allowed_directories=[{quoted}]")
+                # Without a terminal it believes in one under `python -c`, and prints a bar between the lines of the command.
+                connection.execute("SET enable_progress_bar=false")
                 connection.execute("SET enable_external_access=false; SET lock_configuration=true")
                 self._check(connection, duckdb)
                 connection.register(_VIEW, view)
