@@ -253,7 +253,7 @@ def test_the_result_of_a_statement_is_packed(stoker: Stoker, tmp_path: Path, mon
     )
 
 
-def test_an_address_that_is_none_is_refused(stoker: Stoker, tmp_path: Path) -> None:
+def test_an_invalid_address_is_refused(stoker: Stoker, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("k,x\n1,2\n")
     refused = stoker("pack", tmp_path / "a.csv", tmp_path / "out", "--series", "k", "--on", "dask")
     assert "expected 'ray', or the address of a cluster like 'ray://head:10001'" in refused.err

@@ -96,7 +96,7 @@ def test_categories_times_and_missing_values_of_a_packed_store(tmp_path: Path, c
         ("num_steps ** 9 ** 9 > 1", r"uses 'num_steps \*\* 9 \*\* 9'; expected comparisons"),
     ],
 )
-def test_what_is_no_condition_over_facts_is_refused(condition: str, text: str) -> None:
+def test_invalid_conditions_are_refused(condition: str, text: str) -> None:
     store = Store.from_arrays(x=[[1.0], [2.0], [3.0]], country=["DE", "AT", "DE"], v=np.zeros((3, 2)))
     with pytest.raises(OptionError, match=text):
         store.where(condition)

@@ -17,7 +17,6 @@ from stoker.errors import OptionError, SourceChangedError, StoreDamagedError, St
 from stoker.store.formats.base import RowLocation
 from stoker.store.pack import on_ray, tasks
 from stoker.store.pack.api import pack
-from stoker.store.pack.exchange import open_exchange
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import plan_pack
 from stoker.store.pack.tasks import PackTasks, make_task_plan
@@ -298,8 +297,3 @@ def test_negative_control_without_the_order_of_the_sources_bytes_differ(
     pack_on_fake(events, tmp_path / "ray.stoker", series="user")
     pack(events, tmp_path / "one.stoker", series="user")
     assert contents(tmp_path / "ray.stoker") != contents(tmp_path / "one.stoker")
-
-
-def test_an_exchange_is_told_by_what_the_first_task_writes(tmp_path: Path) -> None:
-    tasks.start(str(tmp_path / "a.stoker"), replace=False)
-    assert open_exchange(tmp_path / "a.stoker").get("begun") == b""
