@@ -1,10 +1,8 @@
-"""How much faster is a pack that several processes share, each with one core?
+"""How much faster is a pack on a Ray cluster of two nodes than on one, each with one core? (`make test-scale` installs Ray.)
 
-Rows come from CSV files, plain and compressed, in the order of their times; half of them belong to one user. Processes
-are started and have imported everything before the clock runs. Each may use one core, with all of its threads, and no two of them share
-a physical core: a single process that may use two cores reads, sorts and writes on both. Besides wall time, CPU time is recorded: the
-critical path is that of the slowest process of each phase, which other programs on the machine hardly change. With `--ray` the same pack
-runs on clusters of one and of two nodes with one core each (`make test-scale` installs Ray).
+Rows come from CSV files, plain and compressed, in the order of their times; half of them belong to one user. Nodes are started and have
+imported everything before the clock runs. Besides wall time, CPU time is recorded: the critical path is that of the slowest process of
+each phase, which other programs on the machine hardly change.
 """
 
 from __future__ import annotations
@@ -14,9 +12,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -30,11 +25,9 @@ import pyarrow.csv as pa_csv
 
 import stoker
 from benchmarks import record
-from stoker.store.pack.api import join_parts, pack_part
 
-QUESTION = "How much faster is a pack that several processes of one core share?"
+QUESTION = "How much faster is a pack on two Ray nodes of one core than on one?"
 OPTIONS: dict[str, Any] = {"series": "user", "time": "ts", "sort": True, "threads": 1}
-COUNTS = (1, 2, 4, 8, 16)
 
 
 def write_inputs(folder: Path, rows: int, files: int, *, compressed: bool = False) -> str:
@@ -57,108 +50,6 @@ def write_input(path: Path, number: int, count: int) -> None:
     }
     with pa.CompressedOutputStream(str(path), "gzip") if path.suffix == ".gz" else pa.OSFile(str(path), "wb") as file:
         pa_csv.write_csv(pa.table(columns), file)
-
-
-def physical_cores() -> list[int]:
-    """One CPU per physical core that this process may use: hyperthreads of one core slow each other down."""
-    found: dict[str, int] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        found.setdefault(siblings.read_text() if siblings.exists() else str(cpu), cpu)
-    return list(found.values())
-
-
-def work(task: dict[str, Any]) -> None:
-    """One process: says that it is ready, waits for a line, works, and says how long that took."""
-    os.sched_setaffinity(0, {task["core"]})
-    print("ready", flush=True)
-    sys.stdin.readline()
-    wall, cpu = time.perf_counter(), time.process_time()
-    source, target = task["source"], task["target"]
-    if task["kind"] == "pack":
-        stoker.pack(source, target, replace=True, **OPTIONS)
-    elif task["kind"] == "join":
-        join_parts(source, target, **OPTIONS)
-    else:
-        pack_part(source, target, task["part"], merge=task["kind"] == "merge", **OPTIONS)
-    print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}), flush=True)
-
-
-def run_all(tasks: list[dict[str, Any]]) -> tuple[float, list[float]]:
-    """Processes side by side: seconds until the last ends, and the CPU seconds of each."""
-    cores = physical_cores()
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bench_cluster_pack", "--worker", json.dumps(task | {"core": cores[i % len(cores)]})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for i, task in enumerate(tasks)
-    ]
-    for one in running:
-        if one.stdout is None or one.stdout.readline().strip() != "ready":
-            raise RuntimeError("a process did not start")
-    start = time.perf_counter()
-    for one in running:
-        if one.stdin is not None:
-            one.stdin.write("\n")
-            one.stdin.flush()
-    found = [json.loads(one.stdout.readline()) for one in running if one.stdout is not None]
-    wall = time.perf_counter() - start
-    for one in running:
-        one.communicate()
-    return wall, [one["cpu"] for one in found]
-
-
-def in_parts(source: str, folder: Path, count: int) -> dict[str, Any]:
-    """A pack by `count` processes: wall and CPU seconds of its phases."""
-    target = str(folder / f"{count}.stoker")
-    phases: dict[str, Any] = {}
-    for kind in ("read", "merge", "join"):
-        parts = [f"{i + 1}/{count}" for i in range(count)] if kind != "join" else [""]
-        wall, cpu = run_all([{"kind": kind, "source": source, "target": target, "part": part} for part in parts])
-        phases[kind] = {"wall": wall, "longest cpu": max(cpu), "total cpu": sum(cpu)}
-    return {
-        "wall": sum(one["wall"] for one in phases.values()),
-        "critical cpu": sum(one["longest cpu"] for one in phases.values()),
-        "total cpu": sum(one["total cpu"] for one in phases.values()),
-        "phases": phases,
-        "digest": stoker.open(target).digest,
-    }
-
-
-def on_processes(source: str, folder: Path, counts: tuple[int, ...], rounds: int) -> dict[str, Any]:
-    """One plain pack and packs in parts, in turn."""
-    wall: dict[str, list[float]] = {}
-    critical: dict[str, list[float]] = {}
-    total: dict[str, list[float]] = {}
-    shares: dict[str, Any] = {}
-    for _ in range(rounds):
-        seconds, (cpu,) = run_all([{"kind": "pack", "source": source, "target": str(folder / "one.stoker")}])
-        digest = stoker.open(folder / "one.stoker").digest
-        for numbers, value in ((wall, seconds), (critical, cpu), (total, cpu)):
-            numbers.setdefault("one pack", []).append(value)
-        for count in counts:
-            found = in_parts(source, folder, count)
-            if found["digest"] != digest:
-                raise RuntimeError(f"{count} parts made another store")
-            for numbers, key in ((wall, "wall"), (critical, "critical cpu"), (total, "total cpu")):
-                numbers.setdefault(f"{count} parts", []).append(found[key])
-            shares[f"{count} parts"] = {kind: round(one["longest cpu"], 3) for kind, one in found["phases"].items()}
-            shutil.rmtree(folder / f"{count}.stoker")
-    parts = [name for name in wall if name != "one pack"]
-    return {
-        "rounds": rounds,
-        "wall seconds": {name: record.spread(values) for name, values in wall.items()},
-        "CPU seconds of the critical path": {name: record.spread(values) for name, values in critical.items()},
-        "CPU seconds of the last round by phase": shares,
-        "speed over one pack, wall": {name: record.ratio(wall["one pack"], wall[name]) for name in parts},
-        "speed over one pack, critical path": {name: record.ratio(critical["one pack"], critical[name]) for name in parts},
-        "speed over one part, wall": {name: record.ratio(wall["1 parts"], wall[name]) for name in parts},
-        "speed over one part, critical path": {name: record.ratio(critical["1 parts"], critical[name]) for name in parts},
-        "CPU of all processes over one pack": {name: record.ratio(total[name], total["one pack"]) for name in parts},
-    }
 
 
 def on_ray(source: str, folder: Path, rounds: int) -> dict[str, Any]:
@@ -219,7 +110,7 @@ def _cpu_of_workers() -> dict[str, float]:
 
 def _warm() -> None:
     """Imports what a task needs, so that the clock does not count it."""
-    import stoker.store.pack.parts  # noqa: F401
+    import stoker.store.pack.tasks  # noqa: F401
 
     time.sleep(0.5)
 
@@ -230,35 +121,21 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--rows", type=int, default=None)
-    parser.add_argument("--parts", default=None, help="Numbers of processes, like 1,2,4.")
     parser.add_argument("--kinds", default="CSV;CSV, gzip", help="What to pack, separated by semicolons.")
-    parser.add_argument("--ray", action="store_true", help="Measure on Ray clusters as well.")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker is not None:
-        work(json.loads(options.worker))
-        return
     rows = options.rows or (40_000 if options.small else 6_000_000)
-    cores = len(os.sched_getaffinity(0))
-    counts = (
-        tuple(int(one) for one in options.parts.split(",")) if options.parts else tuple(n for n in COUNTS if n <= max(cores, 2))
-    )
-    counts = (1, 2) if options.small else counts
     with tempfile.TemporaryDirectory(dir=os.environ.get("STOKER_BENCH_DIR")) as name:
         folder = Path(name)
         answer: dict[str, Any] = {"rows": rows}
-        rounds = 1 if options.small else options.rounds or 5
         for title in options.kinds.split(";"):
             source = write_inputs(folder / title, rows, 32, compressed="gzip" in title)
             answer[title] = {"source bytes": sum(path.stat().st_size for path in (folder / title).iterdir())}
-            answer[title] |= on_processes(source, folder, counts, rounds)
-            if options.ray:
-                answer[title]["Ray"] = on_ray(source, folder, 1 if options.small else options.rounds or 3)
+            stoker.pack(source, folder / "one.stoker", replace=True, **OPTIONS)
+            answer[title]["Ray"] = on_ray(source, folder, 1 if options.small else options.rounds or 3)
     if options.small:
         print(json.dumps(answer, indent=1))
         return
-    path = record.RESULTS / "bench_cluster_pack_ray.json" if options.ray else None  # on the machine that has Ray
-    record.save("bench_cluster_pack", QUESTION, answer, path=path)
+    record.save("bench_cluster_pack_ray", QUESTION, answer)
 
 
 if __name__ == "__main__":

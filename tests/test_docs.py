@@ -191,7 +191,6 @@ def test_every_result_file_is_used_or_listed() -> None:
     detailed = {
         "bench_adapters",
         "bench_compat",
-        "bench_cluster_pack",
         "bench_cluster_pack_ray",
         "bench_hooks",
         "bench_ordered_sums",
@@ -208,7 +207,6 @@ def test_every_result_file_is_used_or_listed() -> None:
         "docs",
         "gpu_timehut_lengths",
         "newcomer",
-        "pack_kills",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 

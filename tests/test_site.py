@@ -159,7 +159,6 @@ def test_the_index_of_errors_has_examples_of_nearly_all() -> None:
     outside = {
         "SourceChangedError",
         "SourceTooLargeError",
-        "PartsMissingError",
         "StoreLockedError",
         "StorageError",
         "DiskError",

@@ -34,7 +34,6 @@ __all__ = [
     "append",
     "audit",
     "compact",
-    "history",
     "inspect",
     "load",
     "open",
@@ -59,7 +58,6 @@ _LAZY = {
     "append": "stoker.store.append:append",
     "audit": "stoker.auditing.audit:audit",
     "compact": "stoker.store.append:compact",
-    "history": "stoker.store.append:history",
     "inspect": "stoker.store.inspect:inspect",
     "load": "stoker.experiment.predict:load",
     "open": "stoker.store.versions:open_store",
@@ -87,7 +85,7 @@ if TYPE_CHECKING:
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows
-    from stoker.store.append import append, compact, history
+    from stoker.store.append import append, compact
     from stoker.store.inspect import inspect, verify
     from stoker.store.pack.api import pack
     from stoker.store.store import Store

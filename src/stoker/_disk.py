@@ -85,10 +85,6 @@ class Disk:
         """Rename within one file system; an existing target is replaced in one step."""
         os.replace(source, target)
 
-    def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name; an existing name is an error."""
-        os.link(source, target)
-
     def unlink(self, path: Path) -> None:
         """Remove a file."""
         os.unlink(path)
@@ -347,26 +343,6 @@ def check_writable(path: Path) -> None:
 def unique(path: Path) -> Path:
     """A temporary name beside a path, which no other process uses."""
     return path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
-
-
-def create_file(path: Path, data: bytes) -> bool:
-    """Make a whole file in one step, and sync it; False if there is one of this name. Of several processes one succeeds."""
-    temporary = unique(path)
-    file = AppendFile.create(temporary)
-    try:
-        file.append(data)
-        file.sync()
-        with naming(path):
-            try:
-                disk.link(temporary, path)
-            except FileExistsError:
-                return False
-            disk.sync_folder(path.parent)
-        return True
-    finally:
-        file.close()
-        with contextlib.suppress(DiskError):  # the first error is the one to report
-            remove_file(temporary)
 
 
 def npy_bytes(arrays: Any) -> bytes:

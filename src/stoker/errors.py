@@ -77,7 +77,7 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 class SourceEmptyError(SourceError, ValueError):
     """Files were found, but they hold nothing usable.
 
-    To do: Open one of the files: it has no rows, or `where=` and `columns=` leave none.
+    To do: Open one of the files: it has no rows, or `sql=` and `columns=` leave none.
     """
 
 
@@ -144,13 +144,6 @@ class StoreExistsError(StoreError, FileExistsError):
     """There is a store at this path already, and `replace` is False.
 
     To do: Choose another path, pass `replace=True`, or add rows with `stoker.append`.
-    """
-
-
-class PartsMissingError(StoreError, RuntimeError):
-    """A pack in parts cannot be joined, as some parts were not run.
-
-    To do: Run the parts that the message names, with the same options, and join again.
     """
 
 

@@ -16,8 +16,8 @@ Stoker = Callable[..., Done]
 def test_a_day_is_appended(stoker: Stoker, packed_prices: Path, day: Path) -> None:
     done = stoker("append", packed_prices, day, "--quiet")
     assert (done.code, done.err) == (0, "")
-    assert done.out == f"appended 2 rows: {packed_prices} has 3 series, 1 of them new, version 2\n"
-    assert "version 2 (see `stoker history`)" in " ".join(stoker("inspect", packed_prices).out.split())
+    assert done.out == f"appended 2 rows: {packed_prices} has 3 series, 1 of them new\n"
+    assert "1 appends (see `stoker compact`)" in " ".join(stoker("inspect", packed_prices).out.split())
     assert stoker("verify", packed_prices).code == 0
 
 
@@ -27,5 +27,5 @@ def test_overlap_is_refused_in_the_words_of_the_command(stoker: Stoker, packed_p
     assert done.code == 2
     assert "pass --overlap replace or --overlap keep to merge them by time" in done.err
     found = json.loads(stoker("append", packed_prices, day, "--overlap", "replace", "--json").out)
-    assert (found["version"], found["overlap"], found["num_new_series"]) == (3, "replace", 0)
+    assert (found["num_new_rows"], found["num_new_series"], found["num_series"]) == (2, 0, 3)
     assert open_store(packed_prices).num_steps == 6

@@ -90,7 +90,7 @@ def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPat
     assert said == ([""] if command.doing is None else [f"stoker: {re.sub('{.*?}', 'x', command.doing)} …\n"])
 
 
-QUICK = {"inspect": ["gone"], "history": ["gone"], "runs": ["."], "explain": [], "live": ["gone", "--save", "a.html"]}
+QUICK = {"inspect": ["gone"], "runs": ["."], "explain": [], "live": ["gone", "--save", "a.html"]}
 
 
 def test_torch_is_not_loaded_before_the_line(tmp_path: Path) -> None:
@@ -374,8 +374,7 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
         "generate runs/x --subjects 10000 --out synthetic.parquet --given seed.parquet --temperature 0.9",
         "quality real.parquet synthetic.parquet --key user_id --report quality.html",
         "pack raw.parquet events.stoker --series user --time ts --on ray",
-        "pack raw.parquet events.stoker --series user --part 3/16",
-        "pack raw.parquet events.stoker --series user --join --replace",
+        "pack raw.parquet events.stoker --series user --on ray",
         "encode events.parquet --key user_id --stats stats.json --out events.stoker",
         "embed runs/x --data new.tsv --out embeddings.npy",
         "order events.stoker --order block --batch 256",
@@ -443,7 +442,7 @@ def test_commands_options_choices_recipes_and_files_are_completed() -> None:
 
 def test_completion_in_bash(tmp_path: Path) -> None:
     done = call(stoker_command(), tmp_path, _STOKER_COMPLETE="bash_complete", COMP_WORDS="stoker pack --wid", COMP_CWORD="2")
-    assert done.out.split() == ["plain,--wide", "plain,--wide-pattern"]
+    assert done.out.split() == ["plain,--wide"]
     assert os.environ.get("_STOKER_COMPLETE") is None
 
 

@@ -161,8 +161,8 @@ def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path
         ),
         (
             ["predict", "r"],
-            "Pass duplicates='first' (or last), rename= or derive=.",
-            "Pass --pack duplicates=first (or last), --pack rename=… or --pack derive=….",
+            "Pass duplicates='first' (or last), or sql=None.",
+            "Pass --pack duplicates=first (or last), or --pack sql=none.",
         ),
         (["predict", "r"], "Pass sort=True.", "Pass --pack sort=true."),
         (["no-such-command"], "Pass sort=True.", "Pass sort=True."),

@@ -22,7 +22,6 @@ Stoker = Callable[..., Done]
 CALLS = {
     "pack": ["a.csv", "out"],
     "append": ["s.stoker", "a.csv"],
-    "history": ["s.stoker"],
     "compact": ["s.stoker", "out"],
     "inspect": ["s.stoker"],
     "verify": ["s.stoker"],
@@ -185,6 +184,7 @@ NO_PATHS = {
     "CONDITION",
     "N-M",
     "A,B,…",
+    "STATEMENT",
     "W,W,…",
     "TYPE",
     "N",

@@ -118,12 +118,7 @@ GIVEN: dict[str, Any] = {
     "memory": "300MB",
     "threads": 3,
     "replace": True,
-    "rename": ("px=price", "sz=size"),
-    "where": "price > 0",
-    "derive": ("change=diff(price)", "up=price > 1"),
-    "metadata": "users.csv",
-    "metadata_key": "id",
-    "metadata_missing": "null",
+    "sql": "FROM source WHERE price > 0",
     "on": "ray",
 }
 
@@ -156,7 +151,7 @@ def test_the_options_are_those_of_the_function() -> None:
     """A new argument of `pack` must be an option too, with the same default."""
     helped = {option.name for option in command.params if isinstance(option, click.Option) and option.expose_value}
     defaults = {**(packs.pack.__kwdefaults__ or {})}
-    assert helped - {"as_json", "recipe", "wide_pattern", "part", "join"} == set(defaults) - {"progress"}
+    assert helped - {"as_json", "recipe"} == set(defaults) - {"progress"}
     given = command.make_context("pack", ["a.csv", "out"]).params
     assert {name: given[name] for name in defaults if name != "progress"} == {n: v for n, v in defaults.items() if n != "progress"}
 
@@ -164,18 +159,18 @@ def test_the_options_are_those_of_the_function() -> None:
 def test_times_of_a_wide_table_on_the_command_line(stoker: Stoker, tmp_path: Path) -> None:
     hours = [22, 23, 0, 1, 2, 2, 3, 3, 6]
     rows = [f"2021-10-{30 + (i > 1)} {hour:02}:00,{i},{i}.5" for i, hour in enumerate(hours)]
-    (tmp_path / "a.csv").write_text("\n".join(["date,A_x,A_y", *rows]) + "\n")
+    (tmp_path / "a.csv").write_text("\n".join(["date,x,y", *rows]) + "\n")
     out = tmp_path / "out"
     refused = stoker("pack", tmp_path / "a.csv", out, "--wide", "--time", "date")
     assert "Their times are equal: pass --duplicates first" in refused.err
     done = stoker(
-        *("pack", tmp_path / "a.csv", out, "--wide-pattern", "{series}_{value}", "--time", "date"),
+        *("pack", tmp_path / "a.csv", out, "--wide", "--time", "date"),
         *("--timezone", "Europe/Berlin", "--duplicates", "last", "--freq", "1h"),
     )
-    assert "note: 1 rows had the time of another row of their series: the last was stored\n" in done.out
-    assert "note: 2 steps of 1h were missing and were added\n" in done.out
+    assert "note: 2 rows had the time of another row of their series: the last was stored\n" in done.out
+    assert "note: 4 steps of 1h were missing and were added\n" in done.out
     store = open_store(out)
-    assert (store.freq, list(store.schema), store.lengths.tolist()) == ("1h", ["series", "date", "x", "y"], [10])
+    assert (store.freq, list(store.schema), store.lengths.tolist()) == ("1h", ["series", "date", "value"], [10, 10])
     plain = stoker("pack", tmp_path / "a.csv", tmp_path / "plain", "--time", "date", "--duplicates", "first")
     assert "note: 1 of 6 steps of the time 'date' are not 1h (the largest: 3h): windows span such gaps" in plain.out
 
@@ -241,44 +236,24 @@ def test_a_terminal_that_knows_little_is_not_an_error(tmp_path: Path, extra: dic
     assert open_store(tmp_path / "out").digest == pack(tmp_path / "ü.csv", tmp_path / "other").digest
 
 
-def test_columns_are_renamed_filtered_derived_and_joined(stoker: Stoker, tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("user,px\nu1,1\nu1,2\nu2,-3\nu2,4\n")
-    (tmp_path / "u.csv").write_text("id,country\nu1,DE\nu2,AT\n")
-    changes = ["--rename", "px=price", "--where", "price > 0", "--derive", "d=diff(price)", "--derive", "up=price > 1"]
-    joined = ["--metadata", tmp_path / "u.csv", "--metadata-key", "id"]
-    done = stoker("pack", tmp_path / "e.csv", tmp_path / "out", "--series", "user", *changes, *joined)
-    assert done == Done(0, f"packed 3 of 4 rows into 2 series, 0.0 MB: {tmp_path / 'out'}\n", "")
-    store = open_store(tmp_path / "out")
-    assert list(store.schema) == ["user", "price", "up", "d", "country"]
+def test_the_result_of_a_statement_is_packed(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("e.csv").write_text("user,px\nu1,1\nu1,2\nu2,-3\nu2,4\n")
+    Path("u.csv").write_text("user,country\nu1,DE\nu2,AT\n")
+    statement = "SELECT user, px AS price, px > 1 AS up, country FROM source JOIN 'u.csv' USING (user) WHERE px > 0"
+    assert stoker("pack", "e.csv", "out", "--series", "user", "--sql", statement) == Done(
+        0, "packed 3 rows into 2 series, 0.0 MB: out\n", ""
+    )
+    store = open_store("out")
+    assert list(store.schema) == ["user", "price", "up", "country"]
     assert store.column("price").tolist() == [1, 2, 4]
-    again = stoker("pack", tmp_path / "e.csv", tmp_path / "no", "--series", "user", "--metadata", tmp_path / "u.csv")
-    assert "Name that column with --metadata-key" in again.err
+    refused = stoker("pack", "e.csv", "no", "--series", "user", "--sql", "SELECT price FROM source")
+    assert refused.err.startswith(
+        'stoker: --sql SELECT price FROM source cannot be run: Binder Error: Referenced column "price" not found'
+    )
 
 
-def test_parts_on_the_command_line(stoker: Stoker, tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    for i in range(3):
-        (tmp_path / "raw" / f"{i}.csv").write_text("k,x\n" + "".join(f"{row % 4},{row + i}\n" for row in range(20)))
-    source, out = tmp_path / "raw" / "*.csv", tmp_path / "out.stoker"
-    assert "has no parts of a pack. First run the parts: --part 1/N" in stoker("pack", source, out, "--series", "k", "--join").err
-    assert stoker("pack", source, out, "--series", "k", "--part", "1/2", "-q").out == "part 1/2 is done: 1 task\n"
-    for arguments, text in (
-        (["--part", "17/16"], "part '17/16' is invalid; expected one like 3/16, from 1/16 to 16/16"),
-        (["--part", "2/2", "--missing", "drop"], "missing is 'drop', but 'keep' in the plan of"),
-        (["--on", "ray", "--join"], "--on runs all parts and joins them"),
-        (["--on", "dask"], "expected 'ray', or the address of a cluster like 'ray://head:10001'"),
-    ):
-        refused = stoker("pack", source, out, "--series", "k", *arguments)
-        assert text in refused.err, refused.err
-        assert not out.exists()
-    stoker("pack", source, out, "--series", "k", "--part", "2/2", "-q")
-    assert json.loads(stoker("pack", source, out, "--series", "k", "--join", "--part", "1/1", "--json").out) == {
-        "part": "1/1",
-        "tasks": 1,
-    }
-    joined = stoker("pack", source, out, "--series", "k", "--join", "-q")
-    assert joined.out.startswith("packed 60 rows into 4 series")
-    stoker("pack", source, tmp_path / "one.stoker", "--series", "k", "-q")
-    assert [path.read_bytes() for path in sorted(out.glob("*.*"))] == [
-        path.read_bytes() for path in sorted((tmp_path / "one.stoker").glob("*.*"))
-    ]
+def test_an_invalid_address_is_refused(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("k,x\n1,2\n")
+    refused = stoker("pack", tmp_path / "a.csv", tmp_path / "out", "--series", "k", "--on", "dask")
+    assert "expected 'ray', or the address of a cluster like 'ray://head:10001'" in refused.err

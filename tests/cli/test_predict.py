@@ -58,28 +58,29 @@ def test_options_of_pack_are_passed_on(stoker: Stoker, folder: Path) -> None:
     assert stoker("predict", "runs/c", "--data", "mixed.csv", "--pack", "sort=true", "--pack", "delimiter=;").code == 0
 
 
-def test_columns_are_renamed_and_derived_as_for_training(stoker: Stoker, folder: Path) -> None:
-    changes = ["--rename", "x=level", "--derive", "high=level > 52", "--derive", "unused=ts == ts"]
-    assert stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", *changes, "--quiet").code == 0
+def test_the_statement_of_the_training_data_is_applied(stoker: Stoker, folder: Path) -> None:
+    statement = "SELECT shop, ts, x AS level, x > 52 AS high FROM source"
+    assert stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", "--sql", statement, "--quiet").code == 0
     sets = ("store=e.stoker", "folder=runs/e", "columns=[level, high]", "target=[level]")
     assert stoker("train", "c.yaml", "--quiet", *[word for one in sets for word in ("--set", one)]).code == 0
     found = stoker("predict", "runs/e", "--data", "new.csv", "--json")
     assert (found.code, found.err) == (0, "")
     lines = Path("new.csv").read_text().splitlines()
     Path("ready.csv").write_text("\n".join(["shop;ts;level;high", *(f"{one};{int(one[-2:]) > 52}" for one in lines[1:])]) + "\n")
-    assert stoker("predict", "runs/e", "--data", "ready.csv", "--json") == found, "what the data has already is taken as it is"
-    Path("without.csv").write_text("\n".join(line.rpartition(";")[0] for line in lines) + "\n")
-    refused = stoker("predict", "runs/e", "--data", "without.csv")
-    assert "'level', a column that the model reads, is missing." in refused.err
-    assert "such as --pack rename=… or --pack derive=…." in refused.err
-    given = stoker("predict", "runs/e", "--data", "new.csv", "--pack", "derive=high=level > 100", "--json")
-    assert (given.code, given.out == found.out) == (0, False), "an option that is given replaces that of training"
+    refused = stoker("predict", "runs/e", "--data", "ready.csv")
+    assert 'Referenced column "x" not found' in refused.err
+    assert (
+        "The training data was packed with this statement. Pass another one as the pack option sql, or --pack sql=none"
+        in refused.err
+    )
+    assert stoker("predict", "runs/e", "--data", "ready.csv", "--pack", "sql=none", "--json") == found
+    other = stoker("predict", "runs/e", "--data", "new.csv", "--pack", f"sql={statement.replace('52', '100')}", "--json")
+    assert (other.code, other.out == found.out) == (0, False), "an option that is given replaces that of training"
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--pack", "derive=x"], "--pack is derive='x'; expected derive=COLUMN=VALUE. See: stoker predict --help"),
         (["--out", "p.txt"], "--out is p.txt; expected a name that ends in .parquet, .csv, .arrow or .feather."),
         (["--out", "new.csv"], "new.csv already exists. Replace the file (--overwrite), or give another name."),
         (["--out", "no/p.csv"], "no/p.csv cannot be written: there is no folder no. Create it first."),

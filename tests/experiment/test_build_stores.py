@@ -177,7 +177,6 @@ def test_a_class_that_was_not_trained_on_is_refused(tmp_path: Path) -> None:
     [
         ("store: [a, b], scale: per_series", "data.scale is per series, which is for one store, but 2 are fed: a, b"),
         ("store: a, valid_store: b, scale: per_series", "data.scale is per series, which is for one store, but 2 are fed"),
-        ("store: [a, b], version: 1", "data.version is 1, which is for one store, but data.store names 2"),
     ],
 )
 def test_what_is_for_one_store_is_refused_for_several(data: str, message: str) -> None:

@@ -39,19 +39,11 @@ def test_it_survives_json_and_names_what_pack_needs(raw: Path) -> None:
     }
 
 
-def test_changes_that_the_model_does_not_need_are_left_out(raw: Path) -> None:
-    derive = {"half": "z / 2", "twice": "2 * y", "late": "diff(half)", "label": "y > 3"}
-    store = stoker.pack(
-        raw / "d.csv", raw / "d.stoker", series="shop", time="ts", rename={"x": "z", "color": "paint"}, derive=derive
-    )
-    inputs = inputs_of(store, "late", "y")
-    assert {name: inputs.pack[name] for name in ("rename", "derive")} == {
-        "rename": {"x": "z"},
-        "derive": {"half": "z / 2", "late": "diff(half)"},
-    }
-    copied = store.save(raw / "copy.stoker")
-    assert inputs_of(copied, "late", "y").pack == inputs.pack, "a copy of a store knows them too"
-    assert inputs_of(store, "y").pack == {"series": "shop", "time": "ts"}
+def test_the_statement_of_the_pack_is_kept(raw: Path) -> None:
+    statement = "SELECT shop, ts, x / 2 AS half FROM source"
+    store = stoker.pack(raw / "d.csv", raw / "d.stoker", series="shop", time="ts", sql=statement)
+    assert inputs_of(store, "half").pack == {"sql": statement, "series": "shop", "time": "ts"}
+    assert inputs_of(store.save(raw / "copy.stoker"), "half").pack["sql"] == statement, "a copy of a store knows it too"
 
 
 def test_series_that_are_files_columns_or_arrays(raw: Path) -> None:

@@ -62,7 +62,7 @@ FROZEN = """\
 data data.augment data.batch_size data.cache data.cache.folder data.cache.size
 data.columns data.dtype data.global_batch_size data.normalize data.observed data.order data.order.block data.order.pool
 data.order.window data.prefetch data.residency data.scale data.scale.method data.scale.per data.scale.unseen data.store data.target
-data.test_store data.threads data.valid_store data.version data.view data.view.buckets data.view.gaps
+data.test_store data.threads data.valid_store data.view data.view.buckets data.view.gaps
 data.view.horizon data.view.keep data.view.length data.view.max_gap data.view.max_length data.view.shift data.view.stride
 data.view.tail data.weights data.where loss loss.classes loss.delta loss.function loss.options loss.positive_weight
 loss.quantiles loss.smoothing model model.causal model.dropout model.function model.heads model.hidden model.layers

@@ -117,12 +117,6 @@ def _late_float(folder: Path, rng: np.random.Generator) -> None:
 
 
 _GROUPED = {"series": "id", "time": "t"}
-_CHANGED = {
-    "columns": ["t"],
-    "where": "x > -1",
-    "derive": {"up": "x > 0", "before": "lag(x, 3)"},
-    "metadata": {"id": np.arange(40), "site": [f"site {i % 7}" for i in range(40)], "label": np.arange(40) % 2},
-}
 
 SHAPES = {
     "straight": Shape(_straight, _GROUPED),
@@ -138,7 +132,7 @@ SHAPES = {
     "segment": Shape(_text_keys, {**_GROUPED, "segment": 7}, merge_bytes=64 << 10),
     "lists": Shape(_lists, {"series": "id"}, run_bytes=12 << 10, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "lists in rows": Shape(_lists, {}, chunk_bytes=6 << 10, journal_bytes=10 << 10),
-    "changes and metadata": Shape(_categories, {**_GROUPED, **_CHANGED}),
+    "a statement": Shape(_categories, {**_GROUPED, "sql": "SELECT *, x > 0 AS up FROM source WHERE x > -1"}),
     "late float": Shape(_late_float, _GROUPED, run_bytes=1 << 20, journal_bytes=200 << 10, merge_bytes=64 << 10),
 }
 

@@ -25,7 +25,6 @@ from stoker.errors import (
     TimeOrderError,
 )
 from stoker.store import append as appends
-from stoker.store import versions
 from stoker.store.inspect import inspect, verify
 from stoker.store.store import Store
 
@@ -58,7 +57,7 @@ def test_an_appended_store_equals_a_full_pack(tmp_path: Path, key: str) -> None:
     days = [{**day, "id": [keys(name) for name in day["id"]]} for day in DAYS]
     appended = grown(tmp_path / "store", days, series="id", time="t")
     full = stoker.pack(joined(days), tmp_path / "full", series="id", time="t")
-    assert appended.version == 3
+    assert inspect(appended).num_appends == 2
     assert_same_content(appended, full)
     assert [appended.find(one) for one in (appended[0]["id"], appended[3]["id"])] == [0, 3]
 
@@ -74,24 +73,6 @@ def test_a_compacted_store_has_the_shards_of_a_full_pack(store: Path, tmp_path: 
     assert {path.name for path in store.iterdir()} == {path.name for path in (tmp_path / "full").iterdir()}
 
 
-def test_each_version_opens_as_it_was(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    opened = [stoker.pack(DAYS[0], folder, series="id", time="t")]
-    plain = (folder / "manifest.json").read_bytes()
-    opened += [stoker.append(folder, day) for day in DAYS[1:]]
-    for number, before in enumerate(opened, start=1):
-        again = stoker.open(folder, version=number)
-        assert (again.version, again.digest) == (number, before.digest)
-        assert_same_content(again, stoker.pack(joined(DAYS[:number]), tmp_path / f"full{number}", series="id", time="t"))
-    first = stoker.open(folder, version=1).manifest
-    assert first is not None
-    assert plain == (tmp_path / "full1" / "manifest.json").read_bytes() == versions.manifests.dump(first)
-    with pytest.raises(StoreNotFoundError, match=r"has versions 1 to 3, so version=4 does not exist. See `stoker history"):
-        stoker.open(folder, version=4)
-    with pytest.raises(StoreNotFoundError, match="has version 1 only, so version=0"):
-        stoker.open(tmp_path / "full1", version=0)
-
-
 def test_an_append_writes_new_files_only(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     stoker.pack(DAYS[0], folder, series="id", time="t")
@@ -100,7 +81,7 @@ def test_an_append_writes_new_files_only(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.npy")} == before
 
 
-def test_a_reader_keeps_its_version_while_others_append(tmp_path: Path) -> None:
+def test_a_reader_keeps_its_rows_while_others_append(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     grown(folder, DAYS[:2], series="id", time="t")
     reader = stoker.open(folder)
@@ -119,24 +100,10 @@ def test_a_reader_that_has_read_outlives_a_compaction_and_another_is_asked_to_op
         late.column("x")
 
 
-def test_history_lists_what_each_version_added(store: Path) -> None:
-    found = stoker.history(store)
-    assert [(one.version, one.num_new_rows, one.num_series, one.num_new_series) for one in found] == [
-        (1, 3, 2, 2),
-        (2, 3, 3, 1),
-        (3, 2, 4, 1),
-    ]
-    assert [one.digest for one in found] == [stoker.open(store, version=n).digest for n in (1, 2, 3)]
-    assert all(one.written.year >= 2020 for one in found)
-    assert found[2].to_dict()["sources"] == [
-        {"name": "<dict>", "num_bytes": found[2].sources[0].num_bytes, "num_rows": 2, "xxh3": None}
-    ]
-
-
 def test_inspect_and_verify_cover_all_parts(store: Path) -> None:
     summary = inspect(store)
-    assert (summary.version, summary.num_series, summary.num_steps, len(summary.sources)) == (3, 4, 8, 3)
-    assert summary.to_dict()["version"] == 3
+    assert (summary.num_appends, summary.num_series, summary.num_steps, len(summary.sources)) == (2, 4, 8, 3)
+    assert summary.to_dict()["num_appends"] == 2
     result = verify(store)
     assert result.digest == stoker.open(store).digest
     assert result.num_shards == sum(verify(folder).num_shards for folder in (store / "parts").iterdir()) + 9
@@ -329,13 +296,13 @@ def test_one_process_writes_at_a_time(store: Path) -> None:
             stoker.append(store, late)
         with pytest.raises(StoreLockedError):
             stoker.compact(store)
-        assert stoker.open(store).version == 3
-    assert stoker.append(store, late).version == 4
+        assert inspect(store).num_appends == 2
+    assert inspect(stoker.append(store, late)).num_appends == 3
 
 
-def test_a_pack_that_replaces_the_store_removes_all_versions(store: Path) -> None:
+def test_a_pack_that_replaces_the_store_removes_all_parts(store: Path) -> None:
     stoker.pack(DAYS[0], store, series="id", time="t", replace=True)
-    assert stoker.open(store).version == 1
+    assert inspect(store).num_appends == 0
     assert not (store / "parts").exists()
     assert not (store / "parts.jsonl").exists()
 
@@ -356,7 +323,7 @@ def test_compact_writes_over_another_store_only_if_allowed(store: Path, tmp_path
     with pytest.raises(StoreExistsError):
         stoker.compact(store, tmp_path / "other")
     assert stoker.compact(store, tmp_path / "other", replace=True).num_steps == 8
-    assert stoker.open(store).version == 3
+    assert inspect(store).num_appends == 2
 
 
 def test_compacting_a_plain_store_changes_nothing(tmp_path: Path) -> None:

@@ -311,16 +311,14 @@ def test_a_frequency_needs_version_2_and_only_that(ragged: Tree) -> None:
             manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
 
 
-def test_changes_of_columns_need_version_2(ragged: Tree) -> None:
-    changes = {"rename": {"px": "close"}, "derive": {"b": "close > 1", "a": "diff(b)"}}
-    data = seal_manifest({**ragged, "version": 2, **changes})
+def test_a_statement_needs_version_2(ragged: Tree) -> None:
+    data = seal_manifest({**ragged, "version": 2, "sql": "FROM source"})
     loaded = manifests.load(data, WHERE)
-    assert (loaded.rename, list((loaded.derive or {}).items())) == (changes["rename"], list(changes["derive"].items()))
+    assert loaded.sql == "FROM source"
     assert manifests.dump(loaded) == data
     for wrong, message in (
-        ({"version": 1, **changes}, r"at \$.version: expected 2, found 1"),
-        ({"version": 2, "rename": {}}, r"at \$.rename: expected at least one column, found none"),
-        ({"version": 2, "derive": {"a": 1}}, r"Expected `str`, got `int`"),
+        ({"version": 1, "sql": "FROM source"}, r"at \$.version: expected 2, found 1"),
+        ({"version": 2, "sql": 1}, r"Expected `str \| null`, got `int`"),
     ):
         with pytest.raises(ManifestError, match=message):
             manifests.load(seal_manifest({**ragged, **wrong}), WHERE)

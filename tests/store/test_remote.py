@@ -186,8 +186,6 @@ def test_no_store_and_options_that_do_not_fit(storage: Storage, local: stoker.St
     with pytest.raises(StoreNotFoundError, match=r"test://a is not a store: it has no manifest\.json"):
         opened(tmp_path)
     uploaded(storage, local)
-    with pytest.raises(StoreNotFoundError, match="only the newest version"):
-        opened(tmp_path, version=2)
     with pytest.raises(OptionError, match="cache_size"):
         opened(tmp_path, cache_size="0")
     with pytest.raises(OptionError, match="cache and cache_size are for URLs"):

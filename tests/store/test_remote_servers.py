@@ -6,20 +6,19 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.harness.gcs_server import gcs_server
 from tests.harness.storage_servers import SERVERS
-from tests.store.pack.part_inputs import pack_in_parts, write_events
+from tests.store.pack.cluster import pack_on_fake, small_tasks, write_events
 
 import stoker
 from stoker.errors import SourceChangedError, StorageError, StoreExistsError, StoreNotFoundError
 from stoker.store import remote
 from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.object_storage import open_bucket
-from stoker.store.pack import parts, shared_plan
-from stoker.store.pack.api import join_parts, pack_part
 from stoker.store.remote import upload
 
 
@@ -85,46 +84,40 @@ def test_a_pack_goes_there(bucket: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert not list((tmp_path / "home" / "stoker" / "uploads").glob("*"))
 
 
-def test_a_pack_in_parts_from_bucket_to_bucket(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_on_a_cluster_from_bucket_to_bucket(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(shared_plan, "MIN_TASK_BYTES", 2000)
-    monkeypatch.setattr(parts, "MIN_RANGE_BYTES", 3000)
-    monkeypatch.setattr(parts, "_REPORT_NS", 0)
+    small_tasks(monkeypatch)
     local = Path(write_events(tmp_path / "raw", files=2)).parent
     raw = open_bucket(f"{bucket}/raw")
     for path in sorted(local.iterdir()):
         raw.put(f"2026/{path.name}", path.read_bytes())
     source, target, options = (
         f"{bucket}/raw/**/*.parquet",
-        f"{bucket}/out/parts.stoker",
+        f"{bucket}/out/ray.stoker",
         {"series": "user", "time": "ts", "sort": True},
     )
-    pack_in_parts(source, target, 3, merge=True, **options)
+    pack_on_fake(source, target, **options)
     one = stoker.pack(source, tmp_path / "one.stoker", **options)
     assert stoker.open(target, cache=tmp_path / "cache", cache_size="2MB").digest == one.digest
     assert not open_bucket(f"{target}.parts").find()
     with pytest.raises(StoreExistsError, match="holds a store already"):
-        pack_part(source, target, "1/1", **options)
-    pack_part(source, target, "1/1", replace=True, **options)
-    with monkeypatch.context() as patch:  # killed after its commit
-        patch.setattr(parts, "clear_parts", lambda path: None)
-        join_parts(source, target, replace=True, **options)
-    puts = open_bucket(target).find()
-    join_parts(source, target, **options)
-    assert open_bucket(target).find() == puts
-    assert not open_bucket(f"{target}.parts").find()
+        pack_on_fake(source, target, **options)
     raw.put("2026/0.parquet", (local / "1.parquet").read_bytes())
     assert stoker.pack(f"{bucket}/raw/2026/1.parquet", tmp_path / "two.stoker", **options).num_steps * 2 == one.num_steps
 
 
-def test_an_object_that_is_replaced_between_two_parts(bucket: str, tmp_path: Path) -> None:
+def test_an_object_that_is_replaced_between_two_tasks(bucket: str, tmp_path: Path) -> None:
     place = open_bucket(f"{bucket}/changing")
     for name in "ab":
         place.put(f"{name}.csv", b"k,x\n1,2\n")
-    pack_part(f"{bucket}/changing/*.csv", tmp_path / "a.stoker", "1/2", series="k")
-    place.put("b.csv", b"k,x\n1,3\n")
-    with pytest.raises(SourceChangedError, match=r"b\.csv has changed since it was in the plan"):
-        pack_part(f"{bucket}/changing/*.csv", tmp_path / "a.stoker", "2/2", series="k")
+
+    def run(function: Any, *args: Any) -> Any:
+        if args[1] == "read":
+            place.put("b.csv", b"k,x\n1,3\n")
+        return function(*args)
+
+    with pytest.raises(SourceChangedError, match=r"the sources differ between nodes, or changed since the pack began: b\.csv"):
+        pack_on_fake(f"{bucket}/changing/*.csv", tmp_path / "a.stoker", run=run, series="k")
 
 
 HIDDEN = {"s3": ("AWS_ENDPOINT_URL", "AWS_SECRET_ACCESS_KEY"), "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_KEY")}

@@ -44,15 +44,13 @@ def test_texts_are_those_of_pyarrow(texts: list[str]) -> None:
 PACK = """
 import sys
 import stoker
-from stoker.store import join_parts, pack_part
 {how}
 print("pandas" in sys.modules)
 """
 HOWS = {
     "pack": "stoker.pack('{path}', '{path}.stoker', series='key', time='order', source_column='file')",
-    "parts": "pack_part('{path}', '{path}.stoker', '1/1', series='key'); "
-    "pack_part('{path}', '{path}.stoker', '1/1', merge=True, series='key'); "
-    "join_parts('{path}', '{path}.stoker', series='key')",
+    "text keys": "stoker.pack('{path}', '{path}.stoker', series='name', time='order', sort=True)",
+    "append": "stoker.pack('{path}', '{path}.stoker', series='name'); store = stoker.append('{path}.stoker', '{path}'); store.column('x')",
 }
 
 
@@ -63,7 +61,7 @@ def test_a_pack_does_not_import_pandas(tmp_path: Any, run_python: Any, suffix: s
     import pyarrow.parquet as pq
 
     columns = {"x": [1.0, None, 2.0], "on": [True, False, True], "kind": ["a", None, "b"], "count": [None, 2, 3]}
-    table = pa.table({"key": [1, 1, 2], "order": [1, 2, 1], **columns})
+    table = pa.table({"key": [1, 1, 2], "name": ["b", "a", "b"], "order": [1, 2, 3], **columns})
     path = tmp_path / f"table.{suffix}"
     (pa_csv.write_csv if suffix == "csv" else pq.write_table)(table, path)
     assert run_python(PACK.format(how=HOWS[how].format(path=path))).strip() == "False"

@@ -1,4 +1,4 @@
-"""`stoker append`, `stoker history` and `stoker compact`: add rows to a store, list its versions, make it one plain store."""
+"""`stoker append` and `stoker compact`: add rows to a store, make it one plain store again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OVERLAP = ["error", "replace", "keep"]
 def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None, **options: object) -> None:
     """Add the rows of SOURCE (files, folders, or patterns in quotes) to STORE, in one step.
 
-    Rows go to the series with the same key, other keys become new series. Only the new rows are written. Readers keep the version
+    Rows go to the series with the same key, other keys become new series. Only the new rows are written. Readers keep the rows
     that they have opened. If an append was killed, the same command resumes it.
 
     \b
@@ -33,50 +33,21 @@ def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None
     stoker append prices.stoker corrected.csv --overlap replace
     curl -s https://example.com/today.csv | stoker append prices.stoker -
     """
-    from stoker.store.append import append, history
+    from stoker.store.append import append
+    from stoker.store.versions import AppendedStore
 
     if time is not None:
         options["time"] = time
     with base.bar("rows") as show:
         added = append(store, list(source), progress=show, **options)  # type: ignore[arg-type]
-    newest = history(store)[-1]
+    num_rows, num_series = added.num_new if isinstance(added, AppendedStore) else (added.num_steps, len(added))
     if as_json:
-        click.echo(json.dumps(newest.to_dict()))
+        click.echo(
+            json.dumps({"num_new_rows": num_rows, "num_new_series": num_series, "num_series": len(added), "digest": added.digest})
+        )
         return
-    new = f", {newest.num_new_series:,} of them new" if newest.num_new_series else ""
-    click.echo(
-        f"appended {newest.num_new_rows:,} rows: {printable(store)} has {len(added):,} series{new}, version {added.version:,}"
-    )
-
-
-MAX_NAMES = 3
-
-
-@click.command("history", cls=base.Command, doing=None)
-@click.argument("store", type=base.PATH)
-@base.json_option
-def history_command(store: str, as_json: bool) -> None:
-    """List the versions of STORE: one for the pack, and one for each append. `stoker.open(path, version=N)` opens one of them."""
-    from stoker.store.append import history
-
-    versions = history(store)
-    if as_json:
-        click.echo(json.dumps([version.to_dict() for version in versions]))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    table = base.new_table()
-    for title in ("version", "written", "rows", "series", "new", "size", "overlap", "sources"):
-        table.add_column(title, justify="left" if title in ("written", "overlap", "sources") else "right", overflow="fold")
-    for one in versions:
-        names = ", ".join(source.name for source in one.sources[:MAX_NAMES])
-        names += f" and {len(one.sources) - MAX_NAMES:,} more" if len(one.sources) > MAX_NAMES else ""
-        counts = [f"{count:,}" for count in (one.num_new_rows, one.num_series, one.num_new_series)]
-        rule = one.overlap if one.overlap != "error" else ""
-        written = f"{one.written:%Y-%m-%d %H:%M:%S}"
-        table.add_row(f"{one.version:,}", written, *counts, readable_bytes(one.num_bytes), rule, Text(printable(names)))
-    Console(highlight=False).print(table)
+    new = f", {num_series:,} of them new" if num_series else ""
+    click.echo(f"appended {num_rows:,} rows: {printable(store)} has {len(added):,} series{new}")
 
 
 @click.command("compact", cls=base.Command, doing="compacting {store}", writes="out")
@@ -84,9 +55,9 @@ def history_command(store: str, as_json: bool) -> None:
 @click.argument("out", type=base.PATH, required=False)
 @base.overwrite_option("Replace an existing store OUT.", "replace")
 def compact_command(store: str, out: str | None, replace: bool) -> None:
-    """Rewrite STORE as one plain store, in one step. Its earlier versions are removed.
+    """Rewrite STORE as one plain store, in one step.
 
-    With OUT, write the plain store there; STORE and its versions stay as they are.
+    With OUT, write the plain store there; STORE stays as it is.
     """
     from stoker.store.append import compact
 

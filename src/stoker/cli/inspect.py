@@ -42,8 +42,8 @@ def command(store: str, as_json: bool) -> None:
     ]
     counts = f"{summary.num_series:,} series, {summary.num_steps:,} steps, {readable_bytes(summary.num_bytes)}"
     console.print(Text(f"{printable(summary.path)}: {counts}{''.join(roles)}", style="bold"))
-    version = f", version {summary.version:,} (see `stoker history`)" if summary.version > 1 else ""
-    console.print(f"digest {summary.digest}{version}")
+    appends = f", {summary.num_appends:,} appends (see `stoker compact`)" if summary.num_appends else ""
+    console.print(f"digest {summary.digest}{appends}")
     for table in (_columns(summary), _lengths(summary), _sources(summary)):
         console.print("", table, sep="\n")
     for note in summary.notes:

@@ -20,7 +20,6 @@ from stoker.errors import ConfigError, StokerError, shorten
 COMMANDS = {
     "pack": "Pack raw files into a store.",
     "append": "Add rows and series to a store.",
-    "history": "List the versions of a store.",
     "compact": "Rewrite a store with appended rows as one plain store.",
     "inspect": "Show what a store holds.",
     "verify": "Check every byte of a store against its hash.",
@@ -46,7 +45,7 @@ COMMANDS = {
 }
 
 MODULES = {
-    "history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict", "embed": "predict"
+    "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict", "embed": "predict"
 }  # fmt: skip
 """Commands in the module of another one: there, `history_command` and so on. All others are the `command` of their own module."""
 
@@ -159,7 +158,7 @@ def in_flags(line: str, arguments: list[str]) -> str:
 
     if command is not None and command.name == "predict":  # options of a pack, which it passes on
         line = re.sub(r"(?<![^ (`])(sort|duplicates)='?(\w+)'?", lambda found: f"--pack {found[1]}={found[2].lower()}", line)
-        line = re.sub(r"(?<![^ (`])(rename|derive)=(?!\S*\w)", r"--pack \1=…", line)
+        line = re.sub(r"(?<![^ (`])sql=None", "--pack sql=none", line)
     elif "assignments" in options:  # values of a configuration
         line = re.sub(r"observed=True to the feed", "--set observed=true", line)
         line = re.sub(r"(?<![^ (`])guard='skip'", "--set guard=skip", line)

@@ -85,7 +85,6 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @base.time_option
 @base.sort_option
 @click.option("--wide", is_flag=True, help="Make each numeric column of each file a separate series.")
-@click.option("--wide-pattern", metavar="PATTERN", help="As --wide, for several columns per series, like '{series}_{value}'.")
 @click.option(
     "--duplicates",
     type=click.Choice(DUPLICATES),
@@ -104,28 +103,15 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @base.reading_options
 @base.overwrite_option("Replace an existing store.", "replace")
 @click.option(
-    "--rename", multiple=True, metavar="OLD=NEW", help="Rename a column. Other options use the new name. May be repeated."
-)
-@click.option("--where", metavar="EXPR", help="Keep only rows that fulfil a condition, like \"price > 0 and country == 'DE'\".")
-@click.option(
-    "--derive", multiple=True, metavar="NAME=EXPR", help='Add a column, like "change=close - lag(close)". May be repeated.'
-)
-@click.option("--metadata", type=base.TABLE, metavar="FILE", help="Table with one row per series, joined by the key of the series.")
-@click.option(
-    "--metadata-key", metavar="COLUMN", help="Column of --metadata with the keys. [default: that of --series, or 'series']"
-)
-@base.choice_option(
-    "--metadata-missing",
-    choices=["error", "null"],
-    help="Series without metadata, or metadata without series: an error, or missing values.",
+    "--sql",
+    metavar="STATEMENT",
+    help="Pack the result of a DuckDB statement over the table `source`. Other options use its columns.",
 )
 @click.option("--recipe", type=click.Choice(["icecube"]), help="Read the files of a recipe; see stoker pack --recipe NAME --help.")
-@click.option("--part", metavar="I/N", help="Run only part I of N, like 3/16, to share a pack with other processes or machines.")
-@click.option("--join", is_flag=True, help="Make the store of all parts; with --part, only merge a share of their rows.")
 @click.option("--on", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @base.json_option
 def command(
-    source: tuple[str, ...], store: str, as_json: bool, wide_pattern: str | None, part: str | None, join: bool, on: str | None,
+    source: tuple[str, ...], store: str, as_json: bool,
     **options: object,
 ) -> None:  # fmt: skip
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
@@ -140,32 +126,18 @@ def command(
     stoker pack ETTh1.csv ett.stoker --wide --time date
     stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates mean --freq 1h
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
-    stoker pack events.csv users.stoker --series user --where "price > 0" --metadata users.csv
+    stoker pack events.csv users.stoker --series user --sql "FROM source JOIN 'users.csv' USING (user) WHERE price > 0"
     stoker pack icecube/ ice.stoker --recipe icecube
-    stoker pack "raw/*.parquet" events.stoker --series user --part 3/16    # all parts, in any order, on any machines
-    stoker pack "raw/*.parquet" events.stoker --series user --join
+    stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --on ray://head:10001
     """
-    from stoker.store.pack.api import join_parts, pack, pack_part
+    from stoker.store.pack.api import pack
 
     options.pop("recipe")
-    if wide_pattern is not None:
-        options["wide"] = wide_pattern
-    if on is not None and (part is not None or join):
-        raise click.UsageError("--on runs all parts and joins them. Leave out --part and --join.")
     with base.bar("rows") as show:
-        if part is not None:
-            count = pack_part(list(source), store, part, merge=join, progress=show, **options)
-        elif join:
-            packed = join_parts(list(source), store, progress=show, **options)
-        else:
-            packed = pack(list(source), store, progress=show, on=on, **options)  # type: ignore[arg-type]
-    if part is not None:
-        tasks = f"{count:,} task{'' if count == 1 else 's'}"
-        click.echo(json.dumps({"part": part, "tasks": count}) if as_json else f"part {part} is done: {tasks}")
-        return
-    rows = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
-    of_rows = f"{packed.num_steps:,} of {rows:,}" if options["where"] is not None else f"{rows:,}"
-    _show(packed, store, f"{of_rows} rows", as_json=as_json)
+        packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
+    read = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
+    rows = read if options["sql"] is None else packed.num_steps
+    _show(packed, store, f"{rows:,} rows", as_json=as_json)
     notes = packed.manifest.notes if packed.manifest and not base.is_quiet() else []
     if options["wide"] and options["time"] is None and any("is not numeric and was left out by --wide" in note for note in notes):
         base.report("note: to keep the times of the steps, name their column with --time")

@@ -43,7 +43,7 @@ SHOWN_ROWS = 12
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of `stoker pack` for raw files, such as sort=true, delimiter=';' or derive=COLUMN=EXPRESSION. May be repeated.",
+    help="An option of `stoker pack` for raw files, such as sort=true, delimiter=';' or sql=STATEMENT. May be repeated.",
 )
 @click.option("--batch-size", type=int, default=1024, show_default=True, metavar="N", help="Windows at once.")
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
@@ -56,7 +56,8 @@ def command(
 ) -> None:  # fmt: skip
     """Predict with RUN (the folder of a run) for new data, in the units of the data.
 
-    Raw files are packed like the store of the run: same key, time column and frequency, only the columns that the model reads. Each
+    Raw files are packed like the store of the run: same statement, key, time column and frequency, only the columns that the model
+    reads; --pack sql=none is for files that have the columns of the store. Each
     row of the result has the series, the time of the predicted step, the column and the prediction; --json prints an object per line.
 
     \b
@@ -89,17 +90,8 @@ def command(
 
 
 def _pack_options(assignments: tuple[str, ...]) -> dict[str, Any]:
-    """The values of `--pack`; `derive` and `rename`, which take COLUMN=VALUE, may be repeated."""
-    options: dict[str, Any] = {}
-    for name, value in map(_assignment, assignments):
-        if name in ("derive", "rename"):
-            column, equals, value = str(value).partition("=")
-            if not equals:
-                raise click.UsageError(f"--pack is {name}={column!r}; expected {name}=COLUMN=VALUE.")
-            options.setdefault(name, {})[column.strip()] = value.strip()
-        else:
-            options[name] = value
-    return options
+    """The values of `--pack`."""
+    return dict(map(_assignment, assignments))
 
 
 def _assignment(text: str) -> tuple[str, Any]:

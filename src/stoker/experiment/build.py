@@ -77,7 +77,7 @@ def open_data(config: Config, device: str) -> Fed:
     from stoker.split.split import by_value, chronological, grouped
 
     data, cut, seed = config.data, config.split, config.train.seed
-    stores, held_back = _open_stores(data, data.store, "data.store", version=data.version), _open_held_back(config)
+    stores, held_back = _open_stores(data, data.store, "data.store"), _open_held_back(config)
     store = stores[0]
     for name, others in held_back.items():
         _refuse_training_data(name, stores, others)
@@ -186,7 +186,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
     return SeriesScaler.fit(store, part, columns=names, method=scale.method, unseen=scale.unseen)
 
 
-def _open_stores(data: Data, paths: str | list[str], name: str, version: int | None = None) -> list[Store]:
+def _open_stores(data: Data, paths: str | list[str], name: str) -> list[Store]:
     from stoker._text import is_url
     from stoker.store.versions import open_store
 
@@ -195,10 +195,8 @@ def _open_stores(data: Data, paths: str | list[str], name: str, version: int | N
         raise ConfigError(
             f"{name} names a store twice: {', '.join(listed)}. Name each once; data.weights says how often it is read."
         )
-    if version is not None and len(listed) > 1:
-        raise ConfigError(f"data.version is {version}, which is for one store, but {name} names {len(listed)}. Leave it out.")
     cache = {} if data.cache is None else {"cache": data.cache.folder, "cache_size": data.cache.size}
-    return [open_store(one, version=version, **(cache if is_url(one) else {})) for one in listed]  # type: ignore[arg-type]
+    return [open_store(one, **(cache if is_url(one) else {})) for one in listed]  # type: ignore[arg-type]
 
 
 def _open_held_back(config: Config) -> dict[str, list[Store]]:
@@ -282,7 +280,7 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         if schema[name].kind not in ("number", "bfloat16"):
             raise ConfigError(
                 f"data.columns names {name!r}, which holds {schema[name].label}; built-in models read numbers only. "
-                f"Leave it out, pack a number instead (`stoker pack --derive`), or use a model of your own (model: file.py:function)."
+                f"Leave it out, pack a number instead (`stoker pack --sql`), or use a model of your own (model: file.py:function)."
             )
     texts = schema[targets[0]].texts if len(targets) == 1 else None
     num_categories = None
@@ -424,7 +422,7 @@ def _unread(config: Config, data: Fed) -> Iterator[str]:
     if unread:
         yield (
             f"  note       the model does not read {', '.join(unread)}: by default it reads the numeric columns with one value per "
-            "step. `stoker pack --derive` makes numbers of categories."
+            "step. `stoker pack --sql` makes numbers of categories."
         )
 
 

@@ -155,8 +155,6 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Batches that are made before they are asked for; chosen by default."""
     where: str | None = None
     """Only series of each store that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
-    version: Size | None = None
-    """Version of a store that was appended to, as `stoker history` lists them; by default the newest. For one store."""
     augment: str | None = None
     """Function `f(batch, rng)` that augments training batches on the device, as `file.py:function`; it is run: name only code you trust."""
     cache: StoreCache | None = None

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from stoker.experiment.models import Task
-from stoker.store.expressions import parse_expression
 from stoker.store.store import Store
 
 INPUTS_NAME = "inputs.json"
@@ -55,8 +54,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
             for name in names
             for column in [store.schema[name]]
         ]
-        pack = {**_pack_options(store), **_changes(store, task)}
-        return cls(task=task, pack=pack, freq=frequency_of(store), columns=columns)
+        return cls(task=task, pack=_pack_options(store), freq=frequency_of(store), columns=columns)
 
     def column(self, name: str) -> InputColumn:
         """A column by its name."""
@@ -79,6 +77,8 @@ def _pack_options(store: Store) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if manifest is None:
         return found
+    if manifest.sql is not None:
+        found["sql"] = manifest.sql
     if manifest.time is not None:
         found["time"] = manifest.time
     if (freq := frequency_of(store)) is not None:
@@ -93,21 +93,6 @@ def _pack_options(store: Store) -> dict[str, Any]:
     if values == ["value"] and store.schema[key].kind == "text" and key.rstrip("_") == "series":
         return {**found, "wide": True}
     return {**found, "series": key}
-
-
-def _changes(store: Store, task: Task) -> dict[str, dict[str, str]]:
-    """`rename` and `derive` of the pack, as far as the columns that the model reads need them: new data may lack all others."""
-    manifest = store.manifest
-    rename, derive = (manifest.rename or {}, manifest.derive or {}) if manifest is not None else ({}, {})
-    needed = {*task.inputs, store.key, manifest.time if manifest is not None else None}
-    for name in reversed(derive):  # each may use those before it
-        if name in needed:
-            needed |= set(parse_expression(derive[name], f"the expression of {name!r}").columns)
-    found = {
-        "rename": {old: new for old, new in rename.items() if new in needed},
-        "derive": {name: text for name, text in derive.items() if name in needed},
-    }
-    return {option: pairs for option, pairs in found.items() if pairs}
 
 
 def options_for(inputs: Inputs) -> dict[str, Any]:

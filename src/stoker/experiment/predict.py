@@ -5,7 +5,7 @@
 `load` rebuilds the model of a run with its best weights; the training store is not needed. `predict` does with new data what the run
 did with its own:
 
-1. files and tables are packed with the key, the time column, the frequency and the renamed and derived columns of the training store,
+1. files and tables are packed with the statement (`sql=`), the key, the time column and the frequency of the training store,
 2. categories get the codes that they had in training,
 3. windows have the length of the run's view, and are scaled as in training,
 4. predictions are scaled back, and get the names of their series and the times of the predicted steps.
@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -72,8 +72,6 @@ RECIPES = {
 stand above this package."""
 CHECKPOINT = ("config.json", "model.safetensors")
 """Files of an official checkpoint of Time-MoE."""
-CHANGES = frozenset({"rename", "derive"})
-"""Options of `pack` that a run keeps, and that do not apply to data that has the columns already."""
 _SHOWN = 3
 
 
@@ -277,8 +275,13 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
         return
     with _disk.temporary_folder() as folder:
         try:
-            packed = _packed(data, folder / "new.stoker", {**usual, **options}, optional=CHANGES - options.keys())
+            packed = pack(data, folder / "new.stoker", **{**usual, **options})
         except OptionError as error:
+            if "sql" in usual and "sql" not in options and str(error).startswith("sql="):
+                raise OptionError(
+                    f"{error} The training data was packed with this statement. Pass another one as the pack option sql, or sql=None for "
+                    "data that has the columns of the store."
+                ) from None
             found = re.match(r"(series|time|columns|dtype)= names ('.*?'), but (.*)", str(error))
             if found is None or found[1] in options:
                 raise
@@ -286,23 +289,10 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
                 found[1], "a column that the model reads"
             )
             raise OptionError(
-                f"{found[3]} {found[2]}, {why}, is missing. Add it, or pass the pack options that make it, such as rename= or derive=."
+                f"{found[3]} {found[2]}, {why}, is missing. Add it, or pass a statement that makes it as the pack option sql."
             ) from None
         packed.name = str(data) if is_path else "the data"  # for messages, instead of the temporary folder
         yield packed if inputs is None else _conform(packed, inputs)
-
-
-def _packed(data: object, folder: Path, options: dict[str, Any], *, optional: Set[str]) -> Store:
-    """Pack new data; columns that it has under their new names already are neither renamed nor derived."""
-    try:
-        return pack(data, folder, **options)
-    except OptionError as error:
-        for option in optional & options.keys():
-            for name in options[option]:
-                if str(error).startswith((f"rename= names {name!r}, but", f"derive= makes {name!r}, but")):
-                    rest = {one: value for one, value in options[option].items() if one != name}
-                    return _packed(data, folder, {**options, option: rest}, optional=optional)
-        raise
 
 
 def _conform(store: Store, inputs: Inputs) -> Store:

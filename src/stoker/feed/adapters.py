@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -158,7 +159,15 @@ def _opener(store: Store) -> Callable[[], Store] | None:
     """What opens the store again in another process; None in memory."""
     if isinstance(store, RemoteStore):
         return store.opener
-    return None if store.path is None else partial(open_store, store.path, version=store.version)
+    return None if store.path is None else partial(_open_again, store.path, store.digest)
+
+
+def _open_again(path: Path, digest: str | None) -> Store:
+    """The store as another process has opened it."""
+    store = open_store(path)
+    if store.digest != digest:
+        raise FeedError(f"{path} was replaced or appended to since the feed was made. Make the feed again.")
+    return store
 
 
 class SampleDataset(torch.utils.data.Dataset[Sample]):

@@ -22,11 +22,10 @@ _NAMES = {
     "stoker.store.inspect": "StoreSummary VerifyResult",
     "stoker.store.interop": "decimals_as_floats",
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
-    "stoker.store.pack.api": "join_parts pack_part",
-    "stoker.store.pack.metadata": "encode_table read_table",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
-    "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
+    "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settle_plan unify_types",
+    "stoker.store.pack.series_columns": "encode_table",
     "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
     "stoker.store.object_storage": "Traffic",
@@ -35,7 +34,7 @@ _NAMES = {
     "from_texts map_shard to_numpy",
     "stoker.store.store": "Series Store store_from_arrays",
     "stoker.store.versions": "open_store",
-    "stoker.store.writer": "check_target make_work new_store replace_store",
+    "stoker.store.writer": "check_target make_work new_store",
 }
 
 if TYPE_CHECKING:
@@ -52,13 +51,12 @@ if TYPE_CHECKING:
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
     from stoker.store.object_storage import Traffic as Traffic
-    from stoker.store.pack.api import join_parts as join_parts, pack_part as pack_part
-    from stoker.store.pack.metadata import encode_table as encode_table, read_table as read_table
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
     from stoker.store.pack.packer import Progress as Progress, quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
-    from stoker.store.pack.plan import settle_plan as settle_plan, unify_types as unify_types
+    from stoker.store.pack.plan import read_table as read_table, settle_plan as settle_plan, unify_types as unify_types
+    from stoker.store.pack.series_columns import encode_table as encode_table
     from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
     from stoker.store.remote import RemoteStore as RemoteStore, upload as upload
@@ -74,7 +72,7 @@ if TYPE_CHECKING:
     from stoker.store.store import Series as Series, Store as Store, store_from_arrays as store_from_arrays
     from stoker.store.versions import open_store as open_store
     from stoker.store.writer import check_target as check_target, make_work as make_work
-    from stoker.store.writer import new_store as new_store, replace_store as replace_store
+    from stoker.store.writer import new_store as new_store
     # isort: on
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

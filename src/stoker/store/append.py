@@ -1,4 +1,4 @@
-"""`append` adds rows and series to a store, `history` lists its versions, `compact` rewrites it as one plain store.
+"""`append` adds rows and series to a store, `compact` rewrites it as one plain store.
 
 An append packs the new rows into a part, an ordinary store below `parts/`, adds a line to `parts.jsonl`, and replaces the manifest. The
 last step is the commit: a process that is killed before it leaves the store as it was, and the next append removes or resumes what is
@@ -8,16 +8,14 @@ left. See `stoker.store.versions` for how a store with parts is read.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker import _disk
@@ -25,12 +23,13 @@ from stoker._types import Array
 from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, StoreDamagedError, TimeOrderError
 from stoker.store import manifest as manifests
 from stoker.store.formats.csv import Dialect
-from stoker.store.formats.discover import find_sources
-from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, SourceEntry, read_manifest
+from stoker.store.formats.discover import StreamSource, find_sources
+from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, read_manifest
 from stoker.store.pack.api import pack
-from stoker.store.pack.options import parse_dtypes, parse_names
+from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
-from stoker.store.shards import Column, NonFiniteCount, map_shard, to_numpy
+from stoker.store.pack.sql import SqlSource
+from stoker.store.shards import Column, NonFiniteCount, fill_null, map_shard, to_numpy
 from stoker.store.store import Store
 from stoker.store.versions import (
     AppendedStore,
@@ -59,7 +58,6 @@ from stoker.store.writer import (
 )
 
 _SHOWN = 3
-_OWN_COLUMNS = ("columns", "rename", "derive")  # options of `pack` that say which columns there are
 _KEPT_OPTIONS = ("series", "segment", "replace")
 
 
@@ -74,7 +72,7 @@ def append(
     """Add rows to the series of a store, and new series, in one step: readers see the store before or after it.
 
     Only the new rows are read and written. The store is then the one that a pack of all rows would make: same series, same order,
-    same values, same category codes. A store that is open keeps its version, and `stoker.open(path, version=)` opens an earlier one.
+    same values, same category codes. A store that is open stays as it was opened.
 
     Rows are added to the series with the same key. In a store packed with `wide=True`, they are added to the series of their column.
     Where each file is a series, a new file is a new series. Columns are matched by name; those that the store does not have are left
@@ -87,10 +85,11 @@ def append(
             "keep" put them at their time, and of two rows with an equal time keep the new or the old one.
         progress: called as by `stoker.pack`.
         options: other arguments of `stoker.pack`, such as `delimiter=`, `time_format=` or `sort=`. Key, time, columns and types are
-            those of the store.
+            those of the store. The statement that it was packed with (`sql=`) is applied to the new rows too; pass `sql=None` for rows
+            that have the columns of the store.
 
     Returns:
-        The store, opened in its new version.
+        The store, opened with the new rows.
 
     Raises:
         OptionError: an argument is invalid, or does not fit the store.
@@ -107,8 +106,8 @@ def append(
         ...     table = {"symbol": ["A", "B"], "day": [1, 1], "close": [1.0, 2.0]}
         ...     store = stoker.pack(table, folder + "/prices", series="symbol", time="day")
         ...     store = append(folder + "/prices", {"symbol": ["B", "C"], "day": [2, 2], "close": [2.5, 9.0]})
-        ...     [(one["symbol"], one["close"].tolist()) for one in store], store.version
-        ([('A', [1.0]), ('B', [2.0, 2.5]), ('C', [9.0])], 2)
+        ...     [(one["symbol"], one["close"].tolist()) for one in store]
+        [('A', [1.0]), ('B', [2.0, 2.5]), ('C', [9.0])]
     """
     folder = _disk.check_path(path)
     if overlap not in get_args(Overlap):
@@ -128,7 +127,7 @@ def append(
             raise RuntimeError("a store on disk has a manifest")
         base = now.base if isinstance(now, AppendedStore) else now
         lines, listed = read_parts(folder, manifest)
-        remove_parts(folder, after=now.version + 1)  # of a compaction that was killed; the next part may be resumed
+        remove_parts(folder, after=len(lines) + 2)  # of a compaction that was killed; the next part may be resumed
         source, order, arguments = _plan(base, source, options)
         if lines and lines[0].order != order:
             raise OptionError(
@@ -136,7 +135,7 @@ def append(
             )
         if not lines:
             _refuse_segments(base)
-        name = f"{now.version + 1:06d}"
+        name = f"{len(lines) + 2:06d}"
         try:
             part = pack(source, folder / PARTS_NAME / name, replace=True, progress=progress, **arguments)
             _check_columns(base, part)
@@ -162,7 +161,7 @@ _ORDERS = {"key": "by key", "name": "by the names of columns", "new": "as new se
 
 
 def _commit(folder: Path, manifest: Manifest, parts: Sequence[PartLine], listed: bytes) -> None:
-    """List a part that is on disk, and replace the manifest: from here on the store has one version more."""
+    """List a part that is on disk, and replace the manifest: from here on its rows are in the store."""
     line = msgspec.json.encode(parts[-1]) + b"\n"
     # Older manifests count fewer lines of the same list, so it may be replaced before the manifest is.
     _disk.write_file(folder / PARTS_LIST, listed + line)
@@ -184,17 +183,25 @@ def _undo(folder: Path, manifest: Manifest, listed: bytes) -> None:
 
 
 def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[object, Order, dict[str, Any]]:
-    """The source (read once if it can only be read once), how its series join the store, and the arguments of its pack."""
+    """The source (opened, if it is a stream), how its series join the store, and the arguments of its pack."""
     arguments = dict(options)
-    if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "to_arrow") and not hasattr(source, "columns"):
-        source = pa.table(source)  # a stream can be read only once
     has_time = base.time is not None
     dialect = Dialect(**{one.name: _dialect_value(one.name, options[one.name]) for one in fields(Dialect) if one.name in options})
     is_wide = bool(options.get("wide"))
-    found = find_sources(source, dialect=dialect, table=base.key is not None or has_time, wide=is_wide)
-    names = found[0].schema().names
-    renamed = options.get("rename") or {}
-    names = [renamed.get(name, name) if isinstance(renamed, Mapping) else name for name in names]
+    statement = arguments.setdefault("sql", base.manifest.sql if base.manifest is not None else None)
+    is_table = base.key is not None or has_time or statement is not None
+    found = find_sources(source, dialect=dialect, table=is_table, wide=is_wide)
+    if isinstance(found[0], StreamSource):
+        source = found[0]  # its stream is open
+    result = found[0] if statement is None else SqlSource(statement, found, PackOptions(dialect=dialect))
+    try:
+        names = result.schema().names
+    except OptionError as error:
+        if statement is None or "sql" in options:
+            raise
+        raise OptionError(
+            f"{error} {base.name} was packed with this statement: pass sql=None for rows that have its columns."
+        ) from None
     steps = [name for name, column in base.schema.items() if column.level == "step"]
     absent = [name for name in steps if name not in names]
     is_files = base.key is None or _names_are_sources(base)
@@ -206,14 +213,14 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
         order, arguments["wide"] = "name", options.get("wide") or True
     elif not is_files:
         if base.key not in names:
-            raise SchemaError(f"{found[0].label} has no column {base.key!r}, which names the series of {base.name}. {_has(names)}")
+            raise SchemaError(f"{result.label} has no column {base.key!r}, which names the series of {base.name}. {_has(names)}")
         arguments["series"] = base.key
     if has_time and (order != "name" or base.time in names):
         arguments.setdefault("time", base.time)
-    if not any(options.get(name) for name in _OWN_COLUMNS):
+    if not options.get("columns"):
         if order != "name":
             if absent:
-                raise SchemaError(f"{found[0].label} has no column {_some(absent)}, which {base.name} has. {_has(names)}")
+                raise SchemaError(f"{result.label} has no column {_some(absent)}, which {base.name} has. {_has(names)}")
             arguments["columns"] = [name for name in base.schema if name in names and name != base.key]
         elif "columns" in arguments:
             arguments.pop("columns")
@@ -310,7 +317,7 @@ def _latest(times: Array, offsets: Array) -> int | float | None:
 def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
     """Compare series by series, as some times are not after the last of the whole store."""
     found = pc.index_in(keys_of(part, now.key), value_set=keys_of(now, now.key))
-    places = to_numpy(found.fill_null(-1)).astype(np.int64)
+    places = to_numpy(fill_null(found, -1)).astype(np.int64)
     both = np.flatnonzero((places >= 0) & (part.lengths > 0))
     both = both[now.lengths[places[both]] > 0]
     first = times[part.offsets[both]]
@@ -343,102 +350,17 @@ def _has(names: Sequence[str]) -> str:
     return f"It has {', '.join(names[:20])}."
 
 
-# Versions
-
-
-@dataclass(frozen=True, kw_only=True)
-class Version:
-    """One line of `stoker history`."""
-
-    version: int
-    digest: str
-    written: dt.datetime
-    """When its files were written, from the file system: the content of a store does not depend on the time."""
-    num_series: int
-    """Series that the version has, old and new."""
-    num_new_series: int
-    num_new_rows: int
-    num_bytes: int
-    """Size of what it has added."""
-    overlap: Overlap
-    sources: list[SourceEntry]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        return found | {"written": self.written.isoformat(), "sources": msgspec.to_builtins(self.sources)}
-
-
-def history(path: str | os.PathLike[str]) -> list[Version]:
-    """The versions of a store, oldest first: one for the pack, and one for each append since.
-
-    Args:
-        path: the folder of the store.
-
-    Raises:
-        StoreNotFoundError: there is no store at this path.
-        StoreDamagedError: a part is missing or is not the one that was appended.
-
-    Example:
-        >>> import tempfile, stoker
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = stoker.pack({"id": [1, 2], "x": [0.5, 1.5]}, folder + "/a", series="id")
-        ...     _ = stoker.append(folder + "/a", {"id": [2, 3], "x": [2.5, 3.5]})
-        ...     [(one.version, one.num_series, one.num_new_rows) for one in history(folder + "/a")]
-        [(1, 2, 2), (2, 3, 2)]
-    """
-    store = open_store(path)
-    if store.path is None or store.manifest is None:
-        raise RuntimeError("a store on disk has a manifest")
-    if not isinstance(store, AppendedStore):
-        return [_version(store, store.path, store.manifest, num_series=len(store), overlap="error")]
-    _, listed = read_parts(store.path, store.manifest)
-    plain = manifests.with_parts(store.manifest, None)
-    versions = [_version(store.base, store.path, plain, num_series=len(store.base), overlap="error")]
-    known = np.zeros(store.layout.num_series, dtype=bool)
-    known[store.layout.base_series] = True
-    first, count = 0, len(store.base)
-    ends = np.cumsum([len(line) for line in listed.splitlines(keepends=True)])
-    for i, (line, part) in enumerate(zip(store.lines, store.parts, strict=True)):
-        series = store.layout.added_series[first : first + len(part)]
-        num_new = int((~known[series]).sum())
-        known[series] = True
-        first, count = first + len(part), count + num_new
-        manifest = manifests.with_parts(store.manifest, list_entry(store.lines[: i + 1], listed[: ends[i]]))
-        folder = store.path / PARTS_NAME / line.name
-        versions.append(_version(part, folder, manifest, num_series=count, num_new=num_new, overlap=line.overlap))
-    return versions
-
-
-def _version(
-    added: Store, folder: Path, manifest: Manifest, *, num_series: int, overlap: Overlap, num_new: int | None = None
-) -> Version:
-    shards = [shard.file for shard in manifests.shards(added.manifest)] if added.manifest is not None else []
-    seconds = max(((folder / name).stat().st_mtime for name in shards), default=0.0)
-    return Version(
-        version=manifest.revision or 1,
-        digest=manifest.digest,
-        written=dt.datetime.fromtimestamp(seconds, tz=dt.UTC),
-        num_series=num_series,
-        num_new_series=num_series if num_new is None else num_new,
-        num_new_rows=added.num_steps,
-        num_bytes=added.num_bytes,
-        overlap=overlap,
-        sources=added.manifest.sources if added.manifest is not None else [],
-    )
-
-
 def compact(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, replace: bool = False) -> Store:
     """Rewrite a store that was appended to as one plain store, in one step. Memory is bounded by the appended rows.
 
     Args:
         path: the folder of the store.
-        out: the folder of a new store; `path` and its versions stay as they are. Without it the store is replaced and its earlier
-            versions are removed. Stores that are open and in use stay readable.
+        out: the folder of a new store; `path` stays as it is. Without it the store is replaced. Stores that are open and in use stay
+            readable.
         replace: replace a store at `out`.
 
     Returns:
-        The compacted store, opened; it has version 1.
+        The compacted store, opened.
 
     Raises:
         StoreNotFoundError: there is no store at this path.
@@ -452,8 +374,8 @@ def compact(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
         ...     _ = stoker.pack({"id": [1, 2], "x": [0.5, 1.5]}, folder + "/a", series="id")
         ...     _ = stoker.append(folder + "/a", {"id": [2], "x": [2.5]})
         ...     store = compact(folder + "/a")
-        ...     store.column("x").tolist(), store.version
-        ([0.5, 1.5, 2.5], 1)
+        ...     store.column("x").tolist()
+        [0.5, 1.5, 2.5]
     """
     folder = _disk.check_path(path)
     if out is not None:

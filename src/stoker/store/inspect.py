@@ -49,7 +49,7 @@ class StoreSummary:
     columns: list[Column]
     notes: list[str]
     sources: list[SourceEntry]
-    version: int = 1
+    num_appends: int = 0
     """One more with each append."""
     freq: str | None = None
 
@@ -71,8 +71,8 @@ class StoreSummary:
             }
             for c in self.columns
         ]
-        if self.version > 1:
-            found["version"] = self.version
+        if self.num_appends:
+            found["num_appends"] = self.num_appends
         found |= {"freq": self.freq} if self.freq is not None else {}
         return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
 
@@ -114,7 +114,7 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
         columns=list(opened.schema.values()),
         notes=notes,
         sources=sources or [],
-        version=opened.version,
+        num_appends=len(opened.lines) if isinstance(opened, AppendedStore) else 0,
         freq=opened.freq,
     )
 
@@ -203,7 +203,6 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
 
 
 def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
-    # Every version is the base and the first of its parts, so all versions are covered.
     stores = [store.base, *store.parts] if isinstance(store, AppendedStore) else [store]
     found = [(one, one.manifest, one.path) for one in stores if one.manifest is not None and one.path is not None]
     total = sum(shard.values_bytes for _, manifest, _ in found for shard in manifests.shards(manifest))

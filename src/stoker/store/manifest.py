@@ -227,11 +227,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     revision: int | None = None
     parts: PartList | None = None
     freq: str | None = None  # the declared distance between two steps, like "1h"
-    rename: dict[str, str] | None = None  # new names of columns, by those of the source
-    derive: dict[str, str] | None = None  # expressions of derived columns
+    sql: str | None = None  # the statement whose result was packed
 
 
-_VERSION_2_FIELDS = ("revision", "parts", "freq", "rename", "derive")
+_VERSION_2_FIELDS = ("revision", "parts", "freq", "sql")
 
 
 def format_version(manifest: Manifest) -> int:
@@ -335,11 +334,8 @@ def _check(manifest: Manifest, where: str) -> None:
             rule.broken(f"$.{field}", f"the name of a column of level {level} that is not a category", repr(name))
     if m.freq is not None:
         rule.frequency("$.freq", m.freq, m.time)
-    for field, pairs in (("rename", m.rename), ("derive", m.derive)):
-        if pairs == {}:
-            rule.broken(f"$.{field}", "at least one column", "none")
-        for text in (one for pair in (pairs or {}).items() for one in pair):
-            rule.text(f"$.{field}", text)
+    if m.sql is not None:
+        rule.text("$.sql", m.sql)
     for i, note in enumerate(m.notes):
         rule.text(f"$.notes[{i}]", note)
     for i, source in enumerate(m.sources):

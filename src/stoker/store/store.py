@@ -191,11 +191,6 @@ class Store:
         return self.manifest.digest if self.manifest else None
 
     @property
-    def version(self) -> int:
-        """The version of the store: 1 as packed, one more with each `stoker.append`."""
-        return (self.manifest.revision if self.manifest else None) or 1
-
-    @property
     def num_bytes(self) -> int:
         """Size of all values, offsets and texts."""
         texts = sum(c.texts.utf8.nbytes + c.texts.offsets.nbytes for c in self.schema.values() if c.texts is not None)
@@ -276,7 +271,7 @@ class Store:
             >>> store.where("country == 'DE' and num_steps > 1").tolist()
             [0]
         """
-        from stoker.store.expressions import find_series
+        from stoker.store.conditions import find_series
 
         return find_series(expression, schema=self.schema, values=self._values, offsets=self.offsets, name=self.name)
 

@@ -1,11 +1,11 @@
-"""Versions: `open_store` opens a store, and reads what `stoker.append` has added to it and its base as one store.
+"""`open_store` opens a store, and reads its base and what `stoker.append` has added to it as one store.
 
     manifest.json    the base (the store as it was packed), and how many lines of `parts.jsonl` count
     parts.jsonl      one line per append: the folder of its part, its digest, and the rule by which it is merged
-    parts/000002/    what version 2 has added: an ordinary store
+    parts/000002/    what the first append has added: an ordinary store
 
-Version n is the base and the first n - 1 parts, so no list is stored twice and an append writes only new rows. Opening reads the manifest
-of the base. The parts are mapped when the store is first used, and a column is merged when it is first read:
+No list is stored twice, and an append writes only new rows. Opening reads the manifest of the base. The parts are mapped when the store
+is first used, and a column is merged when it is first read:
 
     series       the union of the keys; in the order of a full pack
     fragments    runs of rows of base and parts, in the order of the merged column; overlapping times are resolved here
@@ -33,7 +33,17 @@ from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts, from_numpy, from_texts, to_numpy
+from stoker.store.shards import (
+    MISSING_CODE,
+    MISSING_TIME,
+    Column,
+    NonFiniteCount,
+    Texts,
+    fill_null,
+    from_numpy,
+    from_texts,
+    to_numpy,
+)
 from stoker.store.store import ColumnsOnUse, Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
@@ -90,19 +100,6 @@ def read_parts(folder: Path, manifest: Manifest) -> tuple[list[PartLine], bytes]
 def list_entry(parts: Sequence[PartLine], lines: bytes) -> PartList:
     """What a manifest says about a list of parts."""
     return PartList(count=len(parts), num_bytes=len(lines), xxh3=xxhash.xxh3_128_hexdigest(lines))
-
-
-def manifest_of(folder: Path, newest: Manifest, version: int | None) -> Manifest:
-    """The manifest as it was when `version` was the newest."""
-    last = newest.revision or 1
-    if version is None or version == last:
-        return newest
-    if not 1 <= version < last:
-        known = f"versions 1 to {last}" if last > 1 else "version 1 only"
-        raise StoreNotFoundError(f"{folder} has {known}, so version={version} does not exist. See `stoker history {folder}`.")
-    parts, lines = read_parts(folder, newest)
-    kept = b"".join(lines.splitlines(keepends=True)[: version - 1])
-    return manifests.with_parts(newest, list_entry(parts[: version - 1], kept) if version > 1 else None)
 
 
 # Series and fragments
@@ -182,9 +179,9 @@ def _join_series(base: Store, parts: list[Store], lines: list[PartLine]) -> tupl
     keys = pa.concat_arrays([keys_of(part, base.key) for part in parts])
     found = pc.index_in(keys, value_set=known)
     new = keys.filter(found.is_null()).unique()
-    added = to_numpy(found.fill_null(0)).astype(np.int64)
+    added = to_numpy(fill_null(found, 0)).astype(np.int64)
     if len(new):
-        at_end = to_numpy(pc.index_in(keys, value_set=new).fill_null(-1)).astype(np.int64)
+        at_end = to_numpy(fill_null(pc.index_in(keys, value_set=new), -1)).astype(np.int64)
         added = np.where(at_end >= 0, num_base + at_end, added)
     ranks = np.arange(num_base + len(new))
     if len(new) and lines[0].order == "key":
@@ -338,11 +335,13 @@ class AppendedStore(Store):
             raise
 
     def _is_gone(self) -> bool:
-        """Whether this version of the store does not exist any more."""
+        """Whether the store was compacted or replaced: appends only add parts."""
         try:
-            return open_store(self.folder, version=self.version).digest != self.digest
+            now = read_manifest(self.folder)
         except StoreError:
             return True
+        plain = [manifests.with_parts(manifest, None).digest for manifest in (now, self.base.manifest) if manifest is not None]
+        return now.parts is None or now.parts.count < len(self.lines) or plain[0] != plain[1]
 
     def _part(self, line: PartLine) -> Store:
         folder = self.folder / PARTS_NAME / line.name
@@ -390,6 +389,14 @@ class AppendedStore(Store):
     @cached_property
     def _step_values(self) -> Mapping[str, Array]:  # type: ignore[override]
         return ColumnsOnUse(self, (name for name, column in self.schema.items() if column.level == "step"))
+
+    @property
+    def num_new(self) -> tuple[int, int]:
+        """Rows that the newest part has added, and series that it has begun."""
+        newest, layout = self.parts[-1], self.layout
+        earlier = len(layout.added_series) - len(newest)
+        known = np.concatenate([layout.base_series, layout.added_series[:earlier]])
+        return newest.num_steps, int((~np.isin(layout.added_series[earlier:], known)).sum())
 
     @property
     def num_bytes(self) -> int:
@@ -524,7 +531,7 @@ class AppendedStore(Store):
             for part in self.parts:
                 own = part.schema[name].texts if name in part.schema else None
                 found = pc.index_in(from_texts(own if own is not None else []), value_set=words)
-                codes.append(to_numpy(found.fill_null(-1)).astype(np.int32))
+                codes.append(to_numpy(fill_null(found, -1)).astype(np.int32))
         old, new = self.base.column(name), _joined(self.base.schema[name], self.parts, codes)
         if column.level == "series":
             winners = self._winners(name)
@@ -575,7 +582,6 @@ def lay_texts(values: pa.Array) -> Texts:
 def open_store(
     path: str | os.PathLike[str],
     *,
-    version: int | None = None,
     cache: str | os.PathLike[str] | None = None,
     cache_size: str | int | None = None,
 ) -> Store:
@@ -586,13 +592,11 @@ def open_store(
 
     Args:
         path: the folder of the store, or a URL like "s3://bucket/events.stoker".
-        version: an earlier version of a store that was appended to, see `stoker.history` (default: the newest).
-
         cache: for a URL: the folder of the cache, which several stores and processes may share (default: one of this user).
         cache_size: for a URL: how much the cache may hold, like "200GB" (default: 3/4 of the free space).
 
     Raises:
-        StoreNotFoundError: there is no store at this path, or it has no such version.
+        StoreNotFoundError: there is no store at this path.
         StorageError: object storage refused a request, or failed at every attempt.
         ManifestError: the manifest breaks a rule of the format.
         StoreDamagedError: a shard is missing, or has the wrong size or header.
@@ -607,8 +611,6 @@ def open_store(
     if is_url(path):
         from stoker.store.remote import open_remote
 
-        if version not in (None, 1):
-            raise StoreNotFoundError(f"{path} is a URL, of which only the newest version is read. Leave version out.")
         return open_remote(str(path), cache=cache, cache_size=cache_size)
     if cache is not None or cache_size is not None:
         raise OptionError(f"cache and cache_size are for URLs, but {path} is a path. Leave them out.")
@@ -616,15 +618,9 @@ def open_store(
     while True:
         stamp = manifest_stamp(folder)
         try:
-            return _open(folder, read_manifest(folder), version)
+            manifest = read_manifest(folder)
+            store = map_store(folder, manifest)
+            return store if manifest.parts is None else AppendedStore(store)
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
                 raise  # the store was not replaced meanwhile, so it is damaged
-
-
-def _open(folder: Path, manifest: Manifest, version: int | None) -> Store:
-    if manifest.parts is None and version in (None, 1):
-        return map_store(folder, manifest)
-    manifest = manifest_of(folder, manifest, version)
-    base = map_store(folder, manifest)
-    return base if manifest.parts is None else AppendedStore(base)

@@ -156,12 +156,6 @@ def new_store(
             raise
 
 
-def replace_store(folder: Path, sources: Sequence[Path | None], write: Callable[[], Manifest], *, replace: bool) -> None:
-    """Write a store in one step: `write` makes the shards in `folder` and returns the manifest to commit; see `new_store`."""
-    with new_store(folder, sources, replace=replace) as commit:
-        commit(write())
-
-
 @contextlib.contextmanager
 def _new_folders(folder: Path) -> Iterator[None]:
     """Make a folder and its parents; after an error, remove the new ones that are empty."""

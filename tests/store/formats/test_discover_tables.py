@@ -7,15 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as dataset
+import pyarrow.parquet as pq
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes
 
-from stoker.errors import BadValueError, OptionError, SourceInvalidError
-from stoker.store.formats.discover import is_table, table_source
+from stoker.errors import BadValueError, OptionError, SourceInvalidError, TimeOrderError
+from stoker.store.append import append
+from stoker.store.formats.csv import Dialect
+from stoker.store.formats.discover import StreamSource, find_sources, is_table, table_source
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
@@ -300,3 +305,70 @@ def test_reading_continues_from_every_chunk() -> None:
     assert_projects(source)
     assert source.path is None
     assert source.label == "<Table>"
+
+
+# Streams
+
+
+def batches(count: int, held: list[int]) -> pa.RecordBatchReader:
+    """A stream of `count` megabytes that notes how many bytes Arrow holds when each is made."""
+    schema = pa.schema([("k", pa.int64()), ("x", pa.float64())])
+
+    def make() -> Any:
+        for i in range(count):
+            held.append(pa.total_allocated_bytes())
+            rows = pa.array(np.arange(1 << 16) + (i << 16))
+            yield pa.record_batch([rows, rows.cast(pa.float64())], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, make())
+
+
+def test_a_stream_is_never_collected(tmp_path: Path) -> None:
+    held: list[int] = []
+    store = pack(batches(200, held), tmp_path / "out", series="k", memory="192MB")
+    assert len(store) == 200 << 16
+    assert max(held) - held[0] < 100 << 20, "half of the stream was in memory"
+
+
+def test_queries_are_streamed_and_run_again_where_types_need_it(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"k": [1, 1, 2], "x": [1, None, 3]}), tmp_path / "data" / "a.parquet")
+    queries = {
+        "duckdb": duckdb.sql(f"SELECT * FROM '{tmp_path}/data/a.parquet'"),
+        "polars": pl.scan_parquet(tmp_path / "data" / "a.parquet"),
+        "pyarrow": dataset.dataset(tmp_path / "data"),
+    }
+    for name, query in queries.items():
+        assert isinstance(find_sources(query, dialect=Dialect())[0], StreamSource)
+        store = pack(query, tmp_path / name, series="k")
+        np.testing.assert_array_equal(store.column("x"), [1.0, np.nan, 3.0])
+
+
+def test_a_stream_that_ends_once_says_what_a_second_reading_needs(tmp_path: Path) -> None:
+    table = pa.table({"k": [1, 1, 2], "x": [1, None, 3]})
+    with pytest.raises(
+        SourceInvalidError, match=r"<RecordBatchReader> is a stream that can be read only once, .* float type with dtype="
+    ):
+        pack(table.to_reader(), tmp_path / "out", series="k")
+    assert pack(table.to_reader(), tmp_path / "out", series="k", dtype="x=float64").column("x")[2] == 3.0
+    with pytest.raises(TimeOrderError, match="the times of series 1 do not increase"):
+        pack(pa.table({"k": [1, 1], "t": [2, 1], "x": [0, 0]}).to_reader(), tmp_path / "b", series="k", time="t")
+
+
+def test_an_error_within_a_stream_names_it(tmp_path: Path) -> None:
+    schema = pa.schema([("x", pa.int64())])
+
+    def broken() -> Any:
+        yield pa.record_batch([[1]], schema=schema)
+        raise RuntimeError("the line was cut")
+
+    with pytest.raises(SourceInvalidError, match=r"<RecordBatchReader> cannot be read: the line was cut"):
+        pack(pa.RecordBatchReader.from_batches(schema, broken()), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stream_is_appended_without_being_collected(tmp_path: Path) -> None:
+    pack({"k": [-1], "x": [0.5]}, tmp_path / "out", series="k")
+    held: list[int] = []
+    assert append(tmp_path / "out", batches(100, held)).num_steps == 1 + (100 << 16)
+    assert max(held) - held[0] < 100 << 20

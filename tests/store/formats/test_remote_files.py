@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.harness.object_folder import ObjectFolder
+from tests.store.pack.cluster import pack_on_fake, small_tasks
 
 import stoker
 from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StorageError
@@ -19,7 +20,6 @@ from stoker.store import object_storage
 from stoker.store.formats import remote_files
 from stoker.store.formats.remote_files import RangedFile, RemotePath, find_remote
 from stoker.store.object_storage import Bucket
-from stoker.store.pack.api import join_parts, pack_part
 
 pytest.importorskip("obstore", reason="needs stoker[remote]")
 
@@ -63,13 +63,11 @@ def test_a_pack_of_urls_has_the_values_of_a_pack_of_files(
     assert all(one.xxh3 is None for one in remote.manifest.sources)
 
 
-def test_parts_of_urls_make_the_bytes_of_one_pack(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.store.pack.shared_plan.MIN_TASK_BYTES", 2000)
+def test_tasks_of_urls_make_the_bytes_of_one_pack(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_tasks(monkeypatch)
     source, target = f"file://{raw}/**/*.parquet", f"file://{tmp_path}/bucket/out.stoker"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    counts = [pack_part(source, target, f"{number}/3", series="user") for number in (1, 2, 3)]
-    assert sum(counts) > 3
-    store = join_parts(source, target, series="user")
+    store = pack_on_fake(source, target, series="user")
     assert store.digest == stoker.pack(source, tmp_path / "one.stoker", series="user").digest
 
 

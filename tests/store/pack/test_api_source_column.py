@@ -68,14 +68,3 @@ def test_the_command_line_takes_it(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [*paths, str(tmp_path / "s"), "--source-column", "source", "--quiet"])
     assert result.exit_code == 0
     assert stoker.open(tmp_path / "s").column("source").tolist() == [0, 0, 0, 1, 1]
-
-
-def test_changed_rows_keep_the_source(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("k,x,y\n1,1,10\n1,2,20\n")
-    (tmp_path / "b.csv").write_text("k,x,y\n2,3,10\n2,4,20\n")
-    options = {"rename": {"x": "z"}, "where": "y > 10", "derive": {"d": "z * 2"}, "columns": ["z"]}
-    store = stoker.pack(str(tmp_path / "*.csv"), tmp_path / "s", series="k", source_column="file", **options)  # type: ignore[arg-type]
-    assert {*store.schema} == {"k", "z", "d", "file"}
-    assert (store.column("z").tolist(), store.column("file").tolist()) == ([2, 4], [0, 1])
-    with pytest.raises(OptionError, match=r"where= uses 'file', but .*a\.csv has the columns"):
-        stoker.pack(str(tmp_path / "*.csv"), tmp_path / "t", series="k", source_column="file", where="file == 'a.csv'")

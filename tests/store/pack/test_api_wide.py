@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValueError, OptionError, SchemaError, TimeOrderError
+from stoker.errors import BadValueError, SchemaError, TimeOrderError
 from stoker.store.pack.api import pack
 
 SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 40}
@@ -225,55 +224,6 @@ def test_sorting_and_duplicates_of_a_wide_table(tmp_path: Path, limits: dict[str
         one = store[store.find(name)]
         assert one["t"].tolist() == expected["t"].tolist()
         assert one["value"].tolist() == expected[name].tolist()
-
-
-@pytest.mark.parametrize("limits", [{}, SMALL])
-@pytest.mark.parametrize("missing", ["keep", "drop"])
-def test_several_columns_per_series(tmp_path: Path, limits: dict[str, int], missing: str) -> None:
-    """As pandas.wide_to_long makes it, a series without a column included."""
-    rng = np.random.default_rng(9)
-    names = ["MT_1_load", "MT_1_temp", "MT_2_temp", "MT_2_load", "MT_3_load"]
-    frame = pd.DataFrame({"t": np.arange(30), **{name: rng.normal(size=30).round(3) for name in names}, "other": 1, "day": "mon"})
-    frame.loc[rng.random(30) < 0.3, "MT_2_load"] = np.nan
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    with shrunk(**limits):
-        store = pack(tmp_path / "a.csv", tmp_path / "out", wide="{series}_{value}", time="t", missing=missing)
-    assert list(store.texts("series")) == ["MT_1", "MT_2", "MT_3"]
-    assert list(store.schema) == ["series", "t", "load", "temp"]
-    for one, name in zip(store, store.texts("series"), strict=True):
-        rows = pd.DataFrame({"t": frame["t"], "load": frame[f"{name}_load"], "temp": frame.get(f"{name}_temp", np.nan)})
-        rows = rows.dropna() if missing == "drop" else rows
-        for column in ("t", "load", "temp"):
-            np.testing.assert_array_equal(one[column], rows[column].to_numpy())
-    assert store.manifest is not None
-    assert store.manifest.notes == [
-        "column 'other' does not fit the pattern of --wide and was left out",
-        "column 'day' is not numeric and was left out by --wide",
-    ]
-
-
-def test_each_column_of_a_pattern_has_its_own_type(tmp_path: Path) -> None:
-    table = {"load.a.b": np.array([1, 2], "i2"), "temp.a.b": np.array([1, 2], "f4"), "load.c": np.array([3, 4], "i4")}
-    store = pack(table, tmp_path / "out", wide="{value}.{series}")
-    assert list(store.texts("series")) == ["a.b", "c"]
-    assert {name: column.label for name, column in store.schema.items()} == {"series": "text", "load": "int32", "temp": "float32"}
-    assert store.schema["temp"].missing == 2
-
-
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        ("{series}", "wide='{series}' is invalid; expected True, or a pattern with {series} and {value}"),
-        ("{series}{value}", "has nothing between {series} and {value}; expected a separator"),
-        (
-            "{series}:{value}",
-            "wide='{series}:{value}' found no numeric column that fits wide='{series}:{value}' in <dict>, only a_x",
-        ),
-    ],
-)
-def test_patterns_that_do_not_fit(tmp_path: Path, pattern: str, message: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(message)):
-        pack({"a_x": [1, 2]}, tmp_path / "out", wide=pattern)
 
 
 def test_the_time_must_have_one_type_in_all_files(tmp_path: Path) -> None:

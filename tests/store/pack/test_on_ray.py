@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store.pack.part_inputs import contents, write_events
+from tests.store.pack.cluster import contents, pack_on_fake, small_tasks, write_events
 
 import stoker
 from stoker.errors import OptionError, SourceInvalidError, StoreExistsError
 from stoker.store.formats.parquet import ParquetSource
-from stoker.store.pack import on_ray, shared_plan
-from stoker.store.pack.on_ray import pack_on_ray
-from stoker.store.pack.parts import PartedPack
+from stoker.store.pack import tasks
 
 OPTIONS: dict[str, Any] = {"series": "user", "time": "ts", "sort": True}
+FILE_ROWS = 250_000
+"""Rows of a file of about 8 MB: as many as one task reads."""
 
 
 @pytest.fixture(scope="module")
@@ -39,44 +39,35 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def begin(source: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a plan of many tasks, which the processes of the cluster then follow."""
-    monkeypatch.setattr(shared_plan, "MIN_TASK_BYTES", 500_000)
-    pack = PartedPack(source, str(target), stoker.store.PackOptions(**OPTIONS), lambda *args: None)
-    assert len(pack.tasks) >= 8
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_events(tmp_path / "raw", rows=40_000)
-    begin(source, tmp_path / "ray.stoker", monkeypatch)
+def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) -> None:
+    source = write_events(tmp_path / "raw", files=8, rows=FILE_ROWS)
     seen: list[tuple[str, float]] = []
     store = stoker.pack(
         source, tmp_path / "ray.stoker", on="ray", progress=lambda phase, share, rows: seen.append((phase, share)), **OPTIONS
     )
     stoker.pack(source, tmp_path / "one.stoker", **OPTIONS)
     assert contents(tmp_path / "ray.stoker") == contents(tmp_path / "one.stoker")
-    assert store.num_steps == 160_000
-    assert {phase for phase, _ in seen} == {"reading", "merging", "joining"}  # it was planned before
+    assert store.num_steps == 8 * FILE_ROWS
+    assert {phase for phase, _ in seen} == {"inspecting", "reading", "merging", "joining"}
     assert all(0 <= share <= 1 for _, share in seen)
     assert not (tmp_path / "ray.stoker.parts").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_node_that_dies_amid_a_pack_changes_nothing(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_events(tmp_path / "raw", files=8, rows=40_000)
-    begin(source, tmp_path / "ray.stoker", monkeypatch)
+def test_a_node_that_dies_amid_a_pack_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+    source = write_events(tmp_path / "raw", files=8, rows=FILE_ROWS)
     victim = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
     parts = tmp_path / "ray.stoker.parts"
     killed = []
 
     def kill() -> None:
-        while not list(parts.glob("read-*.mark")):
+        while len(list(parts.glob("read-*~*/run0.k"))) < 2:
             time.sleep(0.05)
         cluster.remove_node(victim, allow_graceful=False)
-        killed.append(len(list(parts.glob("read-*.mark"))))
+        killed.append(len(list(parts.glob("read-*~*"))))
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -112,71 +103,38 @@ def test_addresses_that_are_invalid(address: str, tmp_path: Path) -> None:
     assert "SECRET" not in str(caught.value)
 
 
-class FakeRay:
-    """Runs tasks in this process, in the order that they are given; some fail as if their node had died and are run again."""
-
-    class exceptions:
-        class RayTaskError(Exception):
-            cause: Exception
-
-    def remote(self, **options: Any) -> Any:
-        assert options["max_retries"] == -1
-
-        class Remote:
-            def __init__(self, function: Any) -> None:
-                self._function = function
-
-            def remote(self, *args: Any) -> Any:
-                self._function(*args)  # a first attempt whose answer is lost
-                return lambda: self._function(*args) if args[1] != "join" else None
-
-        return Remote
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 2.0}
-
-    def wait(self, refs: list[Any], **options: Any) -> tuple[list[Any], list[Any]]:
-        return refs[:1], refs[1:]
-
-    def get(self, ref: Any) -> Any:
-        return ref()
-
-
 def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "connect", lambda address: FakeRay())
     inspected: list[str] = []
     schema = ParquetSource.schema
     monkeypatch.setattr(ParquetSource, "schema", lambda self: (inspected.append(self.name), schema(self))[1])
     source = write_events(tmp_path / "raw", files=3)
-    options = stoker.store.PackOptions(**OPTIONS)
     seen: dict[str, int] = {}
 
-    def pack() -> None:
-        def progress(phase: str, share: float, rows: int) -> None:
-            seen.setdefault(phase, len(inspected))
+    def progress(phase: str, share: float, rows: int) -> None:
+        seen.setdefault(phase, len(inspected))
 
-        pack_on_ray("ray", source, tmp_path / "a.stoker", options, progress, metadata=None, replace=False)
-
-    pack()
+    small_tasks(monkeypatch)
+    pack_on_fake(source, tmp_path / "a.stoker", progress=progress, **OPTIONS)
     assert list(seen) == ["inspecting", "reading", "merging", "joining"]
     assert sorted(inspected[:6]) == sorted(["0.parquet", "1.parquet", "2.parquet"] * 2)  # each task is run twice here
     inspected.clear()
     with pytest.raises(StoreExistsError, match="holds a store already"):
-        pack()
+        pack_on_fake(source, tmp_path / "a.stoker", **OPTIONS)
     assert not inspected
-    parts = shared_plan.inspect_sources(source, options, 0, 2)
-    plan, _, _ = shared_plan.make_shared_plan(source, options, None, parts)
+    options = stoker.store.PackOptions(**OPTIONS)
+    known = tasks.inspect_sources(source, options, 0, 2)
+    tasks.make_task_plan(source, options, known)
     assert inspected == ["0.parquet", "2.parquet", "1.parquet"]
-    assert plan == shared_plan.make_shared_plan(source, options, None)[0]
     os.utime(tmp_path / "raw" / "0.parquet")  # what was found of another file does not count
-    shared_plan.make_shared_plan(source, options, None, parts)
+    tasks.make_task_plan(source, options, known)
     assert inspected[-2:] == ["0.parquet", "1.parquet"]
 
 
-def test_tasks_that_run_twice_leave_one_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "connect", lambda address: FakeRay())
-    source = write_events(tmp_path / "raw", files=2)
-    options = stoker.store.PackOptions(**OPTIONS)
-    pack_on_ray("ray", source, tmp_path / "a.stoker", options, lambda *args: None, metadata=None, replace=False)
-    stoker.pack(source, tmp_path / "one.stoker", **OPTIONS)
-    assert contents(tmp_path / "a.stoker") == contents(tmp_path / "one.stoker")
+def test_what_one_process_has_to_do_is_refused(tmp_path: Path) -> None:
+    for source, options, text in (
+        ({"x": [1.0]}, {}, "a table in memory is not seen by other processes"),
+        ("a.csv", {"sql": "FROM source"}, "sql= is one statement over all rows"),
+        ("a.csv", {"time": "t", "timezone": "Europe/Berlin"}, "ambiguous='infer' follows the rows"),
+    ):
+        with pytest.raises(OptionError, match=text):
+            pack_on_fake(source, tmp_path / "a.stoker", **options)  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ LAYOUT = RunLayout(
 def published(folder: Path, rows: list[Any], *, by_time: bool) -> tuple[Exchange, list[StoredRun]]:
     """Rows of (key, time, number) of several runs, each sorted and published."""
     exchange, found = open_exchange(folder / "a.stoker"), []
+    exchange.put("begun", b"")
     for number, one in enumerate(rows):
         with exchange.attempt(f"read-{number}") as attempt, BackgroundWriter(1 << 20) as writer:
             run = SortedRun.create(attempt.folder, 0, LAYOUT, writer)
@@ -37,7 +38,7 @@ def published(folder: Path, rows: list[Any], *, by_time: bool) -> tuple[Exchange
             run.finish()
             mark = run.mark()()
             run.close()
-            exchange.publish(attempt, b"")
+            exchange.publish(attempt)
         found.append(StoredRun(exchange, attempt.name, mark, LAYOUT))
     return exchange, found
 

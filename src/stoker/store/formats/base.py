@@ -38,12 +38,6 @@ class Chunk:
     table: pa.Table
     begin: RowLocation
     end: RowLocation
-    rows: np.ndarray[Any, Any] | None = None
-    """The number of each row in the source, where rows between `begin` and `end` were left out."""
-
-    def row(self, i: int) -> int:
-        """The number, in the source, of row `i` of the table."""
-        return self.begin.row + i if self.rows is None else int(self.rows[i])
 
 
 def row_chunk(table: pa.Table, row: int) -> Chunk:
@@ -88,6 +82,7 @@ class DataSource(ABC):
     num_bytes: int
     num_positions: int | None = None  # the last position, for progress; None where it is unknown
     typed: bool = True  # false for text formats: their types are only inferred, so int64 may become float64
+    once: bool = False  # whether rows can be read only once, as those of a stream
     limits: ReadLimits = MAX_LIMITS
 
     @abstractmethod
@@ -116,6 +111,10 @@ class DataSource(ABC):
     def borders(self) -> list[int]:
         """Positions, in rows, between which this source can be read in parts, by several processes; the first is 0."""
         return [0]
+
+    def origins(self, num_rows: int) -> list[tuple[DataSource, int]]:
+        """The sources that the manifest names, with their rows: this one, of which `num_rows` were read, or those it is made of."""
+        return [(self, num_rows)]
 
     @property
     def label(self) -> str:
@@ -146,7 +145,7 @@ class WrappedSource(DataSource):
     def __init__(self, inner: DataSource) -> None:
         self._inner = inner
         self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
-        self.typed, self.limits = inner.typed, inner.limits
+        self.typed, self.once, self.limits = inner.typed, inner.once, inner.limits
 
     def __getattr__(self, name: str) -> Any:
         """What only some sources have."""
@@ -223,6 +222,17 @@ def batch_chunks(
                 table = pa.Table.from_batches([part])
                 table = table if schema is None else table.select(schema.names)
                 yield partial(row_chunk, table, begin)
+
+
+def batch_rows(schema: pa.Schema, chunk_bytes: int) -> int:
+    """The rows of a record batch of about `chunk_bytes`, to be asked of a library that streams. Rows with lists may be of any size."""
+    if any(is_list(kind) for kind in schema.types):
+        return _LEAST_ROWS
+    return max(_LEAST_ROWS, min(chunk_bytes // (_VALUE_BYTES * max(len(schema), 1)), _MOST_ROWS))
+
+
+_LEAST_ROWS, _MOST_ROWS = 2048, 1 << 17
+_VALUE_BYTES = 16  # of a number, or of a short string with its offset
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -1,6 +1,7 @@
-"""`find_sources`: the readers of what the user passes: files, patterns, folders, always in sorted order, and tables in memory.
+"""`find_sources`: the readers of what the user passes: files, patterns, folders, always in sorted order, tables and streams.
 
-Tables are dicts, lists and arrays, stores, pandas, polars, and all else that exports Arrow streams.
+Tables are dicts, lists and arrays, stores, pandas and polars frames. Streams are DuckDB relations, lazy frames of polars, data sets of
+pyarrow, and all else that exports an Arrow stream: they are read batch by batch, and never collected.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -19,7 +21,7 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker._text import is_url
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
-from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks
+from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks, batch_rows
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
 from stoker.store.store import Store
@@ -71,8 +73,10 @@ def find_sources(
         from stoker.store.formats.arrow import RayDatasetSource
 
         return [RayDatasetSource(given)]
+    if isinstance(given, DataSource):
+        return [given]
     if is_table(given):
-        return [table_source(given)]
+        return [stream_source(given) if is_stream(given) else table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
     if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
         raise OptionError(f"{type(given).__name__} is not data. Pass a path, a pattern, a folder, or a table.")
@@ -276,11 +280,11 @@ class TableSource(DataSource):
 
 def is_table(given: object) -> bool:
     """Whether `given` is data rather than a path or a list of paths."""
-    if isinstance(given, Mapping | np.ndarray | Store) or hasattr(given, "__arrow_c_stream__"):
+    if isinstance(given, Mapping | np.ndarray | Store) or is_stream(given) or hasattr(given, "__arrow_c_stream__"):
         return True
     if isinstance(given, list | tuple):
         return bool(given) and np.ndim(given[0]) >= 1
-    return _library(given) in ("pandas", "polars")  # also what is not a table yet: a LazyFrame, frames of older versions
+    return _library(given) in ("pandas", "polars")  # also frames of older versions
 
 
 def table_source(given: Any) -> DataSource:
@@ -308,12 +312,107 @@ def _table(given: Any) -> pa.Table:
         frame = given.to_frame(given.name if given.name is not None else "value") if type(given).__name__ == "Series" else given
         is_data = any(name is not None for name in frame.index.names) or frame.index.dtype.kind not in "iu"
         given = frame.reset_index(drop=not is_data).rename(columns=str)
-    if type(given).__name__ == "LazyFrame":
-        given = given.collect()
     # All that speaks the Arrow PyCapsule interface. Stores and polars have `to_arrow`: it also turns the string views of polars,
     # which the compute functions of Arrow do not know, into strings.
     found = given.to_arrow() if hasattr(given, "to_arrow") else pa.table(given)
     return found if isinstance(found, pa.Table) else pa.table({given.name or "value": found})
+
+
+# Streams: made batch by batch while they are packed.
+
+_BATCH_BYTES = 8 << 20
+
+
+class StreamSource(DataSource):
+    """An Arrow stream. A position is a number of rows. With `once`, the stream cannot be made again."""
+
+    def __init__(self, name: str, make: Callable[[], pa.RecordBatchReader], *, once: bool) -> None:
+        self.name, self.path, self.num_bytes = name, None, 0
+        self._make, self.once = make, once
+        with self._reading():
+            self._first: pa.RecordBatchReader | None = make()
+            self._schema = _without_views(self._first.schema)
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        return batch_chunks(self._batches(), schema, start=start, chunk_bytes=chunk_bytes)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        reader, self._first = self._first, None
+        if reader is None and self.once:
+            raise self.invalid(
+                "is a stream that can be read only once, but it has integers with missing values, so all rows have to be read first. Name "
+                "a float type with dtype=, or give a table, a file or a query that can run again."
+            )
+        with self._reading():
+            reader = reader or self._make()
+        while True:
+            with self._reading():
+                batch = next(reader, None)
+                if batch is None:
+                    return
+                batch = batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
+            yield batch
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what the library of the stream raises into one line that names the stream."""
+        try:
+            yield
+        except (StokerError, MemoryError):
+            raise
+        except Exception as error:
+            raise self.invalid(f"cannot be read: {(str(error).splitlines() or [type(error).__name__])[0].rstrip('.')}.") from error
+
+
+def is_stream(given: object) -> bool:
+    """Whether `given` is made batch by batch, and so is larger than memory perhaps."""
+    if _library(given) == "polars":
+        return type(given).__name__ == "LazyFrame"
+    if isinstance(given, Mapping | np.ndarray | Store | pa.Table | pa.RecordBatch) or _library(given) == "pandas":
+        return False
+    return isinstance(given, pa.RecordBatchReader) or hasattr(given, "__arrow_c_stream__") or _is_dataset_of_arrow(given)
+
+
+def _is_dataset_of_arrow(given: object) -> bool:
+    return _library(given) == "pyarrow" and hasattr(given, "scanner")
+
+
+def stream_source(given: Any) -> StreamSource:
+    """The source of a stream. Queries, and what has a length, can be read again."""
+    library, name = _library(given), f"<{type(given).__name__}>"
+    if library == "polars":
+        return StreamSource(name, partial(_lazy_batches, given), once=False)
+    if library in ("duckdb", "_duckdb"):
+        rows = batch_rows(pa.schema([(column, pa.null()) for column in given.columns]), _BATCH_BYTES)
+        return StreamSource(name, partial(getattr(given, "to_arrow_reader", None) or given.fetch_record_batch, rows), once=False)
+    if _is_dataset_of_arrow(given):
+        return StreamSource(name, partial(_dataset_batches, given), once=False)
+    if isinstance(given, pa.RecordBatchReader):
+        return StreamSource(name, lambda: given, once=True)
+    return StreamSource(name, partial(pa.RecordBatchReader.from_stream, given), once=not hasattr(type(given), "__len__"))
+
+
+def _lazy_batches(frame: Any) -> pa.RecordBatchReader:
+    """The rows of a lazy frame of polars, in its order."""
+    schema = frame.limit(0).collect().to_arrow().schema
+    rows = batch_rows(schema, _BATCH_BYTES)
+    tables = (part.to_arrow() for part in frame.collect_batches(chunk_size=rows, maintain_order=True, lazy=True))
+    return pa.RecordBatchReader.from_batches(schema, (batch for table in tables for batch in table.cast(schema).to_batches()))
+
+
+def _dataset_batches(dataset: Any) -> pa.RecordBatchReader:
+    """The rows of a data set of PyArrow, which by itself reads ahead more than a gigabyte."""
+    rows = batch_rows(dataset.schema, _BATCH_BYTES)
+    return dataset.scanner(batch_size=rows, batch_readahead=2, fragment_readahead=1).to_reader()
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """String views become strings: the compute functions of Arrow do not know them."""
+    kinds = [pa.large_string() if pa.types.is_string_view(kind) else kind for kind in schema.types]
+    return pa.schema(list(zip(schema.names, kinds, strict=True)))
 
 
 def _library(given: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,19 +19,15 @@ from stoker.store.pack.options import (
     DEFAULT_MEMORY,
     Ambiguous,
     Duplicates,
-    MetadataMissing,
     Missing,
     Nonexistent,
     PackOptions,
-    SeriesFunction,
     parse_bytes,
     parse_dtypes,
     parse_names,
-    parse_pairs,
     parse_threads,
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
-from stoker.store.pack.parts import PartedPack, finish_join
 from stoker.store.remote import open_remote, uploading
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -45,7 +40,7 @@ def pack(
     series: str | None = None,
     time: str | None = None,
     sort: bool = False,
-    wide: bool | str = False,
+    wide: bool = False,
     columns: str | Sequence[str] | None = None,
     dtype: str | Mapping[str, str] | type | None = None,
     segment: int | None = None,
@@ -70,19 +65,15 @@ def pack(
     threads: int | None = None,
     replace: bool = False,
     progress: Progress = quiet,
-    rename: Mapping[str, str] | Sequence[str] | str = (),
-    where: str | None = None,
-    derive: Mapping[str, str | SeriesFunction] | Sequence[str] | str = (),
-    metadata: object = None,
-    metadata_key: str | None = None,
-    metadata_missing: MetadataMissing = "error",
+    sql: str | None = None,
     on: str | None = None,
 ) -> Store:
     """Pack raw data into a store at `path`, and open it. A pack that was killed resumes when it is called again.
 
     Args:
         source: a file, a pattern like "data/*.csv", a folder, a list of these, or a table in memory: a mapping of arrays, an array, a
-            list of arrays, a store, a DataFrame, a `ray.data.Dataset`, or anything that exports an Arrow stream. Files may be URLs
+            list of arrays, a store, a DataFrame, or a `ray.data.Dataset`. A DuckDB relation, a lazy frame of Polars, a data set of
+            PyArrow and all else that exports an Arrow stream are packed as they stream, without being collected. Files may be URLs
             like "s3://bucket/raw/*.parquet" (Parquet, Arrow, text tables and JSON lines).
         path: the folder of the new store, or a URL like "s3://bucket/events.stoker". For a URL the store is packed on the local disk,
             then uploaded.
@@ -90,8 +81,7 @@ def pack(
             lists.
         time: the column that must increase within a series.
         sort: sort each series by `time` instead of refusing unsorted or equal times.
-        wide: make each numeric column of each file a series of its own, named like the column. A pattern like "{series}_{value}"
-            makes several columns one series: "A_load" and "A_temp" become the series "A" with the columns "load" and "temp".
+        wide: make each numeric column of each file a series of its own, named like the column.
         columns: the columns to pack, as a list or "a,b,c" (default: all).
         dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
         segment: cut series into segments of at most this many steps.
@@ -120,14 +110,9 @@ def pack(
         threads: the number of threads (default: one per core).
         replace: replace a store at `path`, in one step at the end.
         progress: called with the phase, the share of it that is done (0 to 1), and the rows so far.
-        rename: new names by those of the source, like {"px": "price"}. Every other option uses the new names.
-        where: keep only rows for which this expression is true, like "price > 0 and country == 'DE'".
-        derive: further columns by name: expressions like "log(close) - log(lag(close))", or functions that get a mapping of the columns
-            of one series, sorted, and return one number per step.
-        metadata: a table or file with one row per series, whose columns are joined by the key of the series. Strings become categories.
-        metadata_key: the column of `metadata` with the keys (default: the name of `series`, or "series").
-        metadata_missing: what to do with series without metadata, and metadata without series: raise an "error", or store missing
-            values for the former and leave out the latter ("null").
+        sql: pack the result of this DuckDB statement over the table `source`, which is the given source, like
+            "SELECT symbol, ts, px AS price FROM source JOIN 'meta.csv' USING (symbol) WHERE px > 0". Every other option uses the columns
+            of the result. DuckDB may use half as much memory as `memory`, then it spills to the temporary folder of the system.
         on: run on a Ray cluster: its address, like "ray://head:10001", or "ray" for the one that runs on this machine, or a new one.
 
     Returns:
@@ -147,122 +132,21 @@ def pack(
         ...     store = pack(table, folder + "/prices.stoker", series="symbol")
         ...     [(one["symbol"], one["close"].tolist()) for one in store]
         [('A', [1.0, 1.5]), ('B', [2.5])]
-        >>> facts = {"symbol": ["A", "B"], "country": ["DE", "FR"]}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     store = pack(table, folder + "/a", series="symbol", where="close < 3", derive={"up": "diff(close)"}, metadata=facts)
-        ...     store.where("country == 'DE'").tolist(), store[0]["up"].tolist()
-        ([0], [nan, 0.5])
+        ...     store = pack(table, folder + "/a.stoker", series="symbol", sql="SELECT symbol, 2 * close AS x FROM source WHERE close < 2")
+        ...     store[0]["x"].tolist()
+        [2.0, 3.0]
     """
     options = _options({name: value for name, value in locals().items() if name not in ("source", "path")})
     if on is not None:
-        pack_on_ray(on, source, path, options, progress, metadata=metadata, replace=replace)
+        pack_on_ray(on, source, path, options, progress, replace=replace)
         return open_remote(str(path)) if is_url(path) else open_store(path)
     folder = None if is_url(path) else check_path(path)
     with _within_memory(options), contextlib.ExitStack() as stack:
         target = stack.enter_context(uploading(str(path), replace=replace)) if folder is None else folder
-        packer = Packer(source, target, options, progress, metadata=metadata)
+        packer = Packer(source, target, options, progress)
         packed = packer.run(replace=replace or folder is None)
     return open_remote(str(path)) if folder is None else packed
-
-
-def pack_part(source: object, path: str | os.PathLike[str], part: str, *, merge: bool = False, **options: Any) -> int:
-    """Run one part of a pack that several processes share; `join_parts` makes the store of them.
-
-    The processes may be on any machines that see the sources and `path`, and may run in any order, at the same time, or twice. How many
-    parts there are does not change the store.
-
-    Args:
-        source: files, patterns, folders or URLs, as for `pack`.
-        path: the folder of the new store, or its URL. Results of parts are kept in `<path>.parts`.
-        part: which part, like "3/16".
-        merge: merge a share of the sorted rows, after all parts have read theirs. `join_parts` merges what is left.
-        **options: the options of `pack`, the same for all parts.
-
-    Returns:
-        The number of tasks of this part.
-
-    Raises:
-        OptionError: an argument is invalid, or differs from those of the other parts.
-        SourceChangedError: the sources are not those that the other parts have read.
-        PartsMissingError: with `merge`, some parts have not read their rows.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name in "ab":
-        ...         _ = Path(folder, f"{name}.csv").write_text(f"user,x\\n{name},1\\nc,2\\n")
-        ...     for part in ("1/2", "2/2"):
-        ...         _ = pack_part(f"{folder}/*.csv", f"{folder}/a.stoker", part, series="user")
-        ...     store = join_parts(f"{folder}/*.csv", f"{folder}/a.stoker", series="user")
-        ...     [one["x"].tolist() for one in store]
-        [[1], [1], [2, 2]]
-    """
-    number, count = parse_part(part)
-    progress, done, total = options.get("progress", quiet), 0, 1
-
-    def show(phase: str, share: float, rows: int) -> None:
-        """Of all tasks of this part."""
-        progress(phase, (done + share) / total if phase in ("reading", "merging") else share, rows)
-
-    parted = _parted(source, path, {**options, "progress": show})
-    with _within_memory(parted.plan.options):
-        if not merge:
-            parted.record_parts(count)
-        tasks = range(number - 1, parted.num_ranges if merge else len(parted.tasks), count)
-        total = max(len(tasks), 1)
-        for task in tasks:
-            (parted.merge if merge else parted.read)(task)
-            done += 1
-    return len(tasks)
-
-
-def join_parts(source: object, path: str | os.PathLike[str], **options: Any) -> Store:
-    """Make the store of a pack in parts, after all of them were run with `pack_part`. It has the bytes that `pack` would write.
-
-    Args:
-        source: as for the parts.
-        path: as for the parts.
-        **options: the options of `pack`, as for the parts.
-
-    Returns:
-        The store, opened.
-
-    Raises:
-        PartsMissingError: some parts were not run; the message names them.
-        OptionError: an argument differs from those of the parts.
-        StoreExistsError: there is a store at `path`, and `replace` is False.
-    """
-    if not finish_join(os.fspath(path)):
-        parted = _parted(source, path, options, may_write=False)
-        with _within_memory(parted.plan.options):
-            parted.join()
-    return open_remote(str(path)) if is_url(path) else open_store(path)
-
-
-def _parted(source: object, path: str | os.PathLike[str], options: Mapping[str, Any], *, may_write: bool = True) -> PartedPack:
-    return PartedPack(
-        source,
-        str(path) if is_url(path) else os.fspath(path),
-        _options(options),
-        options.get("progress", quiet),
-        metadata=options.get("metadata"),
-        may_write=may_write,
-        replace=bool(options.get("replace", False)),
-    )
-
-
-def parse_part(given: str) -> tuple[int, int]:
-    """Parse "3/16".
-
-    Example:
-        >>> parse_part("3/16")
-        (3, 16)
-    """
-    found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", given)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise OptionError(f"part {given!r} is invalid; expected one like 3/16, from 1/16 to 16/16.")
-    return int(found[1]), int(found[2])
 
 
 def _options(given: Mapping[str, Any]) -> PackOptions:
@@ -281,15 +165,10 @@ def _options(given: Mapping[str, Any]) -> PackOptions:
         dialect=Dialect(**{name: chosen[name] for name in _DIALECT}, null=(null,) if isinstance(null, str) else tuple(null)),
         memory_bytes=parse_bytes(chosen["memory"]),
         threads=parse_threads(chosen["threads"]),
-        rename=parse_pairs(chosen["rename"], "rename="),
-        derive=parse_pairs(chosen["derive"], "derive="),
     )
 
 
-_PLAIN = (
-    "series time sort wide segment missing duplicates freq regular timezone ambiguous nonexistent source_column where "
-    "metadata_key metadata_missing"
-).split()
+_PLAIN = ("series time sort wide segment missing duplicates freq regular timezone ambiguous nonexistent source_column sql").split()
 _DIALECT = "delimiter quote escape header skip decimal encoding time_format".split()
 
 

@@ -173,7 +173,7 @@ def key_values(keys: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
     if pa.types.is_dictionary(keys.type):
         keys = keys.dictionary_decode()
     if field.kind == "text":
-        refuse_missing_keys(keys, field, locate, pc.equal(pc.binary_length(keys), 0))
+        refuse_missing_keys(keys, field, locate, from_numpy(to_numpy(pc.binary_length(keys)) == 0))
         return keys.cast(pa.large_string())
     if field.kind == "timestamp":
         return from_numpy(to_numbers(keys, field, locate))
@@ -196,13 +196,9 @@ class Shaper:
     def __init__(self, plan: PackPlan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
         self.plan = plan
         self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
-        self._unread = plan.hidden - {field.name for field in plan.step}
         self.categories = categories
         self._new_texts = new_texts
-        self._wide_series = {
-            schema: wide_series(schema, plan.options) for schema in dict.fromkeys(plan.schemas) if plan.options.wide
-        }
-        counts = [len(self._wide_series[schema]) if plan.options.wide else 1 for schema in plan.schemas]
+        counts = [len(wide_series(schema, plan.options)) if plan.options.wide else 1 for schema in plan.schemas]
         self._firsts = np.cumsum([0, *counts]) if plan.grouping == "wide" else None
         """With `wide=True`: the number of the first series of each source, and the total."""
         self.wide_time: tuple[int, int | float] | None = None
@@ -214,12 +210,10 @@ class Shaper:
     def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
         """Shape one chunk. `number` is the index of the source, `series_before` the number of rows of earlier chunks."""
         table = chunk.table
-        rows: range | Array = range(chunk.begin.row, chunk.begin.row + table.num_rows) if chunk.rows is None else chunk.rows
+        rows: range | Array = range(chunk.begin.row, chunk.end.row)
         if self.plan.rows_are_series:
             return self._lists(table, source, rows, series_before)
         kept = rows
-        if self.plan.hidden:
-            table = table.select([name for name in table.column_names if name not in self._unread])
         if self.plan.grouping != "wide" or self.plan.options.missing == "error":
             table, kept = self._without_missing(table, rows, source)
 
@@ -249,8 +243,8 @@ class Shaper:
         """Apply the policies "drop" and "error" to the rows of the source."""
         if self.plan.options.missing not in ("drop", "error"):
             return table, rows
-        unchecked = {self.plan.options.series, *self.plan.hidden}
-        columns = {name: one_array(table.column(name)) for name in table.column_names if name not in unchecked}
+        series = self.plan.options.series
+        columns = {name: one_array(table.column(name)) for name in table.column_names if name != series}
         kept = self._rows_to_keep(columns, table.num_rows, lambda i: f"row {rows[i] + 1:,} of {source.label}")
         return (table, rows) if kept.all() else (table.filter(from_numpy(kept)), np.asarray(rows)[kept])
 
@@ -309,27 +303,22 @@ class Shaper:
         return step
 
     def _wide(self, table: pa.Table, number: int, locate: Locate) -> RowBlock:
-        """One segment per series: a column, or several that fit the pattern; and the time, which all series share."""
-        options = self.plan.options
+        """One segment per column, each with the time, which all series share."""
+        options, field = self.plan.options, self.plan.step[-1]
         times = None if options.time is None else self._wide_times(table, number, locate)
-        values = self.plan.step if times is None else self.plan.step[1:]
         step: list[list[Array]] = [[] for _ in self.plan.step]
-        counts = []
-        for columns in self._wide_series[self.plan.schemas[number]].values():
-            arrays = [one_array(table.column(columns[f.name])) if f.name in columns else pa.nulls(table.num_rows) for f in values]
-            masks = [missing_mask(array) for array in arrays]
-            kept, locate_here = None, locate
-            if options.missing == "drop" and any(mask.any() for mask in masks):
-                kept = ~np.logical_or.reduce(masks)
-                locate_here = partial(_locate_kept, np.flatnonzero(kept), locate)
-            for part, field, array, mask in zip(step[-len(values) :], values, arrays, masks, strict=True):
-                self.missing[field.name] += int(mask.sum())
-                there = array if kept is None else array.filter(from_numpy(kept))
-                part.append(to_numbers(there, replace(field, name=columns.get(field.name, field.name)), locate_here))
-            if times is not None:
-                step[0].append(times if kept is None else times[kept])
-            counts.append(len(step[-1][-1]))
-        return RowBlock(self._keys_of(number), np.array(counts, dtype=np.int64), [np.concatenate(parts) for parts in step], [])
+        for name in wide_series(self.plan.schemas[number], options):
+            values = one_array(table.column(name))
+            mask, kept, locate_here = missing_mask(values), times, locate
+            self.missing[field.name] += int(mask.sum())
+            if options.missing == "drop" and mask.any():
+                values, kept = values.filter(from_numpy(~mask)), None if times is None else times[~mask]
+                locate_here = partial(_locate_kept, np.flatnonzero(~mask), locate)
+            step[-1].append(to_numbers(values, replace(field, name=name), locate_here))
+            if kept is not None:
+                step[0].append(kept)
+        counts = np.array([len(values) for values in step[-1]], dtype=np.int64)
+        return RowBlock(self._keys_of(number), counts, [np.concatenate(parts) for parts in step], [])
 
     def _wide_times(self, table: pa.Table, number: int, locate: Locate) -> Array:
         """The times of a wide table. Their order is checked here, once for all series, where the error can name the row."""

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from stoker._disk import remove_file
 from stoker._types import Array
-from stoker.errors import OptionError, TimeOrderError
+from stoker.errors import TimeOrderError
 from stoker.store.formats.base import RowLocation
 from stoker.store.manifest import (
     VERSION,
@@ -34,8 +34,6 @@ from stoker.store.manifest import (
     parse_frequency,
 )
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
-from stoker.store.pack.changes import derive_steps
-from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
@@ -258,7 +256,9 @@ _TimedRow = tuple[str, Any, str]  # the place of a row, its time as stored, and 
 
 
 def _timed_rows(plan: PackPlan, key: Any) -> Iterator[_TimedRow]:
-    """The rows of a series with their times, read from the sources."""
+    """The rows of a series with their times, read from the sources; none of a stream that cannot be read again."""
+    if any(source.once for source in plan.sources):
+        return
     field = plan.step[plan.time_index or 0]
     local = LocalTimes.of(plan.options) if plan.options.timezone is not None else None
     rows_before, first_series = 0, 0
@@ -275,7 +275,7 @@ def _timed_rows(plan: PackPlan, key: Any) -> Iterator[_TimedRow]:
             rows_here = chunk.end.row
             column = one_array(chunk.table.column(field.name))
             for row in _rows_of(plan, chunk.table, key, rows_before + chunk.begin.row):
-                place = f"row {chunk.row(row) + 1:,} of {source.label}"
+                place = f"row {chunk.begin.row + row + 1:,} of {source.label}"
                 values = column[row].values if plan.rows_are_series else column.slice(row, 1)
                 times = to_numbers(values, field, partial(_here, place))
                 times = times if local is None else local.to_utc(times, lambda rows: [0] * len(rows), partial(_here, place))
@@ -338,26 +338,17 @@ def seal_run(
     missing: Mapping[str, int],
     sources: Sequence[SourceEntry],
     notes: Sequence[str],
-    metadata: Metadata | None = None,
 ) -> Manifest:
     """Move all files of the run to their final names, and return the manifest. The store exists only once that is written."""
     sealer = _Sealer(run, plan, work, folder, missing)
-    texts = {name: file.seal(folder) for name, file in categories.items() if name not in plan.hidden}
+    texts = {name: file.seal(folder) for name, file in categories.items()}
     key = sealer.key_entry()
     entries = [key] if key is not None else []
-    order = [*plan.schema.names, *(field.name for field in plan.step), *(field.name for field, _ in plan.derived)]
-    for one in derive_steps(run, plan, categories=categories, fresh=sealer.fresh) if plan.derived else ():
-        entries.append(sealer.entry(one.field, one.file.seal(folder), None, sealer.nonfinite(one.tally)))
+    order = [*plan.schema.names, *(field.name for field in plan.step)]
     for field, file, tally in zip(plan.step, run.step, run.tallies, strict=True):
-        if field.name in plan.hidden:
-            continue
         entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), sealer.nonfinite(tally)))
     for field, column in zip(plan.series, run.series, strict=True):
         entries.append(sealer.series_entry(field, column, texts.get(field.name)))
-    if metadata is not None:
-        entries.extend(sealer.metadata_entries(metadata))
-        order += metadata.names
-        notes = [*notes, *metadata.notes]
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
     manifest = Manifest(
         format="stoker",
@@ -373,8 +364,7 @@ def seal_run(
         notes=list(notes),
         sources=list(sources),
         freq=None if plan.options.freq is None else parse_frequency(plan.options.freq, "freq").text,
-        rename=dict(plan.options.rename) or None,
-        derive={name: what for name, what in plan.options.derive.items() if isinstance(what, str)} or None,
+        sql=plan.options.sql,
     )
     return msgspec.structs.replace(manifest, version=format_version(manifest))
 
@@ -384,7 +374,6 @@ class _Sealer:
 
     def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path, missing: Mapping[str, int]) -> None:
         self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, dict(missing)
-        self._names: ColumnFile | TextFile | None = None
         self._segment = segment = plan.options.segment
         self._num_repeated = 0
         self.num_series = sum(int(self._pieces(counts).sum()) for _, counts in self._counts())
@@ -481,7 +470,6 @@ class _Sealer:
         """The column that names the series: the key, or the file (and column) each came from."""
         plan = self._plan
         if plan.key is not None:
-            self._names = self._run.keys
             return self.series_entry(plan.key, self._run.keys, None)
         if plan.grouping == "row" or (plan.grouping != "wide" and any(source.path is None for source in plan.sources)):
             return None
@@ -498,26 +486,4 @@ class _Sealer:
             names = (file + name for file, schema in found for name in wide_series(schema, plan.options))
         while part := list(itertools.islice(names, _NAMES)):
             column.append(from_texts(part))
-        self._names = column
         return self.series_entry(field, column, None)
-
-    def metadata_entries(self, metadata: Metadata) -> list[ColumnEntry]:
-        """The columns that are joined by the names of the series."""
-        names = self._names
-        if names is None:
-            raise OptionError("metadata= is joined by the names of the series, but these have none: pass series=, or pack files.")
-
-        def read_keys(start: int, stop: int) -> pa.Array:
-            found = names.read(start, stop)
-            return from_numpy(found) if isinstance(found, np.ndarray) else found
-
-        self._missing.update(metadata.join(read_keys, self._run.num_series, self.fresh))
-        entries = []
-        for i, (column, file) in enumerate(zip(metadata.columns, metadata.files, strict=True)):
-            texts = None
-            if column.texts is not None:
-                vocabulary = TextFile.create(self.fresh(f"vocabulary{i}"))
-                vocabulary.append(from_texts(column.texts))
-                texts = vocabulary.seal(self._folder)
-            entries.append(self.series_entry(column.field, file, texts))
-        return entries

@@ -1,130 +1,147 @@
-"""A pack on a Ray cluster: the tasks of `parts.PartedPack`, one per CPU, wherever Ray finds one.
+"""A pack on a Ray cluster: the tasks of `tasks.py`, one per CPU, wherever Ray finds one.
 
-Ray starts a task again on another node if its process or node dies; a task that was run twice leaves one result. This process only
-hands out tasks and shows progress, so it need not see the data: sources and target must be visible to the nodes.
+Ray starts a task again on another node if its process or node dies; a task that was run twice leaves one result. This process hands out
+tasks, holds the plan and the results, and shows progress. It need not see the data: sources and target must be visible to the nodes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stoker._clock import now_ns
 from stoker._disk import check_path
-from stoker._ray_tasks import connect, result
+from stoker._ray_tasks import check_address, connect, result
 from stoker._text import is_url
-from stoker.errors import OptionError, PartsMissingError
+from stoker.errors import OptionError
+from stoker.store.pack import tasks
+from stoker.store.pack.exchange import open_exchange
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.packer import Progress, quiet
-from stoker.store.pack.parts import PartedPack, finish_join, is_begun
-from stoker.store.pack.shared_plan import Schemas, inspect_sources
+from stoker.store.pack.packer import Progress
+from stoker.store.pack.tasks import PackTasks, TaskPlan, TypesChangedError
 
-_PHASES = {"inspect": "inspecting", "read": "reading", "merge": "merging", "join": "joining"}
 _MAX_INSPECTORS = 64
 _POLL_S = 0.5
-_ASK_NS = 5 * 10**9
-"""After how long without a finished task the nodes are asked how far they are: another process has to start for it."""
-_ROUNDS = 3
-"""Types may change twice while rows are read and merged: all values were seen, then steps are missing. Then tasks run again."""
 
 
 def pack_on_ray(
-    address: str,
-    source: object,
-    path: str | os.PathLike[str],
-    options: PackOptions,
-    progress: Progress,
-    *,
-    metadata: object,
-    replace: bool,
+    address: str, source: object, path: str | os.PathLike[str], options: PackOptions, progress: Progress, *, replace: bool
 ) -> None:
     """Pack on the cluster at `address` ("ray": the one of this machine, or a new one)."""
+    check_address(address)
+    _refuse_options(options)
+    request = (_absolute(source), _target(path), dataclasses.replace(options, threads=1), replace)
     ray = connect(address)
-    target = str(path) if is_url(path) else str(check_path(path).absolute())
-    request = (_absolute(source), target, _one_cpu(options), metadata, replace)
     remote = ray.remote(num_cpus=1, max_retries=-1)(run_task)
-    watch = ray.remote(num_cpus=0, max_retries=-1)(run_task)
 
-    def ask(kind: str, given: Any = 0) -> Any:
-        return result(ray, remote.remote(request, kind, given, view))
+    def ask(kind: str, plan: Any, *given: Any) -> Any:
+        return result(ray, remote.remote(request, kind, plan, *given))
 
-    def run(kind: str, numbers: Iterable[Any]) -> list[Any]:
-        waiting = [remote.remote(request, kind, number, view) for number in numbers]
-        refs, total, changed = list(waiting), max(len(waiting), 1), now_ns()
+    def run(phase: str, kind: str, plan: Any, items: Sequence[tuple[Any, ...]], *shared: Any) -> list[Any]:
+        waiting = [remote.remote(request, kind, plan, *shared, *item) for item in items]
+        refs, total = list(waiting), max(len(waiting), 1)
         while waiting:
-            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
-            share, changed = (total - len(waiting)) / total, now_ns() if done else changed
-            if kind == "read" and waiting and now_ns() - changed >= _ASK_NS:
-                share, changed = max(share, result(ray, watch.remote(request, "progress", 0, view))[0]), now_ns()
-            progress(_PHASES[kind], share, 0)
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+            progress(phase, (total - len(waiting)) / total, 0)
         return [result(ray, ref) for ref in refs]
 
-    pack = os.urandom(8).hex()
-    for round_ in range(_ROUNDS):
-        view = f"{pack}-{round_}"
-        try:
-            if round_ == 0 and not ask("is begun"):
-                nodes = min(int(ray.cluster_resources().get("CPU", 1)), _MAX_INSPECTORS)
-                found = run("inspect", [(i, nodes) for i in range(nodes)])
-                ask("begin", {key: schema for part in found for key, schema in part.items()})
-            while missing := ask("missing"):
-                run("read", missing)
-            run("merge", ask("ranges"))
-            run("join", [0])
-            return
-        except PartsMissingError:  # the types changed
-            if round_ + 1 == _ROUNDS:
-                raise
+    ask("start", None)
+    try:
+        _run(ray, ask, run)
+    except Exception:
+        with contextlib.suppress(Exception):  # the first error is the one to report
+            ask("clear", None)
+        raise
+    ask("clear", None)
 
 
-_VIEWS: dict[str, PartedPack] = {}
-"""What this process of the cluster knows of the pack that it works for: sources are listed, and results and cuts are read, once."""
+def _run(ray: Any, ask: Any, run: Any) -> None:
+    """Make the plan, and run its tasks until its types hold all values."""
+    nodes = min(int(ray.cluster_resources().get("CPU", 1)), _MAX_INSPECTORS)
+    found = run("inspecting", "inspect", None, [(i, nodes) for i in range(nodes)])
+    plan: TaskPlan = ask("plan", None, {key: schema for part in found for key, schema in part.items()})
+    while (changed := _run_all(ray, plan, ask, run)) is not None:
+        plan = changed
 
 
-def run_task(request: tuple[Any, ...], kind: str, given: Any, view: str) -> Any:
-    """One task of a pack, in a process of the cluster. `view` names the pack and its types: what is known of it is kept."""
-    if kind == "is begun":
-        return is_begun(request[1], replace=request[4])
-    if kind == "inspect":
-        return inspect_sources(request[0], request[2], *given)
-    if kind == "join" and finish_join(request[1]):  # by an earlier attempt, whose node died
-        return None
-    pack = _VIEWS.get(view)
-    if pack is None:
-        pack = _open(request, given if kind == "begin" else None)
-        _VIEWS.clear()
-        _VIEWS[view] = pack
-    if kind == "missing":
-        return pack.missing_tasks()
-    if kind == "ranges":
-        return pack.missing_ranges()
-    if kind == "progress":
-        return pack.progress()
-    if kind == "read":
-        pack.read(given)
-    if kind == "merge":
-        pack.merge(given)
-    if kind == "join":
-        pack.join()
+def _run_all(ray: Any, plan: TaskPlan, ask: Any, run: Any) -> TaskPlan | None:
+    """Run all tasks of a plan; returns another plan where its types do not hold all values."""
+    shared = ray.put(plan)
+    results = run("reading", "read", shared, [(i,) for i in range(len(plan.tasks))])
+    if None in results:
+        settled: TaskPlan = ask("settle", shared)
+        return settled
+    read = ray.put(results)
+    cuts = ask("cut", shared, read)
+    borders = list(zip(cuts, cuts[1:], range(len(cuts)), strict=False)) if len(cuts) > 2 else []  # the join merges a single range
+    ranges = run("merging", "merge", shared, borders, read)
+    if None in ranges or run("joining", "join", shared, [(ranges,)], read) == [None]:
+        return dataclasses.replace(plan, number=os.urandom(8).hex(), widened=True)
     return None
 
 
-def _open(request: tuple[Any, ...], known: Schemas | None) -> PartedPack:
-    """The pack as this process sees it; with schemas, it may be the first one and write the plan."""
-    source, target, options, metadata, can_replace = request
-    begins = known is not None
+_LAST: dict[str, PackTasks] = {}
+"""What this process of the cluster knows of the plan that it works for: sources are listed, and results are read, once."""
+
+
+def run_task(request: tuple[Any, ...], kind: str, plan: TaskPlan | None, *given: Any) -> Any:
+    """One task of a pack, in a process of the cluster; None if the types of the plan do not hold all values."""
+    source, target, options, replace = request
+    if plan is None:
+        match kind:
+            case "start":
+                tasks.start(target, replace=replace)
+            case "inspect":
+                return tasks.inspect_sources(source, options, *given)
+            case "plan":
+                return tasks.make_task_plan(source, options, *given)
+            case "clear":
+                open_exchange(target).clear()
+        return True
+    pack = _tasks_of(request, plan)
     try:
-        return PartedPack(source, target, options, quiet, metadata=metadata, may_write=begins, known=known, replace=can_replace)
-    except OptionError as error:
-        if not begins and "has no parts of a pack" in str(error):
-            raise OptionError(
-                f"a node of the cluster does not see {target}.parts, where tasks leave their results. Pack to a folder that all nodes "
-                "share, or to a URL."
-            ) from None
-        raise
+        match kind:
+            case "settle":
+                return pack.settle()
+            case "read":
+                return pack.read(*given)
+            case "cut":
+                return pack.cut(*given)
+            case "merge":
+                return pack.merge(*given)
+        pack.join(*given)
+        return True
+    except TypesChangedError:
+        return None
+
+
+def _tasks_of(request: tuple[Any, ...], plan: TaskPlan) -> PackTasks:
+    source, target, options, replace = request
+    known = _LAST.get(plan.number)
+    if known is None:
+        known = PackTasks(source, target, options, plan, replace=replace)
+        _LAST.clear()
+        _LAST[plan.number] = known
+    return known
+
+
+def _refuse_options(options: PackOptions) -> None:
+    if options.sql is not None:
+        raise OptionError(
+            "sql= is one statement over all rows, which one process runs. Leave on= out, or pack the result of another pack."
+        )
+    if options.timezone is not None and options.ambiguous == "infer":
+        raise OptionError(
+            "ambiguous='infer' follows the rows of a series through all files, which several processes cannot. Pass ambiguous='first', "
+            "'last' or 'error', or leave on= out."
+        )
+
+
+def _target(path: str | os.PathLike[str]) -> str:
+    return str(path) if is_url(path) else str(check_path(path).absolute())
 
 
 def _absolute(source: Any) -> Any:
@@ -133,10 +150,4 @@ def _absolute(source: Any) -> Any:
         return source if is_url(source) else str(Path(source).absolute())
     if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
         return [_absolute(one) for one in source]
-    raise OptionError(
-        "a table in memory cannot be packed in parts, as other processes do not see it. Give files or URLs, or leave out on=."
-    )
-
-
-def _one_cpu(options: PackOptions) -> PackOptions:
-    return replace(options, threads=1)
+    raise OptionError("a table in memory is not seen by other processes. Give files or URLs, or leave out on=.")

@@ -1,33 +1,21 @@
-"""`PackOptions`: the arguments of `pack`, parsed and checked, and the sizes that follow from its memory.
-
-When a derived column is computed: with the rows as they are read, or later, from the sorted steps of each series.
-
-    early    expressions over columns of the source that have one value per row, without lag and diff; `where=` is one of them
-    late     lag, diff, Python functions, columns that hold lists, and what uses one of these
-"""
+"""`PackOptions`: the arguments of `pack`, parsed and checked, and the sizes that follow from its memory."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import pyarrow as pa
 
-from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.store.expressions import Expression, parse_expression
-from stoker.store.formats.base import ReadLimits, is_list
+from stoker.store.formats.base import ReadLimits
 from stoker.store.formats.csv import Dialect
 from stoker.store.manifest import parse_frequency
 
 Missing = Literal["keep", "error", "ffill", "drop"]
-MetadataMissing = Literal["error", "null"]
-SeriesFunction = Callable[[Mapping[str, Any]], Any]
-"""Gets the columns of one series, by name, and returns one number per step."""
 Duplicates = Literal["error", "first", "last", "mean", "keep"]
 Ambiguous = Literal["infer", "first", "last", "error"]
 Nonexistent = Literal["error", "shift"]
@@ -50,7 +38,7 @@ class PackOptions:
     series: str | None = None
     time: str | None = None
     sort: bool = False
-    wide: bool | str = False
+    wide: bool = False
     columns: tuple[str, ...] | None = None
     dtype: str | None = None  # for all numeric columns that are not named in `dtypes`
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -66,12 +54,8 @@ class PackOptions:
     dialect: Dialect = field(default_factory=Dialect)
     memory_bytes: int = 1 << 30
     threads: int = 2
-    rename: Mapping[str, str] = field(default_factory=dict)
-    """New names by those of the source; every other option uses the new ones."""
-    where: str | None = None
-    derive: Mapping[str, str | SeriesFunction] = field(default_factory=dict)
-    metadata_key: str | None = None
-    metadata_missing: MetadataMissing = "error"
+    sql: str | None = None
+    """The statement whose result is packed; every other option uses the columns of the result."""
 
     def __post_init__(self) -> None:
         for name in ("series", "time"):
@@ -79,16 +63,8 @@ class PackOptions:
                 raise OptionError(
                     f"{name} is {value!r}; expected the name of one column. Join several columns into one before packing."
                 )
-        if len(set(self.rename.values())) < len(self.rename):
-            raise OptionError(f"rename={dict(self.rename)} gives two columns one name.")
-        if self.condition is not None and self.condition.context:
-            raise OptionError(
-                f"where is {self.where!r}: lag and diff need the sorted steps of a series, but where= filters rows as they are read. "
-                "Use them in derive=."
-            )
-        if self.metadata_missing not in get_args(MetadataMissing):
-            raise OptionError(f"metadata_missing={self.metadata_missing!r} is invalid; expected 'error' or 'null'.")
-        _ = self.derived
+        if self.sql is not None and (not isinstance(self.sql, str) or not self.sql.strip()):
+            raise OptionError(f"sql={self.sql!r} is invalid; expected a statement like 'SELECT * FROM source WHERE price > 0'.")
         if self.wide and self.series is not None:
             raise OptionError("wide=True makes each column a series, so it cannot be combined with series=. Use one of them.")
         if self.wide and self.source_column is not None:
@@ -120,8 +96,6 @@ class PackOptions:
         for name in ("duplicates", "freq", "timezone"):
             if getattr(self, name) is not None and self.time is None:
                 raise OptionError(f"{name}={getattr(self, name)!r} is about the times of the rows, so it needs time=.")
-        if isinstance(self.wide, str):
-            parse_pattern(self.wide)
         if self.freq is not None:
             parse_frequency(self.freq, "freq")
         elif not self.regular:
@@ -159,26 +133,6 @@ class PackOptions:
         if self.duplicates is None:
             return not self.sort or self.fills_steps
         return self.duplicates == "error"
-
-    @property
-    def condition(self) -> Expression | None:
-        """The parsed `where`."""
-        return None if self.where is None else parse_expression(self.where, "where=")
-
-    @property
-    def derived(self) -> dict[str, Expression | SeriesFunction]:
-        """The parsed `derive`."""
-        found: dict[str, Expression | SeriesFunction] = {}
-        for name, what in self.derive.items():
-            if not name.strip():
-                raise OptionError(f"derive= gives {what!r} no name; write name=expression.")
-            found[name] = what if callable(what) else parse_expression(what, f"derive={{{name!r}: …}}")
-        return found
-
-    @property
-    def changes_rows(self) -> bool:
-        """Whether rows are changed as they are read."""
-        return bool(self.rename or self.where is not None or self.derive)
 
     @property
     def working_bytes(self) -> int:
@@ -245,29 +199,6 @@ def _dtype_name(given: str | np.dtype[np.generic] | type) -> str:
     return name
 
 
-def parse_pattern(pattern: str) -> re.Pattern[str]:
-    """A pattern of column names, like "{series}_{value}". The value gets the shortest part that fits.
-
-    Example:
-        >>> parse_pattern("{series}_{value}").fullmatch("MT_003_load").groupdict()
-        {'series': 'MT_003', 'value': 'load'}
-        >>> parse_pattern("{value}.{series}").fullmatch("load.a.b").groupdict()
-        {'value': 'load', 'series': 'a.b'}
-    """
-    parts = re.split(r"(\{series\}|\{value\})", pattern)
-    if sorted(parts[1::2]) != ["{series}", "{value}"]:
-        raise OptionError(
-            f"wide={pattern!r} is invalid; expected True, or a pattern with {{series}} and {{value}}, like '{{series}}_{{value}}'."
-        )
-    if parts.index("{value}") - parts.index("{series}") in (2, -2) and not parts[2]:
-        raise OptionError(
-            f"wide={pattern!r} has nothing between {{series}} and {{value}}; expected a separator, like '{{series}}_{{value}}'."
-        )
-    # A lazy value takes the shortest part in front; a greedy series leaves it the shortest part behind.
-    groups = {"{series}": "(?P<series>.+)", "{value}": "(?P<value>.+?)"}
-    return re.compile("".join(groups.get(part, re.escape(part)) for part in parts), re.DOTALL)
-
-
 def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """Parse "a,b,c" or a list of names.
 
@@ -280,26 +211,6 @@ def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
 
 
-def parse_pairs(given: Mapping[str, Any] | Sequence[str] | str, option: str) -> dict[str, Any]:
-    """Parse "name=value", several of these, or a mapping.
-
-    Example:
-        >>> parse_pairs(["change=close - open", "up=close > open"], "derive=")
-        {'change': 'close - open', 'up': 'close > open'}
-    """
-    if isinstance(given, Mapping):
-        return dict(given)
-    found: dict[str, Any] = {}
-    for pair in [given] if isinstance(given, str) else given:
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        if not (name and equals and value):
-            raise OptionError(f"{option}{pair!r} is invalid; write it like name=value.")
-        if name in found:
-            raise OptionError(f"{option}{pair!r} names {name!r} a second time.")
-        found[name] = value
-    return found
-
-
 def parse_threads(given: int | None) -> int:
     """Check a number of threads; None means one per core that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -308,61 +219,3 @@ def parse_threads(given: int | None) -> int:
         expected = "at least 1 is needed" if threads < 1 else f"at most {MAX_THREADS:,} can be used"
         raise OptionError(f"threads is {threads:,}, but {expected}.")
     return threads
-
-
-def early_names(schema: pa.Schema, options: PackOptions) -> list[str]:
-    """Derived columns that are computed as rows are read, in their order. `schema` has the columns of a source, renamed."""
-    known = {name for name, kind in zip(schema.names, schema.types, strict=True) if not is_list(kind)}
-    found = []
-    for name, what in options.derived.items():
-        if isinstance(what, Expression) and not what.context and known.issuperset(what.columns):
-            known.add(name)
-            found.append(name)
-    return found
-
-
-def late_derived(schema: pa.Schema, options: PackOptions) -> dict[str, Expression | SeriesFunction]:
-    """Derived columns that are computed from sorted steps. `schema` has the columns of a changed source."""
-    return {name: what for name, what in options.derived.items() if name not in schema.names}
-
-
-def read_names(schema: pa.Schema, options: PackOptions) -> tuple[list[str], frozenset[str]]:
-    """The columns to read of a changed source, and those of them that only expressions use."""
-    if options.columns is None:
-        return list(schema.names), frozenset()
-    late = late_derived(schema, options)
-    roles = [name for name in (options.series, options.time, options.source_column) if name is not None and name in schema.names]
-    derived = [name for name in options.derived if name in schema.names]
-    shown = list(dict.fromkeys([*(name for name in options.columns if name not in late), *derived, *roles]))
-    used = set(options.condition.columns if options.condition is not None else ())
-    for what in options.derived.values():
-        used |= set(what.columns) if isinstance(what, Expression) else set()
-    hidden = [name for name in schema.names if name in used and name not in shown]
-    return [*shown, *hidden], frozenset(hidden)
-
-
-def late_inputs(late: Mapping[str, Expression | SeriesFunction]) -> set[str]:
-    """Columns that expressions over sorted steps read."""
-    return {name for what in late.values() if isinstance(what, Expression) for name in what.columns}
-
-
-def check_late(name: str, what: Expression | SeriesFunction, known: Collection[str], where: str, *, key: str | None) -> None:
-    """Refuse an expression that uses a column which steps do not have."""
-    if not isinstance(what, Expression):
-        return
-    for one in what.columns:
-        if one not in known:
-            is_key = " holds one value per series: first derive a column of rows from it." if one == key else ""
-            raise OptionError(
-                f"{what.option} is {what.text!r} and uses {one!r}, "
-                + (f"which{is_key}" if is_key else f"but {where} has the columns {', '.join(sorted(known)[:20])}.")
-            )
-
-
-def checked_result(what: Expression, values: Array) -> Array:
-    """The value of an expression over sorted steps; strings are refused."""
-    if values.dtype.kind in "OUS":
-        raise OptionError(
-            f"{what.option} is {what.text!r} and gives strings, which lag, diff and lists do not support: give numbers."
-        )
-    return values

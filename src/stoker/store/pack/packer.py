@@ -37,9 +37,7 @@ from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.changes import change_sources
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, merge_runs, seal_run
-from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, wide_series, widen_integers
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepGrid, StepRules, describe_irregular
@@ -53,6 +51,7 @@ from stoker.store.pack.sorted_runs import (
     UnsortedTimesError,
     read_ahead,
 )
+from stoker.store.pack.sql import SqlSource
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
 from stoker.store.shards import ColumnMark, TextFile, from_texts
 from stoker.store.store import Store, map_store
@@ -127,39 +126,29 @@ class PackState:
 
 def list_sources(source: object, options: PackOptions, left_out: list[Path]) -> list[DataSource]:
     """The sources of a pack, not inspected yet; files that are none are added to `left_out`."""
-    is_table = options.series is not None or options.time is not None
+    is_table = options.series is not None or options.time is not None or options.sql is not None
     return find_sources(
-        source, dialect=options.dialect, table=is_table, wide=bool(options.wide), left_out=left_out, limits=options.limits
+        source, dialect=options.dialect, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits
     )
 
 
 def plan_pack(
-    source: object,
-    options: PackOptions,
-    metadata: object,
-    know: Callable[[list[DataSource]], list[DataSource]] = lambda found: found,
-) -> tuple[PackPlan, Metadata | None]:
-    """Inspect all sources, and choose columns and types; the second result is what is joined per series.
-
-    `know` may replace sources by such whose schemas are known.
-    """
-    joined = None if metadata is None else Metadata(metadata, options)
-    if joined is not None:
-        options = replace(options, dtypes={name: kind for name, kind in options.dtypes.items() if name not in joined.names})
+    source: object, options: PackOptions, know: Callable[[list[DataSource]], list[DataSource]] = lambda listed: listed
+) -> PackPlan:
+    """Inspect all sources, and choose columns and types. `know` may replace sources by such whose schemas are known."""
     left_out: list[Path] = []
-    found = know(list_sources(source, options, left_out))
-    if joined is not None and options.condition is not None:
-        joined.refuse_condition(options.condition, found)
-    if options.changes_rows:
-        found = change_sources(found, options)
+    sources = know(list_sources(source, options, left_out))
     if options.source_column is not None:
-        found = [NamedSource(one, options.source_column) for one in found]
-    plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
-    if joined is not None:
-        joined.load(plan)
+        sources = [NamedSource(one, options.source_column) for one in sources]
+    if options.sql is not None:
+        result = SqlSource(options.sql, sources, options)
+        of_result = set(options.dtypes) - (set(sources[0].schema().names) - set(result.schema().names))
+        options = replace(options, dtypes={name: kind for name, kind in options.dtypes.items() if name in of_result})
+        sources = [result]
+    plan = replace(make_plan(sources, options), left_out=_unicode_names(left_out))
     if options.freq is not None:
         StepGrid.of(plan.step[plan.time_index or 0], options.freq)  # refuses a time without such steps
-    return plan, joined
+    return plan
 
 
 @contextlib.contextmanager
@@ -186,17 +175,21 @@ def refuse_settled(error: InferredTypeError | MissingIntegersError) -> NoReturn:
 class Packer:
     """Packs one source into one folder."""
 
-    def __init__(self, source: object, folder: Path, options: PackOptions, progress: Progress, *, metadata: object = None) -> None:
-        self._plan, self._metadata = plan_pack(source, options, metadata)
-        options = self._plan.options
+    def __init__(self, source: object, folder: Path, options: PackOptions, progress: Progress) -> None:
+        self._plan = plan_pack(source, options)
         self._folder = folder
         self._work = folder / WORK_NAME
         self._progress = progress
         self._is_settled = self._is_widened = False
-        self._paths = [source.path if isinstance(source, Store) else None, *(one.path for one in self._plan.sources)]
-        self._stats = {one: stat_source(one) for one in self._plan.sources}
+        self._paths = [source.path if isinstance(source, Store) else None, *(one.path for one in self._origins)]
+        self._stats = {one: stat_source(one) for one in self._origins}
         on_disk = all(one.path is not None for one in self._plan.sources)
         self._fingerprint = fingerprint(self._plan, list(self._stats.values())) if on_disk else None
+
+    @property
+    def _origins(self) -> list[DataSource]:
+        """The sources that the manifest names."""
+        return [origin for one in self._plan.sources for origin, _ in one.origins(0)]
 
     def run(self, *, replace: bool) -> Store:
         """Plan, read, merge, seal, commit; again with wider types where those inferred from the first rows do not fit.
@@ -267,7 +260,7 @@ class Packer:
                     make_work(self._folder)
                     files = {name: TextFile.create(path) for name, path in self._category_paths().items()}
                     state = self._make_state(writer, files, runs=[])
-                yield state, readers, [hasher.submit(hash_source, source, stopping) for source in self._plan.sources]
+                yield state, readers, [hasher.submit(hash_source, source, stopping) for source in self._origins]
         finally:
             sys.setswitchinterval(interval)
             stopping.set()  # after Ctrl-C nothing waits for the hash of a huge file
@@ -470,16 +463,17 @@ class Packer:
 
     def _seal(self, state: PackState, run: SortedRun | None, hashes: list[Future[str | None]]) -> Manifest:
         plan = self._plan
+        origins = [one for source, rows in zip(plan.sources, state.source_rows, strict=True) for one in source.origins(rows)]
         sources = [
             SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
-            for source, rows, future in zip(plan.sources, state.source_rows, hashes, strict=True)
+            for (source, rows), future in zip(origins, hashes, strict=True)
         ]
         # Last, so that no change slips in between: what was read and what was hashed are the same bytes.
-        for source in plan.sources:
+        for source in self._origins:
             if stat_source(source) != self._stats[source]:
                 raise SourceChangedError(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         if run is None or run.num_steps == 0:
-            raise nothing_to_pack(plan, sum(state.source_rows))
+            raise nothing_to_pack(plan)
         self._progress("sealing", 0.0, run.num_steps)
         manifest = seal_run(
             run,
@@ -490,7 +484,6 @@ class Packer:
             missing=state.shaper.missing,
             sources=sources,
             notes=run_notes(run, plan, sources, state.rules),
-            metadata=self._metadata,
         )
         run.close()
         self._progress("sealing", 1.0, run.num_steps)
@@ -532,11 +525,10 @@ def run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None
     )
 
 
-def nothing_to_pack(plan: PackPlan, rows_read: int) -> SourceEmptyError:
+def nothing_to_pack(plan: PackPlan) -> SourceEmptyError:
     """The error for sources that leave no steps."""
     names = ", ".join(source.label for source in plan.sources[:3])
-    what = "no rows" if plan.options.where is None or not rows_read else f"no row with {plan.options.where}"
-    return SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} {what}, so there is nothing to pack.")
+    return SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
 
 
 def run_notes(run: SortedRun, plan: PackPlan, sources: list[SourceEntry], rules: StepRules | None) -> list[str]:
@@ -629,10 +621,7 @@ def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
 
 def fingerprint(plan: PackPlan, stats: list[tuple[int, int] | None]) -> str:
     """What must be equal for a journal to belong to this pack: all that determines the result, and nothing else."""
-    # Metadata and functions are applied to the finished run, which does not depend on them.
-    later = ("memory_bytes", "threads", "dialect", "metadata_key", "metadata_missing")
-    options = {name: value for name, value in vars(plan.options).items() if name not in later}
-    options["derive"] = {name: "a function" if callable(what) else what for name, what in plan.options.derive.items()}
+    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
     sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
     parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))

@@ -8,7 +8,7 @@ make_field     how values of an Arrow type are stored
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -17,21 +17,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
-from stoker.store.expressions import Expression, stored_values
-from stoker.store.formats.base import DataSource, RowLocation, is_list
+from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
-from stoker.store.pack.options import (
-    PackOptions,
-    SeriesFunction,
-    check_late,
-    checked_result,
-    late_derived,
-    late_inputs,
-    parse_pattern,
-    read_names,
-)
+from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
 
 
@@ -159,7 +148,7 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     there = {name for schema in schemas for name in schema.names}
     asked = [*(("columns=", name) for name in options.columns or ()), *(("dtype=", name) for name in options.dtypes)]
     for role, name in asked:
-        if name not in there and name not in options.derived:
+        if name not in there:
             many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
             raise OptionError(f"{role} names {name!r}, but {many}{_columns_of(sources[0], schemas[0])}.")
     for source, schema in zip(sources, schemas, strict=True):
@@ -177,9 +166,8 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different schemas
     selected = []
     for schema in schemas:
-        shown, hidden = read_names(schema, options)  # a source reads by itself what only its expressions use
         own = set(schema.names)
-        names = [name for name in shown if name in own and name not in hidden]
+        names = [name for name in _read_names(schema, options) if name in own]
         if options.time is not None and options.time not in names:
             names.append(options.time)
         kinds = [schema.field(name).type for name in names]
@@ -192,18 +180,9 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
 def _wide_plan(
     sources: Sequence[DataSource], options: PackOptions, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()
 ) -> PackPlan:
-    """Each numeric column of each source is a series, with the column "value" or those of the pattern, and the time.
-
-    What is not numeric, or does not fit the pattern, is left out, with notes.
-    """
+    """Each numeric column of each source is a series, with the column "value" and the time. Others are left out, with notes."""
     kept = {
-        schema: pa.schema(
-            [
-                field
-                for field in schema
-                if field.name == options.time or (is_number(field.type) and fits_pattern(field.name, options))
-            ]
-        )
+        schema: pa.schema([field for field in schema if field.name == options.time or is_number(field.type)])
         for schema in dict.fromkeys(schemas)
     }
     for source, schema in zip(sources, schemas, strict=True):
@@ -214,9 +193,8 @@ def _wide_plan(
     if not giving:
         several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
         found = ", ".join(schemas[0].names[:20]) or "other columns"
-        fitting = "" if options.wide is True else f" that fits wide={options.wide!r}"
-        raise OptionError(f"wide={options.wide!r} found no numeric column{fitting} in {sources[0].label}{several}, only {found}.")
-    steps = _wide_fields([kept[schemas[i]] for i in giving], options, sources[0].label)
+        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.")
+    steps: tuple[ColumnPlan, ...] = (_wide_value([kept[schemas[i]] for i in giving], options, sources[0].label),)
     if options.time is not None:
         time = _wide_time(sources, [kept[schema] for schema in schemas], options)
         steps = (time, *steps)
@@ -231,8 +209,6 @@ def _wide_plan(
         notes = (*notes, f"no numeric column{of_those} in {_some(without)}: left out by --wide")
     sources = [sources[i] for i in giving]
     _refuse_large_manifest(sources, pa.schema([]))
-    made = {name for schema in schemas for name in schema.names}
-    late = {name: what for name, what in options.derived.items() if name not in made}
     return PackPlan(
         sources=sources,
         options=options,
@@ -242,58 +218,35 @@ def _wide_plan(
         step=steps,
         series=(),
         notes=notes,
-        derived=late_columns(late, steps, options, "the store"),
     )
 
 
-def fits_pattern(name: str, options: PackOptions) -> bool:
-    """Whether a column is part of a series: any with `wide=True`, those that fit a pattern otherwise."""
-    return not isinstance(options.wide, str) or parse_pattern(options.wide).fullmatch(name) is not None
+def wide_series(schema: pa.Schema, options: PackOptions) -> list[str]:
+    """The series of a wide table: its columns but the time."""
+    return [name for name in schema.names if name != options.time]
 
 
-def wide_series(schema: pa.Schema, options: PackOptions) -> dict[str, dict[str, str]]:
-    """The series of a wide table, in the order of their columns: for each its step columns, and the input columns they are from."""
-    found: dict[str, dict[str, str]] = {}
-    pattern = parse_pattern(options.wide) if isinstance(options.wide, str) else None
-    for name in schema.names:
-        if name == options.time:
-            continue
-        part = pattern.fullmatch(name) if pattern is not None else None
-        series, value = (part["series"], part["value"]) if part is not None else (name, "value")
-        while value == options.time:
-            value += "_"
-        found.setdefault(series, {})[value] = name
-    return found
-
-
-def _wide_fields(schemas: Sequence[pa.Schema], options: PackOptions, where: str) -> tuple[ColumnPlan, ...]:
-    """The step columns of the series of wide tables, each with the type that holds all its input columns."""
-    parts: dict[str, list[ColumnPlan]] = {}
-    lacking: set[str] = set()
-    several = [wide_series(schema, options) for schema in dict.fromkeys(schemas)]
-    names = list(dict.fromkeys(value for found in several for columns in found.values() for value in columns))
-    for schema, found in zip(dict.fromkeys(schemas), several, strict=True):
-        for columns in found.values():
-            lacking.update(set(names) - set(columns))
-            for value, name in columns.items():
-                asked = options.dtypes.get(name, options.dtype)
-                parts.setdefault(value, []).append(
-                    make_field(name, schema.field(name).type, level="step", asked=asked, where=where)
-                )
-    step = []
-    for value in names:
-        fields = parts[value]
-        # The type that holds all columns; a number that it would round is refused later.
-        halves = all(field.kind == "bfloat16" for field in fields)
-        dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
-        dtype = np.result_type(*dict.fromkeys(dtypes)).newbyteorder("<")
-        if value in lacking and not halves and dtype.kind != "f":
-            dtype = np.dtype("<f8")  # some series have no such column, so all its values are missing there
-        kind: Kind = "bfloat16" if halves else "number"
-        step.append(replace(fields[0], name=value, kind=kind, dtype=dtype, arrow=pa.float64(), is_shared=True))
-    if len(step) >= MAX_COLUMNS - 1:
-        raise SourceTooLargeError(f"wide={options.wide!r} makes {len(step):,} columns, but a store has at most {MAX_COLUMNS:,}.")
-    return tuple(step)
+def _wide_value(schemas: Sequence[pa.Schema], options: PackOptions, where: str) -> ColumnPlan:
+    """The step column of the series of wide tables, with the type that holds all their columns."""
+    fields = [
+        make_field(name, schema.field(name).type, level="step", asked=options.dtypes.get(name, options.dtype), where=where)
+        for schema in dict.fromkeys(schemas)
+        for name in wide_series(schema, options)
+    ]
+    # A number that the type of all columns would round is refused later.
+    halves = all(field.kind == "bfloat16" for field in fields)
+    dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
+    name = "value"
+    while name == options.time:
+        name += "_"
+    return replace(
+        fields[0],
+        name=name,
+        kind="bfloat16" if halves else "number",
+        dtype=np.result_type(*dict.fromkeys(dtypes)).newbyteorder("<"),
+        arrow=pa.float64(),
+        is_shared=True,
+    )
 
 
 def _wide_time(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> ColumnPlan:
@@ -316,7 +269,6 @@ def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept:
     """A note for each name that is not numeric: in all files that have it, or in some."""
     without: dict[str, list[str]] = {}
     numeric: dict[str, str] = {}
-    unfit: set[str] = set()  # numeric, but not of the pattern
     for source, schema in zip(sources, schemas, strict=True):
         numbers = set(kept[schema].names)
         for name in schema.names:
@@ -324,16 +276,20 @@ def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept:
                 numeric.setdefault(name, source.name)
             else:
                 without.setdefault(name, []).append(source.name)
-                unfit.update([name] if is_number(schema.field(name).type) else [])
     notes = []
     for name, files in without.items():
         where = f" of {_some(files)}" if name in numeric else ""
-        if name in unfit:
-            notes.append(f"column {name!r}{where} does not fit the pattern of --wide and was left out")
-            continue
         though = f", though it is numeric in {numeric[name]}" if name in numeric else ""
         notes.append(f"column {name!r}{where} is not numeric and was left out by --wide{though}")
     return notes
+
+
+def _read_names(schema: pa.Schema, options: PackOptions) -> list[str]:
+    """The columns to read: all, or those named, with the columns that other options name."""
+    if options.columns is None:
+        return list(schema.names)
+    roles = [name for name in (options.series, options.time, options.source_column) if name is not None and name in schema.names]
+    return list(dict.fromkeys([*options.columns, *roles]))
 
 
 def _columns_of(source: DataSource, schema: pa.Schema) -> str:
@@ -366,10 +322,6 @@ class PackPlan:
     series: tuple[ColumnPlan, ...]
     notes: tuple[str, ...]
     left_out: tuple[str, ...] = ()  # names of files and folders among the sources that no reader knows
-    derived: tuple[tuple[ColumnPlan, Expression | SeriesFunction], ...] = ()
-    """Columns that are computed from the sorted steps of each series."""
-    hidden: frozenset[str] = frozenset()
-    """Columns that are read for expressions alone, and not stored."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -404,7 +356,7 @@ def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
             seen.add(normal)
     if options.wide:
         return _with_time(_wide_plan(sources, options, select_columns(sources, schemas, options)))
-    return _with_time(_plan(sources, options, _unified(sources, schemas, options)))
+    return _with_time(_plan(sources, options, unify_schemas(sources, schemas, options)))
 
 
 def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
@@ -415,13 +367,13 @@ def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
 
 def settled_types(plan: PackPlan, report: Callable[[int], None]) -> list[pa.Schema]:
     """Read all rows, and give the types that hold all values: one schema, or with `wide` one per source."""
-    settled = _Settled(plan.schema, plan.options)
+    settled = SettledTypes(plan.schema, plan.options)
     schemas: list[pa.Schema] = []
     shared: dict[pa.Schema, pa.Schema] = {}
     rows = 0
     for source, schema in zip(plan.sources, plan.schemas, strict=True):
         if plan.grouping == "wide":
-            settled = _Settled(schema, plan.options)
+            settled = SettledTypes(schema, plan.options)
         for task in source.read(schema if source.typed else None, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             table = task().table
             settled.look(source, table)
@@ -441,7 +393,7 @@ def plan_with_types(plan: PackPlan, schemas: list[pa.Schema]) -> PackPlan:
     return replace(_with_time(settled_plan), left_out=plan.left_out)
 
 
-class _Settled:
+class SettledTypes:
     """Types that hold all values read so far."""
 
     def __init__(self, schema: pa.Schema, options: PackOptions) -> None:
@@ -462,10 +414,10 @@ class _Settled:
             if column.null_count or any(is_list(chunk.type) and chunk.flatten().null_count for chunk in column.chunks):
                 self._gaps.add(name)
 
-    def schema(self) -> pa.Schema:
-        """The types so far; columns with missing values can hold them."""
-        gaps = self._gaps - {self._options.series}
-        return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in self._types.items()])
+    def schema(self, *, gaps: bool = True) -> pa.Schema:
+        """The types so far; with `gaps`, columns with missing values can hold them in a store."""
+        filled = self._gaps - {self._options.series} if gaps else set()
+        return pa.schema([(name, _nullable(kind) if name in filled else kind) for name, kind in self._types.items()])
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
@@ -487,16 +439,15 @@ def _misfit_error(source: DataSource, name: str, kind: pa.DataType) -> BadValueE
     )
 
 
-def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> pa.Schema:
+def unify_schemas(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> pa.Schema:
     """One schema for all sources, or an error that lists every way in which they differ."""
     first, differences = schemas[0], []
     there = set(first.names)  # a schema makes the list of its names each time, which thousands of columns cannot afford
     named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
     for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
-        is_late = name in options.derived and role in ("columns=", "dtype=")
-        if name is not None and name not in there and not is_late:
+        if name is not None and name not in there:
             raise OptionError(f"{role} names {name!r}, but {_columns_of(sources[0], first)}.")
-    names = read_names(first, options)[0]
+    names = _read_names(first, options)
     types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
     by_name = options.columns is not None
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
@@ -536,11 +487,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
     lists = any(is_list(kind) for kind in schema.types)
     where = sources[0].label
     key, step, series = None, [], []
-    late, hidden = late_derived(schema, options), read_names(schema, options)[1]
-    unread = hidden - late_inputs(late)
     for name, kind in zip(schema.names, schema.types, strict=True):
-        if name in unread:
-            continue
         if name == options.series:
             key = _key_field(name, kind, where)
         elif lists and not is_list(kind):
@@ -551,20 +498,14 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
             asked = options.dtypes.get(name, options.dtype if is_default else None)
             step.append(make_field(name, kind, level="step", asked=asked, where=where))
     # The names of the series are a column too: the key, or the names of the files.
-    total = (
-        len(step)
-        - len(hidden - unread)
-        + len(late)
-        + len(series)
-        + (key is not None or not (lists or any(source.path is None for source in sources)))
-    )
+    total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
     if total > MAX_COLUMNS:
         raise SourceTooLargeError(
             f"{where} has {len(schema):,} columns, which make {total:,} with the names of the series, but a store has at most "
             f"{MAX_COLUMNS:,}. Pass columns=[...], or wide=True for one series per column."
         )
     _refuse_large_manifest(sources, schema)
-    if not step or (len(step) == len(hidden - unread) and not late):
+    if not step:
         beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
         raise OptionError(f"{where} {beside}.")
     if options.time is not None and all(field.name != options.time for field in step):
@@ -585,28 +526,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         step=tuple(step),
         series=tuple(series),
         notes=tuple(notes),
-        derived=late_columns(late, step, options, where),
-        hidden=hidden,
     )
-
-
-def late_columns(
-    late: dict[str, Expression | SeriesFunction], step: Sequence[ColumnPlan], options: PackOptions, where: str
-) -> tuple[tuple[ColumnPlan, Expression | SeriesFunction], ...]:
-    """The columns that are computed from sorted steps, with the types that they have over none."""
-    if not late:
-        return ()
-    known = {field.name: stored_values(np.empty(0, field.dtype), field.kind, field.unit) for field in step}
-    found: list[tuple[ColumnPlan, Expression | SeriesFunction]] = []
-    for name, what in late.items():
-        check_late(name, what, known, where, key=options.series)
-        values: Array = np.empty(0)
-        if isinstance(what, Expression):
-            values = checked_result(what, what.evaluate(known, np.empty(0, dtype=np.int64)))
-        known[name] = values
-        asked = options.dtypes.get(name, options.dtype if values.dtype.kind in "iuf" else None)
-        found.append((make_field(name, pa.from_numpy_dtype(values.dtype), level="step", asked=asked, where=where), what))
-    return tuple(found)
 
 
 def _with_time(plan: PackPlan) -> PackPlan:
@@ -673,3 +593,26 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
     raise BadValueError(
         f"series={name!r} is {_word(kind)} in {where}; expected a string, an integer or a date (and no missing values)."
     )
+
+
+def read_table(sources: Sequence[DataSource], options: PackOptions) -> pa.Table:
+    """Read whole sources that have the same columns; text has the types that hold all its values."""
+    plan = make_plan(sources, options)
+
+    def tables() -> Iterator[pa.Table]:
+        for source in sources:
+            for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=options.chunk_bytes):
+                yield task().table
+
+    try:
+        parts = list(tables())
+    except InferredTypeError:
+        plan = settle_plan(plan, lambda rows: None)
+        parts = list(tables())
+    table = pa.concat_tables(parts, promote_options="permissive") if parts else plan.schema.empty_table()
+    declared = sources[0].schema()
+    for i, name in enumerate(table.column_names):  # readers make dictionaries of strings by themselves
+        column = table.column(i)
+        if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(declared.field(name).type):
+            table = table.set_column(i, name, column.cast(column.type.value_type))
+    return table
