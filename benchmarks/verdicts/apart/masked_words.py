@@ -9,7 +9,7 @@ from transformers import RobertaConfig, RobertaForMaskedLM, Trainer, TrainingArg
 OFF = [sys.argv[i + 1] for i, a in enumerate(sys.argv) if a == "--without"]
 GPU = torch.cuda.is_available()
 VOCAB, MASK, PAD = 6000, 4, 1
-BATCH = 96 if GPU else 16
+BATCH = 256 if GPU else 16
 torch.manual_seed(5)
 random.seed(5)
 

@@ -15,7 +15,7 @@ torch.manual_seed(1)
 
 class Molecule:
     def __init__(self):
-        n = random.randint(8, 40)
+        n = random.randint(16, 64)
         self.kind = [random.randrange(6) for _ in range(n)]
         self.xyz = [[random.random() * n ** (1 / 3) for _ in range(3)] for _ in range(n)]
         self.energy = sum(self.kind) / n

@@ -27,9 +27,7 @@ def train(without):
     if "data" in without:
         loader = list(songs.split(32))
     else:
-        loader = (
-            [*b][0] for _ in iter(int, 1) for b in DataLoader(TensorDataset(songs), batch_size=32, shuffle=True, drop_last=True)
-        )
+        loader = (b[0] for _ in iter(int, 1) for b in DataLoader(TensorDataset(songs), batch_size=32, shuffle=True, drop_last=True))
     model = Melody()
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True if "optimizer" in without else None)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, 3e-3, total_steps=10_000_000)
