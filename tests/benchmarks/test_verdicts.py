@@ -19,10 +19,10 @@ from benchmarks.verdicts.needs import PACKAGES, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import EVERYDAY, OTHERS, PROGRAMS, SINGLES, Program, fixes
 from benchmarks.verdicts.table.program import FOLDERS
+from stoker.diagnose.verdict import conclude
 
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.verdict import conclude
 
 OTHERS_FOLDER, EVERYDAY_FOLDER = FOLDERS / "others", FOLDERS / "everyday"
 BY_NAME = {program.name: program for program in PROGRAMS}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from stoker.diagnose.measure_windows import OtherBatches
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -36,7 +37,6 @@ from stoker.diagnose.fixes import (
     draw_each_epoch,
     fix_named,
 )
-from stoker.diagnose.measure_windows import OtherBatches
 from stoker.errors import OptionError
 
 
