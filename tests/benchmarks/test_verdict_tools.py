@@ -14,7 +14,7 @@ from benchmarks.verdicts.table import PROGRAMS
 from benchmarks.verdicts.tools import CAUSES, causes_of
 from benchmarks.verdicts.tools.traceml import instrumented
 
-from stoker.diagnose.verdict import BETWEEN_RANKS, ON_CPU, ON_CUDA
+from stoker.diagnose.rule import BETWEEN_RANKS, ON_CPU, ON_CUDA
 
 OF_FRAMEWORKS = {"with_lightning.py", "lightning_topk.py", "with_transformers.py", "trainer_ngrams.py"}
 

@@ -22,7 +22,7 @@ from benchmarks.verdicts.table.program import FOLDERS
 
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 OTHERS_FOLDER, EVERYDAY_FOLDER = FOLDERS / "others", FOLDERS / "everyday"
 BY_NAME = {program.name: program for program in PROGRAMS}

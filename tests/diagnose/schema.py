@@ -17,7 +17,6 @@ from stoker.diagnose.measurements import (
     Phases,
     Rank,
     RareSteps,
-    Reads,
     SourceLine,
     Stretch,
     Sync,
@@ -43,7 +42,6 @@ RECORDS = [
     Sync,
     Blame,
     Loader,
-    Reads,
     Work,
     Machine,
 ]

@@ -17,9 +17,9 @@ from stoker.diagnose.advice import (
     waiting_threads,
 )
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.measure_windows import fixes_wanted
+from stoker.diagnose.windows import fixes_wanted
 from stoker.diagnose.measurements import Advice, Blame, BusyThread, Loader, RareSteps, SourceLine, Stretch, WhatIf, Work
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 
 @pytest.mark.parametrize(

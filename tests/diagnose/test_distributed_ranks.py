@@ -16,10 +16,10 @@ from stoker.diagnose import distributed as module
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.distributed import MeasuredRanks, Meeting, find_ranks
 from stoker.diagnose.hooks import StepTimes
-from stoker.diagnose.measure_windows import apart, measure_all
+from stoker.diagnose.windows import apart, measure_all
 from stoker.diagnose.measurements import Measurements, Rank
 from stoker.diagnose.session import Session
-from stoker.diagnose.verdict import conclude, rank
+from stoker.diagnose.rule import conclude, rank
 
 
 class Store:

@@ -35,7 +35,7 @@ from stoker.diagnose.fixes import (
     draw_each_epoch,
     fix_named,
 )
-from stoker.diagnose.measure_windows import OtherBatches
+from stoker.diagnose.windows import OtherBatches
 from stoker.diagnose.source_edits import SiteFinder
 from stoker.errors import OptionError
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from stoker.diagnose.api import measure_step
 from stoker.diagnose.hardware import page_seconds
 from stoker.diagnose.measurements import Advice, Measurements
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 FRESH = """
 import sys

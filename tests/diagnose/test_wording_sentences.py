@@ -13,7 +13,7 @@ from tests.diagnose.measured import TWO_CORES, on_cpu
 import stoker.diagnose
 from stoker.diagnose import wording
 from stoker.diagnose.measurements import Loader, Reads, Verdict
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 SOURCE = Path(stoker.diagnose.__file__).parent
 RULE_FILES = ("verdict", "advice", "attribution", "trials")

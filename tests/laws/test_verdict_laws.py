@@ -22,7 +22,7 @@ from stoker.diagnose.loops import Source, Sources
 from stoker.diagnose.measurements import SourceLine, Work
 from stoker.diagnose.profilers import SlowLine
 from stoker.diagnose.recorder import Recorder, StepSeries
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 MS = 1_000_000
 MOST = 0.15  # by which a verdict may miss the wall clock
@@ -175,6 +175,6 @@ def test_loops_with_a_clear_cause_have_their_verdict() -> None:
 def test_without_means_the_wall_clock_contradicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: by medians alone, a loop with an upload of 4 s in each 25th step computes 110 steps per second."""
     monkeypatch.setattr(Recorder, "slow_steps", lambda recorder, *, bursts: None)
-    monkeypatch.setattr("stoker.diagnose.verdict._doubt_of_parts", lambda measured, attribution, *, tail=True: None)
+    monkeypatch.setattr("stoker.diagnose.rule._doubt_of_parts", lambda measured, attribution, *, tail=True: None)
     assert diagnosed(UPLOAD).verdict == "compute"
     assert contradiction(UPLOAD, diagnosed(UPLOAD)) > MOST

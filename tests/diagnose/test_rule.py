@@ -17,7 +17,7 @@ from stoker.diagnose import wording
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Advice, Blame, Loader, Measurements, RareSteps, Reads, SourceLine, WhatIf
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 DATASET = SourceLine(file="data.py", line=88, function="Rows.__getitem__")
 
@@ -221,7 +221,7 @@ def test_predictions_are_possible(measured: Measurements) -> None:
 
 
 def test_conclusions_need_no_torch() -> None:
-    code = "import sys, stoker.diagnose.verdict; sys.exit('torch' in sys.modules or 'numba' in sys.modules)"
+    code = "import sys, stoker.diagnose.rule; sys.exit('torch' in sys.modules or 'numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -17,7 +17,7 @@ from tests.diagnose.measured import MS, NO_PHASES, around, on_gpu
 
 from stoker.diagnose.attribution import attribute, removal_ratio
 from stoker.diagnose.measurements import Measurements, WhatIf
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 # Milliseconds of a step: as it is, without loading, without uploads, without reads, without all of them; kernels; `rest` in the last.
 PROGRAMS = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnose import measure_windows
-from stoker.diagnose.measure_windows import measure_all
+from stoker.diagnose import windows
+from stoker.diagnose.windows import measure_all
 from stoker.diagnose.session import Session
 
 
@@ -27,13 +27,13 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         loop = ("warm_up", "phases", "baseline", "rare_steps", "without_data", "other_threads")
         for name in (*loop, "lines", "operations", "operation_times", "device_alone", "copies", "issuing", "profile_batches"):
-            monkeypatch.setattr(measure_windows, name, noted(name))
-        monkeypatch.setattr(measure_windows, "measure_fixes", noted("measure_fixes"))
-        monkeypatch.setattr(measure_windows, "find_ranks", lambda: None)
+            monkeypatch.setattr(windows, name, noted(name))
+        monkeypatch.setattr(windows, "measure_fixes", noted("measure_fixes"))
+        monkeypatch.setattr(windows, "find_ranks", lambda: None)
         session = Session(measure_all, on_done=lambda: None)
         session.device = device
         try:
-            for _ in measure_windows.measure_all(session):
+            for _ in windows.measure_all(session):
                 pass
         finally:
             session.remove()
@@ -52,7 +52,7 @@ def test_a_gpu_is_measured_before_its_kernels_are_profiled(order: Any) -> None:
 
 def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = order("cpu")
-    monkeypatch.setattr(measure_windows, "is_disturbed", lambda session: True)
+    monkeypatch.setattr(windows, "is_disturbed", lambda session: True)
     busy = order("cpu")
     assert busy.count("baseline") == 1 < calm.count("baseline")
     assert {"lines", "operations", "operation_times", "profile_batches"} <= set(busy)
@@ -63,7 +63,7 @@ def test_a_loop_that_waits_for_the_interpreter_lock_is_not_run_with_other_thread
     order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "other_threads" in order("cpu")
-    monkeypatch.setattr(measure_windows, "is_held", lambda session: True)
+    monkeypatch.setattr(windows, "is_held", lambda session: True)
     assert "other_threads" not in order("cpu")
 
 

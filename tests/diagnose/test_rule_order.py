@@ -27,7 +27,7 @@ from stoker.diagnose.measurements import (
     Work,
 )
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import WORK, conclude, doubt, rank, why_first
+from stoker.diagnose.rule import WORK, conclude, doubt, rank, why_first
 from stoker.diagnose.wording import TITLES, WHY_FIRST, percent
 
 # Of one H200: T, D, X, C, H, G in milliseconds, kernels and syncs a step, share of the bf16 peak.

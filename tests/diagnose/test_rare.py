@@ -23,7 +23,7 @@ from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.diagnose.session import LoopTimer
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude, dominant_rare_steps, doubt, verdict_of_rare_steps
+from stoker.diagnose.rule import conclude, dominant_rare_steps, doubt, verdict_of_rare_steps
 
 UPLOAD = SourceLine(file="train.py", line=12, function="upload")
 CALLED = SourceLine(file="train.py", line=41, function="main")

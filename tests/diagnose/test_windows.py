@@ -10,9 +10,9 @@ import pytest
 import torch
 from tests.diagnose.fake_cuda import FakeCuda
 
-from stoker.diagnose import measure_windows
+from stoker.diagnose import windows
 from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepMarks, StepTimes
-from stoker.diagnose.measure_windows import measure_all, other_threads
+from stoker.diagnose.windows import measure_all, other_threads
 from stoker.diagnose.session import REAL, Plan, Session
 
 
@@ -81,14 +81,14 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Session, FakeCuda]:
     session.device = "cuda"
     monkeypatch.setattr(torch.cuda, "synchronize", cuda.synchronize)
     for name in ("DeviceOnlyStep", "SyncFinder", "cycles_per_second"):
-        monkeypatch.setattr(measure_windows, name, functools.partial(getattr(measure_windows, name), cuda=cuda))
+        monkeypatch.setattr(windows, name, functools.partial(getattr(windows, name), cuda=cuda))
     monkeypatch.setattr("stoker.diagnose.session.StepMarks", functools.partial(StepMarks, cuda=cuda))
     return session, cuda
 
 
 def test_a_gpu_is_measured_alone(on_gpu: tuple[Session, FakeCuda]) -> None:
     session, cuda = on_gpu
-    assert drive(session, measure_windows.device_alone(session), cuda) == 7 + 7 + 3
+    assert drive(session, windows.device_alone(session), cuda) == 7 + 7 + 3
     recorder = session.recorder
     assert recorder.host_issue == [0.010] * 7
     assert [one.seconds for one in recorder.device_only] == pytest.approx([0.0035] * 7)

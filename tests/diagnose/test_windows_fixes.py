@@ -22,11 +22,11 @@ from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
-from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
+from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.session import Session
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 
 @pytest.fixture
@@ -120,21 +120,21 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
         recorder=SimpleNamespace(cores=2, unused_fixes={}),
         measurements=lambda machine: measured,
     )
-    monkeypatch.setattr(measure_windows, "now_ns", lambda: int(now[0] * 1e9))
-    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["fused", "threads", "float32", "autocast", "batch"])
-    monkeypatch.setattr(measure_windows, "fix_gain", gain)
+    monkeypatch.setattr(windows, "now_ns", lambda: int(now[0] * 1e9))
+    monkeypatch.setattr(windows, "fixes_wanted", lambda measured: ["fused", "threads", "float32", "autocast", "batch"])
+    monkeypatch.setattr(windows, "fix_gain", gain)
     assert conclude(measured).next[0].name == "autocast"
-    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    list(windows.measure_fixes(session, set()))  # type: ignore[arg-type]
     assert given == {"fused": 5, "threads": 5, "float32": 1, "autocast": 5}
     now[0], measured, session.measurements = 0.0, on_cpu(next=80.0), lambda machine: measured
     given.clear()
-    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    list(windows.measure_fixes(session, set()))  # type: ignore[arg-type]
     assert "fused" in given
     assert "autocast" not in given
     assert session.recorder.unused_fixes == {"autocast": "there was no time to measure it"}
     session.recorder.unused_fixes.clear()
     session.device = "cuda"
-    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    list(windows.measure_fixes(session, set()))  # type: ignore[arg-type]
     assert not session.recorder.unused_fixes, "on a GPU it has a bound"
 
 
@@ -157,7 +157,7 @@ def test_batches_of_workers_are_measured_in_the_program_itself(clock: Clock, mon
                 clock.tick(3)
                 yield batch
 
-    monkeypatch.setattr("stoker.diagnose.measure_windows.batches_of_workers", made_elsewhere)
+    monkeypatch.setattr("stoker.diagnose.windows.batches_of_workers", made_elsewhere)
     measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
     assert asked == [1], "of two cores, the training keeps one"
     what_if = measured.what_ifs["workers"]
@@ -171,7 +171,7 @@ def test_a_dataset_that_does_not_work_in_workers_has_no_prediction_for_them(cloc
         raise RuntimeError("cannot pickle a connection")
         yield
 
-    monkeypatch.setattr("stoker.diagnose.measure_windows.batches_of_workers", fails)
+    monkeypatch.setattr("stoker.diagnose.windows.batches_of_workers", fails)
     measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
     assert "the gain of workers could not be measured: RuntimeError: cannot pickle a connection" in measured.notes
     step = next(step for step in conclude(measured).next if step.name == "workers")
@@ -198,7 +198,7 @@ def test_a_fix_that_lasts_is_measured_after_steps_without_it(clock: Clock, monke
         return True
 
     monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", keep_memory)
-    monkeypatch.setattr("stoker.diagnose.measure_windows.fixes_wanted", lambda measured: ["malloc"])
+    monkeypatch.setattr("stoker.diagnose.windows.fixes_wanted", lambda measured: ["malloc"])
     assert "malloc" not in measured_with(clock, lambda optimizer: 20 if kept else 30).what_ifs
     assert not kept, "the process of `diagnose_step` is the user's own"
     of_script = functools.partial(Session, step_per_batch=False)
@@ -302,7 +302,7 @@ def test_compiled_steps_are_measured_where_it_is_asked_for(clock: Clock, monkeyp
         return spent
 
     monkeypatch.setattr(torch, "compile", compile_model)
-    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["compile", "malloc"])
+    monkeypatch.setattr(windows, "fixes_wanted", lambda measured: ["compile", "malloc"])
     monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", lambda: True)
     for avoid in (("compile",), ()):
         of_script = functools.partial(Session, step_per_batch=False, avoid=avoid)
@@ -354,7 +354,7 @@ def test_only_what_would_be_advised_is_inspected() -> None:
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_autocast_is_measured_before_the_speed_of_matmuls_is_known(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What measures it changes how a program finds memory, and `malloc` cannot be undone."""
-    monkeypatch.setattr(measure_windows, "has_bf16_instructions", lambda: has_bf16)
+    monkeypatch.setattr(windows, "has_bf16_instructions", lambda: has_bf16)
     machine = msgspec.structs.replace(on_cpu().machine, matmul_flops={})
     assert ("autocast" in fixes_wanted(on_cpu(machine=machine))) == has_bf16
     assert "autocast" not in fixes_wanted(on_cpu(machine=machine, precision="bf16"))

@@ -14,7 +14,7 @@ from benchmarks.verdicts.table import PROGRAMS
 
 from stoker.diagnose.attribution import crowded
 from stoker.diagnose.measurements import Measurements, Stretch
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 KEPT = Path(__file__).parent / "kept"
 NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
