@@ -18,7 +18,7 @@ from tests.diagnose.strategies import NAMES, cpu_runs, gpu_runs, kept, runs
 from stoker.diagnose.division import Division, divide, removal_ratio
 from stoker.diagnose.finding import Finding, text
 from stoker.diagnose.measurements import Measurements, Phases, Stretch
-from stoker.diagnose.rule import WORK, conclude, rank
+from stoker.diagnose.rule import WORK, conclude, dominant_rare_steps, rank
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.wording import percent, removal_rows, why_first
 
@@ -50,7 +50,7 @@ def test_negative_control_what_single_removals_saved_is_more_than_a_step() -> No
 @given(runs())
 def test_causes_have_shares_and_different_names(measured: Measurements) -> None:
     causes = rank(measured)
-    assert len(causes) >= 2
+    assert len(causes) >= (2 if dominant_rare_steps(measured) is None else 1)
     assert len({cause.verdict for cause in causes}) == len(causes)
     assert all(0 <= cause.share <= 1 for cause in causes)
 
@@ -64,7 +64,7 @@ def test_there_is_a_verdict_or_a_reason_and_all_of_it_can_be_read(measured: Meas
     assert not NOT_A_NUMBER.search(text(finding).replace("inference", ""))
     assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
     plain = json.loads(json.dumps(finding.as_dict()))
-    assert plain["second"] == (finding.causes[1].verdict if finding.causes else None)
+    assert plain["second"] == (finding.causes[1].verdict if len(finding.causes) > 1 else None)
 
 
 @given(runs())
@@ -84,7 +84,9 @@ def test_no_advice_gains_more_than_the_removal_that_it_rests_on(measured: Measur
         if (experiment := RESTS_ON.get(step.name)) is None:
             continue
         cause = {"reads": "sync", "copies": "transfer", "data": "data"}[experiment]
-        ratio = removal_ratio(measured, experiment)
+        # Cached batches of several processes are removed from all of them, so C is the bound of that advice, but no part of a step.
+        cached = measured.cached.median / measured.loop.median if measured.cached is not None else None
+        ratio = cached if experiment == "data" else removal_ratio(measured, experiment)
         by_part = 1 / max(1 - division.share(cause), 1 / RULE.max_speedup)
         bound = max(by_part, 1 / max(ratio, 1 / RULE.max_speedup)) if ratio is not None and cause == "data" else by_part
         assert (step.predicted_high or 1.0) <= bound * (1 + 1e-9), step
@@ -241,6 +243,7 @@ def test_what_a_removal_saved_nine_tenths_of_comes_first(suspect: str, verdict: 
 @given(runs())
 def test_the_order_of_two_causes_is_explained_where_their_shares_do_not(measured: Measurements) -> None:
     causes = rank(measured)
+    assume(len(causes) > 1)
     larger = causes[1].share > causes[0].share and percent(causes[1].share) != percent(causes[0].share)
     if why_first(causes):
         assert larger
