@@ -52,7 +52,7 @@ OPTIONAL = {
 
 times = st.floats(0.0, 50.0)
 share = st.floats(0.0, 1.0)
-shares = st.fixed_dictionaries({kind: share for kind in COMPUTING}).map(
+shares = st.fixed_dictionaries(dict.fromkeys(COMPUTING, share)).map(
     lambda drawn: {kind: value / max(1e-9, sum(drawn.values())) for kind, value in drawn.items()}
 )
 

@@ -16,10 +16,10 @@ from stoker.diagnose.advice import (
     variation_of_pages,
     waiting_threads,
 )
-from stoker.diagnose.attribution import attribute
-from stoker.diagnose.windows import fixes_wanted
+from stoker.diagnose.division import divide
 from stoker.diagnose.measurements import Advice, Blame, BusyThread, Loader, RareSteps, SourceLine, Stretch, WhatIf, Work
 from stoker.diagnose.rule import conclude
+from stoker.diagnose.windows import fixes_wanted
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_fix_that_has_nothing_to_change_is_not_advised() -> None:
 )
 def test_compiling_is_advised_on_a_cpu_where_it_has_something_to_join(shares: dict[str, float], ops: float, advised: bool) -> None:
     measured = on_cpu(shares=shares, ops=ops)
-    parts = attribute(measured)
+    parts = divide(measured)
     joined = parts.share("memory") + parts.share("dispatch")
     assert (joined >= max(0.5, parts.share("compute") + parts.share("optimizer"))) == advised
     assert (joined >= 0.5) == (ops >= 3000 or shares is MOVING)
@@ -245,7 +245,7 @@ def test_a_fix_that_was_not_measured_has_the_bound_of_its_causes(
     name: str, given: dict[str, Any], causes: tuple[str, ...], of_them: float
 ) -> None:
     measured = on_cpu(**given)
-    saved = of_them * sum(attribute(measured).share(cause) for cause in causes)
+    saved = of_them * sum(divide(measured).share(cause) for cause in causes)
     step = next(step for step in conclude(measured).next if step.name == name)
     assert (step.predicted, step.predicted_low) == (None, None)
     assert step.predicted_high == pytest.approx(1 / (1 - saved))
@@ -291,10 +291,10 @@ def test_a_fix_changes_all_of_a_step_but_its_data() -> None:
     """Steps on cached batches took 1.7 ms less, and data take 0.7 of them: the rest is another reason."""
     what_ifs = {"fused": switched_on(rounds(*[13] * 5), rounds(*[13 / 3] * 5))}
     measured = on_cpu(optimizer=5.0, next=0.5, cached=rounds(*[13] * 5), what_ifs=what_ifs)
-    found = attribute(measured)
+    found = divide(measured)
     assert found.step - 13 * MS > 2 * found.parts.data
     step = next(step for step in conclude(measured).next if step.name == "fused")
-    assert step.predicted == pytest.approx(found.step / (found.parts.data + (found.step - found.parts.data) / 3))
+    assert step.predicted == pytest.approx(found.step / (found.seconds("data") + (found.step - found.seconds("data")) / 3))
 
 
 @pytest.mark.parametrize(("windows", "most"), [([80.0, 80.0, 80.0], 0.0), ([80.0, 50.0, 70.0], 30.0), ([80.0], 80.0)])

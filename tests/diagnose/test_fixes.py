@@ -35,8 +35,8 @@ from stoker.diagnose.fixes import (
     draw_each_epoch,
     fix_named,
 )
-from stoker.diagnose.windows import OtherBatches
 from stoker.diagnose.source_edits import SiteFinder
+from stoker.diagnose.windows import OtherBatches
 from stoker.errors import OptionError
 
 

@@ -12,8 +12,8 @@ from tests.diagnose.fake_cuda import FakeCuda
 
 from stoker.diagnose import windows
 from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepMarks, StepTimes
-from stoker.diagnose.windows import measure_all, other_threads
 from stoker.diagnose.session import REAL, Plan, Session
+from stoker.diagnose.windows import measure_all, other_threads
 
 
 @pytest.fixture(autouse=True)

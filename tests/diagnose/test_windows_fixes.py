@@ -16,17 +16,17 @@ from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose import api, measure_windows
+from stoker.diagnose import api
 from stoker.diagnose.api import measure_script, measure_step
 from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
-from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
-from stoker.diagnose.session import Session
 from stoker.diagnose.rule import conclude
+from stoker.diagnose.session import Session
+from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
 
 
 @pytest.fixture

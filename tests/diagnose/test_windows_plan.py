@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stoker.diagnose import windows
-from stoker.diagnose.windows import measure_all
 from stoker.diagnose.session import Session
+from stoker.diagnose.windows import measure_all
 
 
 @pytest.fixture

@@ -208,14 +208,13 @@ CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
 CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
 CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
 
+WASTES = ("data", "transfer", "sync", "host", "launch", "oversubscribed", "straggler", "communication")
 WHY_FIRST: dict[str, str] = {
     "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
     "dispatch": "operations that are too small come before the work in them",
     **dict.fromkeys(("precision", "compute", "memory", "kernel"), "the work as a whole takes longer than issuing it"),
-    **dict.fromkeys(
-        ("data", "transfer", "sync", "host", "launch", "oversubscribed", "straggler", "communication"),
-        "waste comes before work, because it can be removed",
-    ),
+    **dict.fromkeys(WASTES, "waste comes before work, because it can be removed"),
+    "each_step": "what each step loses comes before what some steps lose",
 }
 """Why a cause comes before a second one with a larger share."""
 
@@ -345,7 +344,9 @@ def why_first(causes: list[Cause]) -> str:
     if len(causes) < 2:
         return ""
     first, second = causes[:2]
-    return WHY_FIRST.get(first.verdict, "") if percent(second.share) != percent(first.share) and second.share > first.share else ""
+    if percent(second.share) == percent(first.share) or second.share <= first.share:
+        return ""
+    return WHY_FIRST.get("each_step" if first.verdict in WASTES and second.verdict in WASTES else first.verdict, "")
 
 
 def no_verdict(reason: str, **numbers: str) -> str:
