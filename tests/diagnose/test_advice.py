@@ -10,7 +10,18 @@ from tests.diagnose.measured import COMPUTING, LOG, MOVING, MS, TWO_CORES, aroun
 
 from stoker.diagnose.advice import advise_on_rare_steps, ratio_with_error
 from stoker.diagnose.division import divide
-from stoker.diagnose.measurements import Advice, Blame, BusyThread, Loader, Measurements, RareSteps, SourceLine, Stretch, WhatIf, Work
+from stoker.diagnose.measurements import (
+    Advice,
+    Blame,
+    BusyThread,
+    Loader,
+    Measurements,
+    RareSteps,
+    SourceLine,
+    Stretch,
+    WhatIf,
+    Work,
+)
 from stoker.diagnose.rule import conclude
 
 IN_MODEL = SourceLine(file="model.py", line=9, function="forward")

@@ -16,7 +16,7 @@ from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose import api
+from stoker.diagnose import api, windows
 from stoker.diagnose.api import measure_script, measure_step
 from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.feed_fix import gathering
@@ -26,7 +26,7 @@ from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.rule import conclude
 from stoker.diagnose.session import Session
-from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
+from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all
 
 
 @pytest.fixture
@@ -325,17 +325,6 @@ def test_what_compiling_changes_is_kept_as_it_was_before(monkeypatch: pytest.Mon
     monkeypatch.setattr("stoker.diagnose.recorder.compiled", lambda: True)
     recorder.keep_before_compile()
     assert recorder.before_compile == (False, 0.25)
-
-
-def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
-    recorder = Recorder()
-    assert seconds_before_profile(recorder, 0.018) is None, "there was no profile yet"
-    recorder.host_issue += [0.0128] * 7
-    recorder.issue_after_profile += [0.0224] * 7
-    assert seconds_before_profile(recorder, 0.018) == pytest.approx(0.018 * 128 / 224)
-    assert seconds_before_profile(recorder, 0.060) is None, "the device takes longer than the host"
-    recorder.issue_after_profile[:] = [0.0120] * 7
-    assert seconds_before_profile(recorder, 0.010) is None, "and here it left nothing behind"
 
 
 def test_only_what_would_be_advised_is_inspected() -> None:
