@@ -56,7 +56,7 @@ def test_negative_control_without_experiments_uploads_are_not_found() -> None:
 
 
 @pytest.mark.parametrize("verdict", KERNELS)
-def test_a_gpu_that_computes_all_the_time_is_held_back_by_its_kernels(verdict: str) -> None:
+def test_the_kernels_of_a_gpu_that_computes_all_the_time_are_the_verdict(verdict: str) -> None:
     causes = rank(KERNELS[verdict])
     assert causes[0].verdict == verdict
     assert len(causes) > 1
@@ -70,7 +70,7 @@ def test_all_together_save_what_they_save_together() -> None:
     assert divide(on_gpu(10.0, cached=4.0, copies=4.0, everything=7.0, device=7.0)).share("data", "transfer") == pytest.approx(0.3)
 
 
-def test_a_suspect_that_was_not_removed_costs_nothing_but_batches_that_cannot_be_replaced_cost_their_wait() -> None:
+def test_without_a_removal_only_the_wait_for_batches_is_known() -> None:
     waits = msgspec.structs.replace(NO_PHASES, next=6 * MS, forward=4 * MS)
     unknown = on_gpu(10.0, device=3.0, removed={}, phases=waits)
     assert divide(unknown).share("data") == 0

@@ -62,7 +62,7 @@ def test_a_few_cached_batches_are_brought_to_the_same_size_as_the_loop() -> None
     assert law.factors(larger, [2.0] * 5, cached=True) == pytest.approx([0.5] * 5, rel=0.05)
 
 
-def test_a_smaller_last_batch_is_no_difference() -> None:
+def test_a_smaller_last_batch_does_not_count() -> None:
     assert not differ([4096] * 31 + [1024])
     assert not differ([0] * 32)
     assert differ([1000, 2000, 3000, 4000, 1500, 2500])

@@ -240,7 +240,7 @@ NO_VERDICT = {
 ADVICE = {
     "feed": "pack the data to a store and let stoker.Feed make the batches",
     "cached": "make batches once and keep them, if they fit in memory and need not differ between epochs",
-    "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches cost nothing)",
+    "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches take no time)",
     "persistent": "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)",
     "workers": "{wanted} worker {processes} instead of {now} (num_workers={wanted})",
     "pinned": "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))",
