@@ -94,7 +94,9 @@ def extras(draw: st.DrawFn, step: float) -> dict[str, Any]:
         "removed": draw(st.dictionaries(st.sampled_from(EXPERIMENTS), changes)),
         "what_ifs": draw(st.dictionaries(st.sampled_from(FIXES), changes, max_size=3)),
         "waited_for_cores": draw(st.none() | st.sampled_from([0.0, 0.05, 0.5])),
-        "busy_thread": draw(st.none() | st.builds(BusyThread, name=st.just("statistics"), share=share, place=st.none() | st.just(LOG))),
+        "busy_thread": draw(
+            st.none() | st.builds(BusyThread, name=st.just("statistics"), share=share, place=st.none() | st.just(LOG))
+        ),
         "asleep": draw(st.none() | share),
         "rare": draw(st.none() | rare),
         "also_rare": None,
@@ -139,6 +141,7 @@ def gpu_runs(draw: st.DrawFn) -> Measurements:
         optimizer=draw(st.just(0.0) | part),
         phases=Phases(**{name: draw(times) * MS for name in Phases.__struct_fields__}),
         syncs=draw(st.just([]) | st.just([Sync(place=LOG, count=50.0)])),
+        sized=draw(st.booleans()),
         gpu_taken=draw(st.none() | st.sampled_from([0.0, 0.05, 0.5])),
     )
     return msgspec.structs.replace(measured, **draw(extras(step * MS)))

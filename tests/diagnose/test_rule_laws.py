@@ -62,7 +62,8 @@ def test_there_is_a_verdict_or_a_reason_and_all_of_it_can_be_read(measured: Meas
     assert (finding.verdict == "none") == (not finding.causes)
     assert all(cause.sentence for cause in finding.causes)
     assert not NOT_A_NUMBER.search(text(finding).replace("inference", ""))
-    assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
+    if math.isfinite(finding.spread):  # else null
+        assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
     plain = json.loads(json.dumps(finding.as_dict()))
     assert plain["second"] == (finding.causes[1].verdict if len(finding.causes) > 1 else None)
 
@@ -94,6 +95,7 @@ def test_no_advice_gains_more_than_the_removal_that_it_rests_on(measured: Measur
 
 @given(gpu_runs())
 def test_no_part_is_more_than_its_removal_saved(measured: Measurements) -> None:
+    measured = msgspec.structs.replace(measured, sized=False)  # else suspects were removed from steps on cached batches
     division = divide(measured)
     for cause, experiment in (("transfer", "copies"), ("sync", "reads")):
         ratio = removal_ratio(measured, experiment)
@@ -137,6 +139,17 @@ def test_times_speed_up_and_range_of_a_removal_agree(measured: Measurements) -> 
     assert contradictions(measured) == []
 
 
+def test_removals_from_cached_batches_are_printed_with_their_times() -> None:
+    """Batches differ in size: a step takes 10 ms, 6 on cached batches, and of these 3 without all suspects."""
+    measured = on_gpu(10.0, cached=6.0, copies=9.0, everything=5.0, device=2.0, sized=True)
+    rows = {row.name: row.change for row in removal_rows(measured)}
+    assert rows == {
+        "loading": "10 ms -> 6 ms", "uploads": "6 ms -> 5.4 ms", "waits for values": "6 ms -> 6 ms", "all of these": "10 ms -> 3 ms",
+    }  # fmt: skip
+    assert contradictions(measured) == []
+    assert divide(measured).share("data", "transfer") == pytest.approx(0.46)
+
+
 # ---- noise ----
 
 
@@ -148,7 +161,9 @@ def noisy(measured: Measurements, size: float, seed: int) -> Measurements:
         if stretch is None:
             return None
         factors = 1 + size * rng.uniform(-1, 1, len(stretch.seconds))
-        return Stretch(seconds=[spent * factor for spent, factor in zip(stretch.seconds, factors, strict=True)], pieces=stretch.pieces)
+        return Stretch(
+            seconds=[spent * factor for spent, factor in zip(stretch.seconds, factors, strict=True)], pieces=stretch.pieces
+        )
 
     windows = {name: shaken(getattr(measured, name)) for name in ("loop", "cached", "loader_alone", "device_alone")}
     return msgspec.structs.replace(measured, **windows)

@@ -181,7 +181,9 @@ def test_what_does_not_grow_with_the_batch_is_dispatch() -> None:
     assert small.causes[0].share == pytest.approx(0.8 * 9.7 / 9.8 - 0.5 / 9.8, abs=0.03), "all that is fixed but the optimizer's"
     assert "twice the batch takes 1.20x as long" in small.why
     few = divide(on_cpu(ops=10.0, shares=HALF_CALLS, what_ifs=twice(1.2)))
-    assert few.seconds("dispatch") <= RULE.issue_cost * 10 * TWO_CORES.dispatch_seconds, "a large table that each step clears is not calls"
+    assert few.seconds("dispatch") <= RULE.issue_cost * 10 * TWO_CORES.dispatch_seconds, (
+        "a large table that each step clears is not calls"
+    )
 
 
 def test_an_estimate_comes_before_what_was_measured_only_if_it_is_clearly_larger() -> None:

@@ -335,7 +335,9 @@ def test_only_what_would_be_advised_is_measured() -> None:
     assert fix_inside("compile", launch).value == 1  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("workers", "batch", "measured_without"), [(2, 1.0, True), (2, 9.0, False), (0, 1.0, False), (2, None, False)])
+@pytest.mark.parametrize(
+    ("workers", "batch", "measured_without"), [(2, 1.0, True), (2, 9.0, False), (0, 1.0, False), (2, None, False)]
+)
 def test_a_loop_without_workers_is_measured_where_a_batch_costs_less_than_they_do(
     workers: int, batch: float | None, measured_without: bool
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.diagnose import windows
+from stoker.diagnose.division import Division
 from stoker.diagnose.session import Session
 from stoker.diagnose.windows import measure_all
 
@@ -42,10 +43,16 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_a_gpu_is_measured_before_its_kernels_are_profiled(order: Any) -> None:
+@pytest.mark.parametrize("host_limits", [True, False])
+def test_the_kernels_of_a_gpu_that_waits_for_its_host_are_not_profiled(
+    order: Any, host_limits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a profile the host starts kernels slower."""
+    monkeypatch.setattr(Session, "measurements", lambda session, machine=None: None)
+    monkeypatch.setattr(windows, "divide", lambda measured: Division(step=1.0, parts={}, host_limits=host_limits))
     names = order("cuda")
-    assert names[-5:] == ["removals", "device_alone", "profile_batches", "measure_fixes repeats", "operation_times"]
+    profiled = [] if host_limits else ["operation_times"]
+    assert names[names.index("removals") :] == ["removals", "device_alone", "profile_batches", *profiled, "measure_fixes"]
 
 
 def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,9 @@ def test_slowdowns_checkpoints_and_the_speed_without_loading_are_shown(tmp_path:
     row = rows(board)["a"]
     assert (row["slowdowns"], row["checkpoint"]["step"]) == (1, 400)
     assert row["ceiling"] is None, "steps on cached batches were not measured"
-    diagnosis.write_text(json.dumps({"measurements": {"loop": {"seconds": [0.02, 0.02]}, "cached": {"seconds": [0.009, 0.01, 0.02]}}}))
+    diagnosis.write_text(
+        json.dumps({"measurements": {"loop": {"seconds": [0.02, 0.02]}, "cached": {"seconds": [0.009, 0.01, 0.02]}}})
+    )
     assert board.refresh()
     assert rows(board)["a"]["ceiling"] == 100.0
     assert "Cause: loader" in board.view()["details"]["a"]["slowdowns"][0]
