@@ -30,7 +30,7 @@ KEPT = Path(__file__).parent / "kept"
 NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 EXPERIMENTS = ("copies", "reads", "callbacks", "everything")
 FIXES = ("feed", "workers", "pinned", "fused", "autocast", "tf32", "compile", "graph", "threads", "batch", "malloc", "float32")
-OPTIONAL = {
+OPTIONAL: dict[str, Any] = {
     "cached": None,
     "loader_alone": None,
     "device_alone": None,
