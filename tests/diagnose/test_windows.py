@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tests.diagnose.fake_cuda import FakeCuda
+from tests.diagnose.measured import changed
 
 from stoker.diagnose import windows
 from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepMarks, StepTimes
@@ -89,8 +90,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Session, FakeCuda]:
 def test_a_gpu_is_measured_alone(on_gpu: tuple[Session, FakeCuda], monkeypatch: pytest.MonkeyPatch) -> None:
     session, cuda = on_gpu
     monkeypatch.setattr(windows, "gpu_taken", lambda: 0.1)
-    assert drive(session, windows.device_alone(session), cuda) == 2 + 7
-    assert [step.seconds for step in session.recorder.device_only] == pytest.approx([0.0035] * 7)
+    assert drive(session, windows.device_alone(session), cuda) == 2 + windows.DEVICE_STEPS
+    assert [step.seconds for step in session.recorder.device_only] == pytest.approx([0.0035] * windows.DEVICE_STEPS)
     assert session.recorder.gpu_taken == 0.1
 
 
@@ -99,3 +100,21 @@ def test_steps_of_a_gpu_are_timed_on_its_timeline(on_gpu: tuple[Session, FakeCud
     drive(session, session.record(REAL, 0.0, 6, session.recorder.loop), cuda)
     assert session.recorder.loop.seconds()[1:] == pytest.approx([0.010] * 5), "the device waits for the host"
     assert session.recorder.on_gpu
+
+
+@pytest.mark.parametrize(("left", "alone"), [(0.99, []), (0.5, ["callbacks", "copies", "reads"])])
+def test_each_suspect_is_removed_alone_where_all_together_save_something(
+    on_gpu: tuple[Session, FakeCuda], left: float, alone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, asked = on_gpu[0], list[str]()
+
+    def gain(session: Session, name: str, fix: object, **options: object) -> Iterator[None]:
+        asked.append(name)
+        session.recorder.removed[name] = changed(10.0, 10.0 * left)
+        yield from ()
+
+    monkeypatch.setattr(windows, "fix_gain", gain)
+    monkeypatch.setattr(Session, "out_of_time", False)
+    list(windows.removals(session))
+    assert asked[0] == "everything"
+    assert sorted(asked[1:]) == alone
