@@ -49,7 +49,7 @@ $(VENV)/.docs-installed: $(STAMP)
 
 test-docs: $(STAMP) ## the tests of the documentation, with every block of code (some 15 minutes)
 	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2 -m 'slow or not slow' tests/test_docs.py tests/test_site.py tests/test_language.py \
-	  tests/diagnose/test_verdict_manual.py tests/train/test_trainer_manual.py tests/split/test_split_manual.py
+	  tests/diagnose/test_finding_manual.py tests/train/test_trainer_manual.py tests/split/test_split_manual.py
 
 lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@$(PY) -m ruff check --quiet .

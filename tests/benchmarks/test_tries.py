@@ -16,7 +16,7 @@ from tests.diagnose.measured import around, on_cpu
 
 from stoker.diagnose import wording
 from stoker.diagnose.measurements import Advice, TrialResult, WhatIf
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 
 def step(name: str, predicted: float | None, tried: float | None, low: float | None = None, high: float | None = None) -> Advice:

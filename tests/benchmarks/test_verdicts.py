@@ -23,6 +23,7 @@ from stoker.diagnose.verdict import conclude
 
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
+from stoker.diagnose.rule import conclude
 
 OTHERS_FOLDER, EVERYDAY_FOLDER = FOLDERS / "others", FOLDERS / "everyday"
 BY_NAME = {program.name: program for program in PROGRAMS}
@@ -108,7 +109,7 @@ def test_a_script_held_out_gets_no_argument_that_it_does_not_know() -> None:
 def test_packages_are_those_that_scripts_import() -> None:
     paths = {program.script: program.path for program in PROGRAMS}
     for script, package in PACKAGES.items():
-        assert re.search(rf"^(import|from) {package}\b", paths[script].read_text(), re.MULTILINE), script
+        assert re.search(rf"^ *(import|from) {package}\b", paths[script].read_text(), re.MULTILINE), script
 
 
 def test_scripts_held_out_find_all_that_they_read() -> None:

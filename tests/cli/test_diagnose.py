@@ -134,7 +134,7 @@ def test_json_stands_alone_on_stdout_and_is_json(stoker: Stoker, diagnosed: Diag
     found = json.loads(done.out, parse_constant=refuse)
     assert found["schema"] == 1
     assert found["why"] == "\x1b[31m\ud800\u2028é"
-    assert {"verdict", "second", "why", "ladder", "next"} <= set(found)
+    assert {"verdict", "second", "why", "causes", "next"} <= set(found)
 
 
 def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Diagnosed) -> None:

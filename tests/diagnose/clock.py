@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.diagnose import api, attribution, hooks, loops, measure_windows, profilers, recorder, session
+from stoker.diagnose import api, hooks, loops, profilers, rare, recorder, session, windows
 from stoker.diagnose.measurements import Machine
 
 MS = 1_000_000
@@ -27,7 +27,7 @@ class Clock:
 def install_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """All of a diagnosis looks at this clock, on a machine that is known."""
     clock = Clock()
-    for module in (api, attribution, hooks, loops, measure_windows, profilers, session, measure_windows):
+    for module in (api, hooks, loops, profilers, rare, session, windows):
         monkeypatch.setattr(module, "now_ns", clock)
     monkeypatch.setattr(recorder, "measure_machine", lambda device: MACHINE)
     return clock

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class FakeCuda:
     """A queue: the host runs ahead of it, unless it waits. Times in milliseconds; one cycle is a microsecond."""
@@ -11,7 +9,6 @@ class FakeCuda:
     def __init__(self) -> None:
         self.host = 0.0
         self.queue = 0.0
-        self.mode = 0
         device = self
 
         class Event:
@@ -23,9 +20,6 @@ class FakeCuda:
 
             def synchronize(self) -> None:
                 device.host = max(device.host, self.at)
-
-            def query(self) -> bool:
-                return self.at <= device.host
 
             def elapsed_time(self, later: Event) -> float:
                 return later.at - self.at
@@ -41,9 +35,3 @@ class FakeCuda:
 
     def synchronize(self) -> None:
         self.host = max(self.host, self.queue)
-
-    def get_sync_debug_mode(self) -> int:
-        return self.mode
-
-    def set_sync_debug_mode(self, mode: Any) -> None:
-        self.mode = mode

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.diagnose.measurements import Loader, Machine, Measurements, Phases, SourceLine, Stretch, Sync, Work
+import msgspec
+
+from stoker.diagnose.measurements import Loader, Machine, Measurements, Phases, SourceLine, Stretch, WhatIf, Work
 
 MS = 1e-3
 NO_PHASES = Phases(next=0.0, prepare=0.0, forward=0.0, backward=0.0, optimizer=0.0, rest=0.0)
@@ -16,8 +18,6 @@ H200 = Machine(
     matmul_flops={"fp32": 5.1e13, "tf32": 3.9e14, "bf16": 7.83e14, "fp16": 7.8e14},
     dispatch_seconds=3e-6,
     launch_seconds=4e-6,
-    h2d_pageable_bytes=9e9,
-    h2d_pinned_bytes=5.5e10,
 )
 TWO_CORES = Machine(cores=2, threads=2, memcpy_bytes=2e10, matmul_flops={"fp32": 2e11, "bf16": 4e11}, dispatch_seconds=2e-6)
 COMPUTING = {"gemm": 0.8, "elementwise": 0.1, "reduce": 0.02, "copy": 0.02, "optimizer": 0.02, "other": 0.04}
@@ -30,40 +30,49 @@ def around(seconds: float, *, spread: float = 0.02, number: int = 24) -> Stretch
     return Stretch(seconds=[seconds * (1 + 2 * spread * ((place * 7) % 5 - 2) / 2) for place in range(number)])
 
 
+def changed(before: float, after: float, *, spread: float = 0.02) -> WhatIf:
+    """Steps without a change and with it, in milliseconds."""
+    return WhatIf(as_it_is=around(before * MS, spread=spread), with_fix=around(after * MS, spread=spread))
+
+
 def on_gpu(
     step: float,
     *,
-    loader: float = 0.01,
+    cached: float | None = None,
     copies: float | None = None,
-    cached: float,
-    issue: float,
+    reads: float | None = None,
+    everything: float | None = None,
     device: float,
-    kernels: float,
+    kernels: float = 300.0,
+    rest: float = 0.0,
     reached: float = 0.0,
-    optimizer: float | None = None,
-    syncs: float = 0.0,
+    shares: dict[str, float] | None = None,
+    optimizer: float = 0.0,
     precision: str = "fp32",
     **more: Any,
 ) -> Measurements:
-    """A training on a GPU as one row of a table: milliseconds, and the share of the bf16 peak that was reached."""
-    work = Work(ops=2 * kernels, kernels=kernels, flops=reached * H200.matmul_flops["bf16"] * device * MS)
-    return Measurements(
-        device="cuda",
-        steps_seen=100,
-        loop=around(step * MS),
-        phases=NO_PHASES,
-        cached=around(cached * MS),
-        loader_alone=around(loader * MS),
-        copies_alone=around(copies * MS) if copies is not None else None,
-        host_issue=around(issue * MS),
-        device_alone=around(device * MS),
-        device_phases={"forward": 0.0, "backward": (device - optimizer) * MS, "optimizer": optimizer * MS} if optimizer else {},
-        blocked_under_sleep=syncs > 10,
-        syncs=[Sync(place=LOG, count=syncs)] if syncs else [],
-        loader=Loader(kind="DataLoader"),
-        precision=precision,
-        **{"machine": H200, "work": work, **more},
-    )
+    """A training on a GPU: milliseconds of a step as it is and without each suspect, of its kernels, and of Python after the update.
+
+    `reached` is the share of the bf16 peak. A suspect without a number costs nothing, and what is left without all of them is what is
+    left without the largest.
+    """
+    single = {"copies": step if copies is None else copies, "reads": step if reads is None else reads}
+    cached = step if cached is None else cached
+    left = min(step, cached, *single.values()) if everything is None else everything
+    flops = reached * H200.matmul_flops["bf16"] * device * MS
+    given: dict[str, Any] = {
+        "loop": around(step * MS),
+        "phases": NO_PHASES,
+        "cached": around(cached * MS),
+        "device_alone": around(device * MS),
+        "device_phases": {"backward": (device - optimizer) * MS, "optimizer": optimizer * MS} if optimizer else {},
+        "loader": Loader(kind="DataLoader"),
+        "machine": H200,
+        "work": Work(ops=2 * kernels, kernels=kernels, flops=flops, device_seconds=device * MS, shares=shares or {}),
+        "removed": {name: changed(step, without) for name, without in {**single, "everything": left}.items()},
+        "phases_alone": msgspec.structs.replace(NO_PHASES, rest=rest * MS, forward=max(0.0, left - rest) * MS),
+    }
+    return Measurements(device="cuda", steps_seen=100, precision=precision, **{**given, **more})
 
 
 def on_cpu(

@@ -159,39 +159,3 @@ for epoch in range(1000):
     for a, b in valid:
         model(a)
 """
-
-CACHED = """
-import sys
-import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-FILES, ROWS = 4, 64
-for number in range(FILES):
-    np.save(f"part{number}.npy", np.ones((ROWS, 8), np.float32))
-
-class Rows(Dataset):
-    def __init__(self):
-        self.kept = {}
-    def __len__(self):
-        return FILES * ROWS
-    def __getitem__(self, index):
-        number = index // ROWS
-        if number not in self.kept:
-            self.kept = {number: np.load(f"part{number}.npy")}
-        return self.kept[number][index % ROWS]
-
-class Own:
-    def __iter__(self):
-        for number in range(FILES):
-            yield torch.from_numpy(np.load(f"part{number}.npy"))
-
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
-data = Own() if sys.argv[1] == "own" else DataLoader(Rows(), batch_size=32, shuffle=True)
-for epoch in range(10_000):
-    for batch in data:
-        optimizer.zero_grad()
-        model(batch).mean().backward()
-        optimizer.step()
-"""

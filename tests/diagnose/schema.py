@@ -17,7 +17,6 @@ from stoker.diagnose.measurements import (
     Phases,
     Rank,
     RareSteps,
-    Reads,
     SourceLine,
     Stretch,
     Sync,
@@ -43,25 +42,24 @@ RECORDS = [
     Sync,
     Blame,
     Loader,
-    Reads,
     Work,
     Machine,
 ]
 
 
 def type_name(kind: inspect.Type) -> str:
-    """A type as the manual writes it."""
+    """Return a type as the manual writes it."""
     match kind:
         case inspect.UnionType():
-            return f"{' or '.join(type_name(one) for one in kind.types if not isinstance(one, inspect.NoneType))} or null"
+            return f"{' or '.join(type_name(member) for member in kind.types if not isinstance(member, inspect.NoneType))}?"
         case inspect.ListType():
-            return f"list of {type_name(kind.item_type)}"
+            return f"[{type_name(kind.item_type)}]"
         case inspect.DictType():
-            return f"object: name to {type_name(kind.value_type)}"
+            return f"{{{type_name(kind.value_type)}}}"
         case inspect.StructType():
             return kind.cls.__name__
         case inspect.LiteralType():
-            return ", ".join(f"`{value}`" for value in kind.values) if len(kind.values) < 8 else "a verdict"
+            return ", ".join(f"`{value}`" for value in kind.values) if len(kind.values) < 8 else "verdict"
         case inspect.IntType():
             return "integer"
         case inspect.FloatType():

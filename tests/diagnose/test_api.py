@@ -59,23 +59,6 @@ def test_worker_processes(run: Run) -> None:
     assert [one.place.function for one in measured.loader.functions][:1] == ["Rows.__getitem__"]
 
 
-def test_a_cache_that_is_too_small_is_seen(run: Run) -> None:
-    reads = run(programs.CACHED, "cached").loader.reads
-    assert reads is not None
-    assert reads.files == 4
-    assert reads.cache_hits is not None
-    assert 0.1 < reads.cache_hits < 0.4, "one of four files is kept, and rows come in random order"
-    assert reads.reads_a_file == pytest.approx(reads.samples * (1 - reads.cache_hits) / 4)
-
-
-def test_what_any_other_iterable_reads_is_counted_by_batches(run: Run) -> None:
-    loader = run(programs.CACHED, "own").loader
-    assert loader.kind == "Own"
-    assert loader.stages["read"] > 0
-    assert loader.reads is not None
-    assert (loader.reads.reads, loader.reads.samples) == (1.0, loader.reads.batches)
-
-
 ZIPPED = """
 import torch
 x, net = torch.randn(40, 4), torch.nn.Linear(4, 1)

@@ -20,7 +20,7 @@ from stoker.diagnose.child import Answer
 from stoker.diagnose.finding import text as shown
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.report import render
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 from stoker.errors import TrainError
 
 pytestmark = pytest.mark.slow  # a process for each

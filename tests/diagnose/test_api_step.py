@@ -11,8 +11,8 @@ from tests.diagnose.clock import Clock, install_clock
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.diagnose.api import diagnose_step, measure_step
-from stoker.diagnose.measure_windows import BASELINE_STEPS
 from stoker.diagnose.session import PROFILED
+from stoker.diagnose.windows import BASELINE_STEPS
 from stoker.errors import BatchError, OptionError
 
 pytestmark = pytest.mark.slow  # a whole diagnosis for each

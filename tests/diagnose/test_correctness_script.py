@@ -9,7 +9,7 @@ from tests.diagnose import programs
 
 from stoker.diagnose import api
 from stoker.diagnose.finding import text
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 pytestmark = pytest.mark.slow  # a process for each
 

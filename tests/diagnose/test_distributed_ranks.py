@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from contextlib import suppress
 from typing import Any
@@ -13,13 +12,13 @@ import torch
 from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
 
 from stoker.diagnose import distributed as module
-from stoker.diagnose.attribution import attribute
 from stoker.diagnose.distributed import MeasuredRanks, Meeting, find_ranks
+from stoker.diagnose.division import divide
 from stoker.diagnose.hooks import StepTimes
-from stoker.diagnose.measure_windows import apart, measure_all
 from stoker.diagnose.measurements import Measurements, Rank
+from stoker.diagnose.rule import conclude, rank
 from stoker.diagnose.session import Session
-from stoker.diagnose.verdict import conclude, rank
+from stoker.diagnose.windows import apart, measure_all
 
 
 class Store:
@@ -188,8 +187,8 @@ def test_processes_that_hardly_wait_get_the_verdict_of_one() -> None:
 
 
 def test_parts_of_several_processes_are_the_step() -> None:
-    division = attribute(of_ranks(20.0, 10.0, 15.0, rest=3.0))
-    assert math.fsum(dataclasses.astuple(division.parts)) == pytest.approx(division.step)
+    division = divide(of_ranks(20.0, 10.0, 15.0, rest=3.0))
+    assert math.fsum(division.parts.values()) == pytest.approx(division.step)
 
 
 def test_a_slow_first_process_is_reported_why_it_is_slow() -> None:
@@ -215,14 +214,14 @@ def test_who_is_slow_is_slow_though_an_exchange_takes_longer_for_it(step: float,
 def test_an_exchange_that_takes_longer_than_together_is_still_one() -> None:
     measured = of_ranks(20.0, 7.0, 7.2, exchange=10.0)
     assert conclude(measured).verdict == "communication"
-    assert attribute(measured).share("straggler") < 0.02
-    assert math.fsum(dataclasses.astuple(attribute(measured).parts)) == pytest.approx(20.0 * MS)
+    assert divide(measured).share("straggler") < 0.02
+    assert math.fsum(divide(measured).parts.values()) == pytest.approx(20.0 * MS)
 
 
 def test_an_exchange_is_no_longer_than_what_is_left_of_a_step() -> None:
-    division = attribute(of_ranks(20.0, 10.0, 18.0, exchange=9.0))
-    assert division.parts.communication == pytest.approx(2.0 * MS)
-    assert division.parts.straggler == pytest.approx(8.0 * MS)
+    division = divide(of_ranks(20.0, 10.0, 18.0, exchange=9.0))
+    assert division.seconds("communication") == pytest.approx(2.0 * MS)
+    assert division.seconds("straggler") == pytest.approx(8.0 * MS)
 
 
 def on_one_thread(*waited: float, spread: float) -> Measurements:

@@ -148,33 +148,81 @@ def test_forward_hooks_are_skipped_and_put_back(clock: Clock) -> None:
     assert len(seen) == 2
 
 
-def test_callbacks_of_frameworks_are_skipped_and_put_back(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    logged = []
+def test_callbacks_of_a_step_are_skipped_and_put_back(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in transformers: callbacks return the control of the loop, and one of them decides what it does next."""
+    called: list[str] = []
+
+    class Own:
+        def event(self, event: str) -> None:
+            called.append(f"{type(self).__name__} {event}")
+
+    class DefaultFlowCallback(Own):
+        """The loop needs this one."""
 
     class CallbackHandler:
-        def on_step_begin(self, args: Any, state: Any, control: Any) -> Any:
-            logged.append("begin")
+        def __init__(self) -> None:
+            self.callbacks = [DefaultFlowCallback(), Own()]
+
+        def call_event(self, event: str, control: str) -> str:
+            for callback in self.callbacks:
+                callback.event(event)
             return control
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any) -> Any:
-            logged.append("log")
-            return control
-
-    CallbackHandler.on_log.__qualname__ = "CallbackHandler.on_log"
-    CallbackHandler.on_step_begin.__qualname__ = "CallbackHandler.on_step_begin"
     module: Any = ModuleType("transformers.trainer_callback")
     module.CallbackHandler = CallbackHandler
     monkeypatch.setitem(sys.modules, "transformers.trainer_callback", module)
-    callbacks = WithoutCallbacks(clock)
+    callbacks, handler = WithoutCallbacks(clock), CallbackHandler()
     callbacks.on([], None, [])
-    handler = CallbackHandler()
-    assert handler.on_step_begin(1, 2, "control") == "control"
-    assert handler.on_log(1, 2, "control", {}) == "control"
-    assert logged == []
+    assert [handler.call_event(event, "control") for event in ("on_step_end", "on_epoch_end")] == ["control", "control"]
+    assert called == ["DefaultFlowCallback on_step_end", "DefaultFlowCallback on_epoch_end", "Own on_epoch_end"]
     assert callbacks.used
     callbacks.remove()
-    handler.on_log(1, 2, "control", {})
-    assert logged == ["log"]
+    called.clear()
+    handler.call_event("on_step_end", "control")
+    assert called == ["DefaultFlowCallback on_step_end", "Own on_step_end"]
+
+
+def test_hooks_of_a_module_are_skipped_in_a_step_only(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    module: Any = ModuleType("lightning.pytorch.trainer.call")
+    module._call_lightning_module_hook = lambda trainer, name: called.append(name)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.trainer.call", module)
+    callbacks = WithoutCallbacks(clock)
+    callbacks.on([], None, [])
+    for name in ("on_train_batch_end", "training_step", "on_train_epoch_end"):
+        module._call_lightning_module_hook("trainer", name)
+    callbacks.remove()
+    assert called == ["training_step", "on_train_epoch_end"]
+
+
+def test_uploads_into_a_tensor_and_of_lists_take_no_time(clock: Clock) -> None:
+    copies, target = WithoutCopies(clock), torch.empty(3, device="meta")
+    host = torch.zeros(3)
+    copies.install()
+    made = []
+    for _ in range(2):
+        assert target.copy_(torch.ones(3)) is target
+        host.copy_(torch.ones(3))
+        made.append([torch.tensor([1.0, 2.0], device="meta"), torch.tensor([1.0, 2.0])])
+        clock.step += 1
+    copies.remove()
+    assert made[0][0] is made[1][0]
+    assert made[0][1] is not made[1][1]
+    assert host.tolist() == [1.0] * 3, "no upload: it is made"
+    assert copies.used
+
+
+def test_a_wait_for_the_gpu_takes_no_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    reads = WithoutReads(clock)
+    reads.install()
+    torch.cuda.synchronize()
+    reads.remove()
+    assert reads.used
+    assert waits == []
+    torch.cuda.synchronize()
+    assert waits == [1]
 
 
 def test_a_program_without_callbacks_has_nothing_to_skip(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ from stoker.diagnose.fixes import (
     draw_each_epoch,
     fix_named,
 )
+from stoker.diagnose.windows import OtherBatches
 from stoker.errors import OptionError
 
 

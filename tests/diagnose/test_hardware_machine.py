@@ -9,7 +9,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from stoker.diagnose import hardware
-from stoker.diagnose.hardware import disk_bytes, matmul_flops, measure_machine
+from stoker.diagnose.hardware import gpu_taken, matmul_flops, measure_machine
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,6 @@ def test_rounds_that_take_long_are_fewer(monkeypatch: pytest.MonkeyPatch, second
     monkeypatch.setattr(hardware, "dispatch_seconds", dispatch_seconds)
     monkeypatch.setattr(hardware, "matmul_flops", lambda kind, device: 1e11)
     monkeypatch.setattr(hardware, "_copy_bytes", lambda *arguments: 1e10)
-    monkeypatch.setattr(hardware, "disk_bytes", lambda: None)
     assert measure_machine().dispatch_seconds == 3e-6
     assert len(measured) == rounds
 
@@ -81,10 +80,27 @@ def test_peaks_under_the_users_modes() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_disk_that_cannot_be_measured_is_none(tmp_path: Path) -> None:
-    assert disk_bytes(tmp_path / "nothing") is None
-    (tmp_path / "empty").touch()
-    assert disk_bytes(tmp_path / "empty") is None
+@pytest.mark.parametrize(("milliseconds", "share"), [([1.0], 0.0), ([1.0, 1.0, 1.0, 5.0], 0.5)])
+def test_what_interrupts_known_kernels_are_other_programs(
+    milliseconds: list[float], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = iter(milliseconds * hardware.KNOWN_KERNELS)
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            """Nothing runs."""
+
+        def elapsed_time(self, later: Event) -> float:
+            return next(spent)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch, "full", lambda *size, **options: torch.ones(2, 2))
+    monkeypatch.setattr(torch, "empty_like", lambda value: torch.ones(2, 2))
+    assert gpu_taken() == pytest.approx(share)
 
 
 @pytest.mark.gpu
@@ -93,11 +109,10 @@ def test_rates_of_a_gpu() -> None:
     assert measured.gpu
     assert measured.launch_seconds is not None
     assert 1e-7 < measured.launch_seconds < 1e-3
-    assert measured.h2d_pinned_bytes is not None
-    assert measured.h2d_pinned_bytes > 1e8
     assert measured.matmul_flops["bf16"] > measured.matmul_flops["fp32"]
     assert torch.get_float32_matmul_precision() == "highest"
     assert matmul_flops("tf32", "cuda") > 1e9
+    assert 0 <= gpu_taken() < 1
 
 
 @pytest.mark.parametrize(("flags", "known"), [("fpu avx512_bf16 sse", True), ("fpu amx_bf16", True), ("fpu avx512f bf16x", False)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from tests.diagnose.fake_cuda import FakeCuda
@@ -18,26 +16,23 @@ from stoker.diagnose.hooks import (
     DeviceOnlyStep,
     StepHooks,
     StepMarks,
-    SyncFinder,
     cycles_per_second,
 )
 
 
-def one_step(device: FakeCuda, hooks: StepHooks, *, reads_loss: bool = False) -> None:
+def one_step(device: FakeCuda, hooks: StepHooks) -> None:
     for phase, host, busy in ((FORWARD, 4.0, 1.0), (BACKWARD, 4.0, 2.0), (OPTIMIZER, 2.0, 0.5)):
         hooks.enter(phase)
         device.issue(host=host, device=busy)
     hooks.enter(REST)
-    if reads_loss:
-        device.synchronize()
 
 
-def asleep_step(*, seconds: float, reads_loss: bool = False) -> DeviceOnlyStep:
+def asleep_step(*, seconds: float) -> DeviceOnlyStep:
     device, hooks = FakeCuda(), StepHooks()
     hooks.phase = PREPARE
     asleep = DeviceOnlyStep(hooks, seconds, 1e6, cuda=device)
     asleep.begin()
-    one_step(device, hooks, reads_loss=reads_loss)
+    one_step(device, hooks)
     asleep.end()
     assert hooks.on_phase is None
     return asleep
@@ -49,15 +44,10 @@ def test_a_step_that_is_issued_ahead_shows_the_device_alone() -> None:
     assert asleep.seconds == pytest.approx(0.0035)
     assert asleep.phases["backward"] == pytest.approx(0.002)
     assert asleep.phases["optimizer"] == pytest.approx(0.0005)
-    assert not asleep.blocked
 
 
 def test_negative_control_without_sleep_the_host_is_in_the_times() -> None:
     assert asleep_step(seconds=0.0).seconds > 0.009
-
-
-def test_a_step_that_waits_for_the_device_is_seen() -> None:
-    assert asleep_step(seconds=0.025, reads_loss=True).blocked
 
 
 def test_marks_report_whole_steps_only() -> None:
@@ -74,25 +64,6 @@ def test_the_clock_of_sleep_is_calibrated() -> None:
     assert CALIBRATION_CYCLES / 1e6 == 20.0
 
 
-def test_a_wait_is_blamed_on_the_users_line() -> None:
-    device = FakeCuda()
-    waits = SyncFinder(cuda=device)
-    with warnings.catch_warnings(record=True) as others:
-        for _ in range(2):
-            waits.begin()
-            assert device.mode == "warn"
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-            warnings.warn("something else", stacklevel=1)
-            waits.end()
-    assert [str(one.message) for one in others] == ["something else"] * 2
-    assert device.mode == 0
-    assert [(one.count, one.place.function if one.place else None) for one in waits.syncs()] == [
-        (1.0, "test_a_wait_is_blamed_on_the_users_line"),
-        (1.0, "test_a_wait_is_blamed_on_the_users_line"),
-    ]
-
-
 @pytest.mark.gpu
 def test_sleep_ahead_on_a_real_device() -> None:
     hooks = StepHooks()
@@ -103,5 +74,4 @@ def test_sleep_ahead_on_a_real_device() -> None:
     for _ in range(10):
         value = value @ value / 256
     asleep.end()
-    assert not asleep.blocked
     assert 0 < asleep.seconds < 0.05

@@ -36,8 +36,8 @@ from stoker.diagnose.ops import (
     with_times,
     work_of,
 )
+from stoker.diagnose.rule import conclude
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude
 
 # Every operation that the programs of benchmarks/verdicts dispatch on a CPU, and their like on a GPU, with its class. What is "none"
 # does no work itself: it looks at memory another way, allocates, or calls another operation.

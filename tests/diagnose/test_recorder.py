@@ -13,11 +13,11 @@ from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
 from stoker.diagnose.loops import Sources
-from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.measurements import Loader
 from stoker.diagnose.recorder import EpochStart, Recorder, StepSeries, between_epochs
+from stoker.diagnose.rule import conclude
 from stoker.diagnose.session import REAL, Session
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.windows import measure_all
 
 MS = 1_000_000
 

@@ -22,24 +22,21 @@ def test_the_page_says_all_that_there_is() -> None:
     text = " ".join(" ".join(page.texts).split())
     for told in (
         "data-bound",
-        "55 % of each step waits for the loader",
+        "without loading, a step takes 6.05 ms instead of 13.5 ms (2.23x)",
         "train.py --epochs 1",
         "confidence high, spread 3.1 %",
         "Then launch-bound: 21 % of each step the GPU is idle: 218 kernels",
         "x and y are of different rows in 3 of 24 batches",
-        "165 steps per second",
+        "13.5 ms -> 6.05 ms",
         "2.11x (2.02-2.20)",
         "losses equal to 8e-07",
         "could not be tried: data-dependent jump (model.py:31)",
         "wait for a batch",
-        "decode 61 %",
-        "read for each byte used 12.5",
         "NVIDIA H200",
         "783 TFLOP/s",
         "the loop with cached batches 6.05 ms",
         "log (train.py:57) 2",
         "fused 6.05 ms 5.5 ms 1.10x",
-        "1 13.5 ms 9.1 ms",
         "other programs had its cores 1.0 %",
         "torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt",
     ):
@@ -91,7 +88,7 @@ def test_every_text_of_a_finding_is_replaced_and_shown() -> None:
     """A control of the test above: no field is spared, and nearly all are in the page."""
     fixed = {"data", "launch", "high", "equal", "within tolerance", "changed", "not compared", "cuda"}
     assert {text for text in texts_of(with_texts(on_gpu(), "§")) if not text.startswith("§")} == fixed
-    assert render(with_texts(on_gpu(), "§"), title="§").count("§") > 70
+    assert render(with_texts(on_gpu(), "§"), title="§").count("§") > 60
 
 
 def test_negative_control_without_escaping_payloads_are_markup() -> None:

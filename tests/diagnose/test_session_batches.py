@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from stoker.diagnose.loops import Source, WatchedIterator
-from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.session import MAX_CACHED, Session
+from stoker.diagnose.windows import measure_all
 from stoker.errors import TrainError
 
 

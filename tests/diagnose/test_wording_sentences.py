@@ -12,11 +12,11 @@ from tests.diagnose.measured import TWO_CORES, on_cpu
 
 import stoker.diagnose
 from stoker.diagnose import wording
-from stoker.diagnose.measurements import Loader, Reads, Verdict
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.measurements import Verdict
+from stoker.diagnose.rule import conclude
 
 SOURCE = Path(stoker.diagnose.__file__).parent
-RULE_FILES = ("verdict", "advice", "attribution", "trials")
+RULE_FILES = ("rule", "advice", "division", "rare", "trials")
 
 
 def code_of(*names: str) -> str:
@@ -37,19 +37,11 @@ def test_every_reason_and_advice_of_the_rule_has_a_sentence_and_the_reverse() ->
         assert f'"{name}"' in code, name
 
 
-@pytest.mark.parametrize("name", ["verdict", "advice", "attribution"])
+@pytest.mark.parametrize("name", ["rule", "advice", "division", "rare"])
 def test_the_rule_itself_makes_no_sentence(name: str) -> None:
     code = re.sub(r'"""(?:.|\n)*?"""|#.*', "", code_of(name))
     texts = re.findall(r'"((?:[^"\\\n]|\\.)*)"', code)
     assert [text for text in texts if len(re.findall(r"[a-z]+ ", re.sub(r"\{[^}]*\}", "", text))) > 2] == []
-
-
-@pytest.mark.parametrize(("from_disk", "told"), [(261e6, True), (0.2e6, False), (None, False)])
-def test_pages_that_are_not_in_the_page_cache_are_evidence(from_disk: float | None, told: bool) -> None:
-    reads = Reads(batches=8, samples=64, bytes_from_disk=from_disk)
-    loader = Loader(kind="DataLoader", stages={"transform": 0.9}, bytes_used=0.26e6, reads=reads)
-    why = conclude(on_cpu(next=30.0, loader=loader)).why
-    assert ("read from the disk" in why) == told
 
 
 @pytest.mark.parametrize(("pages", "told"), [(3_000.0, True), (10.0, False)])

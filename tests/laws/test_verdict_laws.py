@@ -22,7 +22,7 @@ from stoker.diagnose.loops import Source, Sources
 from stoker.diagnose.measurements import SourceLine, Work
 from stoker.diagnose.profilers import SlowLine
 from stoker.diagnose.recorder import Recorder, StepSeries
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.rule import conclude
 
 MS = 1_000_000
 MOST = 0.15  # by which a verdict may miss the wall clock
@@ -127,7 +127,8 @@ def contradiction(loop: Loop, finding: Finding) -> float:
     if finding.verdict == "none":
         return 0.0
     usual = sum(1.5 if slow else 1.0 for slow in loop.slow_windows) / len(loop.slow_windows)
-    now = 1e3 / finding.ladder["now"]
+    assert finding.measurements is not None
+    now = 1e3 * (finding.measurements.wall_seconds or finding.measurements.loop.median)
     most = abs(now - loop.wall) / loop.wall if usual == 1.0 else 0.0  # else it depends on when the machine was slow
     shares = {one.verdict: one.share for one in finding.causes}
     if finding.verdict in ("data", "host"):
@@ -175,6 +176,6 @@ def test_loops_with_a_clear_cause_have_their_verdict() -> None:
 def test_without_means_the_wall_clock_contradicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: by medians alone, a loop with an upload of 4 s in each 25th step computes 110 steps per second."""
     monkeypatch.setattr(Recorder, "slow_steps", lambda recorder, *, bursts: None)
-    monkeypatch.setattr("stoker.diagnose.verdict._doubt_of_parts", lambda measured, attribution, *, tail=True: None)
+    monkeypatch.setattr("stoker.diagnose.rule._unexplained", lambda measured, division: None)
     assert diagnosed(UPLOAD).verdict == "compute"
     assert contradiction(UPLOAD, diagnosed(UPLOAD)) > MOST

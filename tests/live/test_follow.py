@@ -143,27 +143,30 @@ def test_damage_is_said_and_hides_no_other_run(tmp_path: Path) -> None:
     assert found["good"]["reason"] is None
 
 
-def test_slowdowns_checkpoints_and_the_ladder_are_shown(tmp_path: Path) -> None:
+def test_slowdowns_checkpoints_and_the_speed_without_loading_are_shown(tmp_path: Path) -> None:
     run = start_run(tmp_path / "a")
     found = Slowdown(step=500, since=480, before_seconds=0.01, after_seconds=0.02, cause="loader", evidence="waits grew")
     run.note_slowdown(found)
     folder = tmp_path / "a" / "checkpoints"
     folder.mkdir()
     (folder / "LATEST").write_text("step-000000400")
-    (tmp_path / "a" / "diagnosis.json").write_text(json.dumps({"ladder": {"now": 80.0, "data_free": 120.0, "roofline": None}}))
+    diagnosis = tmp_path / "a" / "diagnosis.json"
+    diagnosis.write_text(json.dumps({"measurements": {"loop": {"seconds": [0.02, 0.02]}, "cached": None}}))
     board = Board(tmp_path)
     board.refresh()
     row = rows(board)["a"]
     assert (row["slowdowns"], row["checkpoint"]["step"]) == (1, 400)
-    assert row["ceiling"] is None  # the ladder has a level that is not a number, so it is not one of ours
-    (tmp_path / "a" / "diagnosis.json").write_text(json.dumps({"ladder": {"now": 80.0, "data_free": 120.0}}))
+    assert row["ceiling"] is None, "steps on cached batches were not measured"
+    diagnosis.write_text(
+        json.dumps({"measurements": {"loop": {"seconds": [0.02, 0.02]}, "cached": {"seconds": [0.009, 0.01, 0.02]}}})
+    )
     assert board.refresh()
-    assert rows(board)["a"]["ceiling"] == 120.0
+    assert rows(board)["a"]["ceiling"] == 100.0
     assert "Cause: loader" in board.view()["details"]["a"]["slowdowns"][0]
     run.end("finished")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ladder": 3}', '{"ladder": {"now": "fast"}}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"measurements": 3}', '{"measurements": {"loop": {"seconds": ["fast"]}}}'])
 def test_another_file_named_diagnosis_has_no_ceiling(tmp_path: Path, text: str) -> None:
     (tmp_path / "diagnosis.json").write_text(text)
     assert read_ceiling(tmp_path / "diagnosis.json") is None

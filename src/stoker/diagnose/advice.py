@@ -291,7 +291,10 @@ def best_threads(measured: Measurements) -> int | None:
 
 def _threads(predictor: SpeedPredictor) -> list[Advice]:
     best, now = best_threads(predictor.measured), predictor.measured.machine.threads
-    return predictor.measured_fix("threads", wording.advice("threads", best=best, now=now)) if best is not None else []
+    if best is None:
+        return []
+    sentence = wording.advice("threads", best=best, now=now)
+    return predictor.measured_fix("threads", sentence, predictor.division.seconds("oversubscribed"))
 
 
 def _autocast(predictor: SpeedPredictor) -> list[Advice]:

@@ -193,7 +193,8 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
     if work is None:
         return {"unknown": seconds}
     phases = measured.device_phases
-    of_optimizer = phases.get("optimizer", 0.0) / max(sum(phases.values()), device) if phases else work.shares.get("optimizer", 0.0)
+    timed = max(sum(phases.values()), device)
+    of_optimizer = phases.get("optimizer", 0.0) / timed if phases and timed > 0 else work.shares.get("optimizer", 0.0)
     optimizer = seconds * min(1.0, of_optimizer)
     seconds, device = seconds - optimizer, device * (1 - min(1.0, of_optimizer))
     reached = min(1.0, flops_seconds(measured) / device) if device > 0 else 0.0

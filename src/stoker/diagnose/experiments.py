@@ -48,7 +48,7 @@ CALLERS = (
 )
 """What calls the user's code by the name of an event."""
 EVENTS = ("on_step_begin", "on_step_end", "on_substep_end", "on_log", "on_train_batch_start", "on_train_batch_end")
-"""Events of a step. What comes between epochs is no part of it."""
+"""Events of a step. What comes between epochs is not among them."""
 FLOW = "DefaultFlowCallback"  # of transformers: it decides what the loop does next
 
 

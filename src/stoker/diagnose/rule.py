@@ -35,7 +35,10 @@ ON_CUDA: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "o
 
 
 def rank(measured: Measurements, division: Division | None = None) -> list[Cause]:
-    """Return the causes, the first being the verdict; at least two, and none with less than half a per cent after those."""
+    """Return the causes, the first being the verdict; none with less than half a per cent after two of them.
+
+    There are at least two, unless the steps between rare ones say nothing.
+    """
     division = divide(measured) if division is None else division
     rare, also = dominant_rare_steps(measured), measured.also_rare
     if rare is None:

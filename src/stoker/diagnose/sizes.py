@@ -23,7 +23,7 @@ def differ(sizes: Sequence[int]) -> bool:
 
 
 class BatchTimes:
-    """What the step of each batch takes when the batch costs nothing, by the number of the batch."""
+    """What the step of each batch takes when the batch takes no time, by the number of the batch."""
 
     def __init__(self) -> None:
         self.usual: float | None = None

@@ -94,12 +94,17 @@ class RemovalRow(NamedTuple):
 
 def removal_rows(measured: Measurements) -> list[RemovalRow]:
     """Return a row per experiment."""
-    rows = []
+    rows, step = [], measured.loop.median
+    # Where batches differ in size, suspects are removed from steps on cached batches: all together save the loading, too.
+    by_caching = (removal_ratio(measured, "data") or 1.0) if measured.sized else 1.0
     for name, what in {**REMOVALS, "everything": "all of these"}.items():
-        ratio, step = removal_ratio(measured, name), measured.loop.median
+        ratio = removal_ratio(measured, name)
         if ratio is not None and ratio > 0:
-            low, high = removal_range(measured, name)
-            rows.append(RemovalRow(what, step, step * ratio, f"{times(1 / ratio)} ({low:.3g}-{high:.3g})"))
+            before = step * by_caching if name not in ("data", "everything") else step
+            saved = by_caching if name == "everything" else 1.0
+            low, high = (limit / saved for limit in removal_range(measured, name))
+            after = before * saved * ratio
+            rows.append(RemovalRow(what, before, after, f"{times(1 / (saved * ratio))} ({low:.3g}-{high:.3g})"))
     return rows
 
 
@@ -210,14 +215,13 @@ CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
 CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
 CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
 
+WASTES = ("data", "transfer", "sync", "host", "launch", "oversubscribed", "straggler", "communication")
 WHY_FIRST: dict[str, str] = {
     "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
     "dispatch": "operations that are too small come before the work in them",
     **dict.fromkeys(("precision", "compute", "memory", "kernel"), "the work as a whole takes longer than issuing it"),
-    **dict.fromkeys(
-        ("data", "transfer", "sync", "host", "launch", "oversubscribed", "straggler", "communication"),
-        "waste comes before work, because it can be removed",
-    ),
+    **dict.fromkeys(WASTES, "waste comes before work, because it can be removed"),
+    "each_step": "what each step loses comes before what some steps lose",
 }
 """Why a cause comes before a second one with a larger share."""
 
@@ -243,7 +247,7 @@ NO_VERDICT = {
 ADVICE = {
     "feed": "pack the data to a store and let stoker.Feed make the batches",
     "cached": "make batches once and keep them, if they fit in memory and need not differ between epochs",
-    "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches cost nothing)",
+    "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches take no time)",
     "persistent": "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)",
     "workers": "{wanted} worker {processes} instead of {now} (num_workers={wanted})",
     "pinned": "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))",
@@ -351,7 +355,9 @@ def why_first(causes: list[Cause]) -> str:
     if len(causes) < 2:
         return ""
     first, second = causes[:2]
-    return WHY_FIRST.get(first.verdict, "") if percent(second.share) != percent(first.share) and second.share > first.share else ""
+    if percent(second.share) == percent(first.share) or second.share <= first.share:
+        return ""
+    return WHY_FIRST.get("each_step" if first.verdict in WASTES and second.verdict in WASTES else first.verdict, "")
 
 
 def no_verdict(reason: str, **numbers: str) -> str:

@@ -7,6 +7,7 @@ curves are thinned while they are read: a run of a day needs as much memory as o
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ MOST_CURVES = 64
 LONGEST_VALUE = 200
 READ_BYTES, TAIL_BYTES = 1 << 20, 256
 DIAGNOSIS = "diagnosis.json"
-"""A finding of `stoker diagnose --json`, if somebody put one into the folder of the run: the page shows the top of its ladder."""
+"""A finding of `stoker diagnose --json`, if somebody put one into the folder of the run: the page shows the speed without loading."""
 
 
 @dataclass(slots=True)
@@ -280,13 +281,14 @@ def newest_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 
 def read_ceiling(path: Path) -> float | None:
-    """The highest rate of the ladder in a finding of `stoker diagnose --json`; None where there is none."""
+    """Steps per second without loading in a finding of `stoker diagnose --json`; None where they were not measured."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        rates = [float(rate) for rate in found["ladder"].values()]
+        finding = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        windows = [finding["measurements"][name] for name in ("loop", "cached")]
+        seconds = min(statistics.median(window["seconds"]) for window in windows)
     except (OSError, msgspec.DecodeError, KeyError, AttributeError, TypeError, ValueError):
         return None
-    return max((rate for rate in rates if math.isfinite(rate) and rate > 0), default=None)
+    return 1 / seconds if seconds > 0 else None
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -41,7 +41,7 @@ const COLUMNS = [
   ["skipped", run => run.skipped ? short(run.skipped) : ""], ["slowdowns", run => run.slowdowns ? short(run.slowdowns) : ""],
 ];
 const EXPLAINED = {
-  "ceiling": "it/s if batches came without waiting; of the ladder of diagnosis.json where the run has one",
+  "ceiling": "it/s if batches came without waiting; from diagnosis.json where the run has one",
   "wait": "share of the time that the loop waited for data", "skipped": "updates that the NaN guard skipped",
 };
 

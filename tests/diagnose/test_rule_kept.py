@@ -6,23 +6,16 @@ The files of `kept` are those of `benchmarks.bench_verdicts --keep`, thinned out
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from benchmarks.verdicts.table import PROGRAMS
+from tests.diagnose.strategies import NAMES, kept
 
-from stoker.diagnose.attribution import crowded
-from stoker.diagnose.measurements import Measurements, Stretch
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.division import crowded
+from stoker.diagnose.measurements import Stretch
+from stoker.diagnose.rule import conclude
 
-KEPT = Path(__file__).parent / "kept"
-NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 BY_NAME = {program.name: program for program in PROGRAMS}
-
-
-def measured(name: str) -> Measurements:
-    return msgspec.json.decode((KEPT / f"{name}.json").read_bytes(), type=Measurements)
 
 
 def test_there_is_one_of_each_cause_of_a_cpu() -> None:
@@ -30,13 +23,15 @@ def test_there_is_one_of_each_cause_of_a_cpu() -> None:
     assert {"data", "host", "optimizer", "compute", "memory", "dispatch", "oversubscribed", "none"} <= verdicts
 
 
-def test_all_programs_of_a_gpu_are_there() -> None:
-    assert {program.name for program in PROGRAMS if program.device == "cuda" and program.kind == "single"} <= set(NAMES)
+def test_there_are_programs_of_a_gpu() -> None:
+    """Those held back by uploads or reads need experiments, which were not made when these were measured."""
+    verdicts = {BY_NAME[name].verdict for name in NAMES if BY_NAME[name].device == "cuda"}
+    assert {"data", "host", "launch", "optimizer", "precision", "compute", "memory", "kernel"} <= verdicts
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_gets_the_verdict_that_was_put_in(name: str) -> None:
-    program, finding = BY_NAME[name], conclude(measured(name))
+    program, finding = BY_NAME[name], conclude(kept(name))
     assert finding.verdict == program.verdict, finding.why
     if program.second is not None:
         assert finding.second is not None
@@ -45,7 +40,7 @@ def test_a_program_gets_the_verdict_that_was_put_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if BY_NAME[name].verdict != "none"])
 def test_the_same_program_beside_others_or_after_a_few_steps_gets_none(name: str) -> None:
-    of_program = measured(name)
+    of_program = kept(name)
     few = msgspec.structs.replace(of_program, loop=Stretch(seconds=of_program.loop.seconds[:5]))
     assert conclude(few).verdict == "none"
     # A crowd is in its own way, and a GPU that is behind does not mind who has the cores.

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnose import measure_windows
-from stoker.diagnose.measure_windows import measure_all
+from stoker.diagnose import windows
+from stoker.diagnose.division import Division
 from stoker.diagnose.session import Session
+from stoker.diagnose.windows import measure_all
 
 
 @pytest.fixture
@@ -26,14 +27,14 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
             return window
 
         loop = ("warm_up", "phases", "baseline", "rare_steps", "without_data", "other_threads")
-        for name in (*loop, "lines", "operations", "operation_times", "device_alone", "copies", "issuing", "profile_batches"):
-            monkeypatch.setattr(measure_windows, name, noted(name))
-        monkeypatch.setattr(measure_windows, "measure_fixes", noted("measure_fixes"))
-        monkeypatch.setattr(measure_windows, "find_ranks", lambda: None)
+        for name in (*loop, "lines", "operations", "operation_times", "removals", "device_alone", "profile_batches"):
+            monkeypatch.setattr(windows, name, noted(name))
+        monkeypatch.setattr(windows, "measure_fixes", noted("measure_fixes"))
+        monkeypatch.setattr(windows, "find_ranks", lambda: None)
         session = Session(measure_all, on_done=lambda: None)
         session.device = device
         try:
-            for _ in measure_windows.measure_all(session):
+            for _ in windows.measure_all(session):
                 pass
         finally:
             session.remove()
@@ -42,28 +43,32 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_a_gpu_is_measured_before_its_kernels_are_profiled(order: Any) -> None:
+@pytest.mark.parametrize("host_limits", [True, False])
+def test_the_kernels_of_a_gpu_that_waits_for_its_host_are_not_profiled(
+    order: Any, host_limits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a profile the host starts kernels slower."""
+    monkeypatch.setattr(Session, "measurements", lambda session, machine=None: None)
+    monkeypatch.setattr(windows, "divide", lambda measured: Division(step=1.0, parts={}, host_limits=host_limits))
     names = order("cuda")
-    profile = names.index("operation_times")
-    assert names[profile - 3 : profile] == ["device_alone", "copies", "measure_fixes repeats"]
-    assert names[profile + 1] == "issuing", "so that it is known what it left behind"
-    assert names[-1] == "measure_fixes", "those that are wanted only now"
+    profiled = [] if host_limits else ["operation_times"]
+    assert names[names.index("removals") :] == ["removals", "device_alone", "profile_batches", *profiled, "measure_fixes"]
 
 
 def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = order("cpu")
-    monkeypatch.setattr(measure_windows, "is_disturbed", lambda session: True)
+    monkeypatch.setattr(windows, "is_disturbed", lambda session: True)
     busy = order("cpu")
     assert busy.count("baseline") == 1 < calm.count("baseline")
     assert {"lines", "operations", "operation_times", "profile_batches"} <= set(busy)
-    assert {"other_threads", "measure_fixes"}.isdisjoint(busy)
+    assert {"other_threads", "removals", "measure_fixes"}.isdisjoint(busy)
 
 
 def test_a_loop_that_waits_for_the_interpreter_lock_is_not_run_with_other_threads(
     order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "other_threads" in order("cpu")
-    monkeypatch.setattr(measure_windows, "is_held", lambda session: True)
+    monkeypatch.setattr(windows, "is_held", lambda session: True)
     assert "other_threads" not in order("cpu")
 
 
@@ -72,4 +77,4 @@ def test_a_cpu_inspects_fixes_once(order: Any) -> None:
     assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are sampled"
     assert "measure_fixes repeats" not in names
     assert names[-1] == "measure_fixes"
-    assert {"device_alone", "copies"}.isdisjoint(names)
+    assert "device_alone" not in names

@@ -16,17 +16,17 @@ from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose import api, measure_windows
+from stoker.diagnose import api, windows
 from stoker.diagnose.api import measure_script, measure_step
 from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
-from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
-from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.measurements import Loader, Measurements
 from stoker.diagnose.recorder import Recorder
+from stoker.diagnose.rule import conclude
 from stoker.diagnose.session import Session
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_long_steps_allow_one_round_with_as_many_steps_of_the_fix_as_several(clo
 
 def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fix takes 5.5 s, and after 12 s no round begins, but for the fix that is advised first; a round takes half a second."""
-    now, measured, given = [0.0], on_cpu(forward=20.0, backward=20.0), dict[str, int]()
+    now, measured, given = [0.0], on_cpu(forward=20.0, backward=20.0, precision="fp64"), dict[str, int]()
 
     def gain(session: Any, name: str, fix: Any, *, rounds: int) -> Iterator[Any]:
         given[name] = rounds
@@ -117,25 +117,15 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
         step_per_batch=False,
         no_time_for_fixes=False,
         avoid=(),
-        recorder=SimpleNamespace(cores=2, unused_fixes={}),
+        recorder=SimpleNamespace(cores=2),
         measurements=lambda machine: measured,
     )
-    monkeypatch.setattr(measure_windows, "now_ns", lambda: int(now[0] * 1e9))
-    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["fused", "threads", "float32", "autocast", "batch"])
-    monkeypatch.setattr(measure_windows, "fix_gain", gain)
-    assert conclude(measured).next[0].name == "autocast"
-    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
-    assert given == {"fused": 5, "threads": 5, "float32": 1, "autocast": 5}
-    now[0], measured, session.measurements = 0.0, on_cpu(next=80.0), lambda machine: measured
-    given.clear()
-    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
-    assert "fused" in given
-    assert "autocast" not in given
-    assert session.recorder.unused_fixes == {"autocast": "there was no time to measure it"}
-    session.recorder.unused_fixes.clear()
-    session.device = "cuda"
-    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
-    assert not session.recorder.unused_fixes, "on a GPU it has a bound"
+    monkeypatch.setattr(windows, "now_ns", lambda: int(now[0] * 1e9))
+    monkeypatch.setattr(windows, "fixes_wanted", lambda session, measured: ["fused", "threads", "float32", "autocast", "batch"])
+    monkeypatch.setattr(windows, "fix_gain", gain)
+    assert conclude(measured).next[0].name == "float32"
+    list(windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    assert given == {"fused": 5, "threads": 5, "float32": 5}
 
 
 def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:
@@ -157,7 +147,7 @@ def test_batches_of_workers_are_measured_in_the_program_itself(clock: Clock, mon
                 clock.tick(3)
                 yield batch
 
-    monkeypatch.setattr("stoker.diagnose.measure_windows.batches_of_workers", made_elsewhere)
+    monkeypatch.setattr("stoker.diagnose.windows.batches_of_workers", made_elsewhere)
     measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
     assert asked == [1], "of two cores, the training keeps one"
     what_if = measured.what_ifs["workers"]
@@ -171,7 +161,7 @@ def test_a_dataset_that_does_not_work_in_workers_has_no_prediction_for_them(cloc
         raise RuntimeError("cannot pickle a connection")
         yield
 
-    monkeypatch.setattr("stoker.diagnose.measure_windows.batches_of_workers", fails)
+    monkeypatch.setattr("stoker.diagnose.windows.batches_of_workers", fails)
     measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
     assert "the gain of workers could not be measured: RuntimeError: cannot pickle a connection" in measured.notes
     step = next(step for step in conclude(measured).next if step.name == "workers")
@@ -198,7 +188,7 @@ def test_a_fix_that_lasts_is_measured_after_steps_without_it(clock: Clock, monke
         return True
 
     monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", keep_memory)
-    monkeypatch.setattr("stoker.diagnose.measure_windows.fixes_wanted", lambda measured: ["malloc"])
+    monkeypatch.setattr("stoker.diagnose.windows.fixes_wanted", lambda session, measured: ["malloc"])
     assert "malloc" not in measured_with(clock, lambda optimizer: 20 if kept else 30).what_ifs
     assert not kept, "the process of `diagnose_step` is the user's own"
     of_script = functools.partial(Session, step_per_batch=False)
@@ -302,7 +292,7 @@ def test_compiled_steps_are_measured_where_it_is_asked_for(clock: Clock, monkeyp
         return spent
 
     monkeypatch.setattr(torch, "compile", compile_model)
-    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["compile", "malloc"])
+    monkeypatch.setattr(windows, "fixes_wanted", lambda session, measured: ["compile", "malloc"])
     monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", lambda: True)
     for avoid in (("compile",), ()):
         of_script = functools.partial(Session, step_per_batch=False, avoid=avoid)
@@ -327,38 +317,40 @@ def test_what_compiling_changes_is_kept_as_it_was_before(monkeypatch: pytest.Mon
     assert recorder.before_compile == (False, 0.25)
 
 
-def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
-    recorder = Recorder()
-    assert seconds_before_profile(recorder, 0.018) is None, "there was no profile yet"
-    recorder.host_issue += [0.0128] * 7
-    recorder.issue_after_profile += [0.0224] * 7
-    assert seconds_before_profile(recorder, 0.018) == pytest.approx(0.018 * 128 / 224)
-    assert seconds_before_profile(recorder, 0.060) is None, "the device takes longer than the host"
-    recorder.issue_after_profile[:] = [0.0120] * 7
-    assert seconds_before_profile(recorder, 0.010) is None, "and here it left nothing behind"
+def wanted(measured: Measurements, batch_seconds: float | None = None) -> list[str]:
+    """Return the fixes that would be measured; `batch_seconds` is what a batch takes in the process of the training."""
+    return fixes_wanted(SimpleNamespace(recorder=SimpleNamespace(batch_seconds=batch_seconds)), measured)  # type: ignore[arg-type]
 
 
-def test_only_what_would_be_advised_is_inspected() -> None:
-    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE)) == ["feed", "fused", "workers"]
-    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE, optimizer_fused=True)) == ["feed", "workers"]
-    assert "fused" not in fixes_wanted(on_cpu(optimizer=0.01))
-    assert fixes_wanted(on_cpu(number=5)) == []  # no verdict, no advice
-    by_threads = {"1": 0.0030, "2": 0.0098}
-    assert "threads" in fixes_wanted(on_cpu(fewer_threads=by_threads))
-    assert "threads" not in fixes_wanted(on_cpu(fewer_threads={"1": 0.0098, "2": 0.0098}))
-    launch = on_gpu(10.18, cached=10.28, issue=10.2, device=1.40, kernels=281)
-    assert fixes_wanted(launch) == ["batch", "graph", "compile"]
+def test_only_what_would_be_advised_is_measured() -> None:
+    roomy = msgspec.structs.replace(MACHINE, cores=4)
+    assert wanted(on_cpu(next=20.0, optimizer=2.0, machine=roomy)) == ["feed", "fused", "workers"]
+    assert wanted(on_cpu(next=20.0, optimizer=2.0, machine=roomy, optimizer_fused=True)) == ["feed", "workers"]
+    assert "fused" not in wanted(on_cpu(optimizer=0.01))
+    assert wanted(on_cpu(number=5)) == [], "no verdict, no advice"
+    assert "threads" in wanted(on_cpu(fewer_threads={"1": 0.0030, "2": 0.0098}))
+    assert "threads" not in wanted(on_cpu(fewer_threads={"1": 0.0098, "2": 0.0098}))
+    launch = on_gpu(10.2, device=1.4, kernels=2000)
+    assert {"batch", "graph", "compile"} <= set(wanted(launch))
     assert fix_inside("compile", launch).value == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("workers", "batch", "measured_without"), [(2, 1.0, True), (2, 9.0, False), (0, 1.0, False), (2, None, False)]
+)
+def test_a_loop_without_workers_is_measured_where_a_batch_costs_less_than_they_do(
+    workers: int, batch: float | None, measured_without: bool
+) -> None:
+    measured = on_cpu(next=5.0, loader=Loader(kind="DataLoader", workers=workers))
+    assert ("workers" in wanted(measured, batch / 1e3 if batch is not None else None)) == measured_without
+
+
 @pytest.mark.parametrize("has_bf16", [True, False])
-def test_autocast_is_measured_before_the_speed_of_matmuls_is_known(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What measures it changes how a program finds memory, and `malloc` cannot be undone."""
-    monkeypatch.setattr(measure_windows, "has_bf16_instructions", lambda: has_bf16)
-    machine = msgspec.structs.replace(on_cpu().machine, matmul_flops={})
-    assert ("autocast" in fixes_wanted(on_cpu(machine=machine))) == has_bf16
-    assert "autocast" not in fixes_wanted(on_cpu(machine=machine, precision="bf16"))
-    assert "autocast" not in fixes_wanted(on_cpu(machine=machine, next=80.0))
+def test_autocast_is_measured_on_a_processor_that_computes_in_bfloat16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "has_bf16_instructions", lambda: has_bf16)
+    assert ("autocast" in wanted(on_cpu())) == has_bf16
+    assert "autocast" not in wanted(on_cpu(precision="bf16"))
+    assert "autocast" not in wanted(on_cpu(next=80.0))
 
 
 def test_fixes_fit_the_device() -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from tests.diagnose.measured import COMPUTING, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
-from tests.diagnose.test_verdict_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
+from tests.diagnose.measured import COMPUTING, MOVING, MS, TWO_CORES, around, changed, on_cpu, on_gpu
+from tests.diagnose.test_division import KERNELS, PROGRAMS, program
+from tests.diagnose.test_rule_order import ON_CPU
 
 from stoker.diagnose import wording
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Advice, Blame, Loader, Measurements, RareSteps, Reads, SourceLine, WhatIf
-from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.measurements import Blame, Loader, Measurements, RareSteps, SourceLine
+from stoker.diagnose.rule import conclude
 
 DATASET = SourceLine(file="data.py", line=88, function="Rows.__getitem__")
 
@@ -30,29 +28,17 @@ def test_data_is_reported_with_its_line_and_its_numbers() -> None:
     loader = Loader(
         kind="DataLoader",
         functions=[Blame(place=DATASET, share=0.72)],
-        stages={"read": 0.2, "decode": 0.8},
-        bytes_read=125.0,
-        bytes_used=10.0,
-        reads=Reads(batches=2, samples=256, cache_hits=0.21, files=5, reads=101.0, reads_a_file=40.4),
     )
     finding = conclude(on_cpu(next=20.0, loader=loader))
     assert finding.verdict == "data"
     assert finding.confidence == "high"
     assert finding.place == DATASET
-    assert finding.why == (
-        "Rows.__getitem__ (data.py:88): 72 % of the loader's time; decode is 80 % of making a batch; 12.5 bytes are read for each "
-        "used; a worker reads each of 5 files 40 times for 2 batches, and 21 % of samples need no read; "
-        "a step takes 29.7 ms, and 9.7 ms without loading"
+    assert (
+        finding.why == "Rows.__getitem__ (data.py:88): 72 % of the loader's time; a step takes 29.7 ms, and 9.7 ms without loading"
     )
     assert finding.causes[0].sentence == "without loading, a step takes 9.7 ms instead of 29.7 ms (3.06x)"
     assert predicted(finding)["cached"] == pytest.approx(29.7 / 9.7, rel=0.01)
-    assert predicted(finding)["workers"] is None  # two threads and a worker share two cores
-
-
-def test_workers_that_would_share_cores_for_little_are_not_proposed() -> None:
-    little, much = (conclude(on_cpu(next=share)) for share in (1.5, 9.9))
-    assert "workers" not in predicted(little)
-    assert "workers" in predicted(much)
+    assert "workers" not in predicted(finding), "two threads and a worker would share two cores"
 
 
 def test_of_workers_it_is_reported_what_they_give_at_most() -> None:
@@ -71,39 +57,36 @@ def test_every_cause_of_a_cpu_has_a_sentence_and_something_to_do(name: str) -> N
     assert finding.verdict == expected
     assert finding.why
     assert finding.second is not None
-    assert finding.next
+    # What a CPU gains by another type or number of workers is known of steps with it alone.
+    assert finding.next or name in ("compute", "workers")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_cause_of_a_gpu_has_a_sentence_and_something_to_do(name: str) -> None:
-    finding = conclude(PROGRAMS[name][1])
+@pytest.mark.parametrize("measured", [*KERNELS.values(), *(program(name)[0] for name in PROGRAMS)])
+def test_every_cause_of_a_gpu_has_a_sentence_and_something_to_do(measured: Measurements) -> None:
+    finding = conclude(measured)
     assert finding.why
     assert finding.next
-    assert all(step.predicted is None or step.predicted >= 1.02 for step in finding.next)
-
-
-def switched_on(now: float, then: float, spread: float = 0.02) -> WhatIf:
-    return WhatIf(as_it_is=around(now * MS, spread=spread), with_fix=around(then * MS, spread=spread))
 
 
 def test_predictions_are_steps_without_what_was_measured() -> None:
-    assert predicted(conclude(PROGRAMS["sync_item"][1]))["sync"] == pytest.approx(22.10 / 19.30, rel=0.01)
-    assert predicted(conclude(PROGRAMS["host_python"][1]))["host"] == pytest.approx(32.19 / 19.32, rel=0.01)
+    assert predicted(conclude(program("reads that cost")[0]))["sync"] == pytest.approx(67 / 32, rel=0.1)
+    assert predicted(conclude(program("60 small uploads")[0]))["resident"] == pytest.approx(10.1 / 3.1, rel=0.1)
+    assert predicted(conclude(on_gpu(30.0, cached=10.0, device=9.5)))["cached"] == pytest.approx(3.0)
 
 
 def test_fixes_are_predicted_from_steps_with_them_alone() -> None:
     measured = on_cpu(optimizer=9.0)
     assert predicted(conclude(measured))["fused"] is None
-    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 12.0)}))
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": changed(18.0, 12.0)}))
     assert predicted(finding)["fused"] == pytest.approx(18.3 / (0.1 + 18.2 * 12 / 18), rel=0.01)
-    assert "fused" not in predicted(conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 18.5)})))
+    assert "fused" not in predicted(conclude(on_cpu(optimizer=9.0, what_ifs={"fused": changed(18.0, 18.5)})))
     assert "fused" not in predicted(conclude(msgspec.structs.replace(measured, optimizer_fused=True)))
-    options = {**ON_CPU["threads"][1], "what_ifs": {"threads": switched_on(9.8, 3.1)}}
+    options = {**ON_CPU["threads"][1], "what_ifs": {"threads": changed(9.8, 3.1)}}
     assert predicted(conclude(on_cpu(**options)))["threads"] == pytest.approx(9.8 / 3.1, rel=0.01)
 
 
 def test_what_is_not_sure_is_reported_as_a_range() -> None:
-    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 12.0, spread=0.4)}))
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": changed(18.0, 12.0, spread=0.4)}))
     step = next(one for one in finding.next if one.name == "fused")
     assert step.predicted is None
     assert step.predicted_low is not None
@@ -112,16 +95,16 @@ def test_what_is_not_sure_is_reported_as_a_range() -> None:
 
 
 def test_memory_lies_elsewhere_in_each_process_and_makes_a_wide_range() -> None:
-    what_ifs = {"autocast": switched_on(9.8, 7.0)}
+    what_ifs = {"autocast": changed(9.8, 7.0)}
     moving, computing = (on_cpu(shares=shares, flops=1e6, what_ifs=what_ifs) for shares in (MOVING, COMPUTING))
     assert conclude(moving).verdict == "memory"
     steps = [next(one for one in conclude(one).next if one.name == "autocast") for one in (moving, computing)]
-    assert [wording.predicted(step) for step in steps] == ["1.37x (1.18-1.65)", "1.37x"]
+    assert [wording.predicted(step) for step in steps] == ["1.39x (1.20-1.66)", "1.39x"]
 
 
 def test_a_step_that_waits_for_its_host_is_predicted_with_a_wide_range() -> None:
-    held_up = on_gpu(30.0, loader=25.0, cached=5.0, issue=5.0, device=2.0, kernels=400)
-    steady = on_gpu(30.0, loader=25.0, cached=5.0, issue=2.0, device=5.0, kernels=400)
+    held_up = on_gpu(30.0, cached=5.0, device=2.0)
+    steady = on_gpu(30.0, cached=5.0, device=5.0)
     steps = [next(one for one in conclude(one).next if one.name == "cached") for one in (held_up, steady)]
     assert steps[0].predicted_low is not None
     assert steps[1].predicted_low is not None
@@ -129,38 +112,14 @@ def test_a_step_that_waits_for_its_host_is_predicted_with_a_wide_range() -> None
     assert steps[0].predicted_high == 6.0  # no more than batches take
 
 
-def test_steps_that_changed_by_themselves_make_a_range() -> None:
-    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(11.0, 7.4)}))  # 18.2 before
-    step = next(one for one in finding.next if one.name == "fused")
-    assert step.predicted is None
-    assert step.predicted_high is not None
-    assert step.predicted_high > 1.5
-
-
-def test_a_host_that_a_profile_has_slowed_makes_a_range() -> None:
-    launch = PROGRAMS["launch_tf"][1]
-
-    def graph(at_best: float | None) -> Advice:
-        what_if = msgspec.structs.replace(switched_on(10.2, 5.0), at_best=at_best)
-        return next(
-            one for one in conclude(msgspec.structs.replace(launch, what_ifs={"graph": what_if})).next if one.name == "graph"
-        )
-
-    exact, slowed = graph(None), graph(3.0 * MS)
-    assert exact.predicted == pytest.approx(10.18 / 5.0, rel=0.02)
-    assert slowed.predicted is None
-    assert slowed.predicted_low == pytest.approx(10.18 / 5.0, rel=0.05)
-    assert slowed.predicted_high == pytest.approx(10.18 / 3.0, rel=0.05)
-
-
 def test_a_larger_batch_pays_for_its_data_in_full() -> None:
-    finding = conclude(on_cpu(next=5.0, optimizer=9.0, what_ifs={"batch": switched_on(18.2, 22.0)}))
+    finding = conclude(on_cpu(next=5.0, optimizer=9.0, what_ifs={"batch": changed(18.2, 22.0)}))
     assert predicted(finding)["batch"] == pytest.approx(23.2 / (5.0 + 11.0), rel=0.01)
 
 
 def test_a_faster_step_waits_for_workers_that_are_as_slow_as_before() -> None:
     busy = {"loader": Loader(kind="DataLoader", workers=1), "loader_alone": around(17 * MS)}
-    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 9.0)}, **busy))
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": changed(18.0, 9.0)}, **busy))
     assert predicted(finding)["fused"] == pytest.approx(18.3 / 17.0, rel=0.01)
 
 
@@ -169,29 +128,28 @@ def test_batches_gathered_at_once_are_predicted_from_a_measurement_window_of_the
     feed = next(one for one in conclude(measured).next if one.name == "feed")
     assert (feed.predicted, feed.predicted_low) == (None, None)
     assert feed.predicted_high == pytest.approx(29.7 / 9.7, rel=0.02)
-    finding = conclude(msgspec.structs.replace(measured, what_ifs={"feed": switched_on(10.6, 11.15)}))  # a little slower
-    by_ratio, by_time = 10.2, 11.15  # one window cannot tell which of them the loop would have
-    assert predicted(finding)["feed"] == pytest.approx(29.7 / ((by_ratio + by_time) / 2), rel=0.01)
+    finding = conclude(msgspec.structs.replace(measured, what_ifs={"feed": changed(10.6, 11.15)}))  # a little slower
+    assert predicted(finding)["feed"] == pytest.approx(29.7 / (9.7 * 11.15 / 10.6), rel=0.01)
 
 
 def test_a_graph_is_predicted_where_it_was_captured() -> None:
-    launch = PROGRAMS["launch_tf"][1]
-    graph = next(one for one in conclude(launch).next if one.name == "graph")
-    assert (graph.predicted, graph.predicted_high) == (None, pytest.approx(10.18 / 1.40, rel=0.01))
-    finding = conclude(msgspec.structs.replace(launch, what_ifs={"graph": switched_on(10.2, 2.5)}))
-    assert predicted(finding)["graph"] == pytest.approx(10.18 / (10.18 - 7.7), rel=0.02)
+    launch = on_gpu(10.2, device=1.4, kernels=2000)
+    graph = next(step for step in conclude(launch).next if step.name == "graph")
+    assert (graph.predicted, graph.predicted_high) == (None, pytest.approx(10.2 / 1.4, rel=0.01))
+    finding = conclude(msgspec.structs.replace(launch, what_ifs={"graph": changed(10.2, 2.5)}))
+    assert predicted(finding)["graph"] == pytest.approx(10.2 / 2.5, rel=0.02)
 
 
 def test_shorter_types_are_advised_only_where_the_machine_is_faster_in_them() -> None:
     slow = msgspec.structs.replace(TWO_CORES, matmul_flops={"fp32": 2e11, "bf16": 1e10})
-    what_ifs = {"autocast": switched_on(9.8, 7.0)}
+    what_ifs = {"autocast": changed(9.8, 7.0)}
     assert "autocast" in predicted(conclude(on_cpu(what_ifs=what_ifs)))
     assert "autocast" not in predicted(conclude(on_cpu(what_ifs=what_ifs, machine=slow)))
 
 
 def test_no_verdict_has_a_reason_and_nothing_else() -> None:
     finding = conclude(on_cpu(number=5))
-    assert (finding.verdict, finding.confidence, finding.causes, finding.next, finding.ladder) == ("none", "low", [], [], {})
+    assert (finding.verdict, finding.confidence, finding.causes, finding.next) == ("none", "low", [], [])
     assert finding.why.startswith("only 5 steps were measured")
     assert finding.measurements is not None
 
@@ -202,26 +160,8 @@ def test_confidence_falls_with_spread_and_with_a_close_second() -> None:
     assert conclude(on_cpu(rest=1.5, next=1.4)).confidence == "low"
 
 
-@given(cpu_runs() | gpu_runs())
-def test_findings_survive_json(measured: Measurements) -> None:
-    finding = conclude(measured)
-    assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
-    plain = json.loads(json.dumps(finding.as_dict()))
-    assert plain["verdict"] == finding.verdict
-    assert plain["second"] == (finding.causes[1].verdict if finding.causes else None)
-
-
-@given(cpu_runs() | gpu_runs())
-def test_predictions_are_possible(measured: Measurements) -> None:
-    for step in conclude(measured).next:
-        assert step.predicted is None or 1 <= step.predicted <= RULE.max_speedup
-        if step.predicted_low is not None:
-            assert step.predicted_high is not None
-            assert 0 < step.predicted_low <= (step.predicted or step.predicted_low) <= step.predicted_high <= RULE.max_speedup
-
-
 def test_conclusions_need_no_torch() -> None:
-    code = "import sys, stoker.diagnose.verdict; sys.exit('torch' in sys.modules or 'numba' in sys.modules)"
+    code = "import sys, stoker.diagnose.rule; sys.exit('torch' in sys.modules or 'numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -237,7 +177,7 @@ def test_a_busy_machine_gives_the_likely_cause() -> None:
     assert busy.likely is not None
     assert busy.likely.verdict == conclude(on_cpu(next=20.0)).verdict == "data"
     assert "LIKELY   data-bound: " in str(busy)
-    assert [step.name for step in busy.next] == ["feed", "workers", "cached"]
+    assert [step.name for step in busy.next] == ["cached", "feed"]
     assert "for 60 % of the time other programs had the cores" in str(busy)
 
 
@@ -263,9 +203,9 @@ def test_steps_of_many_lengths_have_a_verdict_where_one_cause_has_nearly_all(opt
     assert finding.confidence == "low"
 
 
-@pytest.mark.parametrize(("alone", "likely"), [(True, "host"), (False, "data")])
-def test_rare_steps_are_the_likely_cause_where_a_line_explains_them(alone: bool, likely: str) -> None:
-    rare = RareSteps(share=0.5, every=10.0, seconds=1.0, others=0.03, phase="rest", alone=alone, place=DATASET)
+@pytest.mark.parametrize(("phase", "likely"), [("rest", "host"), (None, "data")])
+def test_rare_steps_are_the_likely_cause_where_it_is_known_what_they_are(phase: str | None, likely: str) -> None:
+    rare = RareSteps(share=0.5, every=10.0, seconds=1.0, others=0.03, phase=phase, place=DATASET)
     found = conclude(on_cpu(next=20.0, waited_for_cores=0.6, rare=rare)).likely
     assert found is not None
     assert found.verdict == likely

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tests.diagnose.fake_cuda import FakeCuda
+from tests.diagnose.measured import changed
 
-from stoker.diagnose import measure_windows
+from stoker.diagnose import windows
 from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepMarks, StepTimes
-from stoker.diagnose.measure_windows import measure_all, other_threads
 from stoker.diagnose.session import REAL, Plan, Session
+from stoker.diagnose.windows import measure_all, other_threads
 
 
 @pytest.fixture(autouse=True)
@@ -80,20 +81,18 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Session, FakeCuda]:
     session, cuda = Session(measure_all, on_done=lambda: None), FakeCuda()
     session.device = "cuda"
     monkeypatch.setattr(torch.cuda, "synchronize", cuda.synchronize)
-    for name in ("DeviceOnlyStep", "SyncFinder", "cycles_per_second"):
-        monkeypatch.setattr(measure_windows, name, functools.partial(getattr(measure_windows, name), cuda=cuda))
+    for name in ("DeviceOnlyStep", "cycles_per_second"):
+        monkeypatch.setattr(windows, name, functools.partial(getattr(windows, name), cuda=cuda))
     monkeypatch.setattr("stoker.diagnose.session.StepMarks", functools.partial(StepMarks, cuda=cuda))
     return session, cuda
 
 
-def test_a_gpu_is_measured_alone(on_gpu: tuple[Session, FakeCuda]) -> None:
+def test_a_gpu_is_measured_alone(on_gpu: tuple[Session, FakeCuda], monkeypatch: pytest.MonkeyPatch) -> None:
     session, cuda = on_gpu
-    assert drive(session, measure_windows.device_alone(session), cuda) == 7 + 7 + 3
-    recorder = session.recorder
-    assert recorder.host_issue == [0.010] * 7
-    assert [one.seconds for one in recorder.device_only] == pytest.approx([0.0035] * 7)
-    assert recorder.syncs == []
-    assert cuda.mode == 0, "torch warns of synchronisation only while these steps run"
+    monkeypatch.setattr(windows, "gpu_taken", lambda: 0.1)
+    assert drive(session, windows.device_alone(session), cuda) == 2 + windows.DEVICE_STEPS
+    assert [step.seconds for step in session.recorder.device_only] == pytest.approx([0.0035] * windows.DEVICE_STEPS)
+    assert session.recorder.gpu_taken == 0.1
 
 
 def test_steps_of_a_gpu_are_timed_on_its_timeline(on_gpu: tuple[Session, FakeCuda]) -> None:
@@ -101,3 +100,21 @@ def test_steps_of_a_gpu_are_timed_on_its_timeline(on_gpu: tuple[Session, FakeCud
     drive(session, session.record(REAL, 0.0, 6, session.recorder.loop), cuda)
     assert session.recorder.loop.seconds()[1:] == pytest.approx([0.010] * 5), "the device waits for the host"
     assert session.recorder.on_gpu
+
+
+@pytest.mark.parametrize(("left", "alone"), [(0.99, []), (0.5, ["callbacks", "copies", "reads"])])
+def test_each_suspect_is_removed_alone_where_all_together_save_something(
+    on_gpu: tuple[Session, FakeCuda], left: float, alone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, asked = on_gpu[0], list[str]()
+
+    def gain(session: Session, name: str, fix: object, **options: object) -> Iterator[None]:
+        asked.append(name)
+        session.recorder.removed[name] = changed(10.0, 10.0 * left)
+        yield from ()
+
+    monkeypatch.setattr(windows, "fix_gain", gain)
+    monkeypatch.setattr(Session, "out_of_time", False)
+    list(windows.removals(session))
+    assert asked[0] == "everything"
+    assert sorted(asked[1:]) == alone

@@ -6,8 +6,8 @@ import statistics
 
 import pytest
 
-from stoker.diagnose.attribution import at_one_level, split
 from stoker.diagnose.measurements import Stretch
+from stoker.diagnose.recorder import at_one_level, split
 
 
 def test_pieces_begin_where_they_were_begun() -> None:

@@ -1,0 +1,122 @@
+"""A step of a GPU, divided by experiments: what the removal of a suspect saved is its part.
+
+The times of a step in `PROGRAMS` were measured on an H200 by a probe, with programs whose cause was removed from their source or read
+from kernel times. Assumed are: the counts of kernels and operations, the last number but that of scikit-learn, and of "reads that cost"
+all but 67 and 32. So these tests say what the rule makes of such times, not how well it does on a GPU.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, NO_PHASES, around, changed, on_gpu
+
+from stoker.diagnose.division import divide
+from stoker.diagnose.measurements import BusyThread, Machine, Measurements, Work
+from stoker.diagnose.rule import conclude, rank
+
+# Milliseconds of a step: as it is, without loading, without uploads, without reads, without all of them; kernels; `rest` in the last.
+PROGRAMS = {
+    "Trainer of Hugging Face, three reads": (24.1, 23.2, 20.5, 22.4, 22.2, 1.65, 1.0, "launch"),
+    "causal language model, six reads": (31.2, 31.6, 28.7, 34.0, 31.1, 3.3, 1.0, "launch"),
+    "Lightning with callbacks": (6.2, 6.6, 7.0, 8.2, 6.0, 0.42, 0.5, "launch"),
+    "Accelerate, four batches per update": (34.1, 33.0, 32.6, 34.6, 35.9, 4.3, 1.0, "launch"),
+    "240 reads per step that cost nothing": (62.1, 61.9, 60.7, 63.2, 59.3, 16.4, 2.0, "launch"),
+    "a metric of scikit-learn in each step": (18.6, 17.6, 17.1, 18.8, 16.9, 1.9, 9.8, "host"),
+    "60 small uploads": (10.1, 10.6, 2.9, 10.4, 3.1, 0.6, 0.2, "transfer"),
+    "video in pageable memory": (22.7, 24.8, 1.6, 21.9, 1.5, 0.5, 0.1, "transfer"),
+    "slow samples under Lightning": (69.0, 6.9, 15.5, 67.7, 7.5, 1.1, 0.5, "data"),
+    "reads that cost": (67.0, 67.0, 67.0, 32.0, 31.0, 27.0, 0.5, "sync"),
+}
+KERNELS = {
+    "precision": on_gpu(63.45, device=63.40, reached=0.055, shares=COMPUTING),
+    "compute": on_gpu(52.28, device=49.93, reached=0.53, precision="bf16"),
+    "memory": on_gpu(9.41, device=9.41, kernels=115),
+    "optimizer": on_gpu(6.33, device=6.33, optimizer=5.92, kernels=120),
+    "kernel": on_gpu(10.0, device=10.0, kernels=1000, shares={"gemm": 0.5, "elementwise": 0.3, "other": 0.2}, reached=1e-4),
+}
+"""By the kind of kernels that a GPU computes all the time."""
+
+
+def program(name: str) -> tuple[Measurements, str]:
+    step, data, copies, reads, everything, device, rest, verdict = PROGRAMS[name]
+    times = {"cached": data, "copies": copies, "reads": reads, "everything": everything, "device": device, "rest": rest}
+    return on_gpu(step, **times, kernels=500, work=Work(ops=2000, kernels=500, flops=0, device_seconds=device * MS)), verdict
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_cause_is_what_gains_when_it_is_removed(name: str) -> None:
+    measured, verdict = program(name)
+    assert conclude(measured).verdict == verdict
+
+
+def test_negative_control_without_experiments_uploads_are_not_found() -> None:
+    measured, verdict = program("60 small uploads")
+    assert verdict == "transfer" != conclude(msgspec.structs.replace(measured, removed={})).verdict
+
+
+@pytest.mark.parametrize("verdict", KERNELS)
+def test_the_kernels_of_a_gpu_that_computes_all_the_time_are_the_verdict(verdict: str) -> None:
+    causes = rank(KERNELS[verdict])
+    assert causes[0].verdict == verdict
+    assert len(causes) > 1
+
+
+def test_all_together_save_what_they_save_together() -> None:
+    """Each of two suspects hides the other: without both, 1 ms of 10 is left."""
+    division = divide(on_gpu(10.0, cached=4.0, copies=7.0, everything=1.0, device=0.9))
+    assert division.share("data") == pytest.approx(0.6)
+    assert division.share("transfer") == pytest.approx(0.3)
+    assert divide(on_gpu(10.0, cached=4.0, copies=4.0, everything=7.0, device=7.0)).share("data", "transfer") == pytest.approx(0.3)
+
+
+def test_without_a_removal_only_the_wait_for_batches_is_known() -> None:
+    waits = msgspec.structs.replace(NO_PHASES, next=6 * MS, forward=4 * MS)
+    unknown = on_gpu(10.0, device=3.0, removed={}, phases=waits)
+    assert divide(unknown).share("data") == 0
+    assert divide(msgspec.structs.replace(unknown, cached=None)).share("data") == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("device", "limits", "first"), [(9.5, False, "compute"), (6.0, True, "launch")])
+def test_kernels_are_the_bottleneck_of_a_gpu_that_is_idle_for_a_moment(device: float, limits: bool, first: str) -> None:
+    measured = on_gpu(10.0, device=device, kernels=700, optimizer=0.08 * device, reached=0.1, shares=COMPUTING, precision="bf16")
+    assert divide(measured).host_limits == limits
+    assert rank(measured)[0].verdict == first
+
+
+def test_python_after_the_update_is_the_loops_and_what_is_far_slower_than_launches_is_python() -> None:
+    assert divide(on_gpu(10.0, device=2.0, rest=5.0)).share("host") == pytest.approx(0.5)
+    few = on_gpu(10.0, device=2.0, kernels=10)  # 20 operations cannot take 8 ms to issue
+    assert divide(few).share("host") == pytest.approx(0.8 - 10 * 20 * 4e-6 / 0.010)
+    thread = BusyThread(name="statistics", share=0.9, place=LOG)
+    held = on_gpu(10.0, device=2.0, kernels=2000, busy_thread=thread, asleep=0.7)
+    assert rank(held)[0].verdict == "host"
+    assert rank(msgspec.structs.replace(held, busy_thread=None))[0].verdict == "launch", "negative control"
+
+
+@pytest.mark.parametrize(("moved_ms", "verdict"), [(8.0, "memory"), (1.0, "kernel")])
+def test_kernels_that_move_little_memory_in_much_time_are_far_from_any_peak(moved_ms: float, verdict: str) -> None:
+    measured = on_gpu(10.0, device=10.0, shares=MOVING)
+    work = msgspec.structs.replace(measured.work, moved_bytes=moved_ms * MS * H200.memcpy_bytes)
+    causes = rank(msgspec.structs.replace(measured, work=work))
+    assert causes[0].verdict == verdict
+    assert {cause.verdict for cause in causes[:2]} == {"memory", "kernel"}
+
+
+def test_products_in_a_short_type_are_not_blamed_for_their_type() -> None:
+    assert rank(msgspec.structs.replace(KERNELS["precision"], precision="tf32"))[0].verdict == "compute"
+    short = Machine(**{**msgspec.structs.asdict(H200), "matmul_flops": {"fp32": 5.1e13}})
+    assert rank(msgspec.structs.replace(KERNELS["precision"], machine=short))[0].verdict == "compute"
+
+
+def test_a_step_that_waits_for_the_gpu_spoils_the_time_of_the_device_alone() -> None:
+    """A loss that is read in each step: issuing it while the device sleeps takes until the sleep is over."""
+    measured = on_gpu(10.0, reads=6.0, device=5.8, device_alone=around(25 * MS), kernels=100, reached=0.5, precision="bf16")
+    assert divide(measured).share("sync") == pytest.approx(0.4)
+    assert divide(measured).share("compute", "memory") == pytest.approx(0.6)
+
+
+def test_callbacks_of_a_framework_are_the_hosts() -> None:
+    measured = on_gpu(10.0, everything=3.0, device=2.9)
+    removed = {**measured.removed, "callbacks": changed(10.0, 3.0)}
+    assert divide(msgspec.structs.replace(measured, removed=removed)).share("host") == pytest.approx(0.7)
