@@ -120,7 +120,7 @@ def replay(program: Program, folder: Path) -> Row | None:
 
 def _row(program: Program) -> Row:
     row: Row = {"name": program.name, "kind": program.kind, "device": program.device, "put_in": program.verdict}
-    if program.kind == "gpu":
+    if program.without:
         row["accepted"] = accepted_causes(program)
     return row | {"put_in_second": program.second}
 
@@ -178,7 +178,7 @@ def is_among_two(row: Row) -> bool:
 def score(rows: Sequence[Row]) -> dict[str, Any]:
     """Right and wrong, by kind of program; `no_verdict` counts runs that ended without one, `wrong` those with another one."""
     table: dict[str, Any] = {}
-    for kind in ("single", "mixed", "story", "other", "everyday", "gpu", "sabotaged"):
+    for kind in ("single", "mixed", "story", "other", "everyday", "gpu", "apart", "sabotaged"):
         some = [row for row in rows if row["kind"] == kind and "verdict" in row]
         if not some:
             continue

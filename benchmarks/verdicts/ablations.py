@@ -31,7 +31,7 @@ from typing import Any
 
 from benchmarks import record
 from benchmarks.verdicts.needs import can_run
-from benchmarks.verdicts.table import ON_GPU, Program
+from benchmarks.verdicts.table import APART, ON_GPU, Program
 
 QUESTION = "How much of the step time of each GPU program does the removal of each of its suspects save?"
 ROOT = Path(__file__).parent.parent.parent
@@ -215,7 +215,9 @@ def main() -> None:
     parser.add_argument("--ahead", type=int, default=3, help="Processes that start while another one is timed.")
     asked = parser.parse_args()
     known = _known(asked.out) if asked.missing else {}
-    chosen = [one for one in ON_GPU if one.name.startswith(tuple(asked.only)) and "accepted" not in known.get(one.name, {})]
+    chosen = [
+        one for one in (*ON_GPU, *APART) if one.name.startswith(tuple(asked.only)) and "accepted" not in known.get(one.name, {})
+    ]
     rows = measure([one for one in chosen if can_run(one)], asked.out, rounds=asked.rounds, ahead=asked.ahead, until=asked.until)
     left = [one.name for one in chosen if "accepted" not in rows.get(one.name, {})]
     if left:

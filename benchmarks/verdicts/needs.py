@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.verdicts.table import Program
+from benchmarks.verdicts.table import Program, apart
 
 PACKAGES = {
     "with_accelerate.py": "accelerate",
@@ -48,7 +48,7 @@ def can_run(program: Program) -> bool:
     """Whether this machine has the package and the device for it."""
     import torch
 
-    package = PACKAGES.get(program.script)
+    package = (PACKAGES | apart.PACKAGES).get(program.script)
     if package is not None and importlib.util.find_spec(package) is None:
         return False
     return program.device == "cpu" or torch.cuda.is_available()

@@ -28,7 +28,7 @@ class Prices(pl.LightningModule):
     def __init__(self, depth=12, width=160):
         super().__init__()
         self.enter, self.leave = nn.Linear(11, width), nn.Linear(width, 1)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(3 if "launch" in OFF else depth)))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
         self.kept, self.calls = defaultdict(list), 0
         if "host" not in OFF:
             for name, module in self.blocks.named_modules():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.verdicts.table.apart import APART
 from benchmarks.verdicts.table.cpu import ON_CPU
 from benchmarks.verdicts.table.cuda import ON_CUDA
 from benchmarks.verdicts.table.everyday import EVERYDAY
@@ -14,7 +15,7 @@ from benchmarks.verdicts.table.ranks import ON_RANKS
 from benchmarks.verdicts.table.sabotaged import SABOTAGED
 from benchmarks.verdicts.table.stories import STORIES
 
-__all__ = ["EVERYDAY", "ON_GPU", "OTHERS", "PROGRAMS", "SINGLES", "Program"]
+__all__ = ["APART", "EVERYDAY", "ON_GPU", "OTHERS", "PROGRAMS", "SINGLES", "Program"]
 
 SINGLES = [*ON_CPU, *ON_RANKS, *ON_CUDA]
-PROGRAMS = [*SINGLES, *FRAMEWORKS, *MIXED, *STORIES, *SABOTAGED, *OTHERS, *EVERYDAY, *ON_GPU]
+PROGRAMS = [*SINGLES, *FRAMEWORKS, *MIXED, *STORIES, *SABOTAGED, *OTHERS, *EVERYDAY, *ON_GPU, *APART]

@@ -14,7 +14,7 @@ from typing import Literal
 from benchmarks.verdicts.table.fixes import FIXES
 
 TRAIN, STREAM, WINDOWS, RANKS = "train.py", "train_stream.py", "train_windows.py", "train_ranks.py"
-Kind = Literal["single", "mixed", "sabotaged", "story", "other", "everyday", "gpu"]
+Kind = Literal["single", "mixed", "sabotaged", "story", "other", "everyday", "gpu", "apart"]
 
 FOLDERS = Path(__file__).parent.parent
 
@@ -24,7 +24,7 @@ class Program:
     """A script with arguments, and what is the matter with it."""
 
     name: str
-    folder: Literal["programs", "others", "everyday", "gpu"] = "programs"
+    folder: Literal["programs", "others", "everyday", "gpu", "apart"] = "programs"
     """Where its script lies."""
     script: str = "train.py"
     arguments: str
