@@ -19,7 +19,6 @@ from benchmarks.verdicts.needs import PACKAGES, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import EVERYDAY, OTHERS, PROGRAMS, SINGLES, Program, fixes
 from benchmarks.verdicts.table.program import FOLDERS
-from stoker.diagnose.verdict import conclude
 
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding

@@ -11,7 +11,7 @@ import pytest
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.schema import RECORDS, rows
 
-from stoker.cli.diagnose import NO_VERDICT, command
+from stoker.cli.diagnose import NOTHING, command
 from stoker.diagnose import rule, sandbox
 from stoker.diagnose.finding import text
 from stoker.diagnose.measurements import SCHEMA, Verdict
@@ -82,7 +82,7 @@ def test_every_option_and_exit_code_is_reported() -> None:
     part = PAGE.split("## The command\n")[1].split("\n## ")[0]
     options = {one.opts[0] for one in command.params if isinstance(one, click.Option)}
     assert set(re.findall(r"^\| `(-[-\w]+)", part, re.MULTILINE)) == options
-    assert re.search(rf"^\| {NO_VERDICT} \| no verdict can be given", part, re.MULTILINE)
+    assert re.search(rf"^\| {NOTHING} \| no verdict can be given", part, re.MULTILINE)
 
 
 def test_the_example_is_what_is_printed() -> None:
