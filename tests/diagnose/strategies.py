@@ -129,7 +129,7 @@ def cpu_runs(draw: st.DrawFn) -> Measurements:
 def gpu_runs(draw: st.DrawFn) -> Measurements:
     """Any training on a GPU."""
     step = draw(st.floats(0.1, 50.0))
-    part = st.floats(0.0, 1.2).map(lambda fraction: fraction * step)
+    part = (st.just(0.0) | st.floats(1e-3, 1.2)).map(lambda fraction: fraction * step)
     measured = on_gpu(
         step,
         cached=draw(part),
