@@ -167,7 +167,8 @@ class WithoutCopies(StaleCalls):
     def _stale_maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def made(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-            if device is None or torch.device(device).type == "cpu":
+            is_upload = device is not None and torch.device(device).type != "cpu"
+            if not is_upload or (isinstance(data, torch.Tensor) and data.device.type != "cpu"):
                 return original(data, *args, device=device, **kwargs)
             frame, length = sys._getframe(1), len(data) if hasattr(data, "__len__") else None
             known = self._same_call(frame, length, None)

@@ -462,9 +462,7 @@ def _evidence_of_data(measured: Measurements, division: Division) -> str:
     starting = measured.between_epochs.get("loader", 0.0)
     if starting >= RULE.mention:
         parts.append(f"{percent(starting)} of the time passes between epochs until it gives batches again")
-    if cached is not None:
-        parts.append(f"a step takes {duration(division.step)}, and {duration(cached)} without loading")
-    else:
+    if cached is None or not parts:  # else the verdict says it
         parts.append(f"a batch takes {duration(division.seconds('data'))} of a step of {duration(division.step)}")
     return "; ".join(parts)
 
