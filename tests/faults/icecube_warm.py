@@ -12,12 +12,12 @@ def _column(dtype: str) -> np.ndarray:
     return column
 
 
-_room = {name: np.empty(1, dtype) for name, dtype in packing._STEP.items()}
+_room = {name: np.empty(1, kind.to_pandas_dtype()) for name, kind in packing._STEP.items()}
 packing._narrow(
     _column("<i8"), _column("<f8"), _column("<i2"),
     _room["time"], _room["charge"], _room["sensor_id"], _room["charge"].view(np.int32),
 )  # fmt: skip
-packing._is_of_events(_column("<i8"), np.zeros(1, "<i8"), np.ones(1, "<i8"), 0)
+packing._is_of_events(_column("<i8"), np.zeros(1, "<i8"), np.ones(1, "<i8"))
 
 
 def load_kernels() -> None:

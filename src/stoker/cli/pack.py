@@ -68,7 +68,7 @@ def _icecube(source: str, store: str, recipe: str, as_json: bool, **options: Any
     """
     from stoker.recipes.icecube import pack_events
 
-    with base.bar("pulses") as show:
+    with base.bar("events") as show:
         packed = pack_events(source, store, progress=show, **options)
     _show(packed, store, f"{packed.num_steps:,} pulses", as_json=as_json)
 

@@ -15,7 +15,7 @@ from stoker._lazy import lazy
 
 _NAMES = {
     "stoker.store.append": "add_column",
-    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation is_list",
+    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation Task WrappedSource is_list",
     "stoker.store.formats.csv": "Dialect",
     "stoker.store.formats.discover": "TableSource find_sources",
     "stoker.store.formats.time_moe": "is_time_moe map_time_moe",
@@ -23,7 +23,7 @@ _NAMES = {
     "stoker.store.interop": "decimals_as_floats",
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
-    "stoker.store.pack.packer": "Progress quiet",
+    "stoker.store.pack.packer": "Packer Progress quiet",
     "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settle_plan unify_types",
     "stoker.store.pack.series_columns": "encode_table",
     "stoker.store.pack.sorted_runs": "read_ahead",
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     # isort: off
     from stoker.store.append import add_column as add_column
     from stoker.store.formats.base import Chunk as Chunk, DataSource as DataSource, InferredTypeError as InferredTypeError
-    from stoker.store.formats.base import ReadLimits as ReadLimits, RowLocation as RowLocation, is_list as is_list
+    from stoker.store.formats.base import ReadLimits as ReadLimits, RowLocation as RowLocation, Task as Task
+    from stoker.store.formats.base import WrappedSource as WrappedSource, is_list as is_list
     from stoker.store.formats.csv import Dialect as Dialect
     from stoker.store.formats.discover import TableSource as TableSource, find_sources as find_sources
     from stoker.store.formats.time_moe import is_time_moe as is_time_moe, map_time_moe as map_time_moe
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from stoker.store.object_storage import Traffic as Traffic
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
-    from stoker.store.pack.packer import Progress as Progress, quiet as quiet
+    from stoker.store.pack.packer import Packer as Packer, Progress as Progress, quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
     from stoker.store.pack.plan import read_table as read_table, settle_plan as settle_plan, unify_types as unify_types
     from stoker.store.pack.series_columns import encode_table as encode_table

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.shrink import shrunk
 
 import stoker
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceError, SourceNotFoundError, StoreExistsError
 from stoker.recipes.icecube import make_events, pack_events, packing
+from stoker.store import RowLocation, Task
+from stoker.store.pack.packer import Packer, PackState
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -67,14 +70,17 @@ def check(store: stoker.Store, folder: Path, numbers: list[int], split: str = "t
 
 
 def test_all_values_arrive(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_CHUNK_BYTES", 20_000)  # events lie across several parts
-    monkeypatch.setattr(packing, "_SMALL_PULSES", 0)
     monkeypatch.setattr(packing, "_META_ROWS", 7)
-    calls: list[float] = []
-    store = pack_events(made, tmp_path / "ice.stoker", progress=lambda phase, share, rows: calls.append(share))
+    calls: list[tuple[float, int]] = []
+
+    def note(phase: str, share: float, events: int) -> None:
+        calls.extend([(share, events)] if phase == "reading" else [])
+
+    with shrunk(chunk_bytes=20_000):  # events lie across several parts
+        store = pack_events(made, tmp_path / "ice.stoker", progress=note)
     check(store, made, [1, 2, 3])
     assert calls == sorted(calls)
-    assert calls[-1] == 1.0
+    assert calls[-1] == (1.0, 120)
     assert len(calls) > 10
     assert store.find(int(store.column("event_id")[50])) == 50
     stoker.verify(tmp_path / "ice.stoker")
@@ -127,28 +133,37 @@ def test_other_widths_of_numbers_are_the_same_numbers(files: Path, tmp_path: Pat
         assert np.array_equal(store.column(name), expected.column(name))
 
 
-def test_numbers_of_events_need_not_rise_from_file_to_file(files: Path, tmp_path: Path) -> None:
+def test_events_are_sorted_whatever_file_they_are_in(files: Path, tmp_path: Path) -> None:
+    expected = pack_events(files, tmp_path / "a")
     change(files / "train_meta.parquet", lambda table: table.set_column(1, "event_id", pa.array([*range(80, 120), *range(80)])))
     for number, first in ((1, 80), (2, 0), (3, 40)):
         ids = np.unique(pq.read_table(files / "train" / f"batch_{number}.parquet")["event_id"], return_inverse=True)[1] + first
         change(files / "train" / f"batch_{number}.parquet", lambda table, ids=ids: table.set_column(4, "event_id", pa.array(ids)))
-    store = pack_events(files, tmp_path / "a")
-    assert store.key is None
-    assert store.column("event_id").tolist() == [*range(80, 120), *range(80)]
+    with shrunk(chunk_bytes=20_000, run_bytes=1 << 16):
+        store = pack_events(files, tmp_path / "b")
+    assert store.column("event_id").tolist() == [*range(120)]
+    assert store.column("batch_id").tolist() == [2] * 40 + [3] * 40 + [1] * 40
+    for event, before in ((0, 40), (79, 119), (80, 0)):
+        assert all(
+            np.array_equal(store[event][name], expected[before][name]) for name in ("time", "charge", "azimuth", "sensor_id")
+        )
 
 
-@pytest.mark.parametrize("at_once", [1 << 22, 7])
-def test_an_event_of_two_files_is_named(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(packing, "_IDS_AT_ONCE", at_once)
+@pytest.mark.parametrize("chunk_bytes", [8 << 20, 20_000])
+def test_an_event_of_two_files_is_named(files: Path, tmp_path: Path, chunk_bytes: int) -> None:
     change(files / "train_meta.parquet", put("event_id", 85, 41))
     ids = pq.read_table(files / "train" / "batch_3.parquet")["event_id"].to_numpy()
     again = pa.array(np.where(ids == 85, 41, ids))
     change(files / "train" / "batch_3.parquet", lambda table: table.set_column(4, "event_id", again))
-    with pytest.raises(
-        BadValueError, match=r"event_id 41 is in batch_2.parquet and again in batch_3.parquet; expected each event once"
+    with (
+        shrunk(chunk_bytes=chunk_bytes),
+        pytest.raises(
+            BadValueError,
+            match=r"event_id 41 occurs twice \(in row 2 of .*batch_2.parquet, and in row 6 of the events of .*batch_3.parquet",
+        ),
     ):
         pack_events(files, tmp_path / "a")
-    assert not (tmp_path / "a" / "manifest.json").exists()
+    assert not (tmp_path / "a").exists()
 
 
 BROKEN = {
@@ -279,52 +294,59 @@ class Killed(BaseException):
     """Like Ctrl-C: not an Exception."""
 
 
-def kill_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let the pack be killed in a file; returns the list of the files that are read."""
-    monkeypatch.setattr(packing, "_JOURNAL_PULSES", 0)
-    read: list[int] = []
-    original = packing._Writer.append_events
+def kill_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Let the pack be killed in a file; returns the list of the files that are read, and the pulse where each begins."""
+    read: list[tuple[int, int]] = []
+    begin, after = packing._EventSource.read, Packer._after_block
 
-    def killed(writer: packing._Writer, events: packing._Events) -> None:
-        read.append(events.batch)
-        original(writer, events)
-        if events.batch == number:
+    def noted(source: packing._EventSource, schema: pa.Schema, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        read.append((source._number, start.position))
+        return begin(source, schema, start=start, chunk_bytes=chunk_bytes)
+
+    def killed(packer: Packer, state: PackState, num_bytes: int) -> None:
+        after(packer, state, num_bytes)
+        if state.source == number - 1:
+            state.writer.drain()
             raise Killed
 
-    monkeypatch.setattr(packing._Writer, "append_events", killed)
+    monkeypatch.setattr(packing._EventSource, "read", noted)
+    monkeypatch.setattr(Packer, "_after_block", killed)
     return read
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_killed_pack_resumes_with_the_file_it_was_in(
+def test_a_killed_pack_resumes_in_the_file_it_was_in(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     expected = pack_events(made, tmp_path / "whole").digest
-    with monkeypatch.context() as patch:
-        kill_in(number, patch)
-        with pytest.raises(Killed):
-            pack_events(made, tmp_path / "a")
-    read = kill_in(0, monkeypatch)
-    assert pack_events(made, tmp_path / "a").digest == expected
-    assert read == list(range(number, 4))
+    with shrunk(chunk_bytes=20_000, journal_bytes=0):
+        with monkeypatch.context() as patch:
+            kill_in(number, patch)
+            with pytest.raises(Killed):
+                pack_events(made, tmp_path / "a")
+        read = kill_in(0, monkeypatch)
+        store = pack_events(made, tmp_path / "a")
+    assert store.digest == expected
+    assert [file for file, _ in read] == list(range(number, 4))
+    assert [pulse > 0 for _, pulse in read] == [True] + [False] * (3 - number)
 
 
-def test_changed_bytes_or_files_are_read_again(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", ["bytes", "source", "metadata"])
+def test_changed_bytes_or_files_are_read_again(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     expected = pack_events(files, tmp_path / "whole").digest
-    for damage in ("bytes", "source"):
+    with shrunk(chunk_bytes=20_000, journal_bytes=0):
         with monkeypatch.context() as patch:
             kill_in(2, patch)
             with pytest.raises(Killed):
-                pack_events(files, tmp_path / damage)
+                pack_events(files, tmp_path / "a")
         if damage == "bytes":
-            path = next((tmp_path / damage).glob("*/final.charge"))
+            path = next((tmp_path / "a").glob("*/run0.c1"))
             data = bytearray(path.read_bytes())
             data[200] ^= 1
             path.write_bytes(data)
         else:
-            change(files / "train" / "batch_1.parquet", lambda table: table)
-        with monkeypatch.context() as patch:
-            read = kill_in(0, patch)
-            store = pack_events(files, tmp_path / damage)
-        assert read == [1, 2, 3]
-        assert store.digest == expected if damage == "bytes" else len(store) == 120
+            change(files / ("train_meta.parquet" if damage == "metadata" else "train/batch_1.parquet"), lambda table: table)
+        read = kill_in(0, monkeypatch)
+        store = pack_events(files, tmp_path / "a")
+    assert read == [(1, 0), (2, 0), (3, 0)]
+    assert store.digest == expected if damage == "bytes" else len(store) == 120

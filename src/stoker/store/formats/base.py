@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,7 @@ class DataSource(ABC):
     typed: bool = True  # false for text formats: their types are only inferred, so int64 may become float64
     once: bool = False  # whether rows can be read only once, as those of a stream
     limits: ReadLimits = MAX_LIMITS
+    depends_on: Sequence[Path] = ()  # further files that determine the rows: a pack resumes only if they are as they were
 
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -145,7 +146,7 @@ class WrappedSource(DataSource):
     def __init__(self, inner: DataSource) -> None:
         self._inner = inner
         self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
-        self.typed, self.once, self.limits = inner.typed, inner.once, inner.limits
+        self.typed, self.once, self.limits, self.depends_on = inner.typed, inner.once, inner.limits, inner.depends_on
 
     def __getattr__(self, name: str) -> Any:
         """What only some sources have."""

@@ -50,7 +50,7 @@ def find_sources(
     left_out: list[Path] | None = None,
     limits: ReadLimits = MAX_LIMITS,
 ) -> list[DataSource]:
-    """Find the readers of a path, a pattern, a folder, a list of these, or a table in memory.
+    """Find the readers of a path, a pattern, a folder, a list of these, or a table in memory; readers are what they are.
 
     Args:
         given: what the user passed as the source.
@@ -75,6 +75,8 @@ def find_sources(
         return [RayDatasetSource(given)]
     if isinstance(given, DataSource):
         return [given]
+    if isinstance(given, list) and given and all(isinstance(one, DataSource) for one in given):
+        return list(given)
     if is_table(given):
         return [stream_source(given) if is_stream(given) else table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None

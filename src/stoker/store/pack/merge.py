@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from stoker._disk import remove_file
 from stoker._types import Array
-from stoker.errors import TimeOrderError
+from stoker.errors import BadValueError, TimeOrderError
 from stoker.store.formats.base import RowLocation
 from stoker.store.manifest import (
     VERSION,
@@ -249,6 +249,21 @@ def explain_off_grid(plan: PackPlan, found: OffGridError) -> TimeOrderError:
     return TimeOrderError(
         f"the time {field.name!r}{_series_shown(plan, found.key)} is not on the grid of freq={options.freq!r}: {places[found.time]} is "
         f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with regular=False."
+    )
+
+
+def explain_repeated(plan: PackPlan, found: RepeatedKeyError) -> BadValueError:
+    """Name the two rows that have the same key, where the sources can be read again."""
+    places: list[str] = []
+    for source, schema in zip(plan.sources, plan.schemas, strict=True):
+        if len(places) > 1 or any(one.once for one in plan.sources):
+            break
+        for task in source.read(schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
+            chunk = task()
+            places += [f"row {chunk.begin.row + row + 1:,} of {source.label}" for row in _rows_of(plan, chunk.table, found.key, 0)]
+    where = f" (in {places[0]}, and in {places[1]})" if len(places) > 1 else ""
+    return BadValueError(
+        f"{plan.key.name if plan.key else 'row'} {found.key!r} occurs twice{where}, but each row is a whole series. Make the key unique."
     )
 
 

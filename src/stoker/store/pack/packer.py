@@ -17,7 +17,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, merge_runs, seal_run
+from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, explain_repeated, merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, wide_series, widen_integers
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepGrid, StepRules, describe_irregular
@@ -161,8 +161,7 @@ def explaining(plan: PackPlan) -> Iterator[None]:
     except UnsortedTimesError as error:
         raise explain_disorder(plan, error) from None
     except RepeatedKeyError as error:
-        what = f"{plan.key.name if plan.key else 'row'} {error.key!r} occurs twice"
-        raise BadValueError(f"{what}, but each row is a whole series. Make the key unique.") from None
+        raise explain_repeated(plan, error) from None
 
 
 def refuse_settled(error: InferredTypeError | MissingIntegersError) -> NoReturn:
@@ -191,12 +190,14 @@ class Packer:
         """The sources that the manifest names."""
         return [origin for one in self._plan.sources for origin, _ in one.origins(0)]
 
-    def run(self, *, replace: bool) -> Store:
+    def run(self, *, replace: bool, beside: Mapping[str, bytes] | None = None) -> Store:
         """Plan, read, merge, seal, commit; again with wider types where those inferred from the first rows do not fit.
 
-        Without `replace`, a store in the folder is an error, unless this very pack was killed there and resumes.
+        Without `replace`, a store in the folder is an error, unless this very pack was killed there and resumes. `beside` are names and
+        bytes of small files that the store needs beside its columns.
         """
-        with new_store(self._folder, self._paths, replace=replace or self._load_journal() is not None) as commit:
+        replace = replace or self._load_journal() is not None
+        with new_store(self._folder, self._paths, replace=replace, beside=beside) as commit:
             _refuse_too_large(self._plan, self._folder)
             journal = self._load_journal()
             if journal is not None and journal.settled:
@@ -586,7 +587,7 @@ def stat_source(source: DataSource) -> tuple[int, int] | None:
     if source.path is None:
         return None
     with _still_there(source):
-        stats = [path.stat() for path in _files_of(source.path)]
+        stats = [path.stat() for path in (*_files_of(source.path), *source.depends_on)]
     return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
 
 
