@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from benchmarks.verdicts.ablations import accepted_causes
 from benchmarks.verdicts.table import PROGRAMS
 from tests.diagnose.strategies import NAMES, kept
 
@@ -24,15 +25,14 @@ def test_there_is_one_of_each_cause_of_a_cpu() -> None:
 
 
 def test_there_are_programs_of_a_gpu() -> None:
-    """Those held back by uploads or reads need experiments, which were not made when these were measured."""
     verdicts = {BY_NAME[name].verdict for name in NAMES if BY_NAME[name].device == "cuda"}
-    assert {"data", "host", "launch", "optimizer", "precision", "compute", "memory", "kernel"} <= verdicts
+    assert {"data", "host", "launch", "optimizer", "precision", "compute", "memory", "kernel", "transfer"} <= verdicts
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_gets_the_verdict_that_was_put_in(name: str) -> None:
     program, finding = BY_NAME[name], conclude(kept(name))
-    assert finding.verdict == program.verdict, finding.why
+    assert finding.verdict in (accepted_causes(program) if program.without else [program.verdict]), finding.why
     if program.second is not None:
         assert finding.second is not None
         assert finding.second.verdict == program.second
@@ -43,7 +43,7 @@ def test_the_same_program_beside_others_or_after_a_few_steps_gets_none(name: str
     of_program = kept(name)
     few = msgspec.structs.replace(of_program, loop=Stretch(seconds=of_program.loop.seconds[:5]))
     assert conclude(few).verdict == "none"
-    # A crowd is in its own way, and a GPU that is behind does not mind who has the cores.
-    if not crowded(of_program) and BY_NAME[name].device == "cpu":
+    # A crowd is in its own way, as is a thread that holds the interpreter lock, and a GPU that is behind does not mind who has the cores.
+    if not crowded(of_program) and of_program.busy_thread is None and BY_NAME[name].device == "cpu":
         beside = msgspec.structs.replace(of_program, waited_for_cores=0.2)
         assert conclude(beside).verdict == "none"

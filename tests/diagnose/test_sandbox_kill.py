@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from tests.diagnose.home import make_home, state
 
+from stoker import _disk
+from stoker.diagnose import sandbox
 from stoker.diagnose.sandbox import SCRATCH, VARIABLE, Sandbox
 
 MODES = ["overlay", "landlock"]
@@ -154,3 +158,28 @@ def test_a_scratch_folder_is_removed_only_if_it_is_stale(home: Path, monkeypatch
             assert there <= set(scratch_folders(home)), "the first one is in use"
     assert sorted(path.name for path in place.iterdir()) == [names[2], names[1]]
     assert state(home) == before
+
+
+def test_a_diagnosis_that_starts_does_not_remove_the_folder_of_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change of files that a start makes is followed by one of another start."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for name in ("mkdir", "replace"):
+        original = getattr(_disk.disk, name)
+
+        def change(*args: Any, original: Callable[..., None] = original) -> None:
+            original(*args)
+            sandbox._remove_leftovers()
+
+        monkeypatch.setattr(_disk.disk, name, change)
+    with Sandbox(None) as entered:
+        assert entered._scratch is not None
+        assert entered._scratch.is_dir()
+    assert not entered._scratch.exists()
+
+
+def test_negative_control_a_folder_that_nobody_holds_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    left = tmp_path / f"{SCRATCH}{'a' * 16}"
+    left.mkdir()
+    sandbox._remove_leftovers()
+    assert not left.exists()

@@ -228,6 +228,9 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
     machine, work = measured.machine, measured.work
     data = step - cached if cached is not None else 0.0
+    if alone is not None:  # what batches at no cost save beyond what making them takes is due to other things, such as warm caches
+        workers = min(measured.loader.workers, machine.cores) if crowded(measured) else 1
+        data = min(data, RULE.loader_slowdown * alone * max(1, workers))
     data, oversubscribed = max(data, min(step, phases.next)), 0.0
     is_crowd = measured.loader.workers > 0 and measured.loader.workers + machine.threads > 2 * machine.cores
     if is_crowd and cached is not None and alone is not None and alone <= cached:

@@ -151,11 +151,14 @@ class Sandbox:
         room = min(shutil.disk_usage(usable[0]).free, ENOUGH_SCRATCH)
         place = next((one for one in apart if shutil.disk_usage(one).free >= room), usable[0])
         folder = Path(place, f"{SCRATCH}{secrets.token_hex(8)}")
-        _disk.disk.mkdir(folder, 0o700)
-        self._open.callback(_disk.remove_tree, folder)
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        # It gets its name when it is held: another diagnosis that starts now removes folders of this name that nobody holds.
+        unnamed = folder.with_suffix(".new")
+        _disk.disk.mkdir(unnamed, 0o700)
+        held = os.open(unnamed, os.O_RDONLY | os.O_DIRECTORY)
         self._open.callback(os.close, held)
         fcntl.flock(held, fcntl.LOCK_SH)  # until this process ends: then the folder is a leftover
+        _disk.disk.replace(unnamed, folder)
+        self._open.callback(_disk.remove_tree, folder)
         return folder
 
     def plan(self, descriptor: int) -> str:

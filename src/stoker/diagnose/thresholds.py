@@ -53,6 +53,7 @@ class Thresholds:
 
     # How is the time of a step divided among causes?
     min_fraction: float = _limit(1e-4, "least share of a step that is left when estimates take all of it away")
+    loader_slowdown: float = _limit(1.25, "times its time alone that a loader takes beside the training (shared caches and cores)")
     min_forward: float = _limit(0.02, "share in modules below which the forward pass is functions and lies in `prepare`")
     min_threads_gain: float = _limit(0.05, "gain by fewer threads below which it is noise")
     near_peak: float = _limit(0.35, "share of a measured peak (FLOP/s, bandwidth) from which operations count as reaching it")
