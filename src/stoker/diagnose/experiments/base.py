@@ -106,16 +106,12 @@ class LoaderFix(Fix, ABC):
             options.pop("self")
             self._change(options)
             original(loader, **options)
-            self._made(loader)
 
         self.replace(DataLoader, "__init__", changed)
 
     @abstractmethod
     def _change(self, options: dict[str, Any]) -> None:
         """Change the arguments of one loader in place and set `used`, or leave them and set `unused_reason`."""
-
-    def _made(self, loader: DataLoader[Any]) -> None:
-        """See a loader that was made."""
 
 
 class Experiment(Fix):
@@ -151,6 +147,7 @@ class StaleCalls(Experiment):
 
     def install(self) -> None:
         self.places.clear()
+        self._kept_bytes = 0
         self._undo.callback(self._calls.clear)
         for name in self.methods:
             self.replace(torch.Tensor, name, self._stale(name, getattr(torch.Tensor, name)))
@@ -177,14 +174,18 @@ class StaleCalls(Experiment):
                 return self._calls[number][1]
             self.places.clear()
             del self._calls[number:]  # the program has taken another way: from here on calls are made, and kept again
+            self._kept_bytes = sum(_bytes_of(kept) for _, kept in self._calls)
         result = make()
         if isinstance(result, torch.Tensor) and result.device.type == self.device:
             self._next -= 1  # no copy to or from the GPU
             return result
-        size = result.nbytes if isinstance(result, torch.Tensor) else 0
-        if self._next == len(self._calls) + 1 and self._kept_bytes + size <= MAX_KEPT_BYTES:
-            self._kept_bytes += size
+        if self._next == len(self._calls) + 1 and self._kept_bytes + _bytes_of(result) <= MAX_KEPT_BYTES:
+            self._kept_bytes += _bytes_of(result)
             self._calls.append((call, result))
             self.places[own_line(caller)] += 1
             self.used = True
         return result
+
+
+def _bytes_of(result: Any) -> int:
+    return result.nbytes if isinstance(result, torch.Tensor) else 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler
 
 from stoker.diagnose.experiments.base import LoaderFix
 from stoker.diagnose.experiments.data import KeptBatches
@@ -27,23 +27,20 @@ class Batch(LoaderFix):
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
-        self._doubled: list[Any] = []
-        """Batch samplers that are doubled already: other libraries make loaders of the parts of loaders."""
         self._twice = KeptBatches()
-        self._fails = False  # whether two batches cannot be joined
+        self._joins = True  # whether two batches are to be joined: no loader makes batches, and they fit together
 
     def _change(self, options: dict[str, Any]) -> None:
         sampler = options.get("batch_sampler") or options.get("sampler")
         if isinstance(sampler, BatchSampler):
-            if not any(sampler is known for known in self._doubled):
-                sampler.batch_size *= 2
-                self._doubled.append(sampler)
+            sampler.batch_size = doubled_size(sampler.batch_size)
             self.used = True
         elif options.get("batch_size", 1) is not None and options.get("batch_sampler") is None:
-            options["batch_size"] = 2 * options.get("batch_size", 1)
+            options["batch_size"] = doubled_size(options.get("batch_size", 1))
             self.used = True
         else:
             self.unused_reason = "the program makes its batches itself"
+        self._joins = self._joins and not self.used and options.get("batch_sampler") is None
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         """Join each batch with the one after it."""
@@ -53,17 +50,22 @@ class Batch(LoaderFix):
 
     def next_batch(self, give: Callable[[], Any]) -> Any:
         value = give()
-        if self._doubled or self._fails:
+        if not self._joins:
             return value
         twice = self._twice.get(doubled, value, give())
-        self.used, self._fails = twice is not None, twice is None
+        self.used = self._joins = twice is not None
         if twice is None:
             self.unused_reason = "the batches do not have one row per sample"
         return value if twice is None else twice
 
-    def _made(self, loader: DataLoader[Any]) -> None:
-        if loader.batch_sampler is not None:
-            self._doubled.append(loader.batch_sampler)
+
+class DoubledSize(int):
+    """A batch size that is doubled already: other libraries make loaders of the parts of loaders."""
+
+
+def doubled_size(size: int) -> DoubledSize:
+    """Return twice this size, once."""
+    return size if isinstance(size, DoubledSize) else DoubledSize(2 * size)
 
 
 def doubled(batch: Any, other: Any) -> Any:
