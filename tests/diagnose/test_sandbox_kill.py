@@ -177,7 +177,7 @@ def test_a_diagnosis_that_starts_does_not_remove_the_folder_of_another_one(tmp_p
     assert not entered._scratch.exists()
 
 
-def test_negative_control_a_folder_that_nobody_holds_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_control_a_folder_that_no_process_holds_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     left = tmp_path / f"{SCRATCH}{'a' * 16}"
     left.mkdir()
