@@ -73,22 +73,41 @@ class Fix:
         """Replace an attribute until `remove`."""
         replace(self._undo, owner, name, by)
 
+    def change_calls(self, owner: type, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change the arguments of each call of a method until `remove`: `change` gets them by name."""
+        original = getattr(owner, name)
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            options = signature.bind(*args, **kwargs).arguments
+            change(options)
+            return original(**options)
+
+        self.replace(owner, name, changed)
+
 
 class ModuleFix(Fix, ABC):
-    """Base class: changes each module whose call is the forward pass."""
+    """Base class: calls something else in place of the forward pass of each module with weights."""
 
     unused_reason = "no module with weights is called by the program's own loop"
     fits_if_unused = True
 
+    def __init__(self, value: int | None = None) -> None:
+        super().__init__(value)
+        self._forwards: dict[int, Callable[..., Any]] = {}  # by the id of a module: so that each is compiled or captured once
+
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         for module in roots:
             if any(weight.requires_grad for weight in module.parameters()):
-                self._change(module)
+                if id(module) not in self._forwards:
+                    self._forwards[id(module)] = self._forward_of(module)
+                self.replace(module, "forward", self._forwards[id(module)])
                 self.used = True
 
     @abstractmethod
-    def _change(self, module: torch.nn.Module) -> None:
-        """Change one module."""
+    def _forward_of(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """Return what is called in place of the forward method of a module."""
 
 
 class LoaderFix(Fix, ABC):
@@ -97,17 +116,7 @@ class LoaderFix(Fix, ABC):
     unused_reason = "the program makes no DataLoader"
 
     def install(self) -> None:
-        original = DataLoader.__init__
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def changed(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
-            options = signature.bind(loader, *args, **kwargs).arguments
-            options.pop("self")
-            self._change(options)
-            original(loader, **options)
-
-        self.replace(DataLoader, "__init__", changed)
+        self.change_calls(DataLoader, "__init__", self._change)
 
     @abstractmethod
     def _change(self, options: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +16,6 @@ class Compile(ModuleFix):
     may_fail = True
     starts_slowly = True
 
-    def __init__(self, value: int | None = None) -> None:
-        super().__init__(value)
-        self._compiled: dict[int, Any] = {}  # by the id of a module: so that it is compiled once
-
-    def _change(self, module: torch.nn.Module) -> None:
-        if id(module) not in self._compiled:
-            self._compiled[id(module)] = torch.compile(module.forward, mode="reduce-overhead" if self.value else None)
-        self.replace(module, "forward", self._compiled[id(module)])
+    def _forward_of(self, module: torch.nn.Module) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = torch.compile(module.forward, mode="reduce-overhead" if self.value else None)
+        return compiled

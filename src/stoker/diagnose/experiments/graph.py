@@ -33,18 +33,14 @@ class Graph(ModuleFix):
     cuda_only = True
     may_fail = True
 
-    def __init__(self, value: int | None = None) -> None:
-        super().__init__(value)
-        self._graphed: dict[int, GraphedForward] = {}  # by the id of a module: so that it is captured once
-
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         super().begin(roots, optimizer)
         fused = Fused()
         fused.install()
         self._undo.callback(fused.remove)
 
-    def _change(self, module: torch.nn.Module) -> None:
-        self.replace(module, "forward", self._graphed.setdefault(id(module), GraphedForward(module, self._refuse)))
+    def _forward_of(self, module: torch.nn.Module) -> Callable[..., Any]:
+        return GraphedForward(module, self._refuse)
 
     def _refuse(self, reason: str) -> None:
         self.used, self.unused_reason = False, reason

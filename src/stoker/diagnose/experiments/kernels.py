@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,18 +16,12 @@ class FusedAttention(Fix):
     unused_reason = "no nn.MultiheadAttention of the program asks for its weights"
 
     def install(self) -> None:
-        original = torch.nn.MultiheadAttention.forward
-        signature = inspect.signature(original)
+        self.change_calls(torch.nn.MultiheadAttention, "forward", self._without_weights)
 
-        @functools.wraps(original)
-        def without_weights(*args: Any, **kwargs: Any) -> Any:
-            options = signature.bind(*args, **kwargs).arguments
-            if options.get("need_weights", True):
-                self.used = True
-                options["need_weights"] = False
-            return original(**options)
-
-        self.replace(torch.nn.MultiheadAttention, "forward", without_weights)
+    def _without_weights(self, options: dict[str, Any]) -> None:
+        if options.get("need_weights", True):
+            self.used = True
+            options["need_weights"] = False
 
 
 class Cudnn(Fix):

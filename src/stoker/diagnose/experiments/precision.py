@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ class Autocast(ModuleFix):
     tolerance = RULE.loss_tolerance_reduced
     may_fail = True
 
-    def _change(self, module: torch.nn.Module) -> None:
+    def _forward_of(self, module: torch.nn.Module) -> Callable[..., Any]:
         forward = module.forward
         weight = next(module.parameters())
 
@@ -29,7 +29,7 @@ class Autocast(ModuleFix):
                 out = forward(*args, **kwargs)
             return as_float32(out, torch.bfloat16)
 
-        self.replace(module, "forward", within)
+        return within
 
 
 class Tf32(Fix):
