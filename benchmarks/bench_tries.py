@@ -40,8 +40,8 @@ from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose import wording
 from stoker.diagnose.api import measure_script
+from stoker.diagnose.experiments.table import FIXES
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.measurements import Advice
 from stoker.diagnose.rule import conclude
 from stoker.diagnose.trials import ALSO, try_advice

@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 from torch.utils.data import DataLoader
 
-from stoker.diagnose.fixes import FIXES
+from stoker.diagnose.experiments.table import FIXES
 from stoker.diagnose.frameworks import CLASSES, LOOPS, SWITCHES, framework_of, switch_sentence
 from stoker.diagnose.hooks import frames
 from stoker.diagnose.wording import ADVICE

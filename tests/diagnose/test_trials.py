@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from stoker.diagnose import fixes
-from stoker.diagnose.fixes import Compile
+from stoker.diagnose.experiments.compile import Compile
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.session import REAL
 from stoker.diagnose.trials import CHUNKS, LEAST_CHUNK, LEAST_STEPS, TrialSession, peak_bytes
-
-
-def drawn() -> list[float]:
-    return [random.random(), np.random.random(), torch.rand(1).item(), np.random.default_rng().random()]
-
-
-def test_all_that_is_drawn_begins_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(np.random, "default_rng", np.random.default_rng)  # put back in the end
-    original = np.random.default_rng
-    assert drawn() != drawn()  # without the guard
-    with fixes.kept_seeds():
-        fixes.set_seeds()
-        first = drawn()
-        assert np.random.default_rng().random() != first[-1]  # each generator is another one
-        assert np.random.default_rng(5).random() == original(5).random()
-        monkeypatch.setattr(np.random, "default_rng", original)
-        fixes.set_seeds()
-        assert drawn() == first
-
-
-def test_what_is_drawn_meanwhile_does_not_count() -> None:
-    with fixes.kept_seeds():
-        before = [random.random(), np.random.random(), torch.rand(1).item()]
-    with fixes.kept_seeds():
-        with fixes.kept_seeds():
-            drawn()
-        assert [random.random(), np.random.random(), torch.rand(1).item()] == before
 
 
 def driven(session: TrialSession, times: list[StepTimes], seconds: list[float]) -> int:

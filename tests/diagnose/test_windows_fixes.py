@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from stoker.diagnose import api, windows
 from stoker.diagnose.api import measure_script, measure_step
 from stoker.diagnose.child import Answer, Child, Request
-from stoker.diagnose.feed_fix import gathering
-from stoker.diagnose.fixes import Fused
+from stoker.diagnose.experiments.fused import Fused
 from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
 from stoker.diagnose.measurements import Loader, Measurements
 from stoker.diagnose.recorder import Recorder
@@ -147,7 +146,7 @@ def test_batches_of_workers_are_measured_in_the_program_itself(clock: Clock, mon
                 clock.tick(3)
                 yield batch
 
-    monkeypatch.setattr("stoker.diagnose.windows.batches_of_workers", made_elsewhere)
+    monkeypatch.setattr("stoker.diagnose.experiments.workers.batches_of_workers", made_elsewhere)
     measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
     assert asked == [1], "of two cores, the training keeps one"
     what_if = measured.what_ifs["workers"]
@@ -161,7 +160,7 @@ def test_a_dataset_that_does_not_work_in_workers_has_no_prediction_for_them(cloc
         raise RuntimeError("cannot pickle a connection")
         yield
 
-    monkeypatch.setattr("stoker.diagnose.windows.batches_of_workers", fails)
+    monkeypatch.setattr("stoker.diagnose.experiments.workers.batches_of_workers", fails)
     measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
     assert "the gain of workers could not be measured: RuntimeError: cannot pickle a connection" in measured.notes
     step = next(step for step in conclude(measured).next if step.name == "workers")
@@ -187,7 +186,7 @@ def test_a_fix_that_lasts_is_measured_after_steps_without_it(clock: Clock, monke
         kept.append(True)
         return True
 
-    monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", keep_memory)
+    monkeypatch.setattr("stoker.diagnose.experiments.memory.keep_memory", keep_memory)
     monkeypatch.setattr("stoker.diagnose.windows.fixes_wanted", lambda session, measured: ["malloc"])
     assert "malloc" not in measured_with(clock, lambda optimizer: 20 if kept else 30).what_ifs
     assert not kept, "the process of `diagnose_step` is the user's own"
@@ -293,7 +292,7 @@ def test_compiled_steps_are_measured_where_it_is_asked_for(clock: Clock, monkeyp
 
     monkeypatch.setattr(torch, "compile", compile_model)
     monkeypatch.setattr(windows, "fixes_wanted", lambda session, measured: ["compile", "malloc"])
-    monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", lambda: True)
+    monkeypatch.setattr("stoker.diagnose.experiments.memory.keep_memory", lambda: True)
     for avoid in (("compile",), ()):
         of_script = functools.partial(Session, step_per_batch=False, avoid=avoid)
         monkeypatch.setattr(
@@ -359,19 +358,6 @@ def test_fixes_fit_the_device() -> None:
     threads = fix_inside("threads", on_cpu(fewer_threads={"1": 0.003, "2": 0.0098}))
     assert threads is not None
     assert threads.value == 1
-
-
-def test_gathered_batches_are_like_those_of_the_program() -> None:
-    batches = [{"x": torch.full((4, 3), float(number)), "y": torch.full((4,), number)} for number in range(3)]
-    made = gathering(batches, 100, 4)
-    assert made is not None
-    for _ in range(60):  # more than an epoch
-        batch = next(made)
-        assert (batch["x"].shape, batch["y"].dtype) == ((4, 3), torch.int64)
-        assert torch.equal(batch["x"][:, 0], batch["y"].float())  # rows stay together
-    assert gathering([{"x": torch.ones(4), "name": "a"}], 100, 4) is None
-    assert gathering([torch.ones(4, 2), torch.ones(4, 3)], 100, 4) is None
-    assert gathering([], 100, 4) is None
 
 
 def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:

@@ -27,8 +27,8 @@ from stoker._clock import now_ns
 from stoker.auditing.audit import AuditReport, audit
 from stoker.auditing.fingerprints import BatchForm, BatchRows, rows_of
 from stoker.auditing.samples import LoaderClaims, claims_of
-from stoker.diagnose.fixes import kept_seeds
 from stoker.diagnose.loops import Sources, length_of
+from stoker.diagnose.seeds import kept_seeds
 from stoker.errors import OptionError, StokerError
 
 SECONDS = 10.0

@@ -26,12 +26,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate, default_convert
 from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
-from stoker.diagnose.feed_fix import same_bits
-from stoker.diagnose.fixes import Fix, kept_seeds
+from stoker.diagnose.experiments.base import Fix
+from stoker.diagnose.experiments.gather import same_bits
 from stoker.diagnose.frameworks import CLASSES, framework_of
 from stoker.diagnose.hooks import BeforeForward, frames, is_own
 from stoker.diagnose.loops import OwnLoader
 from stoker.diagnose.sandbox_landlock import original
+from stoker.diagnose.seeds import kept_seeds
 from stoker.train.optimizer import FUSED
 
 STOKER = str(Path(__file__).resolve().parents[1]) + os.sep

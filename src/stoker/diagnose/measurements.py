@@ -264,7 +264,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     fix_values: dict[str, int] = {}
     """The value that a fix was measured with: the number of workers."""
     removed: dict[str, WhatIf] = {}
-    """Steps with one suspect removed, in turn with unchanged steps, by the name of the experiment (experiments.py)."""
+    """Steps with one suspect removed, in turn with unchanged steps, by the name of the experiment (experiments/)."""
     phases_alone: Phases | None = None
     """The host's time of a step by phase with everything removed that an experiment can remove; None without a GPU."""
     unused_fixes: dict[str, str] = {}

@@ -31,8 +31,8 @@ from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, value_of
 from stoker.diagnose.division import divide
 from stoker.diagnose.edit_sites import EditSites
+from stoker.diagnose.experiments.table import FIXES
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.frameworks import CLASSES, SWITCHES
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Patch, TrialResult

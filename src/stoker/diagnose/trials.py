@@ -28,11 +28,13 @@ from stoker.diagnose import wording
 from stoker.diagnose.advice import value_of
 from stoker.diagnose.child import Child, Request, sandbox_for, start_child
 from stoker.diagnose.edit_sites import EditSites, SiteFinder
+from stoker.diagnose.experiments.base import Fix
+from stoker.diagnose.experiments.table import FIXES, fix_named
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loops import NO_EDITS, FileEdits, WatchedIterator
 from stoker.diagnose.measurements import Advice, Losses, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
+from stoker.diagnose.seeds import draw_each_epoch, set_seeds
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.windows import phases, warm_up

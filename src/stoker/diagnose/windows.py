@@ -16,29 +16,29 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Generator, Iterator, Sequence, Sized
-from typing import Any
+from collections.abc import Callable, Generator
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
-from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of, workers_to_use
+from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.division import divide, gain_of, waits_for_interpreter
-from stoker.diagnose.experiments import EXPERIMENTS, WithoutReads
-from stoker.diagnose.feed_fix import gathering
-from stoker.diagnose.fixes import Fix, fix_named
+from stoker.diagnose.experiments.base import Fix
+from stoker.diagnose.experiments.gather import gathered_batches
+from stoker.diagnose.experiments.reads import WithoutReads
+from stoker.diagnose.experiments.table import EXPERIMENTS, FIXES, fix_named
+from stoker.diagnose.experiments.workers import batches_by_workers
 from stoker.diagnose.hardware import gpu_taken, has_bf16_instructions, pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, compiled, cycles_per_second, frames_compiled
-from stoker.diagnose.loops import WatchedIterator, batches_of_workers, length_of
+from stoker.diagnose.loops import WatchedIterator
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
 from stoker.diagnose.profilers import OtherThreads, Sampler, lines_of_batches, maker
 from stoker.diagnose.rare import Periods, slow_of
 from stoker.diagnose.recorder import StepSeries, by_window, median_phases
 from stoker.diagnose.rule import conclude, disturbed
-from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
+from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.sizes import differ
 from stoker.diagnose.thresholds import RULE
 from stoker.train.graph import eager_steps
@@ -339,25 +339,8 @@ def device_alone(session: Session) -> Plan:
             everything.remove()
 
 
-class OtherBatches(Fix):
-    """Batches from another iterator in place of the loop's own, in all passes of the program that begin meanwhile."""
-
-    with_data = True
-
-    def __init__(self, session: Session, batches: Iterator[Any], *, queue: int = 0) -> None:
-        super().__init__()
-        self._session = session
-        self._batches = batches
-        self.queue = queue
-
-    def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Hand them out."""
-        self.used, self._session.replacement = True, self._batches
-        self._undo.callback(setattr, self._session, "replacement", None)
-
-
 def removals(session: Session) -> Plan:
-    """Remove each suspect from some steps, in turn with unchanged steps (experiments.py)."""
+    """Remove each suspect from some steps, in turn with unchanged steps (experiments/)."""
     recorder, hooks = session.recorder, session.hooks
     if session.ranks is not None or session.step_per_batch:  # a step in the user's own process must not fail
         return
@@ -406,7 +389,7 @@ def fix_gain(
     plain = plain or (REAL if is_removal else changed)
     originals, frames = list(batches), frames_compiled()
     without, with_fix = StepSeries(), StepSeries() if steps is None else steps
-    rounds = min(rounds, fix.most_rounds)
+    rounds = 1 if fix.lasts else rounds
     # Steps with a fix may be far shorter than those that allow few rounds; of a fix that lasts, no further round makes it surer.
     seconds = FIX_SECONDS[session.device] * max(1.0, FIX_ROUNDS[session.device] / rounds) * (2 if fix.lasts else 1)
 
@@ -423,7 +406,7 @@ def fix_gain(
 
     def wants_more() -> bool:
         late = now_ns() - begin > session.scaled(MORE_SECONDS[session.device]) * 1e9
-        if late or (what_if := so_far()) is None or session.no_time_for_fixes or rounds >= fix.most_rounds:
+        if late or (what_if := so_far()) is None or session.no_time_for_fixes or fix.lasts:
             return False
         ratios = ratios_of(what_if)
         return len(ratios) < RULE.min_rounds or 2 * error_between(ratios) > SURE_GAIN
@@ -474,12 +457,8 @@ def fix_gain(
 #
 # Until the first window of the baseline has ended, the program computes what it would have computed alone.
 
-FIX_ORDER = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "batch", "float32", "graph", "compile", "malloc")
-"""The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
-FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
 MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 12.0, "cuda": 5.0}  # after this time no other fix is measured
-MIN_EPOCH_QUEUES = 4  # batches of an epoch, in queues of workers, from which the gain by workers is measured
 STEPS_PER_ROUND = 13  # where steps are long: four with a fix, four without, and those that do not count
 
 
@@ -595,7 +574,9 @@ def fixes_wanted(session: Session, measured: Measurements) -> list[str]:
     in_process, without = session.recorder.batch_seconds, measured.cached.median if measured.cached is not None else math.inf
     if measured.loader.workers and in_process is not None and in_process + without < step:
         wanted.add("workers")  # none: batches cost less in this process than what workers cost the steps
-    return [name for name in FIX_ORDER if name in wanted and (measured.cached is not None or name not in FIXES_OF_BATCHES)]
+    has_cached = measured.cached is not None
+    fitting = (name for name, kind in FIXES.items() if not kind.caches and (has_cached or not kind.changes_batches))
+    return [name for name in fitting if name in wanted]
 
 
 def fix_inside(name: str, measured: Measurements) -> Fix | None:
@@ -647,34 +628,17 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
 
 def _feed_gain(session: Session, rounds: int) -> Plan:
     """The loop with batches gathered at once, in turn with cached batches."""
-    found, size = session.sources.training, session.recorder.batch_rows
-    if found is None or not size or not session.can_repeat:
-        return
-    dataset = found.loader.dataset if found.loader is not None else ()
-    rows = len(dataset) if isinstance(dataset, Sized) and len(dataset) else MAX_CACHED * size
-    gathered = gathering(session.batches, rows, size)
+    gathered = gathered_batches(session)
     if gathered is not None:
-        yield from fix_gain(session, "feed", OtherBatches(session, gathered), rounds=rounds, plain=CACHED)
+        yield from fix_gain(session, "feed", gathered, rounds=rounds, plain=CACHED)
 
 
 def _workers_gain(session: Session, rounds: int, measured: Measurements) -> Plan:
     """The loop with batches of this process or of worker processes, in turn with its own batches: the better of both is kept."""
-    loader, recorder = session.sources.training.iterable if session.sources.training is not None else None, session.recorder
-    if type(loader) is not DataLoader or not session.can_repeat:
-        return  # others may change the batches of their loader
-    in_process, wanted = recorder.batch_seconds, workers_to_use(measured, divide(measured))
-    numbers = [0] if loader.num_workers and in_process is not None and in_process < measured.loop.median else []
-    # Each worker would give all samples of an iterable dataset. A queue fills at the start of each epoch.
-    if not isinstance(loader.dataset, IterableDataset) and (length_of(loader) or 0) >= MIN_EPOCH_QUEUES * 2 * wanted:
-        numbers += [wanted] if wanted != loader.num_workers else []
-    for workers in numbers:
-        batches, known = batches_of_workers(loader, workers), recorder.what_ifs.pop("workers", None)
-        try:
-            next(batches)
-        except Exception as error:  # the user's: a dataset may not work in a worker
-            recorder.notes.append(f"the gain of workers could not be measured: {type(error).__name__}: {error}")
-        else:
-            yield from fix_gain(session, "workers", OtherBatches(session, batches, queue=2 * workers), rounds=rounds)
+    recorder = session.recorder
+    for workers, batches in batches_by_workers(session, measured):
+        known = recorder.what_ifs.pop("workers", None)
+        yield from fix_gain(session, "workers", batches, rounds=rounds)
         result = recorder.what_ifs.get("workers")
         if known is not None and (result is None or statistics.median(ratios_of(known)) <= statistics.median(ratios_of(result))):
             recorder.what_ifs["workers"] = known

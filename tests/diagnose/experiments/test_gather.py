@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import default_collate
+from tests.diagnose.experiments.samples import Endless, Pairs, epoch, installed
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset, default_collate
 
-from stoker.diagnose import feed_fix
-from stoker.diagnose.feed_fix import Columns, columns_of
+from stoker.diagnose.experiments import gather
+from stoker.diagnose.experiments.gather import Columns, GatheredLoader, columns_of, gathering
 
 
 class Series(torch.utils.data.Dataset[Any]):
@@ -53,7 +54,7 @@ def assert_same(a: Any, b: Any) -> None:
 
 @pytest.mark.parametrize("dataset", [Series(), Series(stride=1), Series(length=1), Rows()])
 def test_columns_gather_what_the_dataset_makes(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_fix, "_read_all", lambda *_, **__: "read all of it")
+    monkeypatch.setattr(gather, "_read_all", lambda *_, **__: "read all of it")
     found = columns_of(dataset, default_collate)
     assert isinstance(found, Columns)
     numbers = np.random.default_rng(1).permutation(len(dataset)).tolist()
@@ -86,10 +87,10 @@ def test_what_depends_on_its_batch_has_no_columns() -> None:
 
 def test_what_is_too_large_or_takes_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [torch.rand(3) for _ in range(30)]
-    monkeypatch.setattr(feed_fix, "MAX_BYTES", 100)
+    monkeypatch.setattr(gather, "MAX_BYTES", 100)
     assert "too much to read" in str(columns_of(samples, default_collate))
-    monkeypatch.setattr(feed_fix, "MAX_BYTES", 1 << 20)
-    monkeypatch.setattr(feed_fix, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(gather, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(gather, "MAX_SECONDS", 0.0)
     assert "too long" in str(columns_of(samples, default_collate))
 
 
@@ -97,3 +98,49 @@ def test_other_shapes_and_texts_have_no_columns() -> None:
     samples = [torch.ones(2 if number in range(5, 8) else 3) for number in range(3000)]
     assert columns_of(samples, padded) == "samples of list differ in their shapes"
     assert "not made of tensors" in str(columns_of(["a", "b"], default_collate))
+
+
+@pytest.mark.parametrize("dataset", [Pairs(), TensorDataset(torch.randn(40, 3), torch.arange(40))])
+def test_gathered_batches_are_those_of_the_program(dataset: Any, request: pytest.FixtureRequest) -> None:
+    before, drawn = epoch(dataset), torch.rand(1)
+    fix = installed(GatheredLoader(), request)
+    after = epoch(dataset)
+    assert torch.equal(drawn, torch.rand(1))  # nothing more was drawn
+    assert fix.used
+    for a, b in zip(before, after, strict=True):
+        assert type(a) is type(b)
+        assert all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_samples_that_differ_from_call_to_call_are_left_as_they_are(request: pytest.FixtureRequest) -> None:
+    class Noisy(Pairs):
+        def __getitem__(self, number: int) -> Any:
+            x, y = super().__getitem__(number)
+            return x + torch.rand(2), y
+
+    before = epoch(Noisy())
+    fix = installed(GatheredLoader(), request)
+    after = epoch(Noisy())
+    assert not fix.used
+    assert fix.unused_reason == "samples of Noisy differ from one call to the next"
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(before, after, strict=True))
+
+
+def test_loaders_of_whole_batches_have_nothing_to_gather(request: pytest.FixtureRequest) -> None:
+    fix = installed(GatheredLoader(), request)
+    DataLoader(TensorDataset(torch.arange(40)), batch_size=None, sampler=BatchSampler(RandomSampler(range(40)), 5, True))
+    DataLoader(Endless(), batch_size=2)
+    assert not fix.used
+
+
+def test_gathered_batches_are_like_those_of_the_program() -> None:
+    batches = [{"x": torch.full((4, 3), float(number)), "y": torch.full((4,), number)} for number in range(3)]
+    made = gathering(batches, 100, 4)
+    assert made is not None
+    for _ in range(60):  # more than an epoch
+        batch = next(made)
+        assert (batch["x"].shape, batch["y"].dtype) == ((4, 3), torch.int64)
+        assert torch.equal(batch["x"][:, 0], batch["y"].float())  # rows stay together
+    assert gathering([{"x": torch.ones(4), "name": "a"}], 100, 4) is None
+    assert gathering([torch.ones(4, 2), torch.ones(4, 3)], 100, 4) is None
+    assert gathering([], 100, 4) is None

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from stoker.diagnose.fixes import Graph
-from stoker.diagnose.graph_fix import no_autocast_cache, other_weights, unchanged_state
+from stoker.diagnose.experiments.graph import Graph, no_autocast_cache, other_weights, unchanged_state
 
 
 class Pretended:
@@ -149,10 +148,6 @@ def test_a_captured_model_trains_as_before(
 ) -> None:
     fix, made = Graph(), []
     request.addfinalizer(fix.remove)
-    # On a GPU the fix restores the random numbers; here they are those of the CPU.
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", torch.get_rng_state)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", torch.set_rng_state)
 
     def switch_on(model: nn.Module, optimizer: Any) -> None:
         made.append(Pretended(model))

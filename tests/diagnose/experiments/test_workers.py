@@ -1,0 +1,20 @@
+"""Workers are for samples found by index, and their epochs have the order of those without."""
+
+from __future__ import annotations
+
+import pytest
+from tests.diagnose.experiments.samples import Endless, Pairs, installed
+from torch.utils.data import DataLoader
+
+from stoker.diagnose.experiments.workers import Workers
+
+
+def test_workers_are_given_to_loaders_of_numbered_samples_alone(request: pytest.FixtureRequest) -> None:
+    fix = installed(Workers(1), request)
+    DataLoader(Endless(), batch_size=2)
+    assert not fix.used
+    assert "IterableDataset" in fix.unused_reason
+    loader = DataLoader(Pairs(), 6, num_workers=0)
+    assert (loader.num_workers, loader.persistent_workers, fix.used) == (1, True, True)
+    fix.remove()
+    assert DataLoader(Pairs(), 6).num_workers == 0
