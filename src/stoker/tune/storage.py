@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -51,24 +51,23 @@ class _JournalLock(JournalFileOpenLock):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._path = path
-        self._file: BinaryIO | None = None
+        self._held: int | None = None
 
     def acquire(self) -> bool:
         """Wait for the lock."""
         self.release()
-        self._file = file = Path(self._path).open("rb+")  # noqa: SIM115  `release` closes it
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        if file.read() not in (b"", b"\n"):
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
+        self._held = held = _disk.disk.open_again(Path(self._path))
+        fcntl.flock(held, fcntl.LOCK_EX)
+        size = os.fstat(held).st_size
+        if size and os.pread(held, 1, size - 1) != b"\n":
+            _disk.disk.truncate(held, os.pread(held, size, 0).rfind(b"\n") + 1)
         return True
 
     def release(self) -> None:
         """Let others write."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
 
 def _backend(storage: str | Path) -> JournalStorage | str:
