@@ -56,7 +56,7 @@ class _JournalLock(JournalFileOpenLock):
     def acquire(self) -> bool:
         """Wait for the lock."""
         self.release()
-        self._held = held = _disk.disk.open_again(Path(self._path))
+        self._held = held = _disk.disk.open_again(Path(self._path).resolve())
         fcntl.flock(held, fcntl.LOCK_EX)
         size = os.fstat(held).st_size
         if size and os.pread(held, 1, size - 1) != b"\n":
