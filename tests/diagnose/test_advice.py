@@ -247,3 +247,31 @@ def test_a_fix_that_gained_much_is_measured_well_even_if_memory_comes_from_the_s
         assert step.predicted_high is not None
         widths.append(step.predicted_high / step.predicted_low)
     assert widths[1] > 1.05 * widths[0]
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        (None, "1 worker process instead of 0 (num_workers=1)"),
+        ("transformers", "1 worker process instead of 0 (TrainingArguments(dataloader_num_workers=1))"),
+        ("lightning", "1 worker process instead of 0 (DataLoader(num_workers=1))"),
+    ],
+)
+def test_advice_names_the_switch_of_the_framework_that_runs_the_loop(framework: str | None, words: str) -> None:
+    measured = on_cpu(
+        next=8.0, framework=framework, what_ifs={"workers": switched_on(rounds(20.0), rounds(11.0))}, fix_values={"workers": 1}
+    )
+    workers = advised(measured, "workers")
+    assert workers is not None
+    assert workers.sentence == words
+
+
+def test_advice_on_code_of_a_framework_names_its_switch_only_where_no_line_of_the_user_is_known() -> None:
+    line = Blame(place=SourceLine(file="train.py", line=7, function="Logger.on_step"), share=0.9)
+    sentences = {}
+    for blames in ({}, {"rest": [line]}):
+        host = advised(on_cpu(rest=8.0, framework="lightning", blames=blames), "host")
+        assert host is not None
+        sentences[len(blames)] = host.sentence
+    assert sentences[0].endswith("; or Trainer(log_every_n_steps=500): each log reads values and calls the loggers")
+    assert sentences[1] == "do it less often or outside of the loop: Logger.on_step (train.py:7)"

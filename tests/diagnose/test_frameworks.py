@@ -30,7 +30,7 @@ from stoker.diagnose.wording import ADVICE
             "transformers",
             "reads",
             None,
-            "TrainingArguments(logging_nan_inf_filter=False): with it the loss of each step is read to look for NaN",
+            "TrainingArguments(logging_nan_inf_filter=False): the filter reads the loss of each step to look for NaN",
         ),
         ("lightning", "fused", None, None),
         ("lightning", "cudnn", None, None),

@@ -253,6 +253,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     blames: dict[str, list[Blame]] = {}
     """Lines of the user's code by phase (next, prepare, forward, backward, optimizer, rest), the largest share first."""
     loader: Loader
+    framework: str | None = None
+    """That runs the loop: `transformers`, `lightning` or `accelerate`; None for a plain loop."""
     work: Work | None = None
     machine: Machine
     precision: str = "fp32"

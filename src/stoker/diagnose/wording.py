@@ -24,6 +24,7 @@ from stoker.diagnose.division import (
     scaled_phases,
     seconds_of,
 )
+from stoker.diagnose.frameworks import switch_sentence
 from stoker.diagnose.measurements import Advice, Cause, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
 
@@ -248,9 +249,9 @@ ADVICE = {
     "feed": "pack the data to a store and let stoker.Feed make the batches",
     "cached": "make batches once and keep them, if they fit in memory and need not differ between epochs",
     "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches take no time)",
-    "persistent": "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)",
-    "workers": "{wanted} worker {processes} instead of {now} (num_workers={wanted})",
-    "pinned": "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))",
+    "persistent": "keep worker processes from epoch to epoch ({switch})",
+    "workers": "{value} worker {processes} instead of {now} ({switch})",
+    "pinned": "batches in pinned memory, copied while the GPU works ({switch})",
     "resident": "keep the columns on the GPU (stoker.Feed, device=...)",
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
     "host": "do less in the loop outside of the step",
@@ -259,16 +260,16 @@ ADVICE = {
     "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training: {place}",
     "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
     "graph_of_model": "CUDA graphs of forward and backward, with a fused optimizer; one of the whole step gains more (stoker.Trainer)",
-    "compile": "compile the model (torch.compile)",
-    "compile_launch": "compile the model (torch.compile, mode='reduce-overhead')",
-    "compile_dispatch": "compile the model, which fuses many operations into few (torch.compile)",
-    "compile_memory": "compile the model, which fuses operations on the same memory (torch.compile)",
+    "compile": "compile the model ({switch})",
+    "compile_launch": "compile the model ({switch})",
+    "compile_dispatch": "compile the model, which fuses many operations into few ({switch})",
+    "compile_memory": "compile the model, which fuses operations on the same memory ({switch})",
     "batch": "double the batch size; gains are in samples per second (this changes the training: check the losses)",
-    "fused": "one kernel for all weights: {optimizer}(..., fused=True)",
+    "fused": "one kernel for all weights: {switch}",
     "malloc": "keep freed memory in the process ({environment}): {pages} pages per step are requested from the system again",
     "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
-    "tf32": "torch.set_float32_matmul_precision('high')",
-    "autocast": "compute in bfloat16 (torch.autocast)",
+    "tf32": "compute float32 matmuls in TF32 ({switch})",
+    "autocast": "compute in bfloat16 ({switch})",
     "balance": "find what rank {slowest} does that others do not, or give it less work: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
@@ -282,6 +283,21 @@ ADVICE = {
     "sdpa": "attention that does not return its weights (need_weights=False)",
     "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
 }
+IN_CODE = {
+    "persistent": "persistent_workers=True, one DataLoader for all epochs",
+    "workers": "num_workers={value}",
+    "pinned": "pin_memory=True, .to(device, non_blocking=True)",
+    "compile": "torch.compile",
+    "compile_launch": "torch.compile, mode='reduce-overhead'",
+    "compile_dispatch": "torch.compile",
+    "compile_memory": "torch.compile",
+    "fused": "{optimizer}(..., fused=True)",
+    "tf32": "torch.set_float32_matmul_precision('high')",
+    "autocast": "torch.autocast",
+}
+"""The `{switch}` of an advice, where the framework that runs the loop has none."""
+BESIDES = {"sync": "reads", "host": "callbacks"}
+"""The switch of a framework that is named after an advice on the user's own code."""
 PATCH = {
     "no_advice": "no fix is advised",
     "not_measured": "no step was measured, so no fix could be compared: {why}",
@@ -379,9 +395,14 @@ def no_verdict_of_rare_steps(reason: str, rare: RareSteps, **numbers: str) -> st
     )
 
 
-def advice(name: str, **numbers: object) -> str:
-    """The sentence of an advice."""
-    return ADVICE[name].format(**numbers)
+def advice(name: str, *, framework: str | None = None, value: int | None = None, **numbers: object) -> str:
+    """The sentence of an advice; with the switch of the framework that runs the loop, where it has one."""
+    numbers["value"] = value
+    switch = switch_sentence(framework, name.partition("_")[0], value) or IN_CODE.get(name, "").format(**numbers)
+    sentence = ADVICE[name].format(switch=switch, **numbers)
+    # What the framework does itself comes besides the lines of the user.
+    besides = switch_sentence(framework, BESIDES.get(name, ""))
+    return f"{sentence}; or {besides}" if besides is not None else sentence
 
 
 def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, division: Division) -> str:
