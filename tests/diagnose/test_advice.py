@@ -275,3 +275,36 @@ def test_advice_on_code_of_a_framework_names_its_switch_only_where_no_line_of_th
         sentences[len(blames)] = host.sentence
     assert sentences[0].endswith("; or Trainer(log_every_n_steps=500): each log reads values and calls the loggers")
     assert sentences[1] == "do it less often or outside of the loop: Logger.on_step (train.py:7)"
+
+
+def test_a_line_that_only_calls_the_loop_is_not_said_to_make_batches() -> None:
+    call, own = (
+        SourceLine(file="train.py", line=45, function="<module>"),
+        SourceLine(file="train.py", line=9, function="Rows.__getitem__"),
+    )
+    sentences = []
+    for place in (own, call):
+        loader = Loader(kind="DataLoader", functions=[Blame(place=place, share=1.0)])
+        step = advised(on_cpu(next=20.0, loader=loader, blames={"optimizer": [Blame(place=call, share=1.0)]}), "cached")
+        assert step is not None
+        sentences.append(step.sentence)
+    assert sentences[0].startswith("do the work of Rows.__getitem__ (train.py:9) once")
+    assert sentences[1].startswith("make batches once and keep them")
+
+
+def test_a_line_that_makes_batches_in_the_loop_is_to_do_it_once() -> None:
+    own = SourceLine(file="train.py", line=9, function="window.<locals>.<listcomp>")
+    measured = on_cpu(prepare=20.0, cached=None, loader=Loader(kind="loop"), blames={"prepare": [Blame(place=own, share=1.0)]})
+    step = advised(measured, "once")
+    assert step is not None
+    assert step.sentence.startswith("do the work of window (train.py:9) once")
+    assert step.predicted is None
+    assert step.predicted_high == pytest.approx(29.7 / 9.7, rel=0.1)
+
+
+@pytest.mark.parametrize(("left", "gain"), [(11.0, 18.0 / 11.0), (17.0, 18.0 / 10.1)])
+def test_a_callback_gains_no_more_than_steps_without_callbacks(left: float, gain: float) -> None:
+    blames = {"rest": [Blame(place=SourceLine(file="train.py", line=7, function="Stats.on_batch"), share=1.0)]}
+    host = advised(on_cpu(rest=8.0, blames=blames, removed={"callbacks": changed(18.0, left)}), "host")
+    assert host is not None
+    assert host.predicted == pytest.approx(gain, rel=0.08)

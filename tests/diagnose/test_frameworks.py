@@ -23,6 +23,7 @@ from stoker.diagnose.wording import ADVICE
         ("transformers", "workers", 3, "TrainingArguments(dataloader_num_workers=3)"),
         ("transformers", "workers", None, "TrainingArguments(dataloader_num_workers=2)"),
         ("lightning", "workers", 2, "DataLoader(num_workers=2)"),
+        ("accelerate", "workers", 0, "DataLoader(num_workers=0)"),
         ("accelerate", "autocast", None, 'Accelerator(mixed_precision="bf16")'),
         ("lightning", "autocast", None, 'Trainer(precision="bf16-mixed")'),
         ("transformers", "fused", None, 'TrainingArguments(optim="adamw_torch_fused")'),

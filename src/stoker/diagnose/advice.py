@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stoker.diagnose import wording
-from stoker.diagnose.division import Division, divide, holding_thread, seconds_of
+from stoker.diagnose.division import Division, divide, holding_thread, removal_ratio, seconds_of
 from stoker.diagnose.measurements import (
     MEDIAN_OF_FEW,
     SIGMA_OF_DISTANCE,
@@ -41,7 +41,7 @@ RARE_ADVICE = {
 """Advice on rare steps by the phase that takes longer."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
 WITH_DATA = ("threads", "workers", "malloc")  # fixes that were measured on steps with their batches
-OWN_CODE = ("cached", "sync", "host", "rare", "workers", "threads", "persistent")  # plain changes of the user's own code
+OWN_CODE = ("cached", "once", "sync", "host", "rare", "workers", "threads", "persistent")  # plain changes of the user's own code
 
 
 def advise(measured: Measurements, division: Division, causes: list[Cause]) -> list[Advice]:
@@ -191,9 +191,11 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     steps, least, unsure = list[Advice](), predictor.division.step - predictor.division.seconds("data"), 0.0
     if cached is not None and cached.seconds:
         unsure = 2 * max(cached.error, error_between([middle for _, middle in cached.by_piece()]))
-        place = line_of("data", measured)
+        place = _own_line_of_batches(measured)
         sentence = wording.advice("cached_at", place=place) if place is not None else wording.advice("cached")
         steps.append(predictor.predict("cached", sentence, cached.median, unsure * cached.median, least=min(cached.median, least)))
+    elif (place := _own_line_of_batches(measured)) is not None:
+        steps.append(predictor.at_most("once", wording.advice("cached_at", place=place), predictor.division.seconds("data")))
     if (gathered := measured.what_ifs.get("feed")) is not None:
         left = predictor.without_data
         ratio, error = ratio_with_error(gathered)
@@ -206,6 +208,13 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
         # Not predicted: processes that start slow down the steps beside them, too.
         steps.append(predictor.at_most("persistent", predictor.sentence("persistent"), predictor.division.seconds("data")))
     return [*steps, *_workers(predictor)]
+
+
+def _own_line_of_batches(measured: Measurements) -> SourceLine | None:
+    """Return the user's line that makes batches; None if it only calls the loop or the loader, and others do the work."""
+    place = line_of("data", measured)
+    callers = [blame.place for phase in ("backward", "optimizer") for blame in measured.blames.get(phase, [])]
+    return None if place is None or place == measured.loader.place or place in callers else place
 
 
 def workers_to_use(measured: Measurements, division: Division) -> int:
@@ -229,7 +238,7 @@ def _workers(predictor: SpeedPredictor) -> list[Advice]:
 
 def _workers_sentence(predictor: SpeedPredictor, wanted: int) -> str:
     processes, now = "process" if wanted == 1 else "processes", predictor.measured.loader.workers
-    return predictor.sentence("workers", value=wanted, processes=processes, now=now)
+    return predictor.sentence("workers", value=wanted, number=wanted or "no", processes=processes, now=now)
 
 
 def _waits(predictor: SpeedPredictor) -> list[Advice]:
@@ -243,8 +252,14 @@ def _host(predictor: SpeedPredictor) -> list[Advice]:
     if thread is not None:
         return [predictor.removal("host", wording.advice("interpreter", place=thread.place or thread.name))]
     phase, blame = _largest(_PHASES["host"], predictor.measured) or ("rest", None)
-    kind = "host" if blame is None else "host_in_model" if phase == "forward" else "host_at"
-    return [predictor.removal("host", predictor.sentence(kind, place=blame.place if blame is not None else None))]
+    if blame is None:
+        return [predictor.removal("host", predictor.sentence("host"))]
+    kind = "host_in_model" if phase == "forward" else "host_at"
+    seconds, step = predictor.division.seconds("host"), predictor.division.step
+    # Where callbacks are most of it, it gains no more than was measured without them.
+    without = (1 - (removal_ratio(predictor.measured, "callbacks") or 1.0)) * step
+    left = step - (min(seconds, without) if without >= seconds / 2 else seconds)
+    return [predictor.predict("host", predictor.sentence(kind, place=blame.place), left, least=left)]
 
 
 def _launch(predictor: SpeedPredictor) -> list[Advice]:

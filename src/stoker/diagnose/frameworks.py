@@ -78,5 +78,5 @@ def switch_sentence(framework: str | None, fix: str, value: int | None = None) -
     switch = SWITCHES.get(fix, {}).get(framework or "")
     if switch is None:
         return None
-    words = f"{switch.callable}({switch.keyword}={switch.value.format(value=value or 2)})"
+    words = f"{switch.callable}({switch.keyword}={switch.value.format(value=2 if value is None else value)})"
     return f"{words}: {switch.reason}" if switch.reason else words

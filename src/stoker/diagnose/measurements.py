@@ -91,7 +91,10 @@ class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.function} ({self.file}:{self.line})"
+        """The function by its name in the file: one without a name, such as a list comprehension, by that around it."""
+        function = self.function.split(".<locals>.<")[0]
+        place = f"{self.file}:{self.line}"
+        return place if function.startswith("<") else f"{function} ({place})"
 
 
 class Blame(msgspec.Struct, frozen=True, kw_only=True):

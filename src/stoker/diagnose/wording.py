@@ -203,7 +203,7 @@ CAUSES: dict[Verdict, str] = {
     "transfer": "{share} of each step copies batches to the GPU",
     "sync": "{share} of each step the host waits for the GPU{waits}",
     "host": "{share} of each step is Python code of the training loop",
-    "oversubscribed": "{share} of each step {threads} threads{workers} on {cores} cores wait for each other",
+    "oversubscribed": "{share} of each step {threads}{workers} on {cores} cores wait for each other",
     "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
     "dispatch": "{share} of each step dispatches {ops} operations that are too small",
     "optimizer": "{share} of each step is the optimizer",
@@ -248,9 +248,9 @@ NO_VERDICT = {
 ADVICE = {
     "feed": "pack the data to a store and let stoker.Feed make the batches",
     "cached": "make batches once and keep them, if they fit in memory and need not differ between epochs",
-    "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches take no time)",
+    "cached_at": "do the work of {place} once, before the training, and keep the result (at best, batches take no time)",
     "persistent": "keep worker processes from epoch to epoch ({switch})",
-    "workers": "{value} worker {processes} instead of {now} ({switch})",
+    "workers": "{number} worker {processes} instead of {now} ({switch})",
     "pinned": "batches in pinned memory, copied while the GPU works ({switch})",
     "resident": "keep the columns on the GPU (stoker.Feed, device=...)",
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
@@ -331,7 +331,7 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
     """The sentence of a cause, with its numbers."""
     work, machine, ranks = measured.work, measured.machine, measured.ranks
     sentence = CAUSES[name]
-    by_removal = {"data": "data", "transfer": "copies", "sync": "reads"}.get(name)
+    by_removal = {"data": "data", "transfer": "copies", "sync": "reads", "host": "callbacks"}.get(name)
     ratio = removal_ratio(measured, by_removal) if by_removal is not None else None
     if by_removal is not None and ratio and abs(1 - ratio - share) <= RULE.same_share:
         step = measured.loop.median
@@ -349,7 +349,7 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
         slowest=max(ranks, key=lambda one: one.apart_seconds).rank if ranks else 0,
         ranks=len(ranks),
         waits=f", {waits:,.0f} times per step" if waits else "",
-        threads=machine.threads,
+        threads=_threads(machine.threads),
         workers=_and_workers(measured),
         cores=machine.cores,
         kernels=f"{work.kernels:,.0f}" if work is not None and work.kernels else "its",
@@ -434,7 +434,7 @@ def _evidence(verdict: Verdict, measured: Measurements, division: Division) -> s
         where = f", {duration(rest)} of it after the step of the optimizer" if rest > 0 else ""
         return f"{duration(division.seconds('host'))} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":
-        text, by_threads = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
+        text, by_threads = f"{_threads(machine.threads)}{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
         best = min(by_threads, key=lambda number: by_threads[number], default=None)
         cached = seconds_of(measured.cached)
         if measured.loader.workers and cached is not None and best in (None, str(machine.threads)):
@@ -513,5 +513,10 @@ def _evidence_of_pages(measured: Measurements) -> list[str]:
     return [f"about {percent(min(share, 1.0))} of a step gets memory from the system that was freed before"]
 
 
+def _threads(number: int) -> str:
+    return "1 thread" if number == 1 else f"{number} threads"
+
+
 def _and_workers(measured: Measurements) -> str:
-    return f" and {measured.loader.workers} workers" if measured.loader.workers else ""
+    workers = measured.loader.workers
+    return f" and {workers} worker{'s' if workers > 1 else ''}" if workers else ""
