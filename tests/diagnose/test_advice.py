@@ -308,3 +308,15 @@ def test_a_callback_gains_no_more_than_steps_without_callbacks(left: float, gain
     host = advised(on_cpu(rest=8.0, blames=blames, removed={"callbacks": changed(18.0, left)}), "host")
     assert host is not None
     assert host.predicted == pytest.approx(gain, rel=0.08)
+
+
+def test_without_workers_the_time_to_start_them_is_gone_too() -> None:
+    within = switched_on(rounds(12.0), rounds(11.0))
+    loader = Loader(kind="DataLoader", workers=8, persistent=False)
+    more = {"loader": loader, "what_ifs": {"workers": within}, "fix_values": {"workers": 0}}
+    starting, kept = (advised(on_cpu(next=20.0, between_epochs={"loader": share}, **more), "workers") for share in (0.6, 0.0))
+    assert starting is not None
+    assert starting.sentence == "no worker processes instead of 8 (num_workers=0)"
+    assert starting.predicted == pytest.approx(29.8 / 11.0, rel=0.05)
+    assert kept is not None
+    assert kept.predicted == pytest.approx(12.0 / 11.0, rel=0.05)

@@ -229,7 +229,12 @@ def _workers(predictor: SpeedPredictor) -> list[Advice]:
     measured, now = predictor.measured, predictor.measured.loader.workers
     if "workers" in measured.what_ifs:
         wanted = measured.fix_values.get("workers", 0)
-        return predictor.measured_fix("workers", _workers_sentence(predictor, wanted))
+        sentence = _workers_sentence(predictor, wanted)
+        if wanted == 0 and measured.between_epochs.get("loader", 0.0) >= RULE.min_gain - 1:
+            # Workers that start in each epoch are gone, too: those steps were measured in the middle of epochs.
+            steps = measured.what_ifs["workers"].with_fix
+            return [predictor.predict("workers", sentence, steps.median, 2 * steps.error * steps.median)]
+        return predictor.measured_fix("workers", sentence)
     wanted, busy = workers_to_use(measured, predictor.division), 1 if measured.device == "cuda" else measured.machine.threads
     if measured.loader.kind != "DataLoader" or now >= wanted or busy + wanted > measured.machine.cores:
         return []
