@@ -362,6 +362,7 @@ def cause_of_rare_steps(rare: RareSteps) -> str:
     every = f"{rare.every:,.0f}" if rare.every is not None else "many"
     at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
     where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
+    where = "is in each step" if rare.every == 1 and not rare.between_epochs else where
     where += ", in which torch.compile compiles again" if rare.recompiles else ""
     return f"{percent(rare.share)} of all time {where}{at}"
 
@@ -470,10 +471,15 @@ def evidence_of_rare_steps(rare: RareSteps) -> str:
     at = f"{rare.place}" if rare.place is not None else ""
     if rare.called is not None:
         at += f", called in {rare.called.file}:{rare.called.line}"
+    at += ": " if at else ""
+    if rare.every == 1 and not rare.between_epochs:
+        return (
+            f"{at}a step takes {duration(rare.seconds)}, and {duration(rare.others)} with a batch of a shape that was seen before"
+        )
     every = f"{rare.every:,.0f} steps" if rare.every is not None else "some steps"
     took = f"{duration(rare.seconds)} pass after each epoch of {every}" if rare.between_epochs else None
     took = took or f"1 of {every} takes {duration(rare.seconds)}"
-    return f"{at + ': ' if at else ''}{took}, the others {duration(rare.others)} each"
+    return f"{at}{took}, the others {duration(rare.others)} each"
 
 
 def _evidence_of_data(measured: Measurements, division: Division) -> str:
