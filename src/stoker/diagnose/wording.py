@@ -154,8 +154,8 @@ def predicted(step: Advice) -> str:
     if high is None or low is None:
         return number or (f"at most {times(high)}" if high is not None else "")
     if not number:
-        return f"{low:.2f}-{times(high)}"
-    return f"{number} ({low:.2f}-{high:.2f})" if high > WIDE_RANGE * low else number
+        return f"{times(low)[:-1]}-{times(high)}"
+    return f"{number} ({times(low)[:-1]}-{times(high)[:-1]})" if high > WIDE_RANGE * low else number
 
 
 def per_second(rate: float) -> str:
