@@ -53,7 +53,7 @@ def on_gpu() -> Finding:
                 sentence="21 % of each step the GPU is idle: 218 kernels are issued more slowly than they run",
             ),
         ],
-        why="IceDataset.__getitem__ (iceaggr/data.py:88): 72 % of the loader's time; a step takes 13.5 ms, and 6.05 ms without loading",
+        why="IceDataset.__getitem__ (iceaggr/data.py:88): 72 % of the loader's time",
         place=DATASET,
         next=[
             Advice(

@@ -247,3 +247,76 @@ def test_a_fix_that_gained_much_is_measured_well_even_if_memory_comes_from_the_s
         assert step.predicted_high is not None
         widths.append(step.predicted_high / step.predicted_low)
     assert widths[1] > 1.05 * widths[0]
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        (None, "1 worker process instead of 0 (num_workers=1)"),
+        ("transformers", "1 worker process instead of 0 (TrainingArguments(dataloader_num_workers=1))"),
+        ("lightning", "1 worker process instead of 0 (DataLoader(num_workers=1))"),
+    ],
+)
+def test_advice_names_the_switch_of_the_framework_that_runs_the_loop(framework: str | None, words: str) -> None:
+    measured = on_cpu(
+        next=8.0, framework=framework, what_ifs={"workers": switched_on(rounds(20.0), rounds(11.0))}, fix_values={"workers": 1}
+    )
+    workers = advised(measured, "workers")
+    assert workers is not None
+    assert workers.sentence == words
+
+
+def test_advice_on_code_of_a_framework_names_its_switch_only_where_no_line_of_the_user_is_known() -> None:
+    line = Blame(place=SourceLine(file="train.py", line=7, function="Logger.on_step"), share=0.9)
+    sentences = {}
+    for blames in ({}, {"rest": [line]}):
+        host = advised(on_cpu(rest=8.0, framework="lightning", blames=blames), "host")
+        assert host is not None
+        sentences[len(blames)] = host.sentence
+    assert sentences[0].endswith("; or Trainer(log_every_n_steps=500): each log reads values and calls the loggers")
+    assert sentences[1] == "do it less often or outside of the loop: Logger.on_step (train.py:7)"
+
+
+def test_a_line_that_only_calls_the_loop_is_not_said_to_make_batches() -> None:
+    call, own = (
+        SourceLine(file="train.py", line=45, function="<module>"),
+        SourceLine(file="train.py", line=9, function="Rows.__getitem__"),
+    )
+    sentences = []
+    for place in (own, call):
+        loader = Loader(kind="DataLoader", functions=[Blame(place=place, share=1.0)])
+        step = advised(on_cpu(next=20.0, loader=loader, blames={"optimizer": [Blame(place=call, share=1.0)]}), "cached")
+        assert step is not None
+        sentences.append(step.sentence)
+    assert sentences[0].startswith("do the work of Rows.__getitem__ (train.py:9) once")
+    assert sentences[1].startswith("make batches once and keep them")
+
+
+def test_a_line_that_makes_batches_in_the_loop_is_to_do_it_once() -> None:
+    own = SourceLine(file="train.py", line=9, function="window.<locals>.<listcomp>")
+    measured = on_cpu(prepare=20.0, cached=None, loader=Loader(kind="loop"), blames={"prepare": [Blame(place=own, share=1.0)]})
+    step = advised(measured, "once")
+    assert step is not None
+    assert step.sentence.startswith("do the work of window (train.py:9) once")
+    assert step.predicted is None
+    assert step.predicted_high == pytest.approx(29.7 / 9.7, rel=0.1)
+
+
+@pytest.mark.parametrize(("left", "gain"), [(11.0, 18.0 / 11.0), (17.0, 18.0 / 10.1)])
+def test_a_callback_gains_no_more_than_steps_without_callbacks(left: float, gain: float) -> None:
+    blames = {"rest": [Blame(place=SourceLine(file="train.py", line=7, function="Stats.on_batch"), share=1.0)]}
+    host = advised(on_cpu(rest=8.0, blames=blames, removed={"callbacks": changed(18.0, left)}), "host")
+    assert host is not None
+    assert host.predicted == pytest.approx(gain, rel=0.08)
+
+
+def test_without_workers_the_time_to_start_them_is_gone_too() -> None:
+    within = switched_on(rounds(12.0), rounds(11.0))
+    loader = Loader(kind="DataLoader", workers=8, persistent=False)
+    more = {"loader": loader, "what_ifs": {"workers": within}, "fix_values": {"workers": 0}}
+    starting, kept = (advised(on_cpu(next=20.0, between_epochs={"loader": share}, **more), "workers") for share in (0.6, 0.0))
+    assert starting is not None
+    assert starting.sentence == "no worker processes instead of 8 (num_workers=0)"
+    assert starting.predicted == pytest.approx(29.8 / 11.0, rel=0.05)
+    assert kept is not None
+    assert kept.predicted == pytest.approx(12.0 / 11.0, rel=0.05)

@@ -83,6 +83,7 @@ def test_a_loop_that_cannot_be_begun_again_and_ends_soon(run: Run) -> None:
 
 def test_a_while_loop_has_phases_and_makes_its_batches_itself(run: Run) -> None:
     measured = run(programs.WHILE)
+    assert measured.framework is None
     assert measured.loader.kind == "loop"
     assert measured.cached is None
     assert measured.phases.prepare >= 0.004
@@ -91,9 +92,14 @@ def test_a_while_loop_has_phases_and_makes_its_batches_itself(run: Run) -> None:
     assert measured.loader_alone.median >= 0.004
 
 
-@pytest.mark.parametrize("text", [programs.LIGHTNING, programs.TRAINER, programs.ACCELERATE], ids=["lightning", "hf", "accelerate"])
-def test_trainers_of_others(run: Run, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [(programs.LIGHTNING, "lightning"), (programs.TRAINER, "transformers"), (programs.ACCELERATE, "accelerate")],
+    ids=["lightning", "hf", "accelerate"],
+)
+def test_trainers_of_others(run: Run, text: str, framework: str, tmp_path: Path) -> None:
     measured = run(text)
+    assert measured.framework == framework
     assert measured.phases.forward >= (0.008 if text is programs.TRAINER else 0.004)
     assert measured.phases.backward > 0
     assert measured.phases.optimizer > 0

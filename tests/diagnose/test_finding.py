@@ -11,11 +11,12 @@ from rich.console import Console
 from tests.diagnose.findings import ALL, on_cpu, on_gpu, with_texts, without_verdict
 
 from stoker.diagnose.finding import Finding, place_beside, show, text
+from stoker.diagnose.measurements import SourceLine
 
 IN_A_PIPE = """\
 VERDICT  data-bound: without loading, a step takes 6.05 ms instead of 13.5 ms (2.23x)
          (confidence high, spread 3.1 %; then launch-bound, 21 %)
-BECAUSE  IceDataset.__getitem__ (iceaggr/data.py:88): 72 % of the loader's time; a step takes 13.5 ms, and 6.05 ms without loading
+BECAUSE  IceDataset.__getitem__ (iceaggr/data.py:88): 72 % of the loader's time
 REMOVED  loading        13.5 ms -> 6.05 ms   2.23x (2.16-2.27)
          uploads        13.5 ms -> 13.3 ms   1.01x (0.999-1.03)
          all of these   13.5 ms -> 5.86 ms   2.30x (2.27-2.34)
@@ -35,8 +36,7 @@ AT_80_COLUMNS = """\
 VERDICT  data-bound: without loading, a step takes 6.05 ms instead of 13.5 ms
          (2.23x)
          (confidence high, spread 3.1 %; then launch-bound, 21 %)
-BECAUSE  IceDataset.__getitem__ (iceaggr/data.py:88): 72 % of the loader's time;
-         a step takes 13.5 ms, and 6.05 ms without loading
+BECAUSE  IceDataset.__getitem__ (iceaggr/data.py:88): 72 % of the loader's time
 REMOVED  loading        13.5 ms -> 6.05 ms   2.23x (2.16-2.27)
          uploads        13.5 ms -> 13.3 ms   1.01x (0.999-1.03)
          all of these   13.5 ms -> 5.86 ms   2.30x (2.27-2.34)
@@ -131,3 +131,17 @@ def test_the_line_to_inspect_is_not_said_twice() -> None:
     assert place_beside(on_gpu()) is None
     elsewhere = msgspec.structs.replace(on_gpu(), why="files are read whole")
     assert str(place_beside(elsewhere)) == "IceDataset.__getitem__ (iceaggr/data.py:88)"
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        ("Rows.__getitem__", "Rows.__getitem__ (a.py:3)"),
+        ("Rows.__getitem__.<locals>.<listcomp>", "Rows.__getitem__ (a.py:3)"),
+        ("main.<locals>.step", "main.<locals>.step (a.py:3)"),
+        ("<module>", "a.py:3"),
+        ("<lambda>", "a.py:3"),
+    ],
+)
+def test_a_line_is_shown_with_a_function_that_has_a_name(function: str, shown: str) -> None:
+    assert str(SourceLine(file="a.py", line=3, function=function)) == shown

@@ -63,6 +63,10 @@ def test_the_arguments_of_transformers_are_the_edit(fix: str, lines: list[str], 
     assert changed(sites_at(tmp_path, ARGUMENTS, ")"), fix, workers=3) == lines
 
 
+def test_no_workers_are_not_kept(tmp_path: Path) -> None:
+    assert changed(sites_at(tmp_path, ARGUMENTS, ")"), "workers", workers=0) == ["dataloader_num_workers=0,"]
+
+
 def test_launches_are_saved_by_a_mode_of_the_compiler(tmp_path: Path) -> None:
     sites = sites_at(tmp_path, ARGUMENTS, ")")
     assert changed(sites, "compile", compile=1) == ["torch_compile=True,", 'torch_compile_mode="reduce-overhead",']

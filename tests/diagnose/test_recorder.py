@@ -244,3 +244,20 @@ def test_the_time_to_conclude_grows_with_the_number_of_steps_and_not_with_its_sq
     hooks = StepHooks()
     Recorder(loop=StepSeries(steps=[times(2, 3)] * steps)).measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert sum(seen) < 50 * steps
+
+
+@pytest.mark.parametrize(
+    ("recompiled", "verdict", "words"), [(24, "host", "in which torch.compile compiles again"), (2, "data", "without loading")]
+)
+def test_what_cached_batches_save_where_torch_compiles_for_each_batch_is_not_loading(
+    recompiled: int, verdict: str, words: str
+) -> None:
+    recorder = Recorder(
+        loop=StepSeries(steps=[times(1, 94)] * 24), cached=StepSeries(steps=[times(0, 5)] * 24), recompiled=recompiled
+    )
+    measured = recorder.measurements(Sources(StepHooks()), StepHooks(), "cpu", MACHINE)
+    finding = conclude(measured)
+    assert finding.verdict == verdict
+    assert words in finding.causes[0].sentence
+    assert (measured.cached is None) == (verdict == "host")
+    assert ("torch.compile(dynamic=True)" in finding.next[0].sentence) == (verdict == "host")

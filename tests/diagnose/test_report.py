@@ -6,12 +6,15 @@ import re
 from importlib import resources
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.diagnose.findings import ALL, on_cpu, on_gpu, texts_of, with_texts, without_verdict
 from tests.diagnose.markup import PAYLOADS, POLICY, Markup
 
 from stoker._text import printable
+from stoker.diagnose.measurements import Advice, Stretch, WhatIf
 from stoker.diagnose.report import TEMPLATE, check_path, make_environment, render, write_report
+from stoker.diagnose.wording import predicted
 from stoker.errors import OptionError
 
 URL = re.compile(r"https?:|javascript:|data:(?!$)|//|url\(|@import", re.IGNORECASE)
@@ -114,3 +117,16 @@ def test_a_path_that_is_invalid_is_refused(tmp_path: Path) -> None:
         check_path(tmp_path / "train.py")
     with pytest.raises(OptionError, match=r"gone is not a folder, so the report why\.html cannot be written there"):
         write_report(on_gpu(), tmp_path / "gone" / "why.html", title="t")
+
+
+def test_the_page_says_what_the_terminal_says_of_a_prediction_and_of_two_batches_in_one() -> None:
+    finding = on_cpu()
+    assert finding.measurements is not None
+    step = Advice(name="batch", sentence="double the batch size", predicted=1.5, predicted_low=1.2, predicted_high=1.8)
+    steps = WhatIf(as_it_is=Stretch(seconds=[0.006] * 4), with_fix=Stretch(seconds=[0.008] * 4))
+    measured = msgspec.structs.replace(finding.measurements, what_ifs={"batch": steps})
+    page = render(msgspec.structs.replace(finding, next=[step], measurements=measured), title="train.py")
+    assert f">{predicted(step)}<" in page
+    assert predicted(step) == "1.50x (1.20-1.80)"
+    assert "<td>batch</td>" in page
+    assert '<td class="number">6 ms</td><td class="number">4 ms</td><td class="number">1.50x</td>' in page

@@ -168,9 +168,10 @@ def test_a_dataset_that_does_not_work_in_workers_has_no_prediction_for_them(cloc
     assert step.predicted_high is not None, "a bound is known all the same"
 
 
-def test_batches_of_workers_are_those_of_the_loader_pass_after_pass() -> None:
-    loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=4)
-    batches = batches_of_workers(loader, 1)
+@pytest.mark.parametrize(("now", "workers"), [(0, 1), (1, 0)])
+def test_batches_of_workers_are_those_of_the_loader_pass_after_pass(now: int, workers: int) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=4, num_workers=now)
+    batches = batches_of_workers(loader, workers)
     try:
         found = [next(batches)[0].tolist() for _ in range(5)]
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import get_args
 
+import msgspec
 import pytest
 
 from stoker.diagnose import wording
@@ -79,3 +80,9 @@ def test_counts_and_amounts() -> None:
 def test_losses(losses: Losses, difference: float | None, told: str) -> None:
     tried = TrialResult(speedup=2.11, low=2.02, high=2.2, losses=losses, largest_difference=difference)
     assert wording.outcome(tried) == f"tried 2.11x (2.02-2.20)   {told}"
+
+
+def test_both_ends_of_a_range_have_as_many_digits() -> None:
+    step = Advice(name="cached", sentence="", predicted=None, predicted_low=52.561, predicted_high=64.92)
+    assert wording.predicted(step) == "52.6-64.9x"
+    assert wording.predicted(msgspec.structs.replace(step, predicted=58.4)) == "58.4x (52.6-64.9)"

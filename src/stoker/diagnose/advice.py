@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stoker.diagnose import wording
-from stoker.diagnose.division import Division, divide, holding_thread, seconds_of
+from stoker.diagnose.division import Division, divide, holding_thread, removal_ratio, seconds_of
 from stoker.diagnose.measurements import (
     MEDIAN_OF_FEW,
     SIGMA_OF_DISTANCE,
@@ -41,7 +41,7 @@ RARE_ADVICE = {
 """Advice on rare steps by the phase that takes longer."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
 WITH_DATA = ("threads", "workers", "malloc")  # fixes that were measured on steps with their batches
-OWN_CODE = ("cached", "sync", "host", "rare", "workers", "threads", "persistent")  # plain changes of the user's own code
+OWN_CODE = ("cached", "once", "sync", "host", "rare", "workers", "threads", "persistent")  # plain changes of the user's own code
 
 
 def advise(measured: Measurements, division: Division, causes: list[Cause]) -> list[Advice]:
@@ -98,6 +98,10 @@ class SpeedPredictor:
 
     measured: Measurements
     division: Division
+
+    def sentence(self, name: str, value: int | None = None, **numbers: object) -> str:
+        """Return the sentence of an advice in the words of the framework that runs the loop."""
+        return wording.advice(name, framework=self.measured.framework, value=value, **numbers)
 
     def predict(self, name: str, sentence: str, left: float, error: float = 0.0, *, least: float = 0.0) -> Advice:
         """Predict a fix that leaves `left` seconds of a step, known to `error` seconds (two standard errors), and at least `least`."""
@@ -187,9 +191,11 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     steps, least, unsure = list[Advice](), predictor.division.step - predictor.division.seconds("data"), 0.0
     if cached is not None and cached.seconds:
         unsure = 2 * max(cached.error, error_between([middle for _, middle in cached.by_piece()]))
-        place = line_of("data", measured)
+        place = _own_line_of_batches(measured)
         sentence = wording.advice("cached_at", place=place) if place is not None else wording.advice("cached")
         steps.append(predictor.predict("cached", sentence, cached.median, unsure * cached.median, least=min(cached.median, least)))
+    elif (place := _own_line_of_batches(measured)) is not None:
+        steps.append(predictor.at_most("once", wording.advice("cached_at", place=place), predictor.division.seconds("data")))
     if (gathered := measured.what_ifs.get("feed")) is not None:
         left = predictor.without_data
         ratio, error = ratio_with_error(gathered)
@@ -200,8 +206,15 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     starting = measured.between_epochs.get("loader", 0.0)
     if measured.loader.workers and not measured.loader.persistent and starting >= RULE.min_gain - 1:
         # Not predicted: processes that start slow down the steps beside them, too.
-        steps.append(predictor.at_most("persistent", wording.advice("persistent"), predictor.division.seconds("data")))
+        steps.append(predictor.at_most("persistent", predictor.sentence("persistent"), predictor.division.seconds("data")))
     return [*steps, *_workers(predictor)]
+
+
+def _own_line_of_batches(measured: Measurements) -> SourceLine | None:
+    """Return the user's line that makes batches; None if it only calls the loop or the loader, and others do the work."""
+    place = line_of("data", measured)
+    callers = [blame.place for phase in ("backward", "optimizer") for blame in measured.blames.get(phase, [])]
+    return None if place is None or place == measured.loader.place or place in callers else place
 
 
 def workers_to_use(measured: Measurements, division: Division) -> int:
@@ -216,20 +229,27 @@ def _workers(predictor: SpeedPredictor) -> list[Advice]:
     measured, now = predictor.measured, predictor.measured.loader.workers
     if "workers" in measured.what_ifs:
         wanted = measured.fix_values.get("workers", 0)
-        return predictor.measured_fix("workers", _workers_sentence(wanted, now))
+        sentence = _workers_sentence(predictor, wanted)
+        if wanted == 0 and measured.between_epochs.get("loader", 0.0) >= RULE.min_gain - 1:
+            # Workers that start in each epoch are gone, too: those steps were measured in the middle of epochs.
+            steps = measured.what_ifs["workers"].with_fix
+            return [predictor.predict("workers", sentence, steps.median, 2 * steps.error * steps.median)]
+        return predictor.measured_fix("workers", sentence)
     wanted, busy = workers_to_use(measured, predictor.division), 1 if measured.device == "cuda" else measured.machine.threads
     if measured.loader.kind != "DataLoader" or now >= wanted or busy + wanted > measured.machine.cores:
         return []
-    return [predictor.at_most("workers", _workers_sentence(wanted, now), predictor.division.seconds("data"))]
+    return [predictor.at_most("workers", _workers_sentence(predictor, wanted), predictor.division.seconds("data"))]
 
 
-def _workers_sentence(wanted: int, now: int) -> str:
-    return wording.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
+def _workers_sentence(predictor: SpeedPredictor, wanted: int) -> str:
+    processes, now = "process" if wanted == 1 else "processes", predictor.measured.loader.workers
+    return predictor.sentence("workers", value=wanted, number=wanted or "no", processes=processes, now=now)
 
 
 def _waits(predictor: SpeedPredictor) -> list[Advice]:
     lines = [f"{sync.place}" for sync in predictor.measured.syncs if sync.place is not None][:2]
-    return [predictor.removal("sync", wording.advice("sync", where=f": {', '.join(lines)}" if lines else ""))]
+    where = f": {', '.join(lines)}" if lines else ""
+    return [predictor.removal("sync", predictor.sentence("sync", where=where))]
 
 
 def _host(predictor: SpeedPredictor) -> list[Advice]:
@@ -237,8 +257,14 @@ def _host(predictor: SpeedPredictor) -> list[Advice]:
     if thread is not None:
         return [predictor.removal("host", wording.advice("interpreter", place=thread.place or thread.name))]
     phase, blame = _largest(_PHASES["host"], predictor.measured) or ("rest", None)
-    kind = "host" if blame is None else "host_in_model" if phase == "forward" else "host_at"
-    return [predictor.removal("host", wording.advice(kind, place=blame.place if blame is not None else None))]
+    if blame is None:
+        return [predictor.removal("host", predictor.sentence("host"))]
+    kind = "host_in_model" if phase == "forward" else "host_at"
+    seconds, step = predictor.division.seconds("host"), predictor.division.step
+    # Where callbacks are most of it, it gains no more than was measured without them.
+    without = (1 - (removal_ratio(predictor.measured, "callbacks") or 1.0)) * step
+    left = step - (min(seconds, without) if without >= seconds / 2 else seconds)
+    return [predictor.predict("host", predictor.sentence(kind, place=blame.place), left, least=left)]
 
 
 def _launch(predictor: SpeedPredictor) -> list[Advice]:
@@ -259,7 +285,9 @@ def _fused(predictor: SpeedPredictor) -> list[Advice]:
     measured = predictor.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
-    return predictor.measured_fix("fused", wording.advice("fused", optimizer=measured.optimizer), _saved_by(predictor, "optimizer"))
+    return predictor.measured_fix(
+        "fused", predictor.sentence("fused", optimizer=measured.optimizer), _saved_by(predictor, "optimizer")
+    )
 
 
 def _saved_by(predictor: SpeedPredictor, *causes: str) -> float:
@@ -302,11 +330,11 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     if precision in ("bf16", "fp16", "fp64") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
     if predictor.measured.device == "cpu":  # converting takes a CPU time, too: trials gave 0.58 to 2.8 times the speed
-        return predictor.measured_fix("autocast", wording.advice("autocast"))
+        return predictor.measured_fix("autocast", predictor.sentence("autocast"))
     # At best matmuls run at the other peak, and half as many bytes are moved.
     slower = peaks[precision] / peaks["bf16"]
     saves = predictor.division.seconds("compute", "precision") * (1 - slower) + predictor.division.seconds("memory") / 2
-    return predictor.measured_fix("autocast", wording.advice("autocast"), saves)
+    return predictor.measured_fix("autocast", predictor.sentence("autocast"), saves)
 
 
 def _compile(predictor: SpeedPredictor, kind: str) -> list[Advice]:
@@ -317,8 +345,8 @@ def _compile(predictor: SpeedPredictor, kind: str) -> list[Advice]:
     if "compile" in measured.unused_fixes or (measured.device == "cpu" and joins < max(RULE.compile_share * division.step, stays)):
         return []
     if "compile" in measured.what_ifs:
-        return predictor.measured_fix("compile", wording.advice(kind))
-    return [Advice(name="compile", sentence=wording.advice(kind), predicted=None)] if not measured.compiled else []
+        return predictor.measured_fix("compile", predictor.sentence(kind))
+    return [Advice(name="compile", sentence=predictor.sentence(kind), predicted=None)] if not measured.compiled else []
 
 
 def _sparse(predictor: SpeedPredictor) -> list[Advice]:
@@ -334,7 +362,7 @@ def _precision(predictor: SpeedPredictor) -> list[Advice]:
     if predictor.measured.precision == "fp64":
         return predictor.measured_fix("float32", wording.advice("float32"), _saved_by(predictor, "precision"))
     has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
-    tf32 = predictor.measured_fix("tf32", wording.advice("tf32"), _saved_by(predictor, "precision")) if has_tf32 else []
+    tf32 = predictor.measured_fix("tf32", predictor.sentence("tf32"), _saved_by(predictor, "precision")) if has_tf32 else []
     return [*tf32, *_autocast(predictor)]
 
 
@@ -346,7 +374,7 @@ def _between_ranks(predictor: SpeedPredictor, name: str, cause: str) -> list[Adv
 _ADVISERS: dict[Verdict, Callable[[SpeedPredictor], list[Advice]]] = {
     "data": _data,
     "transfer": lambda predictor: [
-        *predictor.measured_fix("pinned", wording.advice("pinned"), _saved_by(predictor, "transfer", "sync")),
+        *predictor.measured_fix("pinned", predictor.sentence("pinned"), _saved_by(predictor, "transfer", "sync")),
         predictor.removal("transfer", wording.advice("resident"), name="resident"),
     ],
     "sync": _waits,

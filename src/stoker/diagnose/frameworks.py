@@ -55,7 +55,7 @@ SWITCHES: dict[str, dict[str, Switch]] = {
     "compile": {"transformers": Switch("TrainingArguments", "torch_compile", "True")},
     "reads": {
         "transformers": Switch(
-            "TrainingArguments", "logging_nan_inf_filter", "False", "with it the loss of each step is read to look for NaN"
+            "TrainingArguments", "logging_nan_inf_filter", "False", "the filter reads the loss of each step to look for NaN"
         ),
         "lightning": Switch("Trainer", "enable_progress_bar", "False", "the bar reads the values that it shows"),
     },
@@ -78,5 +78,5 @@ def switch_sentence(framework: str | None, fix: str, value: int | None = None) -
     switch = SWITCHES.get(fix, {}).get(framework or "")
     if switch is None:
         return None
-    words = f"{switch.callable}({switch.keyword}={switch.value.format(value=value or 2)})"
+    words = f"{switch.callable}({switch.keyword}={switch.value.format(value=2 if value is None else value)})"
     return f"{words}: {switch.reason}" if switch.reason else words

@@ -356,13 +356,15 @@ WORKER_SECONDS = 20.0  # time limit of a batch from workers that the program doe
 
 
 def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
-    """Endless batches of a loader, made by this number of persistent worker processes."""
+    """Endless batches of a loader, made by this number of persistent worker processes; with 0, by this process."""
     options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
     if loader.batch_sampler is not None:
         options = {"batch_sampler": loader.batch_sampler}
-    same = ("dataset", "collate_fn", "pin_memory", "worker_init_fn", "multiprocessing_context", "generator")
+    same = ("dataset", "collate_fn", "pin_memory", "generator", *(("worker_init_fn", "multiprocessing_context") if workers else ()))
     options |= {name: getattr(loader, name) for name in same}
-    other: DataLoader[Any] = DataLoader(**options, num_workers=workers, persistent_workers=True, timeout=WORKER_SECONDS)
+    if workers:  # torch refuses these options without workers
+        options |= {"persistent_workers": True, "timeout": WORKER_SECONDS}
+    other: DataLoader[Any] = DataLoader(**options, num_workers=workers)
     while True:
         yield from _original_iter(other)
 

@@ -91,7 +91,10 @@ class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.function} ({self.file}:{self.line})"
+        """The function by its name in the file: one without a name, such as a list comprehension, by that around it."""
+        function = self.function.split(".<locals>.<")[0]
+        place = f"{self.file}:{self.line}"
+        return place if function.startswith("<") else f"{function} ({place})"
 
 
 class Blame(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,6 +256,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     blames: dict[str, list[Blame]] = {}
     """Lines of the user's code by phase (next, prepare, forward, backward, optimizer, rest), the largest share first."""
     loader: Loader
+    framework: str | None = None
+    """That runs the loop: `transformers`, `lightning` or `accelerate`; None for a plain loop."""
     work: Work | None = None
     machine: Machine
     precision: str = "fp32"

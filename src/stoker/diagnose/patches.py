@@ -142,14 +142,17 @@ def _keywords(fix: str, program: EditableProgram) -> list[Change] | None:
     """The arguments that are a fix: those of a framework's calls, or of calls of torch; None if it has none."""
     sites, changes = program.sites, list[Change]()
     by_name = {name: switches.get(sites.framework or "") for name, switches in SWITCHES.items()}
-    names = [fix, "persistent"] if fix == "workers" else [fix]
+    wanted = program.values.get(fix)
+    names = [fix, "persistent"] if fix == "workers" and wanted != 0 else [fix]
     switches = [switch[:3] for switch in map(by_name.get, names) if switch is not None and switch.callable in CLASSES.values()]
-    if switches and fix == "compile" and program.values.get(fix):
+    if switches and fix == "compile" and wanted:
         switches.append((switches[0][0], "torch_compile_mode", '"reduce-overhead"'))
     for kind, keyword, value in switches or KEYWORDS.get(fix, []):
         if (keyword.endswith("pin_memory") and sites.pinned) or (kind == "copies" and kind not in sites.calls):
             continue
-        text = value.format(value=program.values.get(fix) or 2)
+        if fix == "workers" and wanted == 0 and "persistent" in keyword:
+            continue
+        text = value.format(value=2 if wanted is None else wanted)
         for source, call in program.calls(kind):
             workers = argument(call, keyword.replace("persistent", "num"), 5 if kind == "loader" else None)
             if "persistent" in keyword and workers is not None and not source.is_literal(workers.value):

@@ -296,7 +296,7 @@ class Recorder:
             rare=rare[0] if rare else None,
             also_rare=rare[1] if len(rare) > 1 else None,
             phases=self._phases(phased, source, starting),
-            cached=by_window(at_one_level(cached, loop)) if self.cached.steps else None,
+            cached=by_window(at_one_level(cached, loop)) if self.cached.steps and not self._recompiles else None,
             device_alone=Stretch(seconds=[one.seconds for one in alone]) if alone else None,
             device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
             loader_alone=self._alone(source, phased, batches, together, loop),
@@ -380,12 +380,23 @@ class Recorder:
         if length is not None and other / wall > RULE.rare_min_share:
             gap = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
             found.append(_with_line(gap, self.epoch_line, place))
-        if slow is not None:
+        if self._recompiles and self.cached.steps:
+            # Cached batches have shapes that torch has compiled for: what they save besides loading is compiling.
+            seconds, others = (statistics.median(series.seconds()) for series in (self.loop, self.cached))
+            others += statistics.median(step.phases_ns[NEXT] for step in self.loop.steps) / 1e9
+            rare = RareSteps(share=max(0.0, 1 - others / seconds), every=1.0, seconds=seconds, others=others, recompiles=True)
+            found.append(_with_line(rare, self.rare_line, place))
+        elif slow is not None:
             share = slow.share * (wall - other) / wall
             recompiles = self.recompiled >= len(slow.at)
             rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others, recompiles=recompiles)
             found.append(_with_line(rare, self.rare_line, place))
         return sorted(found, key=lambda one: -one.share)
+
+    @property
+    def _recompiles(self) -> bool:
+        """Whether torch compiles again in most steps."""
+        return 2 * self.recompiled >= len(self.loop.steps) > 0
 
     def _epochs(self, series: StepSeries, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""

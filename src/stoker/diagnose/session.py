@@ -14,16 +14,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
 from torch.optim.lr_scheduler import LRScheduler
 
 from stoker._clock import now_ns
 from stoker.diagnose.distributed import MeasuredRanks
+from stoker.diagnose.frameworks import framework_of
 from stoker.diagnose.hooks import (
     FORWARD,
     NAMES,
@@ -34,6 +37,7 @@ from stoker.diagnose.hooks import (
     StepMarks,
     StepTimes,
     copied,
+    frames,
     has_optimizer,
     num_bytes,
     num_rows,
@@ -176,6 +180,7 @@ class Session:
         self._profilers = ProgramProfilers()
         self.recorder = Recorder()
         self.device: Device = "cpu"
+        self.framework: str | None = None  # that runs the loop
         self.ranks: MeasuredRanks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
         self.avoid = avoid
@@ -217,7 +222,8 @@ class Session:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
         if self._profilers.used and PROFILED not in self.recorder.notes:
             self.recorder.notes.append(PROFILED)
-        return self.recorder.measurements(self.sources, self.hooks, self.device, machine)
+        measured = self.recorder.measurements(self.sources, self.hooks, self.device, machine)
+        return msgspec.structs.replace(measured, framework=self.framework)
 
     def install(self) -> None:
         """Install all hooks, and search for the training loop."""
@@ -265,7 +271,8 @@ class Session:
             self.take_control()
 
     def take_control(self) -> None:
-        """Begin to measure: the training loop is known."""
+        """Begin to measure: the training loop is known. Its frames are around this call."""
+        self.framework = framework_of(frames(sys._getframe()))
         self.hooks.keep_roots()
         self._profilers.hold()
         optimizer = self.hooks.optimizer

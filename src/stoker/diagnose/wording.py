@@ -24,6 +24,7 @@ from stoker.diagnose.division import (
     scaled_phases,
     seconds_of,
 )
+from stoker.diagnose.frameworks import switch_sentence
 from stoker.diagnose.measurements import Advice, Cause, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
 
@@ -153,8 +154,8 @@ def predicted(step: Advice) -> str:
     if high is None or low is None:
         return number or (f"at most {times(high)}" if high is not None else "")
     if not number:
-        return f"{low:.2f}-{times(high)}"
-    return f"{number} ({low:.2f}-{high:.2f})" if high > WIDE_RANGE * low else number
+        return f"{times(low)[:-1]}-{times(high)}"
+    return f"{number} ({times(low)[:-1]}-{times(high)[:-1]})" if high > WIDE_RANGE * low else number
 
 
 def per_second(rate: float) -> str:
@@ -202,7 +203,7 @@ CAUSES: dict[Verdict, str] = {
     "transfer": "{share} of each step copies batches to the GPU",
     "sync": "{share} of each step the host waits for the GPU{waits}",
     "host": "{share} of each step is Python code of the training loop",
-    "oversubscribed": "{share} of each step {threads} threads{workers} on {cores} cores wait for each other",
+    "oversubscribed": "{share} of each step {threads}{workers} on {cores} cores wait for each other",
     "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
     "dispatch": "{share} of each step dispatches {ops} operations that are too small",
     "optimizer": "{share} of each step is the optimizer",
@@ -247,10 +248,10 @@ NO_VERDICT = {
 ADVICE = {
     "feed": "pack the data to a store and let stoker.Feed make the batches",
     "cached": "make batches once and keep them, if they fit in memory and need not differ between epochs",
-    "cached_at": "do what {place} does once, before the training, and keep the result (at best, batches take no time)",
-    "persistent": "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)",
-    "workers": "{wanted} worker {processes} instead of {now} (num_workers={wanted})",
-    "pinned": "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))",
+    "cached_at": "do the work of {place} once, before the training, and keep the result (at best, batches take no time)",
+    "persistent": "keep worker processes from epoch to epoch ({switch})",
+    "workers": "{number} worker {processes} instead of {now} ({switch})",
+    "pinned": "batches in pinned memory, copied while the GPU works ({switch})",
     "resident": "keep the columns on the GPU (stoker.Feed, device=...)",
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
     "host": "do less in the loop outside of the step",
@@ -259,16 +260,16 @@ ADVICE = {
     "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training: {place}",
     "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
     "graph_of_model": "CUDA graphs of forward and backward, with a fused optimizer; one of the whole step gains more (stoker.Trainer)",
-    "compile": "compile the model (torch.compile)",
-    "compile_launch": "compile the model (torch.compile, mode='reduce-overhead')",
-    "compile_dispatch": "compile the model, which fuses many operations into few (torch.compile)",
-    "compile_memory": "compile the model, which fuses operations on the same memory (torch.compile)",
+    "compile": "compile the model ({switch})",
+    "compile_launch": "compile the model ({switch})",
+    "compile_dispatch": "compile the model, which fuses many operations into few ({switch})",
+    "compile_memory": "compile the model, which fuses operations on the same memory ({switch})",
     "batch": "double the batch size; gains are in samples per second (this changes the training: check the losses)",
-    "fused": "one kernel for all weights: {optimizer}(..., fused=True)",
+    "fused": "one kernel for all weights: {switch}",
     "malloc": "keep freed memory in the process ({environment}): {pages} pages per step are requested from the system again",
     "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
-    "tf32": "torch.set_float32_matmul_precision('high')",
-    "autocast": "compute in bfloat16 (torch.autocast)",
+    "tf32": "compute float32 matmuls in TF32 ({switch})",
+    "autocast": "compute in bfloat16 ({switch})",
     "balance": "find what rank {slowest} does that others do not, or give it less work: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
@@ -282,6 +283,21 @@ ADVICE = {
     "sdpa": "attention that does not return its weights (need_weights=False)",
     "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
 }
+IN_CODE = {
+    "persistent": "persistent_workers=True, one DataLoader for all epochs",
+    "workers": "num_workers={value}",
+    "pinned": "pin_memory=True, .to(device, non_blocking=True)",
+    "compile": "torch.compile",
+    "compile_launch": "torch.compile, mode='reduce-overhead'",
+    "compile_dispatch": "torch.compile",
+    "compile_memory": "torch.compile",
+    "fused": "{optimizer}(..., fused=True)",
+    "tf32": "torch.set_float32_matmul_precision('high')",
+    "autocast": "torch.autocast",
+}
+"""The `{switch}` of an advice, where the framework that runs the loop has none."""
+BESIDES = {"sync": "reads", "host": "callbacks"}
+"""The switch of a framework that is named after an advice on the user's own code."""
 PATCH = {
     "no_advice": "no fix is advised",
     "not_measured": "no step was measured, so no fix could be compared: {why}",
@@ -315,7 +331,7 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
     """The sentence of a cause, with its numbers."""
     work, machine, ranks = measured.work, measured.machine, measured.ranks
     sentence = CAUSES[name]
-    by_removal = {"data": "data", "transfer": "copies", "sync": "reads"}.get(name)
+    by_removal = {"data": "data", "transfer": "copies", "sync": "reads", "host": "callbacks"}.get(name)
     ratio = removal_ratio(measured, by_removal) if by_removal is not None else None
     if by_removal is not None and ratio and abs(1 - ratio - share) <= RULE.same_share:
         step = measured.loop.median
@@ -333,7 +349,7 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
         slowest=max(ranks, key=lambda one: one.apart_seconds).rank if ranks else 0,
         ranks=len(ranks),
         waits=f", {waits:,.0f} times per step" if waits else "",
-        threads=machine.threads,
+        threads=_threads(machine.threads),
         workers=_and_workers(measured),
         cores=machine.cores,
         kernels=f"{work.kernels:,.0f}" if work is not None and work.kernels else "its",
@@ -346,6 +362,7 @@ def cause_of_rare_steps(rare: RareSteps) -> str:
     every = f"{rare.every:,.0f}" if rare.every is not None else "many"
     at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
     where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
+    where = "is in each step" if rare.every == 1 and not rare.between_epochs else where
     where += ", in which torch.compile compiles again" if rare.recompiles else ""
     return f"{percent(rare.share)} of all time {where}{at}"
 
@@ -379,9 +396,14 @@ def no_verdict_of_rare_steps(reason: str, rare: RareSteps, **numbers: str) -> st
     )
 
 
-def advice(name: str, **numbers: object) -> str:
-    """The sentence of an advice."""
-    return ADVICE[name].format(**numbers)
+def advice(name: str, *, framework: str | None = None, value: int | None = None, **numbers: object) -> str:
+    """The sentence of an advice; with the switch of the framework that runs the loop, where it has one."""
+    numbers["value"] = value
+    switch = switch_sentence(framework, name.partition("_")[0], value) or IN_CODE.get(name, "").format(**numbers)
+    sentence = ADVICE[name].format(switch=switch, **numbers)
+    # What the framework does itself comes besides the lines of the user.
+    besides = switch_sentence(framework, BESIDES.get(name, ""))
+    return f"{sentence}; or {besides}" if besides is not None else sentence
 
 
 def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, division: Division) -> str:
@@ -413,7 +435,7 @@ def _evidence(verdict: Verdict, measured: Measurements, division: Division) -> s
         where = f", {duration(rest)} of it after the step of the optimizer" if rest > 0 else ""
         return f"{duration(division.seconds('host'))} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":
-        text, by_threads = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
+        text, by_threads = f"{_threads(machine.threads)}{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
         best = min(by_threads, key=lambda number: by_threads[number], default=None)
         cached = seconds_of(measured.cached)
         if measured.loader.workers and cached is not None and best in (None, str(machine.threads)):
@@ -449,10 +471,15 @@ def evidence_of_rare_steps(rare: RareSteps) -> str:
     at = f"{rare.place}" if rare.place is not None else ""
     if rare.called is not None:
         at += f", called in {rare.called.file}:{rare.called.line}"
+    at += ": " if at else ""
+    if rare.every == 1 and not rare.between_epochs:
+        return (
+            f"{at}a step takes {duration(rare.seconds)}, and {duration(rare.others)} with a batch of a shape that was seen before"
+        )
     every = f"{rare.every:,.0f} steps" if rare.every is not None else "some steps"
     took = f"{duration(rare.seconds)} pass after each epoch of {every}" if rare.between_epochs else None
     took = took or f"1 of {every} takes {duration(rare.seconds)}"
-    return f"{at + ': ' if at else ''}{took}, the others {duration(rare.others)} each"
+    return f"{at}{took}, the others {duration(rare.others)} each"
 
 
 def _evidence_of_data(measured: Measurements, division: Division) -> str:
@@ -492,5 +519,10 @@ def _evidence_of_pages(measured: Measurements) -> list[str]:
     return [f"about {percent(min(share, 1.0))} of a step gets memory from the system that was freed before"]
 
 
+def _threads(number: int) -> str:
+    return "1 thread" if number == 1 else f"{number} threads"
+
+
 def _and_workers(measured: Measurements) -> str:
-    return f" and {measured.loader.workers} workers" if measured.loader.workers else ""
+    workers = measured.loader.workers
+    return f" and {workers} worker{'s' if workers > 1 else ''}" if workers else ""
