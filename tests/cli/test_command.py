@@ -254,7 +254,7 @@ def test_a_configuration_is_read_from_it(
     stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given(b"data: {store: gone.stoker, view: {windows: 4}}\nmodel: linear\nnonsense: 1\n")
+    given(b"data: {store: gone.stoker, view: {name: windows, length: 4}, batch_size: 2}\nmodel: {name: linear}\nnonsense: 1\n")
     done = stoker("train", "-")
     assert done.code == 2
     assert done.err.startswith("stoker: stdin.yaml")

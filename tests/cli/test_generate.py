@@ -130,7 +130,7 @@ def test_several_files_are_one_table(stoker: Stoker, folder: Path) -> None:
         ),
         (
             ["train", "tabular", "--target", "events.parquet", "--key", "user", "--encoding", "state=gps"],
-            "--encoding is state=gps; expected one of auto, categorical, numeric, digit, binned, discrete, datetime, relative, lat_long, "
+            "--encoding is state=gps; expected one of auto, categorical, numeric, datetime, relative, lat_long, "
             "character.",
         ),
         (["train", "tabular", "--target", "lost.csv", "--key", "user"], "lost.csv, row 1: the user is missing; expected one for each row. "

@@ -25,6 +25,7 @@ def train(folder: str, seconds: float) -> list[str]:
 def test_a_stopped_training_continues(
     stoker: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # a resume with another number is warned of
     monkeypatch.chdir(make_folder(tmp_path))
     process = start(stoker_command(*train("stopped", 0.3)), tmp_path)
     wait_for((tmp_path / "stopped" / "checkpoints" / "LATEST").exists, process)

@@ -151,7 +151,7 @@ def test_a_dataset_on_disk_travels_as_its_path(folder: Path) -> None:
 def test_a_dataset_whose_store_was_packed_again_is_refused(folder: Path) -> None:
     message = pickle.dumps(stoker.Feed(stoker.open(folder), stoker.Windows(8), batch_size=4, columns=["x"]).as_dataset())
     stoker.pack({"series": np.arange(3), "x": np.arange(3.0)}, folder, series="series", replace=True)
-    with pytest.raises(stoker.errors.FeedError, match=r"numbers\.stoker was packed again since the feed was made from it"):
+    with pytest.raises(stoker.errors.FeedError, match=r"numbers\.stoker was replaced or appended to since the feed was made"):
         pickle.loads(message)
 
 

@@ -265,7 +265,9 @@ def likely_cause(measured: Measurements, division: Division) -> Cause | None:
         return None
     rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
     explained = rare is not None and verdict_of(rare, measured.loader) is not None
-    first = rank(measured, division)[0] if explained else _rank_parts(measured, division)[0]
+    first = _rank_parts(measured, division)[0]
+    if explained and (rarely := rank(measured, division)[0]).share >= first.share:
+        first = rarely
     return first if first.share >= RULE.waste_first else None
 
 

@@ -18,3 +18,9 @@ def test_workers_are_given_to_loaders_of_numbered_samples_alone(request: pytest.
     assert (loader.num_workers, loader.persistent_workers, fix.used) == (1, True, True)
     fix.remove()
     assert DataLoader(Pairs(), 6).num_workers == 0
+
+
+def test_no_workers_take_what_only_workers_have_with_them(request: pytest.FixtureRequest) -> None:
+    fix = installed(Workers(0), request)
+    loader = DataLoader(Pairs(), 6, num_workers=2, persistent_workers=True, prefetch_factor=4)
+    assert (loader.num_workers, loader.persistent_workers, loader.prefetch_factor, fix.used) == (0, False, None, True)

@@ -25,7 +25,10 @@ class Workers(LoaderFix):
         if isinstance(options["dataset"], IterableDataset):
             self.unused_reason = "the dataset is an IterableDataset: each worker would give all of its samples"
             return
-        options.update(num_workers=self.value or 2, persistent_workers=True)
+        workers = 2 if self.value is None else self.value
+        options.update(num_workers=workers, persistent_workers=workers > 0)
+        if not workers:
+            options.pop("prefetch_factor", None)
         self.used = True
 
 
