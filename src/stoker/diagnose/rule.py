@@ -266,8 +266,8 @@ def likely_cause(measured: Measurements, division: Division) -> Cause | None:
     rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
     explained = rare is not None and verdict_of(rare, measured.loader) is not None
     first = _rank_parts(measured, division)[0]
-    if explained and (rarely := rank(measured, division)[0]).share >= first.share:
-        first = rarely
+    if explained and rare is not None and rare.share >= first.share * (1 - rare.share):  # of all time, as rare steps are
+        first = rank(measured, division)[0]
     return first if first.share >= RULE.waste_first else None
 
 
