@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import hypothesis.strategies as st
-import msgspec
 import pytest
 from hypothesis import given
 from tests.diagnose.findings import on_gpu
 
 from stoker.diagnose import report
-from stoker.diagnose.measurements import Advice, Measurements, Phases, TrialResult
+from stoker.diagnose.measurements import Advice, Measurements, TrialResult
 
 NUMBERS = st.floats() | st.just(0.0)
 
@@ -20,13 +17,6 @@ def measured() -> Measurements:
     found = on_gpu().measurements
     assert found is not None
     return found
-
-
-def test_the_host_fills_the_step() -> None:
-    bars = report.host_bars(measured())
-    assert [bar.name for bar in bars][:2] == ["wait for a batch", "prepare the batch"]
-    assert sum(bar.length for bar in bars) == pytest.approx(100)
-    assert all(bar.start + bar.length == pytest.approx(after.start) for bar, after in itertools.pairwise(bars))
 
 
 def test_a_try_that_failed_has_no_bar() -> None:
@@ -44,16 +34,6 @@ def test_a_removal_has_a_bar_for_what_is_left_and_one_for_what_has_gone() -> Non
     assert list(rows) == ["loading", "uploads", "all of these"]
     assert (rows["loading"].change, round(rows["loading"].left)) == ("13.5 ms -> 6.05 ms", 45)
     assert all(bar.left + bar.gone == pytest.approx(100) for bar in rows.values())
-
-
-@given(st.lists(NUMBERS, min_size=6, max_size=6))
-def test_bars_stay_within_the_figure(phases: list[float]) -> None:
-    names = Phases.__struct_fields__
-    odd = msgspec.structs.replace(measured(), phases=Phases(**dict(zip(names, phases, strict=True))))
-    for bar in report.host_bars(odd):
-        assert 0 <= bar.start <= 100
-        assert 0 <= bar.length <= 100
-        assert bar.start + bar.length <= 100 + 1e-6
 
 
 @given(NUMBERS | st.none(), NUMBERS, NUMBERS, NUMBERS)

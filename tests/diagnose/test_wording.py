@@ -41,13 +41,6 @@ def test_what_is_predicted_may_be_a_range(number: float | None, low: float | Non
 
 
 @pytest.mark.parametrize(
-    ("rate", "told"), [(2900.4, "2,900"), (74.1, "74"), (7.43, "7.4"), (0.4211, "0.421"), (math.inf, "unknown")]
-)
-def test_per_second(rate: float, told: str) -> None:
-    assert wording.per_second(rate) == told
-
-
-@pytest.mark.parametrize(
     ("seconds", "told"), [(0.01349, "13.5 ms"), (0.0, "0 s"), (None, "unknown"), (math.nan, "unknown"), (-1.0, "unknown")]
 )
 def test_duration(seconds: float | None, told: str) -> None:

@@ -8,7 +8,7 @@ forbids scripts and requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -22,7 +22,7 @@ from stoker._disk import check_writable, write_file
 from stoker._text import printable
 from stoker.diagnose import wording as show
 from stoker.diagnose.finding import Finding, certainty, likely_line, place_beside
-from stoker.diagnose.measurements import Advice, Loader, Machine, Measurements, Work
+from stoker.diagnose.measurements import Advice, Measurements, SourceLine
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -107,39 +107,14 @@ def _values(finding: Finding) -> dict[str, Any]:
         "show": show,
         "tries": trials,
         "one": one,
-        "host": host_bars(measured) if measured else [],
-        "step_time": show.duration(measured.loop.median) if measured else "",
-        "loader": loader_table(measured.loader) if measured else None,
-        "functions": measured.loader.functions if measured else [],
-        "machine": machine_table(measured.machine) if measured else None,
         "tables": tables_of(measured) if measured else [],
         "notes": [*(show.patch_lines(finding.patch) if finding.patch else []), *(measured.notes if measured else [])],
     }
 
 
-# ---- bars: start and length are percent of the width, so that a figure is as wide as the page and its text keeps its size ----
+# ---- bars: lengths are percent of the width, so that a figure is as wide as the page and its text keeps its size ----
 
-HOST_PHASES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
-PHASE_TITLES = {
-    "next": "wait for a batch",
-    "prepare": "prepare the batch",
-    "forward": "forward and loss",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "rest": "rest of the loop",
-}
 TRIAL_MARGIN = 1.05  # the scale of trials ends this much after the largest of them
-
-
-class Bar(NamedTuple):
-    """One bar; `start` and `length` are percent of the width."""
-
-    name: str
-    value: str
-    share: str
-    colour: str
-    start: float
-    length: float
 
 
 class RemovalBar(NamedTuple):
@@ -171,19 +146,6 @@ def removal_bars(measured: Measurements) -> list[RemovalBar]:
     return bars
 
 
-def host_bars(measured: Measurements) -> list[Bar]:
-    """Return the host's phases of a step, one after the other; together they fill the width."""
-    known = {name: seconds for name, seconds in msgspec.structs.asdict(measured.phases).items() if _positive(seconds)}
-    total = sum(known.values())
-    bars, position = list[Bar](), 0.0
-    for name, seconds in known.items():
-        length, start = percent_of(seconds, total), min(position, 100.0)  # sums of shares round above it
-        colour = f"c{HOST_PHASES.index(name)}"
-        bars.append(Bar(PHASE_TITLES[name], show.duration(seconds), show.percent(seconds / total), colour, start, length))
-        position += length
-    return bars
-
-
 def trial_bars(steps: Iterable[Advice]) -> tuple[list[TrialBar], float]:
     """The bars of each advice, and the position of 1x on their scale."""
     steps = list(steps)
@@ -205,17 +167,11 @@ def _trial_bar(step: Advice, largest: float) -> TrialBar:
 
 def percent_of(value: float, whole: float) -> float:
     """A value as percent of a whole, clipped to 0 to 100; 0 for values that are not finite."""
-    share = value / whole if _positive(whole) and math.isfinite(value) else 0.0
+    share = value / whole if math.isfinite(whole) and whole > 0 and math.isfinite(value) else 0.0
     return 100 * min(max(share, 0.0), 1.0)
 
 
-def _positive(value: float) -> bool:
-    return math.isfinite(value) and value > 0
-
-
-# ---- tables of everything that was measured, so that a verdict can be checked ----
-
-YES_NO = {True: "yes", False: "no"}
+# ---- tables of everything that was measured, so that a verdict can be checked: fields have the names of the JSON form ----
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,149 +179,88 @@ class ReportTable:
     """A title, column heads (empty for a table of names and values), and rows."""
 
     title: str
-    heads: tuple[str, ...]
+    heads: tuple[str, ...] = ()
     rows: Sequence[tuple[str, ...]]
     texts: int = 1  # how many columns, from the left, are text; the others are numbers
-
-    @property
-    def is_facts(self) -> bool:
-        """Whether each row is a name and a value."""
-        return not any(self.heads)
 
 
 def tables_of(measured: Measurements) -> list[ReportTable]:
     """Every table that has rows."""
+    windows = {"the unchanged loop": measured.loop, "the loop with cached batches": measured.cached}
+    windows |= {"the loader alone": measured.loader_alone, "the device alone": measured.device_alone}
     tables = [
         ReportTable(
-            title="Measurement windows", heads=("", "what ran", "per step", "spread", "steps"), rows=_windows(measured), texts=2
+            title="Measurement windows",
+            heads=("", "per step", "spread", "steps"),
+            rows=[
+                (name, show.duration(window.median), show.percent(window.spread), f"{len(window.seconds):,}")
+                for name, window in windows.items()
+                if window is not None and window.seconds
+            ],
         ),
-        program_table(measured),
-        *([work_table(measured.work)] if measured.work else []),
         ReportTable(
-            title="Lines that read values of the device",
-            heads=("place", "times per step"),
-            rows=[(str(sync.place) if sync.place else show.UNKNOWN, show.count(sync.count)) for sync in measured.syncs],
+            title="Steps with a fix switched on, in turn with unchanged steps (batch: half a step of two batches in one)",
+            heads=("fix", "unchanged", "with it", "speed-up"),
+            rows=[
+                (name, show.duration(before), show.duration(after), show.times(before / after if after else math.nan))
+                for name, change in measured.what_ifs.items()
+                for before, after in [(change.as_it_is.median, change.with_fix.median / (2 if name == "batch" else 1))]
+            ],
         ),
         ReportTable(
             title="Lines of the program, with what they call",
             heads=("phase", "line", "of the phase"),
             rows=[
-                (PHASE_TITLES.get(phase, phase), str(blame.place), show.percent(blame.share))
-                for phase, blames in measured.blames.items()
+                (phase, str(blame.place), show.percent(blame.share))
+                for phase, blames in {"a batch": measured.loader.functions, **measured.blames}.items()
                 for blame in blames
             ],
             texts=2,
         ),
         ReportTable(
-            title="A cached step by the number of threads",
-            heads=("threads", "per step"),
-            rows=[(threads, show.duration(seconds)) for threads, seconds in measured.fewer_threads.items()],
-        ),
-        ReportTable(
-            title="Steps with a fix switched on, in turn with baseline steps (batch: half a step of two batches in one)",
-            heads=("fix", "baseline", "with it", "speed-up"),
-            rows=[
-                (name, show.duration(before), show.duration(after), show.times(before / after if after else math.nan))
-                for name, one in measured.what_ifs.items()
-                for samples in [2 if name == "batch" else 1]  # a step of two batches in one
-                for before, after in [(one.as_it_is.median, one.with_fix.median / samples)]
-            ],
+            title="Lines that read values of the GPU",
+            heads=("line", "times per step"),
+            rows=[(str(sync.place or show.UNKNOWN), show.count(sync.count)) for sync in measured.syncs],
         ),
         ReportTable(
             title="The processes of the run",
             heads=("rank", "per step", "without the others"),
-            rows=[(f"{one.rank}", show.duration(one.step_seconds), show.duration(one.apart_seconds)) for one in measured.ranks],
+            rows=[(f"{rank.rank}", show.duration(rank.step_seconds), show.duration(rank.apart_seconds)) for rank in measured.ranks],
+        ),
+        *(
+            ReportTable(title=title, rows=facts_of(part), texts=2)
+            for title, part in (
+                ("The program", measured),
+                ("The loader", measured.loader),
+                ("The work of a step", measured.work),
+                ("The machine, as measured", measured.machine),
+            )
+            if part is not None
         ),
     ]
     return [table for table in tables if table.rows]
 
 
-def _windows(measured: Measurements) -> list[tuple[str, ...]]:
-    windows = (
-        ("T", "the unchanged loop", measured.loop),
-        ("C", "the loop with cached batches", measured.cached),
-        ("D", "the loader alone", measured.loader_alone),
-        ("G", "the device alone", measured.device_alone),
-    )
-    return [
-        (letter, what, show.duration(window.median), show.percent(window.spread), f"{len(window.seconds):,}")
-        for letter, what, window in windows
-        if window is not None and window.seconds
-    ]
+def facts_of(struct: msgspec.Struct) -> list[tuple[str, str]]:
+    """Return the fields of a record that are a number, a text, a line or numbers by name, with their values as text."""
+    facts = []
+    for name, value in msgspec.structs.asdict(struct).items():
+        if isinstance(value, dict) and value and all(isinstance(number, int | float) for number in value.values()):
+            facts.append((name, ", ".join(f"{key} {_shown(name, number)}" for key, number in value.items())))
+        elif isinstance(value, bool | int | float | str | SourceLine):
+            facts.append((name, _shown(name, value)))
+    return [(name.replace("_", " "), text) for name, text in facts]
 
 
-Fact = tuple[str, Any] | tuple[str, Any, Callable[[Any], str]]  # a name, a value, and how the value is written
-
-
-def _facts(title: str, facts: Iterable[Fact]) -> ReportTable:
-    """A table of names and values; values that are None are left out."""
-    rows = [(name, shown[0](value) if shown else value) for name, value, *shown in facts if value is not None]
-    return ReportTable(title=title, heads=("", ""), rows=rows, texts=2)
-
-
-def _rate(num_bytes: float) -> str:
-    return f"{show.size(num_bytes)}/s"
-
-
-def _listed(values: Mapping[str, float], shown: Callable[[float], str]) -> str | None:
-    return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or None
-
-
-def machine_table(machine: Machine) -> ReportTable:
-    """Rates of the machine."""
-    rows: list[Fact] = [
-        ("GPU", machine.gpu or "none"),
-        ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
-        ("copy in memory", _rate(machine.memcpy_bytes)),
-        *((f"matmul, {kind}", show.flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
-        ("one small operation", show.duration(machine.dispatch_seconds)),
-        ("one kernel launch", machine.launch_seconds, show.duration),
-    ]
-    return _facts("The machine", rows)
-
-
-def loader_table(loader: Loader) -> ReportTable:
-    """Where batches come from."""
-    rows: list[Fact] = [
-        ("kind", loader.kind),
-        ("dataset", loader.dataset),
-        ("read by", loader.place, str),
-        ("worker processes", f"{loader.workers:,}"),
-        ("batch size", loader.batch_size, "{:,}".format),
-        ("pinned memory", loader.pinned, YES_NO.__getitem__),
-        ("used by the model per step", loader.bytes_used, show.size),
-        ("until the first batch", loader.startup_seconds, show.duration),
-    ]
-    return _facts("The loader", rows)
-
-
-def program_table(measured: Measurements) -> ReportTable:
-    """Facts about the program."""
-    rows: list[Fact] = [
-        ("device", measured.device),
-        ("steps seen", f"{measured.steps_seen:,}"),
-        ("steps over three times the median", f"{measured.slow_steps:,}"),
-        ("share of the GPU that other programs had", measured.gpu_taken, show.percent),
-        ("time in which other programs had its cores", measured.waited_for_cores, show.percent),
-        ("precision of most matmuls", measured.precision),
-        ("optimizer", measured.optimizer),
-        ("optimizer is fused", measured.optimizer_fused, YES_NO.__getitem__),
-        ("compiled", YES_NO[measured.compiled]),
-        ("first losses", ", ".join(f"{loss:.4g}" for loss in measured.losses[:5]) or None),
-    ]
-    return _facts("The program", rows)
-
-
-def work_table(work: Work) -> ReportTable:
-    """The operations of a step."""
-    copied = f"{show.size(work.h2d_bytes)} in {show.count(work.h2d_copies)} copies" if work.h2d_copies else None
-    rows: list[Fact] = [
-        ("operations", show.count(work.ops)),
-        ("kernels", work.kernels, show.count),
-        ("floating-point operations", show.flops(work.flops)),
-        ("the same by type", _listed(work.flops_by_dtype, show.flops)),
-        ("copied to the device", copied),
-        ("peak memory of the device", work.peak_bytes, show.size),
-        ("time by kind", _listed({show.KINDS.get(kind, kind): share for kind, share in work.shares.items()}, show.percent)),
-    ]
-    return _facts("The work of a step", rows)
+def _shown(name: str, value: bool | float | str | SourceLine) -> str:
+    """Write a value in the unit that the name of its field ends in."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return str(value)
+    if name in ("shares", "between_epochs", "asleep", "waited_for_cores", "gpu_taken"):
+        return show.percent(value)
+    units = {"seconds": show.duration, "phases": show.duration, "threads": show.duration, "bytes": show.size, "flops": show.flops}
+    written = units.get(name.replace("_by_dtype", "").rpartition("_")[2]) if isinstance(value, float) else None
+    text = written(value) if written is not None else show.count(value)
+    return f"{text}/s" if name in ("memcpy_bytes", "matmul_flops") else text

@@ -158,13 +158,6 @@ def predicted(step: Advice) -> str:
     return f"{number} ({times(low)[:-1]}-{times(high)[:-1]})" if high > WIDE_RANGE * low else number
 
 
-def per_second(rate: float) -> str:
-    """A rate without its unit: 2,900, 74, 7.4, 0.42."""
-    if not math.isfinite(rate):
-        return UNKNOWN
-    return f"{rate:,.0f}" if rate >= 20 else f"{rate:.3g}" if rate < 1 else f"{rate:.1f}"
-
-
 def duration(seconds: float | None) -> str:
     """A time, or `UNKNOWN`."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
@@ -184,14 +177,14 @@ def count(number: float | None) -> str:
     return f"{number:,.0f}" if number == int(number) or abs(number) >= 100 else f"{number:,.1f}"
 
 
-def flops(number: float | None, unit: str = "FLOP") -> str:
+def flops(number: float | None) -> str:
     """Floating-point operations with an SI prefix."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     for prefix, thousand in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= thousand:
-            return f"{number / thousand:.3g} {prefix}{unit}"
-    return f"{number:.3g} {unit}"
+            return f"{number / thousand:.3g} {prefix}FLOP"
+    return f"{number:.3g} FLOP"
 
 
 # ---- sentences: causes, why there is no verdict, advice, patches and trials ----
