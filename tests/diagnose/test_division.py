@@ -67,7 +67,8 @@ def test_all_together_save_what_they_save_together() -> None:
     division = divide(on_gpu(10.0, cached=4.0, copies=7.0, everything=1.0, device=0.9))
     assert division.share("data") == pytest.approx(0.6)
     assert division.share("transfer") == pytest.approx(0.3)
-    assert divide(on_gpu(10.0, cached=4.0, copies=4.0, everything=7.0, device=7.0)).share("data", "transfer") == pytest.approx(0.3)
+    noisy = divide(on_gpu(10.0, cached=4.0, copies=4.0, everything=7.0, device=1.0))
+    assert noisy.share("data", "transfer") == pytest.approx(0.6), "all of them save no less than one of them"
 
 
 def test_without_a_removal_only_the_wait_for_batches_is_known() -> None:

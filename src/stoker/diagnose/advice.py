@@ -270,7 +270,7 @@ def _host(predictor: SpeedPredictor) -> list[Advice]:
 def _launch(predictor: SpeedPredictor) -> list[Advice]:
     # A graph of the model's passes is measured; one of the whole step, which stoker.Trainer makes, is advised also where it is not.
     kind = "graph_of_model" if "graph" in predictor.measured.what_ifs else "graph"
-    graph = predictor.measured_fix("graph", wording.advice(kind), _saved_by(predictor, "launch"))
+    graph = predictor.measured_fix("graph", wording.advice(kind), predictor.division.seconds("launch"))
     return [*graph, *_compile(predictor, "compile_launch"), *_batch(predictor), *_fused(predictor)]
 
 
@@ -285,14 +285,9 @@ def _fused(predictor: SpeedPredictor) -> list[Advice]:
     measured = predictor.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
-    return predictor.measured_fix(
-        "fused", predictor.sentence("fused", optimizer=measured.optimizer), _saved_by(predictor, "optimizer")
-    )
-
-
-def _saved_by(predictor: SpeedPredictor, *causes: str) -> float:
-    """Return the most that a fix of some causes saves. A GPU that waits for its host also waits for the launches of each."""
-    return predictor.division.seconds(*causes, *(["launch"] if predictor.division.host_limits and "launch" not in causes else []))
+    # It also saves launches, which are the limit where the GPU waits for its host.
+    sentence, saves = predictor.sentence("fused", optimizer=measured.optimizer), predictor.division.seconds("optimizer", "launch")
+    return predictor.measured_fix("fused", sentence, saves)
 
 
 def _malloc(predictor: SpeedPredictor) -> list[Advice]:
@@ -360,9 +355,9 @@ def _sparse(predictor: SpeedPredictor) -> list[Advice]:
 
 def _precision(predictor: SpeedPredictor) -> list[Advice]:
     if predictor.measured.precision == "fp64":
-        return predictor.measured_fix("float32", wording.advice("float32"), _saved_by(predictor, "precision"))
+        return predictor.measured_fix("float32", wording.advice("float32"), predictor.division.seconds("precision"))
     has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
-    tf32 = predictor.measured_fix("tf32", predictor.sentence("tf32"), _saved_by(predictor, "precision")) if has_tf32 else []
+    tf32 = predictor.measured_fix("tf32", predictor.sentence("tf32"), predictor.division.seconds("precision")) if has_tf32 else []
     return [*tf32, *_autocast(predictor)]
 
 
@@ -374,7 +369,7 @@ def _between_ranks(predictor: SpeedPredictor, name: str, cause: str) -> list[Adv
 _ADVISERS: dict[Verdict, Callable[[SpeedPredictor], list[Advice]]] = {
     "data": _data,
     "transfer": lambda predictor: [
-        *predictor.measured_fix("pinned", predictor.sentence("pinned"), _saved_by(predictor, "transfer", "sync")),
+        *predictor.measured_fix("pinned", predictor.sentence("pinned"), predictor.division.seconds("transfer", "sync")),
         predictor.removal("transfer", wording.advice("resident"), name="resident"),
     ],
     "sync": _waits,

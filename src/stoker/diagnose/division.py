@@ -159,9 +159,8 @@ def _on_gpu(measured: Measurements, step: float) -> Division:
     base = step * (ratios["data"] or 1.0) if measured.sized else step
     saved = {cause: (step if cause == "data" else base) * max(0.0, 1 - (ratio or 1.0)) for cause, ratio in ratios.items()}
     together = removal_ratio(measured, "everything")
-    left = min(step, base * together) if together is not None else step - max(saved.values())
-    # All removed together save what they save: a small suspect may hide behind a larger one, or be noise.
-    gone = step - left
+    # All removed together save what they save: a small suspect may hide behind a larger one, or be noise. They save no less than one.
+    gone = max(0.0 if together is None else step - base * together, *saved.values())
     for cause in sorted(saved, key=lambda name: -saved[name]):
         saved[cause] = min(saved[cause], gone)
         gone -= saved[cause]
@@ -227,11 +226,12 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     """Divide a step on a CPU, which does one thing after the other: by what was removed, by phase, and by kind of operation."""
     phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
     machine, work = measured.machine, measured.work
-    data = step - cached if cached is not None else 0.0
-    if alone is not None:  # what batches at no cost save beyond what making them takes is due to other things, such as warm caches
+    data, oversubscribed = min(step, phases.next), 0.0
+    if cached is not None:
+        # What batches at no cost save beyond what making them takes is due to other things, such as warm caches.
         workers = min(measured.loader.workers, machine.cores) if crowded(measured) else 1
-        data = min(data, RULE.loader_slowdown * alone * max(1, workers))
-    data, oversubscribed = max(data, min(step, phases.next)), 0.0
+        most = math.inf if alone is None else max(data, RULE.loader_slowdown * alone * max(1, workers))
+        data = min(max(0.0, step - cached), most)
     is_crowd = measured.loader.workers > 0 and measured.loader.workers + machine.threads > 2 * machine.cores
     if is_crowd and cached is not None and alone is not None and alone <= cached:
         # The loader alone keeps up, and so does the step without it: together they compete for the cores.
