@@ -153,6 +153,15 @@ def test_workers_are_advised_with_the_number_that_gained(wanted: int, now: int) 
     assert step.predicted == pytest.approx(18.7 / 12.0, rel=0.01)
 
 
+def test_workers_gain_no_more_than_making_batches_beside_the_steps() -> None:
+    """A batch takes 9 ms and the rest of a step 3 ms: with one worker a step takes 9 ms, whatever loading costs now."""
+    measured = on_cpu(next=9.0, forward=1.0, backward=1.0, optimizer=1.0, cached=around(3 * MS), loader_alone=around(9 * MS))
+    measured = msgspec.structs.replace(measured, machine=msgspec.structs.replace(TWO_CORES, threads=1))
+    step = advised(measured, "workers")
+    assert step is not None
+    assert step.predicted_high == pytest.approx(12 / 9, rel=0.05)
+
+
 # ---- what is predicted ----
 
 

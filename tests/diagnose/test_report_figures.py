@@ -31,7 +31,7 @@ def test_a_try_that_failed_has_no_bar() -> None:
 
 def test_a_removal_has_a_bar_for_what_is_left_and_one_for_what_has_gone() -> None:
     rows = {bar.name: bar for bar in report.removal_bars(measured())}
-    assert list(rows) == ["loading", "uploads", "all of these"]
+    assert list(rows) == ["loading", "uploads", "all of these", "all but GPU kernels"]
     assert (rows["loading"].change, round(rows["loading"].left)) == ("13.5 ms -> 6.05 ms", 45)
     assert all(bar.left + bar.gone == pytest.approx(100) for bar in rows.values())
 

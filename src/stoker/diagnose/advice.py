@@ -238,7 +238,10 @@ def _workers(predictor: SpeedPredictor) -> list[Advice]:
     wanted, busy = workers_to_use(measured, predictor.division), 1 if measured.device == "cuda" else measured.machine.threads
     if measured.loader.kind != "DataLoader" or now >= wanted or busy + wanted > measured.machine.cores:
         return []
-    return [predictor.at_most("workers", _workers_sentence(predictor, wanted), predictor.division.seconds("data"))]
+    # A batch is made no sooner than all workers together can make it.
+    making = (seconds_of(measured.loader_alone) or 0.0) * max(1, now) / wanted
+    saves = min(predictor.division.seconds("data"), max(0.0, predictor.division.step - making))
+    return [predictor.at_most("workers", _workers_sentence(predictor, wanted), saves)]
 
 
 def _workers_sentence(predictor: SpeedPredictor, wanted: int) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple, get_args
 from stoker._text import readable_bytes, readable_seconds
 from stoker.diagnose.division import (
     Division,
+    device_seconds,
     flops_seconds,
     gain_of,
     holding_thread,
@@ -106,6 +107,9 @@ def removal_rows(measured: Measurements) -> list[RemovalRow]:
             low, high = (limit / saved for limit in removal_range(measured, name))
             after = before * saved * ratio
             rows.append(RemovalRow(what, before, after, f"{times(1 / (saved * ratio))} ({low:.3g}-{high:.3g})"))
+    busy = device_seconds(measured) if measured.device == "cuda" else None
+    if rows and busy:
+        rows.append(RemovalRow("all but GPU kernels", step, busy, f"{times(step / busy)} at best"))
     return rows
 
 
