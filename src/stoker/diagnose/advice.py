@@ -262,11 +262,12 @@ def _host(predictor: SpeedPredictor) -> list[Advice]:
     phase, blame = _largest(_PHASES["host"], predictor.measured) or ("rest", None)
     if blame is None:
         return [predictor.removal("host", predictor.sentence("host"))]
-    kind = "host_in_model" if phase == "forward" else "host_at"
     seconds, step = predictor.division.seconds("host"), predictor.division.step
     # Where callbacks are most of it, it gains no more than was measured without them.
     without = (1 - (removal_ratio(predictor.measured, "callbacks") or 1.0)) * step
-    left = step - (min(seconds, without) if without >= seconds / 2 else seconds)
+    by_callbacks = without > 0 and 2 * without >= seconds
+    left = step - (min(seconds, without) if by_callbacks else seconds)
+    kind = "host_in_callbacks" if by_callbacks else "host_in_model" if phase == "forward" else "host_at"
     return [predictor.predict("host", predictor.sentence(kind, place=blame.place), left, least=left)]
 
 

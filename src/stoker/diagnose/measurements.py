@@ -47,12 +47,6 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return (high - low) / 2
 
     @property
-    def drift(self) -> float:
-        """How much faster the fastest piece is than the slowest, as a share."""
-        medians = [middle for piece, middle in self.by_piece() if len(piece) > 1]
-        return max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
-
-    @property
     def tail(self) -> float:
         """Mean of the steps, each relative to the median of those around it, minus one: what slow steps among usual ones add."""
         # Processors change their speed for many steps in a row: then the steps around are as slow.

@@ -200,11 +200,6 @@ def _unsteady(measured: Measurements, division: Division) -> str | None:
         ordered = sorted(loop.seconds)
         low, high = (wording.duration(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
         return wording.no_verdict("spread", spread=wording.percent(loop.spread), low=low, high=high)
-    if measured.waited_for_cores is None and loop.drift > RULE.max_drift:
-        return wording.no_verdict("drift", drift=wording.percent(loop.drift))
-    cached = measured.cached if not measured.ranks else None  # nothing follows from it where processes wait for each other
-    if cached is not None and len(cached.seconds) >= 4 and cached.spread > RULE.max_spread_cached * slack:
-        return wording.no_verdict("cached_spread", spread=wording.percent(cached.spread))
     return None
 
 

@@ -26,7 +26,6 @@ class Thresholds:
     max_spread_ranks: float = _limit(
         0.20, "spread with several processes: a woken process waits for the scheduler's next tick, 4 ms on some systems"
     )
-    max_spread_cached: float = _limit(0.25, "spread of steps on cached batches")
     spread_slack: float = _limit(2.5, "factor on the CPU spreads where it is known that no other program had the cores")
     quiet_cores: float = _limit(0.01, "share of the time that other programs had the cores, up to which a program varies by itself")
     one_cause: float = _limit(0.8, "share of a cause from which it is the first one however much the steps vary on quiet cores")
@@ -35,7 +34,6 @@ class Thresholds:
         "share of the time that other programs had the cores; measured: at most 0.05 alone, at least 0.27 beside noisy programs",
     )
     max_gpu_taken: float = _limit(0.15, "share of the GPU's time that other programs had")
-    max_drift: float = _limit(0.5, "change of the machine's speed where it is unknown whether other programs had the cores")
     self_crowding: float = _limit(0.25, "share lost to more threads than cores from which the spread is the program's own")
     max_mean_off_median: float = _limit(0.15, "distance of the mean step (wall clock) from the median step, as a share of it")
 

@@ -232,8 +232,6 @@ NO_VERDICT = {
     "together: measure one process alone, too",
     "not_counted": "the program ended before its work could be counted: let it run longer",
     "spread": f"steps vary too much ({{spread}}, from {{low}} to {{high}}): {QUIET}",
-    "drift": f"the machine changed its speed by {{drift}} meanwhile: {QUIET}",
-    "cached_spread": f"steps on cached batches vary too much ({{spread}}): {QUIET}",
     "other_programs_on_gpu": "for {share} of the time other programs had the GPU: run it again while nothing else uses it",
     "other_programs": "for {share} of the time other programs had the cores: run it again while nothing else uses them",
     "rare_once": "one of {steps} steps took {seconds}{at} where others take {others}, and was not seen again, so it is not known how "
@@ -253,6 +251,7 @@ ADVICE = {
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
     "host": "do less in the loop outside of the step",
     "host_at": "do it less often or outside of the loop: {place}",
+    "host_in_callbacks": "do less in callbacks, loggers and hooks, or call them less often: {place}",
     "interpreter": "move it to another process, or to code that releases the interpreter lock, as NumPy and torch do: {place}",
     "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training: {place}",
     "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
