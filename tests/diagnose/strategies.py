@@ -28,7 +28,7 @@ from stoker.diagnose.measurements import (
 
 KEPT = Path(__file__).parent / "kept"
 NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
-EXPERIMENTS = ("copies", "reads", "callbacks", "everything")
+EXPERIMENTS = ("copies", "reads", "callbacks", "between", "everything")
 FIXES = ("feed", "workers", "pinned", "fused", "autocast", "tf32", "compile", "graph", "threads", "batch", "malloc", "float32")
 OPTIONAL: dict[str, Any] = {
     "cached": None,

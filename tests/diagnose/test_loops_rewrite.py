@@ -18,6 +18,7 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[tuple[int, Any]] = []
         self.turns: list[int] = []
+        self.skips: list[Any] = []
 
     def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterator[Any]:
         for one in iterable:

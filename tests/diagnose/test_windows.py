@@ -102,7 +102,7 @@ def test_steps_of_a_gpu_are_timed_on_its_timeline(on_gpu: tuple[Session, FakeCud
     assert session.recorder.on_gpu
 
 
-@pytest.mark.parametrize(("left", "alone"), [(0.99, []), (0.5, ["callbacks", "copies", "reads"])])
+@pytest.mark.parametrize(("left", "alone"), [(0.99, []), (0.5, ["between", "callbacks", "copies", "reads"])])
 def test_each_suspect_is_removed_alone_where_all_together_save_something(
     on_gpu: tuple[Session, FakeCuda], left: float, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

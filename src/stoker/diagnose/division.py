@@ -238,8 +238,8 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
         data, oversubscribed = 0.0, max(0.0, step - cached)
     making = phases.prepare * (1 - _in_forward(measured)) if phases.forward > RULE.min_forward * step else 0.0
     data += min(making, step - data - oversubscribed)
-    by_callbacks = step * max(0.0, gain_of(measured.removed.get("callbacks")) or 0.0)
-    host = min(max(phases.rest, by_callbacks), step - data - oversubscribed)
+    removed = [step * max(0.0, gain_of(measured.removed.get(name)) or 0.0) for name in ("callbacks", "between")]
+    host = min(max(phases.rest, *removed), step - data - oversubscribed)
     busy = step - data - oversubscribed - host
     held = min(busy, interpreter_seconds(measured, step))  # in all phases alike: each operation asks for the lock again
     optimizer = min(phases.optimizer, busy) * (1 - held / busy if busy > 0 else 1.0)

@@ -34,6 +34,7 @@ from stoker._clock import now_ns
 from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, objects_of, shown
 from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.sandbox_landlock import original
+from stoker.diagnose.skipping import SKIP, make_skippable
 
 PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
@@ -197,6 +198,7 @@ class Sources:
         self.stepless: list[Any] = []  # iterables of loops without optimizer steps
         self.passed: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
         """Loaders iterated by other loops since the training loop is known."""
+        self.skips: list[Callable[[], bool]] = []  # of one experiment, while statements after the update are skipped (skipping.py)
         self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # loaders with optimizer steps between their batches
         self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}
@@ -482,6 +484,7 @@ class OwnLoader(SourceFileLoader):
         data = self.get_data(self.path)
         rewriter = Rewriter(self.path)
         tree = rewriter.visit(ast.parse(data, filename=self.path))
+        make_skippable(tree, (WATCHED, ITERATION))
         self._places = rewriter.places
         return self.source_to_code(tree, self.path)
 
@@ -495,7 +498,7 @@ class OwnLoader(SourceFileLoader):
         def iteration(number: int) -> None:
             watch.iteration(self._places[number])
 
-        module.__dict__[WATCHED], module.__dict__[ITERATION] = watched, iteration
+        module.__dict__[WATCHED], module.__dict__[ITERATION], module.__dict__[SKIP] = watched, iteration, watch.skips
         super().exec_module(module)
 
 

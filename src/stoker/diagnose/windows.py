@@ -355,7 +355,7 @@ def removals(session: Session) -> Plan:
             continue
         session.fix_on = name
         steps = StepSeries() if name == "everything" else None
-        experiment = kind(lambda: hooks.steps)
+        experiment = kind.of(hooks, session.sources)
         yield from fix_gain(session, name, experiment, rounds=FIX_ROUNDS[session.device], results=recorder.removed, steps=steps)
         if isinstance(experiment, WithoutReads):
             recorder.syncs = experiment.lines()

@@ -76,8 +76,21 @@ def patch_lines(patch: Patch) -> list[str]:
     return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
 
 
-REMOVALS = {"data": "loading", "copies": "uploads", "reads": "waits for values", "callbacks": "callbacks and loggers"}
+REMOVALS = {
+    "data": "loading",
+    "copies": "uploads",
+    "reads": "waits for values",
+    "callbacks": "callbacks and loggers",
+    "between": "code after the update",
+}
 """What each experiment removes."""
+EXPERIMENTS_ON: dict[Verdict, tuple[str, ...]] = {
+    "data": ("data",),
+    "transfer": ("copies",),
+    "sync": ("reads",),
+    "host": ("callbacks", "between"),
+}
+"""The experiments that remove a cause."""
 
 
 class RemovalRow(NamedTuple):
@@ -327,12 +340,13 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
     """The sentence of a cause, with its numbers."""
     work, machine, ranks = measured.work, measured.machine, measured.ranks
     sentence = CAUSES[name]
-    by_removal = {"data": "data", "transfer": "copies", "sync": "reads", "host": "callbacks"}.get(name)
-    ratio = removal_ratio(measured, by_removal) if by_removal is not None else None
-    if by_removal is not None and ratio and abs(1 - ratio - share) <= RULE.same_share:
-        step = measured.loop.median
+    step = measured.loop.median
+    for removal in EXPERIMENTS_ON.get(name, ()):
+        ratio = removal_ratio(measured, removal)
+        if not ratio or abs(1 - ratio - share) > RULE.same_share:
+            continue
         changed = f"a step takes {duration(step * ratio)} instead of {duration(step)} ({times(1 / ratio)})"
-        return f"without {REMOVALS[by_removal]}, {changed}"
+        return f"without {REMOVALS[removal]}, {changed}"
     if name == "data" and measured.loader.kind == "loop":
         sentence = CAUSE_IN_LOOP
     if name == "precision" and measured.precision == "fp64":

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.diagnose.hooks import own_line, replace
+from stoker.diagnose.hooks import StepHooks, own_line, replace
+from stoker.diagnose.loops import Sources
 from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.thresholds import RULE
 
@@ -133,6 +134,11 @@ class Experiment(Fix):
     def __init__(self, steps: Callable[[], int]) -> None:
         super().__init__()
         self._steps = steps
+
+    @classmethod
+    def of(cls, hooks: StepHooks, sources: Sources) -> Self:
+        """Return the experiment on a program."""
+        return cls(lambda: hooks.steps)
 
 
 class StaleCalls(Experiment):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stoker.diagnose.experiments.base import Experiment, Fix
 from stoker.diagnose.experiments.batch import Batch
+from stoker.diagnose.experiments.between import WithoutBetween
 from stoker.diagnose.experiments.callbacks import WithoutCallbacks
 from stoker.diagnose.experiments.compile import Compile
 from stoker.diagnose.experiments.copies import WithoutCopies
@@ -24,6 +25,7 @@ from stoker.errors import OptionError
 EXPERIMENTS: dict[str, type[Experiment]] = {
     "everything": WithoutAll,
     "callbacks": WithoutCallbacks,
+    "between": WithoutBetween,
     "reads": WithoutReads,
     "copies": WithoutCopies,
 }
