@@ -33,6 +33,7 @@ def skippable(*statements: str, head: str = "for x in watched(loader)") -> list[
         "if i % 10 == 0:\n    torch.save(model.state_dict(), path)",
         "for p in model.parameters():\n    history[p].append(p.norm())",
         "ema.update(model)",
+        "for e, p in zip(ema.parameters(), model.parameters()):\n    e.data = e.data * 0.9 + p.data * 0.1",
         "with torch.no_grad():\n    score = auc(y, model(x))",
     ],
 )
@@ -51,7 +52,7 @@ def test_code_after_the_update_can_be_skipped(statement: str) -> None:
         "scaler.update()",
         "x = next(batches)",
         "loss = loss.detach()",
-        "model.hidden = hidden.detach()",
+        "f.hidden = f.hidden.detach()",
         "import time",
         "model.train()",
     ],

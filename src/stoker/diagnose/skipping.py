@@ -34,7 +34,7 @@ def make_skippable(tree: ast.AST, marks: Sequence[str]) -> None:
 def _rewrite(body: list[ast.stmt], head: ast.expr) -> None:
     steps = [number for number, statement in enumerate(body) if any(_makes_step(name) for name in called_names(statement))]
     after = steps[-1] + 1 if steps else len(body)
-    needed = {part.id for outer in (head, *body[:after]) for part in ast.walk(outer) if isinstance(part, ast.Name)}
+    needed = {name for part in (head, *body[:after]) for name in _names(part)}
     for number in range(after, len(body)):
         statement = body[number]
         if _can_be_skipped(statement, needed):
@@ -50,6 +50,10 @@ def called_names(node: ast.AST) -> list[str]:
     return [call.attr if isinstance(call, ast.Attribute) else call.id if isinstance(call, ast.Name) else "" for call in calls]
 
 
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
 def _makes_step(name: str) -> bool:
     return any(word in name.lower() for word in STEPS)
 
@@ -58,9 +62,7 @@ def _can_be_skipped(statement: ast.stmt, needed: set[str]) -> bool:
     for part in ast.walk(statement):
         if isinstance(part, STAYING):
             return False
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and part.id in needed:
-            return False
-        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+        if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Store) and _names(part) & needed:
             return False
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and "scaler" in ast.unparse(part.func).lower():
             return False
