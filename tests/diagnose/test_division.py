@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, NO_PHASES, around, changed, on_gpu
+from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, NO_PHASES, around, changed, on_cpu, on_gpu
 
 from stoker.diagnose.division import divide
 from stoker.diagnose.measurements import BusyThread, Machine, Measurements, Work
@@ -121,3 +121,12 @@ def test_callbacks_of_a_framework_are_the_hosts() -> None:
     measured = on_gpu(10.0, everything=3.0, device=2.9)
     removed = {**measured.removed, "callbacks": changed(10.0, 3.0)}
     assert divide(msgspec.structs.replace(measured, removed=removed)).share("host") == pytest.approx(0.7)
+
+
+def test_what_the_code_after_the_update_takes_is_what_steps_gain_without_it() -> None:
+    """A metric of 8 ms in a step of 10: its phase was measured with 6, and the steps without it say 8."""
+    measured = on_cpu(forward=1.0, backward=1.0, optimizer=0.2, rest=6.0, loop=around(10 * MS), cached=around(10 * MS))
+    skipped = msgspec.structs.replace(measured, removed={"between": changed(10.0, 2.0)})
+    assert divide(skipped).share("host") == pytest.approx(0.8, abs=0.02)
+    assert conclude(skipped).causes[0].sentence == "without code after the update, a step takes 2 ms instead of 10 ms (5.00x)"
+    assert divide(measured).share("host") < 0.78, "negative control: by the phase alone"
