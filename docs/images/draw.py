@@ -424,38 +424,9 @@ def draw_removals() -> Picture:
     return picture
 
 
-def draw_graph() -> Picture:
-    """A step whose kernels are launched one by one, and the same step as one CUDA graph."""
-    picture = Picture(800, 250, "Kernels launched one by one, and as one graph")
-    kernels, launch, run = 9, 46, 18
-
-    def lane(y: float, words: str) -> None:
-        picture.text(16, y + 16, words)
-        picture.line(110, y + HEIGHT + 6, 780, y + HEIGHT + 6)
-
-    picture.text(16, 22, "eager: the GPU waits for each launch", bold=True)
-    lane(36, "host")
-    lane(70, "GPU")
-    for i in range(kernels):
-        picture.bar(110 + i * (launch + 4), 36, launch, HEIGHT, INPUT)
-        picture.bar(110 + i * (launch + 4) + launch, 70, run, HEIGHT, TARGET)
-    picture.text(110 + kernels * (launch + 4) + 30, 86, "one step")
-    picture.text(16, 142, "CUDA graph: one launch for the whole step", bold=True)
-    lane(156, "host")
-    lane(190, "GPU")
-    for step in range(3):
-        begin = 110 + step * (kernels * (run + 2) + 8)
-        picture.bar(begin, 156, launch, HEIGHT, INPUT)
-        for i in range(kernels):
-            picture.bar(begin + launch + i * (run + 2), 190, run, HEIGHT, TARGET)
-    picture.legend(110, 228, [(INPUT, "launch"), (TARGET, "kernel")])
-    return picture
-
-
 PICTURES = {
     "store": draw_store,
     "removals": draw_removals,
-    "graph": draw_graph,
     "windows": draw_windows,
     "segments": draw_segments,
     "sequences": draw_sequences,
