@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -54,6 +57,23 @@ def test_a_wait_for_own_threads_does_not_count(
 def test_a_system_that_does_not_report_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "TASKS", tmp_path / "nowhere")
     assert RunQueueDelay().end()[0] is None
+
+
+def test_cpu_time_of_own_processes_is_not_taken_by_others() -> None:
+    """A child and its child compute, and end at different times; another program that started before does not exist here."""
+    code = "import subprocess, sys, time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    grandchild = f"subprocess.run([sys.executable, '-c', {code!r}])"
+    before = _clock._descendants_ns()
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{code}{grandchild}\nprint(flush=True)\nsys.stdin.read()"], stdin=PIPE, stdout=PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    running = _clock._descendants_ns() - before
+    child.communicate()
+    ended = _clock._descendants_ns() - before
+    assert 0.5e9 <= running <= ended + 0.03e9  # two times 0.3 s, in ticks of 10 ms
+    assert ended >= 0.6e9
 
 
 def test_only_child_processes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,16 @@ def now_utc() -> str:
 
 
 class RunQueueDelay:
-    """How long threads of this process wait for a CPU core that another program has, from its creation on."""
+    """How long threads of this process wait for a CPU core that another program has, from its creation on.
 
-    __slots__ = ("_before", "_begin_ns", "_others_ns")
+    After `end`, `taken_ns` is the CPU time that other programs used on the cores of this process; None where the system does not
+    report it.
+    """
+
+    __slots__ = ("_before", "_begin_ns", "_others_ns", "taken_ns")
 
     def __init__(self) -> None:
+        self.taken_ns: int | None = None
         self._before = _waited_ns()
         self._others_ns = _others_ns()
         self._begin_ns = now_ns()
@@ -44,21 +51,43 @@ class RunQueueDelay:
         waited = max(waited - self._before.get(thread, 0) for thread, waited in after.items())
         others_ns = _others_ns()
         if self._others_ns is not None and others_ns is not None:
-            # The rest of the wait was for other threads of this process.
-            waited = max(0, min(waited, others_ns - self._others_ns))
+            self.taken_ns = max(0, others_ns - self._others_ns)
+            # The rest of the wait was for threads and processes of this program.
+            waited = max(0, min(waited, self.taken_ns))
         return waited, spent
 
 
 def _others_ns() -> int | None:
-    """Time that the cores of this process have spent on other processes, plus a constant; None where the system does not report it."""
+    """Time that the cores of this process have spent on other programs, plus a constant; None where the system does not report it."""
     with contextlib.suppress(OSError, ValueError):
         lines = [line.split() for line in (PROC / "stat").read_text().splitlines() if line.startswith("cpu")]
         cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         # user, nice, system, idle, iowait, irq, softirq
         ticks = [sum(map(int, [*times[:3], *times[5:7]])) for name, *times in lines if name in cores]
         if any(ticks):
-            return sum(ticks) * 10**9 // os.sysconf("SC_CLK_TCK") - busy_ns()
+            return sum(ticks) * 10**9 // os.sysconf("SC_CLK_TCK") - busy_ns() - _descendants_ns()
     return None
+
+
+def _descendants_ns() -> int:
+    """CPU time of all processes that this one has started, directly or not, and of those among them that have ended."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for process, fields in _processes():
+        children.setdefault(int(fields[1]), []).append((process, sum(map(int, fields[11:15]))))  # own time, and of ended children
+    ticks, parents = 0, [os.getpid()]
+    while parents:
+        for process, spent in children.get(parents.pop(), []):
+            ticks += spent
+            parents.append(process)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ticks * 10**9 // os.sysconf("SC_CLK_TCK") + int((ended.ru_utime + ended.ru_stime) * 1e9)
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """All processes, with the fields of their `stat` from the state on."""
+    for status in PROC.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended meanwhile
+            yield int(status.parent.name), status.read_text().rpartition(")")[2].split()  # a name may have spaces
 
 
 def _waited_ns() -> dict[str, int]:
@@ -72,15 +101,11 @@ def _waited_ns() -> dict[str, int]:
 
 def cores_of_children() -> float:
     """Cores that child processes of this process have used since they began, on average; 0 where the system does not report it."""
-    cores, own = 0.0, str(os.getpid())
     with contextlib.suppress(OSError, ValueError):
         uptime, ticks = float((PROC / "uptime").read_text().split()[0]), os.sysconf("SC_CLK_TCK")
-        for status in PROC.glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended meanwhile
-                fields = status.read_text().rpartition(")")[2].split()  # a name may have spaces: from the state on
-                if fields[1] == own:
-                    cores += (int(fields[11]) + int(fields[12])) / max(1.0, uptime * ticks - int(fields[19]))
-    return cores
+        of_children = [fields for _, fields in _processes() if fields[1] == str(os.getpid())]
+        return sum((int(child[11]) + int(child[12])) / max(1.0, uptime * ticks - int(child[19])) for child in of_children)
+    return 0.0
 
 
 class Spans:

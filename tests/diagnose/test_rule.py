@@ -186,6 +186,11 @@ def test_processes_of_the_program_are_not_other_programs() -> None:
     assert (quiet.verdict, own.verdict) == ("none", "compute")
 
 
+@pytest.mark.parametrize(("taken", "verdict"), [(None, "data"), (0.03, "data"), (0.4, "none")])
+def test_a_program_that_crowds_the_cores_itself_is_disturbed_by_what_others_use(taken: float | None, verdict: str) -> None:
+    assert conclude(on_cpu(next=60.0, waited_for_cores=0.5, own_processes=0.9, cores_taken=taken)).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("options", "verdict"),
     [

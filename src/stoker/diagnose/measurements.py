@@ -276,6 +276,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the GPU's time that other programs had; None without a GPU."""
     waited_for_cores: float | None = None
     """Share of T in which a thread was ready to run and others had its core; None if the system does not report it."""
+    cores_taken: float | None = None
+    """Share of the CPU time of T that other programs used; None if the system does not report it."""
     own_processes: float = 0.0
     """Cores that processes of the program itself use, workers of a loader included."""
     busy_thread: BusyThread | None = None

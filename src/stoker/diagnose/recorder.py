@@ -230,6 +230,7 @@ class Recorder:
     unused_fixes: dict[str, str] = field(default_factory=dict)
     before_compile: tuple[bool, float] | None = None  # `compiled` and `own_processes` before steps were measured compiled
     waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
+    taken_ns: int = 0  # CPU time that other programs used in these windows
     looped_ns: int = 0
     cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
     asleep: list[float] = field(default_factory=list)  # share of each window of T that the loop's thread slept
@@ -245,6 +246,7 @@ class Recorder:
         if waited_ns is not None:
             self.waited_ns += waited_ns
             self.looped_ns += looped_ns
+            self.taken_ns += waiting.taken_ns or 0
 
     def keep_before_compile(self) -> None:
         """Keep what is known only before torch compiles, which uses processes of its own."""
@@ -301,6 +303,7 @@ class Recorder:
             device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
+            cores_taken=self.taken_ns / (self.cores * self.looped_ns) if self.looped_ns else None,
             own_processes=own_processes,
             cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,

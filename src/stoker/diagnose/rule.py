@@ -169,14 +169,17 @@ def disturbed(measured: Measurements, division: Division) -> str | None:
 
 
 def _waited_for_cores(measured: Measurements) -> float | None:
-    """Return the share of the time ready to run while others had the core; None where these may have been the program's own threads."""
+    """Return the share of the time ready to run while others had the core.
+
+    Threads and processes of a crowded program wait for each other, too: there it is the share of the cores that other programs had.
+    """
     if not crowded(measured):
         waited, thread, cores = measured.waited_for_cores, measured.busy_thread, measured.machine.cores
         if waited is None or thread is None or measured.machine.threads < cores:
             return waited
         return max(0.0, waited - min(thread.share, 1 / (cores + 1)))  # one more thread than cores: what each waits at most
     if crowded(measured, communicating=False):
-        return None
+        return None if measured.ranks else measured.cores_taken
     # Threads that send and receive make the crowd: without the all-reduce they sleep.
     apart = [rank.waited_for_cores for rank in measured.ranks if rank.waited_for_cores is not None]
     return max(apart) if apart and len(apart) == len(measured.ranks) else None
