@@ -100,19 +100,19 @@ def apply_patch(name: str, *, small: bool, budget: float) -> dict[str, Any]:
             "-m",
             "stoker",
             "diagnose",
-            "--json=found.json",
+            "--json",
             "--apply",
             "faster.patch",
             "--budget",
             str(budget),
         ]
         begin = time.perf_counter()
-        done = subprocess.run([*command, "train.py"], cwd=folder, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run([*command, "train.py"], cwd=folder, capture_output=True, text=True, check=False)
         row: dict[str, Any] = {"seconds": round(time.perf_counter() - begin, 1), "code": done.returncode}
         row["runs"] = [line for line in done.stderr.splitlines() if line.startswith("stoker: ") and " (run " in line]
-        if not (folder / "found.json").exists():
+        if not done.stdout:
             return row | {"error": done.stderr[-500:]}
-        found = json.loads((folder / "found.json").read_text())
+        found = json.loads(done.stdout)
         patch = found["patch"]
         row |= {"verdict": found["verdict"], "why": found["why"], "fixes": patch["fixes"], "left_out": patch["left_out"]}
         if patch["file"] is None:

@@ -45,7 +45,7 @@ def main() -> None:
         run(folder, "python", "slow.py")
 
         say("2. What is the bottleneck?")
-        if run(folder, "stoker", "diagnose", "slow.py", "--quiet", expect=(0, NO_VERDICT)) == NO_VERDICT:
+        if run(folder, "stoker", "diagnose", "--quiet", "slow.py", expect=(0, NO_VERDICT)) == NO_VERDICT:
             print("Other programs use the CPU, so the measurement is not reliable. Try `stoker diagnose` again on an idle machine.")
 
         say("3. The fix: scale each series once, and let stoker.Feed cut the windows (examples/fast.py)")

@@ -34,7 +34,7 @@ Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of
 - **`--series`, `--key`**: the column that says which series, subject or user a row belongs to. Both names mean the same.
 - **`--time`**: the column that orders the rows of a series.
 - **`--overwrite`, `--replace`**: replace what exists. Both names mean the same. Without it, an existing output is an error.
-- **`--`** separates the arguments of your script from those of `stoker`: `stoker diagnose train.py -- --epochs 1`.
+- **Options of `stoker` come before the script**; all after it belongs to the script: `stoker diagnose --try train.py --epochs 1`.
 
 A command that takes longer says within a second, on stderr, what it does. For a wrong command or option, the nearest name is suggested.
 

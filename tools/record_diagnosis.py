@@ -21,7 +21,7 @@ from rich.text import Text
 ROOT = Path(__file__).parent.parent
 IMAGE = ROOT / "docs" / "images" / "diagnose.svg"
 WIDTH = 116
-COMMAND = ["diagnose", "slow.py", "--quiet"]
+COMMAND = ["diagnose", "--quiet", "slow.py"]
 THEME = TerminalTheme(
     (22, 27, 34),
     (201, 209, 217),

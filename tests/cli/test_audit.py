@@ -81,7 +81,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_clean_loader_ends_with_0(stoker: Stoker, script: Path) -> None:
-    done = stoker("audit", f"{script}:clean", "--epochs", "2", "--", "--config", "small.yaml")
+    done = stoker("audit", "--epochs", "2", f"{script}:clean", "--config", "small.yaml")
     assert (done.code, done.err) == (0, "hello from __stoker_check__ ['--config', 'small.yaml']\n")
     lines = done.out.splitlines()
     assert lines[0] == "DataLoader over TensorDataset: 40 batches with 400 samples in 2 epochs"
@@ -90,7 +90,7 @@ def test_a_clean_loader_ends_with_0(stoker: Stoker, script: Path) -> None:
 
 
 def test_quiet_drops_what_the_script_prints(stoker: Stoker, script: Path) -> None:
-    done = stoker("audit", f"{script}:clean", "-q")
+    done = stoker("audit", "-q", f"{script}:clean")
     assert (done.code, done.began, done.err) == (0, "", "")
     assert done.out.startswith("DataLoader over")
 
@@ -102,13 +102,13 @@ def test_the_only_loader_of_a_script_is_found(stoker: Stoker, script: Path) -> N
 
 
 def test_faults_end_with_1(stoker: Stoker, script: Path) -> None:
-    done = stoker("audit", f"{script}:train_loader", "--apart-from", "valid")
+    done = stoker("audit", "--apart-from", "valid", f"{script}:train_loader")
     assert (done.code, done.err) == (1, "hello from __stoker_check__ []\n")
     assert re.search(r"^FAULT +shared samples +10 of 150 samples are in apart_from, too: ", done.out, re.MULTILINE)
 
 
 def test_names_from_data_do_not_steer_the_terminal(stoker: Stoker, script: Path) -> None:
-    done = stoker("audit", f"{script}:mixed", "--reference", "dataset", "--shuffled")
+    done = stoker("audit", "--reference", "dataset", "--shuffled", f"{script}:mixed")
     assert done.code == 1
     assert "'x' of sample 0, '[red]\\x1b[31my' of sample 199" in done.out
     assert "\x1b" not in done.out
@@ -116,15 +116,15 @@ def test_names_from_data_do_not_steer_the_terminal(stoker: Stoker, script: Path)
 
 
 def test_numbers_and_bounds_are_passed_on(stoker: Stoker, script: Path) -> None:
-    assert "FAULT" not in stoker("audit", f"{script}:with_ids", "--ids", "id", "--max-batches", "10").out
-    done = stoker("audit", f"{script}:with_ids", "--ids", "id", "--not-shuffled")
+    assert "FAULT" not in stoker("audit", "--ids", "id", "--max-batches", "10", f"{script}:with_ids").out
+    done = stoker("audit", "--ids", "id", "--not-shuffled", f"{script}:with_ids")
     assert "10 of 110 rows of epoch 0 came again" in done.out
-    part = stoker("audit", f"{script}:clean", "--reference-limit", "50")
+    part = stoker("audit", "--reference-limit", "50", f"{script}:clean")
     assert "of 200, drawn at random" in part.out
 
 
 def test_json_stands_alone_on_stdout(stoker: Stoker, script: Path) -> None:
-    done = stoker("audit", f"{script}:mixed", "--reference", "dataset", "--json")
+    done = stoker("audit", "--reference", "dataset", "--json", f"{script}:mixed")
     assert done.code == 1
     found = json.loads(done.out)
     assert found["ok"] is False
@@ -145,7 +145,7 @@ def test_json_stands_alone_on_stdout(stoker: Stoker, script: Path) -> None:
     ],
 )
 def test_errors_are_a_line_and_code_2(stoker: Stoker, script: Path, name: str, options: tuple[str, ...], message: str) -> None:
-    done = stoker("audit", f"{script}{name}", *options)
+    done = stoker("audit", *options, f"{script}{name}")
     assert done.code == 2
     assert message.format(script) in done.err
     assert "Traceback" not in done.err
@@ -190,7 +190,7 @@ def test_one_loader_by_two_names_is_one(stoker: Stoker, script: Path) -> None:
 
 def test_nothing_of_the_script_is_left_behind(stoker: Stoker, script: Path) -> None:
     argv, paths = sys.argv, list(sys.path)
-    stoker("audit", f"{script}:clean", "--", "argument")
+    stoker("audit", f"{script}:clean", "argument")
     assert (sys.argv, sys.path) == (argv, paths)
     assert "__stoker_check__" not in sys.modules
     assert sorted(path.name for path in script.parent.iterdir()) == ["series.py", "train.py"]
@@ -211,7 +211,7 @@ def test_on_a_terminal_there_are_colours_and_progress(script: Path) -> None:
     code = "import sys; from stoker.cli import main; main.COMMANDS['check'] = ''; main.main(sys.argv[1:])"
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    command = [sys.executable, "-c", code, "audit", "train.py:mixed", "--reference", "dataset"]
+    command = [sys.executable, "-c", code, "audit", "--reference", "dataset", "train.py:mixed"]
     process = subprocess.Popen(command, cwd=script.parent, env=environment(TERM="xterm-256color"), stdout=slave, stderr=slave)
     os.close(slave)
     shown = b""

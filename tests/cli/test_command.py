@@ -50,12 +50,12 @@ def test_commands_of_groups_and_recipes_are_among_them() -> None:
 
 
 @every_command
-def test_every_command_is_one_of_ours_with_q_and_v(path: str) -> None:
+def test_every_command_has_the_shared_options(path: str) -> None:
     command = COMMANDS[path]
     assert isinstance(command, base.Command)
     flags = {flag: one.help for one in command.params if isinstance(one, click.Option) for flag in one.opts}
     shared = {flag: one.help for one in base.volume_options() for flag in one.opts}
-    assert set(shared) == {"-q", "--quiet", "-v", "--verbose"}
+    assert set(shared) == {"-q", "--quiet", "-v", "--verbose", "--debug"}
     assert {flag: flags.get(flag) for flag in shared} == shared
 
 
@@ -307,7 +307,6 @@ def test_every_input_file_may_be_standard_input(path: str) -> None:
         "--apply",
         "--export",
         "--budget",
-        "--json-file",
     }
     folders = {"--resume", "--folder", "--archive", "--init", "--model"}
     for one in COMMANDS[path].params:

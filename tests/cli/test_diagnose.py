@@ -51,7 +51,7 @@ def test_thresholds_are_printed_without_a_script(stoker: Stoker) -> None:
 
 
 def test_a_verdict_is_shown_and_ends_with_0(stoker: Stoker, diagnosed: Diagnosed) -> None:
-    done = stoker("diagnose", "train.py", "--", "--epochs", "1", "--debug")
+    done = stoker("diagnose", "train.py", "--epochs", "1", "--debug")
     assert (done.code, done.err) == (0, "")
     assert "".join(f"{line.rstrip()}\n" for line in done.out.splitlines()) == IN_A_PIPE
     assert diagnosed.arguments == ("train.py", ("--epochs", "1", "--debug"))
@@ -59,7 +59,7 @@ def test_a_verdict_is_shown_and_ends_with_0(stoker: Stoker, diagnosed: Diagnosed
 
 
 def test_a_module_and_limits_are_passed_on(stoker: Stoker, diagnosed: Diagnosed) -> None:
-    assert stoker("diagnose", "-m", "package.train", "--seconds", "2.5", "--quiet", "--", "-m", "x").code == 0
+    assert stoker("diagnose", "-m", "--seconds", "2.5", "--quiet", "package.train", "-m", "x").code == 0
     assert diagnosed.arguments == ("package.train", ("-m", "x"))
     assert diagnosed.options == {"module": True, "quiet": True, "seconds": 2.5, "time_limit": 90.0, "with_compile": False}
 
@@ -73,11 +73,11 @@ def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnos
         return with_texts(finding, "tried")
 
     monkeypatch.setattr("stoker.diagnose.trials.try_advice", try_advice)
-    done = stoker("diagnose", "-m", "train", "--try", "--", "a")
+    done = stoker("diagnose", "-m", "--try", "train", "--", "a")
     assert asked == [(("train", ("a",)), {"module": True, "quiet": True, "at_most": None})]
     assert done.err == "stoker: trying \\x1b[31mfused\n"
     assert "1. tried   predicted 2.23x" in done.out
-    assert stoker("diagnose", "train.py", "--try", "--quiet", "--json").err == ""
+    assert stoker("diagnose", "--try", "--quiet", "--json", "train.py").err == ""
     stoker("diagnose", "train.py")
     assert len(asked) == 2
 
@@ -91,12 +91,12 @@ def test_a_patch_is_made_on_request(stoker: Stoker, diagnosed: Diagnosed, monkey
         return msgspec.structs.replace(finding, patch=Patch(left_out={"fused": "no gain\x1b"}))
 
     monkeypatch.setattr("stoker.diagnose.patches.offer_patch", offer_patch)
-    done = stoker("diagnose", "-m", "train", "--apply", tmp_path / "a.patch", "--budget", "30", "--", "a")
+    done = stoker("diagnose", "-m", "--apply", tmp_path / "a.patch", "--budget", "30", "train", "a")
     assert asked == [(("train", ("a",)), {"path": tmp_path / "a.patch", "module": True, "quiet": True, "at_most": 30.0})]
     assert done.err == "stoker: measuring the baseline\n"
     assert "PATCH    none was written\n         without fused: no gain\\x1b\n" in done.out
     assert done.code == 3
-    found = json.loads(stoker("diagnose", "train.py", "--apply", tmp_path / "a.diff", "--json", "--quiet").out)
+    found = json.loads(stoker("diagnose", "--apply", tmp_path / "a.diff", "--json", "--quiet", "train.py").out)
     assert found["patch"]["left_out"] == {"fused": "no gain\x1b"}
 
 
@@ -108,7 +108,7 @@ def test_only_a_patch_that_was_written_is_success(
         "stoker.diagnose.patches.offer_patch",
         lambda finding, *arguments, **options: msgspec.structs.replace(finding, patch=next(patches)),
     )
-    assert [stoker("diagnose", "train.py", "--apply", tmp_path / "a.patch").code for _ in range(2)] == [0, 3]
+    assert [stoker("diagnose", "--apply", tmp_path / "a.patch", "train.py").code for _ in range(2)] == [0, 3]
     assert stoker("diagnose", "train.py").code == 0, "without --apply a verdict is enough"
 
 
@@ -143,55 +143,46 @@ def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Dia
     assert json.loads(stoker("diagnose", "--json", "train.py").out)["spread"] is None
 
 
-@pytest.mark.parametrize("words", [["train.py", "--json", "PATH"], ["--json", "PATH", "train.py"], ["--json=PATH", "train.py"]])
-def test_json_is_written_to_a_file_beside_what_is_shown(
-    stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, words: list[str]
-) -> None:
-    path = tmp_path / "why.json"
-    done = stoker("diagnose", *(one.replace("PATH", str(path)) for one in words), "--", "--json", "other.json")
-    assert json.loads(path.read_text())["verdict"] == "data"
-    assert done.out.startswith("VERDICT")
-    assert done.err == f"stoker: the finding is {path}\n"
-    assert diagnosed.arguments == ("train.py", ("--json", "other.json"))
+@pytest.mark.parametrize("words", [["--budget", "3"], ["--try=1"], ["-v"], ["config/a.py", "--compile=False", "--seed", "1"]])
+def test_all_after_the_script_belongs_to_it(stoker: Stoker, diagnosed: Diagnosed, words: list[str]) -> None:
+    done = stoker("diagnose", "train.py", *words)
+    assert diagnosed.arguments == ("train.py", tuple(words))
+    ours = words[0].partition("=")[0]
+    stray = f"stoker: {ours} after train.py is an argument of the script; options of stoker diagnose come before train.py\n"
+    assert (stray in done.err) == (ours in ("--budget", "--try"))
+    assert stoker("diagnose", "-q", "train.py", "--", *words).err == "", "a user who writes -- knows"
+    assert diagnosed.arguments == ("train.py", tuple(words))
 
 
 def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path) -> None:
     path = tmp_path / "why.html"
-    done = stoker("diagnose", "-m", "package.train", "--json", "--report", path, "--", "--name", "a b")
+    done = stoker("diagnose", "-m", "--json", "--report", path, "package.train", "--name", "a b")
     assert json.loads(done.out)["verdict"] == "data"
     assert done.err == ""
-    assert stoker("diagnose", "train.py", "--report", path, "--", "x").err == f"stoker: the report is {path}\n"
-    assert stoker("diagnose", "-m", "package.train", "--report", path, "-q", "--", "--name", "a b").err == ""
+    assert stoker("diagnose", "--report", path, "train.py", "x").err == f"stoker: the report is {path}\n"
+    assert stoker("diagnose", "-m", "--report", path, "-q", "package.train", "--name", "a b").err == ""
     assert "<title>data-bound - -m package.train --name &#39;a b&#39;</title>" in path.read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["train.py", "--report", "why.txt"], "stoker: why.txt ends in '.txt'; expected a report that ends in '.html'.\n"),
+        (["--report", "why.txt", "train.py"], "stoker: why.txt ends in '.txt'; expected a report that ends in '.html'.\n"),
         (
-            ["train.py", "--report", "gone/why.html"],
+            ["--report", "gone/why.html", "train.py"],
             "stoker: gone is not a folder, so the report why.html cannot be written there.",
         ),
-        (["train.py", "--seconds", "0"], "Invalid value for '--seconds'"),
-        (["train.py", "--budget", "9"], "--budget was given without --try or --apply"),
-        (["train.py", "--epochs", "1"], "Put options of the script after --, as in: stoker diagnose train.py -- --epochs 1"),
+        (["--seconds", "0", "train.py"], "Invalid value for '--seconds'"),
+        (["--budget", "9", "train.py"], "--budget was given without --try or --apply"),
+        (["--epochs", "1", "train.py"], "No such option '--epochs'"),
         (
-            ["train.py", "1"],
-            "'1' is not expected before --. Put arguments of the script after it, as in: stoker diagnose train.py --",
-        ),
-        (["train.py", "a", "--", "b"], "'a' is not expected before --."),
-        (
-            ["train.py", "--apply", "train.py"],
+            ["--apply", "train.py", "train.py"],
             "stoker: --apply is train.py; expected a name that ends in .patch or .diff.",
         ),
         (
-            ["train.py", "--apply", "gone/a.patch"],
+            ["--apply", "gone/a.patch", "train.py"],
             "stoker: gone/a.patch cannot be written: there is no folder gone. Create it first.",
         ),
-        (["train.py", "--json=why.txt"], "stoker: --json is why.txt; expected a name that ends in .json."),
-        (["train.py", "--json", "gone/why.json"], "stoker: gone/why.json cannot be written: there is no folder gone."),
-        (["--json", "why.json"], "Missing argument 'SCRIPT.py'"),
         (["-"], "- (standard input) cannot be read here; expected the file of a script"),
         (["--json"], "Missing argument 'SCRIPT.py'"),
         ([], "Missing argument 'SCRIPT.py'"),
@@ -207,27 +198,27 @@ def test_a_wrong_call_is_refused_before_anything_runs(
     assert diagnosed.arguments == ()
 
 
-@pytest.mark.parametrize("option", ["--json", "--json-file", "--apply", "--report"])
+@pytest.mark.parametrize("option", ["--apply", "--report"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
-    ending = {"--apply": ".patch", "--report": ".html"}.get(option, ".json")
+    ending = {"--apply": ".patch", "--report": ".html"}[option]
     path = tmp_path / f"found{ending}"
     path.with_name(f"folder{ending}").mkdir()
     monkeypatch.setattr("stoker.diagnose.patches.offer_patch", lambda finding, *arguments, **options: finding)
-    refused = stoker("diagnose", "train.py", option, path.with_name(f"folder{ending}"))
+    refused = stoker("diagnose", option, path.with_name(f"folder{ending}"), "train.py")
     assert (refused.code, "is a folder" in refused.err) == (2, True)
     for length in (250, 300):
-        long = stoker("diagnose", "train.py", option, path.with_name("x" * length + ending))
+        long = stoker("diagnose", option, path.with_name("x" * length + ending), "train.py")
         assert (long.code, "File name too long" in long.err, long.err.count("\n")) == (2, True, 1)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "access", lambda path, mode: False)  # root has all rights
-        done = stoker("diagnose", "train.py", option, path)
+        done = stoker("diagnose", option, path, "train.py")
     assert (done.code, done.out, diagnosed.arguments) == (2, "", ())
     assert (str(path) in done.err, "Permission denied" in done.err, done.err.count("\n")) == (True, True, 1)
     # Negative control: where it can be written, the same call runs, and leaves nothing but the file.
-    done = stoker("diagnose", "train.py", option, path)
+    done = stoker("diagnose", option, path, "train.py")
     assert (done.code, diagnosed.arguments) == (3 if option == "--apply" else 0, ("train.py", ()))  # no patch is made here
     assert {one.name for one in tmp_path.iterdir()} <= {path.name, f"folder{ending}"}
 
@@ -261,7 +252,7 @@ for _ in range(int(sys.argv[1])):
 
 def test_a_script_is_run_as_it_is_and_its_words_stay_off_stdout(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
-    done = call(stoker_command("diagnose", "--json", "train.py", "--", "20"), tmp_path)
+    done = call(stoker_command("diagnose", "--json", "train.py", "20"), tmp_path)
     found = json.loads(done.out)
     assert done.code == (3 if found["verdict"] == "none" else 0)  # which one depends on how quiet the machine is
     assert found["measurements"]["steps_seen"] > 20

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.calling import Done, call, stoker_command
 
 Stoker = Callable[..., Done]
-WORDS = ("gate", "train.py", "--budget", "budget.json")
+WORDS = ("gate", "--budget", "budget.json")
 
 SCRIPT = """
 import sys
@@ -51,11 +51,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def gate(stoker: Stoker) -> Stoker:
     """The command in this process; the script runs in one of its own anyway."""
-    return lambda *arguments: stoker(*WORDS, *arguments)
+
+    def call_gate(*words: str) -> Done:
+        at = words.index("--") if "--" in words else len(words)
+        return stoker(*WORDS, *words[:at], "train.py", *words[at:])
+
+    return call_gate
 
 
 def test_a_budget_is_written_and_defended(gate: Stoker, folder: Path) -> None:
-    done = call(stoker_command(*WORDS, "--write", "--", "--epochs", "1"), folder)  # as a user does
+    done = call(stoker_command(*WORDS, "--write", "train.py", "--epochs", "1"), folder)  # as a user does
     assert (done.code, done.err) == (0, "hello from __main__ ['--epochs', '1']\n")
     assert done.out.startswith("within the budget: ")
     done = gate("--quiet", "--", "slow")

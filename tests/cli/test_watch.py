@@ -38,7 +38,7 @@ def test_slowdowns_of_a_run_are_shown(run: Run, stoker: Stoker) -> None:
 
 
 def test_a_run_without_one(run: Run, stoker: Stoker) -> None:
-    done = stoker("watch", str(run.folder), "--once")
+    done = stoker("watch", "--once", str(run.folder))
     assert (done.code, done.out) == (0, f"{run.folder}: no slowdown was found.\n")
     run.end("finished")
 
@@ -71,7 +71,7 @@ def test_errors_have_one_line(tmp_path: Path, stoker: Stoker) -> None:
         ([str(tmp_path)], "is not the folder of a run: it has no run.json."),
         ([str(tmp_path), "--", "x"], "is a folder, not a script."),
         ([str(tmp_path / "gone.py")], "is not a file. Give the path of a script or of the folder of a run."),
-        ([str(tmp_path / "gone.py"), "--once"], "--once is for the folder of a run"),
+        (["--once", str(tmp_path / "gone.py")], "--once is for the folder of a run"),
     ):
         done = stoker("watch", *words)
         assert done.code == 2
@@ -84,6 +84,6 @@ def test_a_script_keeps_its_output_and_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import sys\nprint('out', sys.argv[1:])\nprint('err', file=sys.stderr)\nsys.exit(3)\n")
     for quiet, said, out in (([], f"stoker: watching {path} …\n", "out ['--epochs', '2']\n"), (["-q"], "", "")):
-        call = [sys.executable, "-m", "stoker", "watch", *quiet, str(path), "--", "--epochs", "2"]
+        call = [sys.executable, "-m", "stoker", "watch", *quiet, str(path), "--epochs", "2"]
         done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
         assert (done.returncode, done.stdout, done.stderr) == (3, out, f"{said}err\n")

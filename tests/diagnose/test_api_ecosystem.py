@@ -188,7 +188,7 @@ def test_no_file_of_the_users_is_changed(run: Run, tmp_path: Path) -> None:
 def test_five_steps_are_not_verdict_and_no_error(tmp_path: Path, end: str) -> None:
     short = ecosystem.HEAD.replace("x[:192], y[:192]", "x[:40], y[:40]") + ecosystem.LOOP.replace("EPOCHS", "1") + end
     (tmp_path / "train.py").write_text(short)
-    command = [sys.executable, "-m", "stoker", "diagnose", "train.py", "--json", "--quiet"]
+    command = [sys.executable, "-m", "stoker", "diagnose", "--json", "--quiet", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 3, done.stderr
     finding = json.loads(done.stdout)

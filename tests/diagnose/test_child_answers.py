@@ -37,7 +37,7 @@ HANGS = "time.sleep(0.004); (epoch or number > 60) and [sum(range(10**9)) for _ 
 
 def diagnose(folder: Path, *options: str, before: str = "", each: str = "time.sleep(0.004)") -> subprocess.Popen[str]:
     (folder / "train.py").write_text(TRAIN.format(before=before, each=each))
-    command = [sys.executable, "-m", "stoker", "diagnose", "train.py", *options]
+    command = [sys.executable, "-m", "stoker", "diagnose", *options, "train.py"]
     environ = {**os.environ, "HOME": str(folder)}
     return subprocess.Popen(
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

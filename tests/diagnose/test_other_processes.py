@@ -60,11 +60,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("python real.py --epochs 2", "stoker diagnose real.py -- --epochs 2"),
+        ("python real.py --epochs 2", "stoker diagnose real.py --epochs 2"),
         ("/usr/bin/python3.11 -u -W error real.py", "stoker diagnose real.py"),
-        ("python -m package --name 'a b'", "stoker diagnose -m package -- --name 'a b'"),
+        ("python -m package --name 'a b'", "stoker diagnose -m package --name 'a b'"),
         ("python -m package.module", "stoker diagnose -m package.module"),
-        ("torchrun --nproc-per-node 2 real.py 1", "stoker diagnose real.py -- 1"),
+        ("torchrun --nproc-per-node 2 real.py 1", "stoker diagnose real.py 1"),
         ("cd . && python real.py", "stoker diagnose real.py"),
         # Negative controls: programs that are not the user's, or not run.
         ("python -c 'print(1)' real.py", None),
@@ -96,20 +96,20 @@ def test_the_program_of_a_command_is_found(
         (
             "import subprocess, sys\nsubprocess.run([sys.executable, 'real.py', '20'])",
             r"train.py \(train.py:2\) started another Python program, python\S* real.py 20, and made no training step itself. "
-            "Run: stoker diagnose real.py -- 20",
+            "Run: stoker diagnose real.py 20",
         ),
         (
             f"import os\nos.system('{sys.executable} real.py 20')",
-            r"train.py \(train.py:2\) started another Python program, \S+ real.py 20, .* Run: stoker diagnose real.py -- 20",
+            r"train.py \(train.py:2\) started another Python program, \S+ real.py 20, .* Run: stoker diagnose real.py 20",
         ),
         (
             "import os, sys\nos.execl(sys.executable, 'python', 'real.py', '1000000000')",
             r"train.py \(train.py:2\) replaces itself by another program, python\S* real.py 1000000000, which cannot be followed. "
-            "Run: stoker diagnose real.py -- 1000000000",
+            "Run: stoker diagnose real.py 1000000000",
         ),
         (
             PROCESS.replace("METHOD", "spawn").replace("STEPS", "20"),
-            r"train.py \(train.py:10\) started a process that runs train \(real.py:3\), .* stoker diagnose train.py -- --name x",
+            r"train.py \(train.py:10\) started a process that runs train \(real.py:3\), .* stoker diagnose train.py --name x",
         ),
     ],
     ids=["subprocess", "system", "exec", "spawn"],

@@ -202,7 +202,7 @@ def test_a_program_with_cold_caches(mode: str, text: str, filled: str, home: Pat
 
 @pytest.mark.slow
 def test_a_gate_with_cold_caches(home: Path) -> None:
-    done = run_cold(FEED, ["gate", "train.py", "--write", "--budget", "../budget.json"], home)
+    done = run_cold(FEED, ["gate", "--write", "--budget", "../budget.json", "train.py"], home)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (home / "budget.json").exists(), "what stoker itself writes stays"
     assert sorted(os.listdir()) == ["rows.csv", "train.py"]  # noqa: PTH208

@@ -52,7 +52,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(home: Path, mode: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "stoker", "diagnose", "train.py", "--sandbox", mode]
+    command = [sys.executable, "-m", "stoker", "diagnose", "--sandbox", mode, "train.py"]
     return subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True)
 
 
@@ -137,7 +137,7 @@ def test_files_that_the_user_makes_after_a_kill_stay(home: Path, mode: str, monk
     (home.parent / "other").mkdir()
     monkeypatch.chdir(home.parent / "other")
     Path("train.py").write_text("raise SystemExit(3)")
-    command = [sys.executable, "-m", "stoker", "diagnose", "train.py", "--sandbox", mode]
+    command = [sys.executable, "-m", "stoker", "diagnose", "--sandbox", mode, "train.py"]
     subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert state(home) == after
 

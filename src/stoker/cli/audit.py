@@ -117,11 +117,9 @@ def _line_of(error: Exception, path: Path) -> str:
 COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
 
 
-@click.command(
-    "audit", cls=base.Command, doing="auditing the batches of {script}", example="stoker audit train.py -- --config small.yaml"
-)
+@click.command("audit", cls=base.Command, doing="auditing the batches of {script}", runs_script=True)
 @click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py[:NAME]")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @click.option("--reference", metavar="NAME", help="All samples: a dataset, or other batches. [default: the dataset of the loader]")
 @click.option("--apart-from", metavar="NAME", help="Data that must share no sample with the batches, such as validation data.")
 @click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
@@ -140,8 +138,8 @@ def command(
 
     \b
     stoker audit train.py
-    stoker audit train.py:train_loader --apart-from val_loader --epochs 2
-    stoker audit train.py:make_loader --max-batches 100 -- --config small.yaml
+    stoker audit --apart-from val_loader --epochs 2 train.py:train_loader
+    stoker audit --max-batches 100 train.py:make_loader --config small.yaml
     """
     from stoker.auditing.audit import REFERENCE_LIMIT, audit
 

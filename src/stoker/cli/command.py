@@ -259,10 +259,23 @@ def _set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
             raise click.UsageError("-q and -v contradict each other. Give one of them.", ctx)
 
 
+@dataclass
+class Asked:
+    """The object of click's context: what options of any command ask of `main`."""
+
+    debug: bool = False
+
+
+def _set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and isinstance(ctx.obj, Asked):
+        ctx.obj.debug = True
+
+
 def volume_options() -> list[click.Option]:
-    """-q and -v."""
+    """-q, -v and --debug."""
     shared: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _set_quiet}
     return [
+        click.Option(["--debug"], is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."),
         click.Option(["--quiet", "-q"], help="Print errors and the result, nothing else.", **shared),
         click.Option(["--verbose", "-v"], help="Print details too: options, time of each phase, CPU time and memory.", **shared),
     ]
@@ -302,17 +315,18 @@ class Command(click.Command):
         doing: That line; `{name}` is the value of an argument, `{a|b}` of the first that is given. None for a command that answers at
             once and loads no torch.
         writes: The argument, the last one, that names what the command writes. `--out` may name it too.
-        example: A call of a command that runs a script: options of the script follow `--`, so that none is taken for one of ours.
+        runs_script: Whether the first argument is a script, and all after it are arguments of the script, as for `python`.
         recipes: Commands of recipes by name.
         recipe_of: Finds the recipe of a call and the arguments for it; by default the first argument names it.
     """
 
     def __init__(
-        self, *args: Any, doing: str | None, writes: str | None = None, example: str | None = None,
+        self, *args: Any, doing: str | None, writes: str | None = None, runs_script: bool = False,
         recipes: dict[str, click.Command] | None = None, recipe_of: RecipeOf | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(*args, **options)
-        self.doing, self.writes, self.example = doing, writes, example
+        self.doing, self.writes, self.runs_script = doing, writes, runs_script
+        self.allow_interspersed_args = not runs_script
         self.recipes = recipes if recipes is not None else {}
         self._recipe_of = recipe_of or (lambda given: recipe_named(given, self.recipes))
         if writes is not None:
@@ -337,23 +351,30 @@ class Command(click.Command):
         """Parse the arguments: what `--out` names goes last, and the arguments of a script are kept apart."""
         if self.writes is not None:
             args = _out_last(args)
-        if self.example is None:
-            return self._parse(ctx, args)
-        at = args.index("--") if "--" in args else len(args)
-        rest = self._parse(ctx, args[:at], f" Put options of the script after --, as in: {self.example}")
-        if stray := ctx.params.get("arguments"):
-            line = f"{stray[0]!r} is not expected before --. Put arguments of the script after it, as in: {self.example}"
-            raise click.UsageError(line, ctx)
-        ctx.params["arguments"] = tuple(args[at + 1 :])
+        rest = self._parse(ctx, args)
+        if self.runs_script:
+            self._keep_for_script(ctx)
         return rest
 
-    def _parse(self, ctx: click.Context, args: list[str], advice: str = "") -> list[str]:
+    def _keep_for_script(self, ctx: click.Context) -> None:
+        """Keep the arguments after the script, without a `--` before them; say so of one that looks like an option of this command."""
+        arguments: tuple[str, ...] = ctx.params["arguments"]
+        if arguments[:1] == ("--",):
+            ctx.params["arguments"] = arguments[1:]
+            return
+        shared = {name for option in volume_options() for name in option.opts}  # as many scripts have them
+        ours = {name for param in self.params for name in param.opts} - shared
+        if stray := next((flag for word in arguments if (flag := word.partition("=")[0]) in ours), None):
+            script = next(value for name, value in ctx.params.items() if name in ("script", "target"))
+            announce(f"{stray} after {script} is an argument of the script; options of stoker {ctx.info_name} come before {script}")
+
+    def _parse(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and suggest the nearest name for a wrong option."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else "."
-            raise click.UsageError(f"No such option {error.option_name!r}{near}{advice}", ctx) from None
+            raise click.UsageError(f"No such option {error.option_name!r}{near}", ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Say what happens, run the command, and with -v say what it took."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from stoker import _disk
 from stoker.cli import command as base
 from stoker.errors import OptionError
 
@@ -17,21 +16,6 @@ NOTHING = 3
 """The exit code without a verdict, and without the patch that --apply asks for."""
 SANDBOX_CHOICES = ("auto", "overlay", "landlock", "off", "require")
 """`CHOICES` of diagnose/sandbox.py, which is imported when the command runs."""
-
-
-class _Diagnose(base.Command):
-    """Takes `--json`, which prints the finding as JSON, and `--json FILE.json`, which also writes it to a file."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn `--json FILE.json` into `--json-file`: an option with an optional value would take the script for it."""
-        at = args.index("--") if "--" in args else len(args)
-        found: list[str] = []
-        for one in args[:at]:
-            if found and found[-1] == "--json" and one.endswith(".json"):
-                found[-1] = f"--json-file={one}"
-            else:
-                found.append(f"--json-file={one.removeprefix('--json=')}" if one.startswith("--json=") else one)
-        return super().parse_args(ctx, found + args[at:])
 
 
 def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -47,9 +31,9 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     ctx.exit()
 
 
-@click.command("diagnose", cls=_Diagnose, doing="measuring the steps of {script}", example="stoker diagnose train.py -- --epochs 1")
+@click.command("diagnose", cls=base.Command, doing="measuring the steps of {script}", runs_script=True)
 @click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @base.module_option
 @click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
 @click.option("--apply", "patch", type=base.PATH, metavar="FILE.patch", help="Write the fixes that gain as a patch of your files.")
@@ -75,7 +59,6 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     help="How your files are protected; `require` refuses to run the script unprotected. Default: the first mode that is permitted.",
 )
 @base.json_option
-@click.option("--json-file", type=base.PATH, metavar="FILE.json", help="Same as --json FILE.json: also write the result there.")
 @click.option(
     "--thresholds",
     is_flag=True,
@@ -86,7 +69,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 )
 def command(
     script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None, report: str | None,
-    seconds: float | None, time_limit: float, sandbox: str | None, as_json: bool, json_file: str | None,
+    seconds: float | None, time_limit: float, sandbox: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
@@ -94,11 +77,11 @@ def command(
     with --apply.
 
     \b
-    stoker diagnose train.py -- --epochs 1
-    stoker diagnose -m package.train -- --config small.yaml
-    stoker diagnose train.py --try --report why.html
-    stoker diagnose train.py --apply faster.patch
-    stoker diagnose train.py --json finding.json
+    stoker diagnose train.py --epochs 1
+    stoker diagnose -m package.train --config small.yaml
+    stoker diagnose --try --report why.html train.py
+    stoker diagnose --apply faster.patch train.py
+    stoker diagnose --json train.py > finding.json
     torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
     from stoker.diagnose.api import diagnose_script
@@ -110,7 +93,6 @@ def command(
         os.environ[VARIABLE] = sandbox
     path = check_path(Path(report)) if report is not None else None
     patch_path = base.check_new_file("--apply", patch, (".patch", ".diff"), overwrite=True) if patch is not None else None
-    json_path = base.check_new_file("--json", json_file, (".json",), overwrite=True) if json_file is not None else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
     if (tries or patch) and processes > 1:
         option = "--try" if tries else "--apply"
@@ -140,14 +122,11 @@ def command(
         finding = offer_patch(
             finding, script, arguments, path=patch_path, module=is_module, quiet=True, at_most=budget, tell=base.announce
         )
-    values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
     if as_json:
+        values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
         click.echo(json.dumps(values, allow_nan=False))
     else:
         show(finding)
-    if json_path is not None:
-        _disk.write_file(json_path, json.dumps(values, allow_nan=False).encode() + b"\n")
-        base.announce(f"the finding is {json_path}")
     if path is not None:
         write_report(finding, path, title=shlex.join([*(["-m"] if is_module else []), script, *arguments]))
         base.announce(f"the report is {path}")

@@ -14,10 +14,10 @@ from stoker.cli import command as base
     "gate",
     cls=base.Command,
     doing="counting what a step of {script} does",
-    example="stoker gate train.py --budget budget.json -- --epochs 1",
+    runs_script=True,
 )
 @click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @click.option(
     "--budget", type=base.PATH, metavar="FILE.json", required=True, help="The budget: a small file to commit with the code."
 )
@@ -36,8 +36,8 @@ def command(
     depend on how busy the machine is. Exit code 0: within the budget, 1: a count grew, 2: error.
 
     \b
-    stoker gate train.py --budget budget.json --write -- --epochs 1
-    stoker gate train.py --budget budget.json -- --epochs 1
+    stoker gate --budget budget.json --write train.py --epochs 1
+    stoker gate --budget budget.json train.py --epochs 1
     """
     from stoker.gate.gate import STEPS, WARMUP, gate_script
 

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 import stoker
 from stoker._text import printable
-from stoker.cli.command import CommandGroup, reset_output, volume_options, without_stdin_folder
+from stoker.cli.command import Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
 from stoker.errors import ConfigError, StokerError, shorten
 
 COMMANDS = {
@@ -72,8 +72,7 @@ class _Lazy(CommandGroup):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(stoker.__version__, prog_name="stoker")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+def cli() -> None:
     """Find and remove the bottleneck of PyTorch training on sequences.
 
     Every command takes -q (errors and the result only), -v (details and timings) and --help.
@@ -93,12 +92,10 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # do not fail on a terminal that lacks a character
     arguments = sys.argv[1:] if arguments is None else arguments
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    debug = "--debug" in arguments[:end]  # anywhere before the arguments of a user's script
-    arguments = [argument for argument in arguments[:end] if argument != "--debug"] + arguments[end:]
     reset_output()
+    asked = Asked()
     try:
-        cli.main(arguments, prog_name="stoker", standalone_mode=False)
+        cli.main(arguments, prog_name="stoker", standalone_mode=False, obj=asked)
     except (click.exceptions.Abort, KeyboardInterrupt, Terminated) as stop:
         resumes = " to resume" if "pack" in arguments or "append" in arguments else ""
         _end(143 if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
@@ -112,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(0)
     except (StokerError, OSError) as error:
-        if debug:
+        if asked.debug:
             raise
         text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, ConfigError):  # about an argument of `stoker.experiment.run`

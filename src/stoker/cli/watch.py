@@ -16,9 +16,9 @@ POLL_SECONDS = 0.5
 TARGET = base.PathType(needs="the file of a script, or the folder of a run")
 
 
-@click.command("watch", cls=base.Command, doing="watching {target}", example="stoker watch train.py -- --epochs 10")
+@click.command("watch", cls=base.Command, doing="watching {target}", runs_script=True)
 @click.argument("target", type=TARGET, metavar="SCRIPT.py|FOLDER")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @base.module_option
 @click.option("--once", is_flag=True, help="With a folder: show what was found so far, and do not wait for more.")
 def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool) -> None:
@@ -29,7 +29,7 @@ def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool
     its exit code.
 
     \b
-    stoker watch train.py -- --epochs 10
+    stoker watch train.py --epochs 10
     stoker watch -m package.train
     torchrun --nproc-per-node 2 -m stoker watch train.py
     stoker watch runs/first

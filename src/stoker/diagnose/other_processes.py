@@ -163,9 +163,8 @@ def diagnosed(command: Sequence[str], cwd: Any) -> str | None:
 
 def _command(words: Sequence[str], processes: int = 1) -> str:
     """The command that diagnoses a program with its arguments."""
-    program = 2 if words[0] == "-m" else 1
     start = ["stoker"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "stoker"]
-    return shlex.join([*start, "diagnose", *words[:program], *(["--", *words[program:]] if words[program:] else [])])
+    return shlex.join([*start, "diagnose", *words])
 
 
 def _to_do(command: Sequence[str], cwd: Any) -> str:
