@@ -294,6 +294,8 @@ class CommandGroup(click.Group):
             raise
 
 
+OPTIONS = "stoker.options"
+"""The entry of click's `Context.meta` with the words before a script: options of the command that runs it."""
 RecipeOf = Callable[[list[str]], tuple[str, list[str]] | None]
 
 
@@ -351,8 +353,11 @@ class Command(click.Command):
         """Parse the arguments: what `--out` names goes last, and the arguments of a script are kept apart."""
         if self.writes is not None:
             args = _out_last(args)
+        words = list(args)
         rest = self._parse(ctx, args)
         if self.runs_script:
+            arguments = ctx.params["arguments"]
+            ctx.meta[OPTIONS] = words[: len(words) - len(arguments) - 1]
             self._keep_for_script(ctx)
         return rest
 

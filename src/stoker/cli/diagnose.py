@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from stoker.cli import command as base
+from stoker.cli.launchers import LAUNCHED, ScriptCall, launch
 from stoker.errors import OptionError
 
 NOTHING = 3
@@ -67,14 +68,15 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     callback=_print_thresholds,
     help="Print every threshold of the rule (name, value, meaning) and exit.",
 )
+@click.pass_context
 def command(
-    script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None, report: str | None,
-    seconds: float | None, time_limit: float, sandbox: str | None, as_json: bool,
+    ctx: click.Context, script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None,
+    report: str | None, seconds: float | None, time_limit: float, sandbox: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
     What the script prints goes to stderr, or nowhere with -q. Exit code 0: a verdict, 2: error, 3: no verdict, or no patch
-    with --apply.
+    with --apply (0 if a launcher is named).
 
     \b
     stoker diagnose train.py --epochs 1
@@ -82,8 +84,10 @@ def command(
     stoker diagnose --try --report why.html train.py
     stoker diagnose --apply faster.patch train.py
     stoker diagnose --json train.py > finding.json
-    torchrun --nproc-per-node 2 -m stoker diagnose train.py
+    stoker diagnose torchrun --nproc-per-node 2 train.py
+    stoker diagnose accelerate launch train.py
     """
+    script, arguments, is_module = launch(ctx, ScriptCall(script, arguments, is_module))
     from stoker.diagnose.api import diagnose_script
     from stoker.diagnose.finding import show
     from stoker.diagnose.report import check_path, write_report
@@ -130,5 +134,6 @@ def command(
     if path is not None:
         write_report(finding, path, title=shlex.join([*(["-m"] if is_module else []), script, *arguments]))
         base.announce(f"the report is {path}")
-    if finding.verdict == "none" or (patch_path is not None and (finding.patch is None or finding.patch.file is None)):
+    nothing = finding.verdict == "none" or (patch_path is not None and (finding.patch is None or finding.patch.file is None))
+    if nothing and LAUNCHED not in os.environ:  # launchers print a traceback for any code but 0
         raise SystemExit(NOTHING)

@@ -10,6 +10,7 @@ import click
 
 from stoker._text import printable
 from stoker.cli import command as base
+from stoker.cli.launchers import ScriptCall, launch
 from stoker.errors import OptionError
 
 POLL_SECONDS = 0.5
@@ -21,7 +22,8 @@ TARGET = base.PathType(needs="the file of a script, or the folder of a run")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @base.module_option
 @click.option("--once", is_flag=True, help="With a folder: show what was found so far, and do not wait for more.")
-def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, target: str, arguments: tuple[str, ...], is_module: bool, once: bool) -> None:
     """Run SCRIPT.py to its end and report on stderr when its steps become slower, and why; or follow the run in FOLDER.
 
     Causes are the loader, the step itself, the clock of GPU or CPU, a neighbour (another program), memory growth, or a rank. A slowdown
@@ -31,7 +33,7 @@ def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool
     \b
     stoker watch train.py --epochs 10
     stoker watch -m package.train
-    torchrun --nproc-per-node 2 -m stoker watch train.py
+    stoker watch torchrun --nproc-per-node 2 train.py
     stoker watch runs/first
     """
     if Path(target).is_dir() and not is_module:
@@ -41,6 +43,7 @@ def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool
         return
     if once:
         raise OptionError(f"--once is for the folder of a run, but {target} is not a folder.")
+    target, arguments, is_module = launch(ctx, ScriptCall(target, arguments, is_module))
     from stoker.watching.script import run_script
 
     is_first = not int(os.environ.get("RANK") or 0)  # the first of several processes reports for all

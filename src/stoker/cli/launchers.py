@@ -1,0 +1,70 @@
+"""Scripts that are named with their launcher: `stoker diagnose torchrun --nproc-per-node 2 train.py`.
+
+The launcher starts as the user wrote it, with `-m stoker diagnose` before the script, so the command runs in its worker processes. An
+interpreter before the script (`python train.py`) is left out: the command runs in this process, on this interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from stoker.cli import command as base
+from stoker.errors import OptionError
+
+MODULE_FLAG = {"torchrun": "-m", "accelerate": "-m", "deepspeed": "--module"}
+"""The option by which each launcher starts a module instead of a script."""
+LAUNCHED = "STOKER_LAUNCHED"
+"""A variable in the environment of a command that runs in the workers of a launcher."""
+INTERPRETER = re.compile(r"(python|pypy)[\d.]*")
+
+
+class ScriptCall(NamedTuple):
+    """A script or module with its arguments."""
+
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+
+
+def launch(ctx: click.Context, program: ScriptCall) -> ScriptCall:
+    """Return the program that is to run in this process, or replace this process by the launcher that the program names."""
+    name = Path(program.script).name
+    is_interpreter = INTERPRETER.fullmatch(name) is not None
+    if program.is_module or not (is_interpreter or name in MODULE_FLAG) or Path(program.script).suffix == ".py":
+        return program
+    words = [program.script, *program.arguments]
+    at = _start_of_script(words)
+    if at is None:
+        raise OptionError(
+            f"{shlex.join(words)} starts no script; expected the name of a script (FILE.py), or -m with that of a module."
+        )
+    is_module = words[at - 1] in ("-m", "--module")
+    if is_interpreter:
+        return ScriptCall(words[at], tuple(words[at + 1 :]), is_module)
+    if shutil.which(program.script) is None:
+        raise OptionError(f"{program.script} is not installed, so it cannot start {words[at]}.")
+    options = [*ctx.meta[base.OPTIONS], *(["-m"] if is_module else [])]
+    before = words[: at - 1] if is_module else words[:at]
+    command = [*before, MODULE_FLAG[name], "stoker", str(ctx.info_name), *options, *words[at:]]
+    base.announce(f"starting {shlex.join(command)}")
+    sys.stdout.flush()
+    os.execvpe(command[0], command, {**os.environ, LAUNCHED: "1"})
+
+
+def _start_of_script(words: Sequence[str]) -> int | None:
+    """Return the place of the script or module in the words of a launcher."""
+    for at, word in enumerate(words[1:], 1):
+        if words[at - 1] in ("-m", "--module") or (word.endswith(".py") and not word.startswith("-")):
+            return at
+        if word == "-c":
+            return None
+    return None
