@@ -1,11 +1,19 @@
-"""`python -m stoker`: the same as the command `stoker`."""
+"""`python -m stoker` and the command `stoker`. Signals are handled before the first large import."""
 
 import sys
 
-if not sys.flags.safe_path:  # a secrets.py of the user's in the current folder must not hide that of Python
-    sys.path.append(sys.path.pop(0))
 
-from stoker.cli.main import main
+def main() -> None:
+    """Run a command."""
+    from stoker._signals import handle_stops
+
+    handle_stops()
+    from stoker.cli.main import main
+
+    main()
+
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:  # a secrets.py of the user's in the current folder must not hide that of Python
+        sys.path.append(sys.path.pop(0))
     main()

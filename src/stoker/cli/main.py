@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import io
 import re
-import signal
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 import stoker
+from stoker._signals import Terminated, handle_stops
 from stoker._text import printable
 from stoker.cli.command import Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
 from stoker.errors import ConfigError, StokerError, shorten
@@ -82,13 +82,9 @@ def cli() -> None:
 cli.params += volume_options()
 
 
-class Terminated(BaseException):
-    """The process received SIGTERM."""
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit code 0, 2 for an error that has a line, 130 for Ctrl-C, 143 for SIGTERM."""
-    signal.signal(signal.SIGTERM, _terminate)
+    handle_stops()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # do not fail on a terminal that lacks a character
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -117,10 +113,6 @@ def main(arguments: list[str] | None = None) -> None:
         # On a terminal, the name for `stoker explain`; a log or a program gets the line alone.
         name = f" [{type(error).__name__}]" if isinstance(error, StokerError) and sys.stderr.isatty() else ""
         _end(2, in_flags(shorten(printable(without_stdin_folder(text))), arguments) + name)
-
-
-def _terminate(*_: Any) -> NoReturn:
-    raise Terminated
 
 
 def _end(code: int, line: str) -> NoReturn:

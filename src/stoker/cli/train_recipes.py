@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._signals import Terminated
 from stoker._text import printable
 from stoker.cli import command as base
-from stoker.cli.main import Terminated
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment.parse import CONFIG_NAME
 from stoker.recipes.run_folder import RECIPE_NAME

@@ -9,7 +9,9 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
+
+from stoker._signals import stop
 
 UNINTERRUPTED = ("optuna.", "stoker.tune.storage")
 """Modules in which a signal waits, if they were called by the search or its objective."""
@@ -23,20 +25,21 @@ class Interrupts:
     def __init__(self) -> None:
         self.asked = False
         """Whether Ctrl-C was pressed."""
-        self._is_ours = self._is_retry = self._has_ended = False
+        self._before: Any = None  # the handler that this one replaces
+        self._is_retry = self._has_ended = False
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if is_main and (before := signal.getsignal(signal.SIGINT)) in (signal.default_int_handler, stop):
             signal.signal(signal.SIGINT, self._handle)
-            self._is_ours = True
+            self._before = before
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.end()
-        if self._is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
     def check(self) -> None:
         """Raise a Ctrl-C that was delayed or lost."""
