@@ -1,6 +1,6 @@
 """Training runs on Ray Train: `stoker train` on the workers of a Ray cluster, which may come and go.
 
-    import ray
+    import ray.train
     result = stoker.ray.fit("config.yaml", scaling=ray.train.ScalingConfig(num_workers=(2, 4)))
 
 A checkpoint that Ray keeps is the whole folder of the run: weights, optimizer, random states and the position in the order. So workers
@@ -61,7 +61,7 @@ def fit(
     Example:
         >>> import stoker
         >>> def train_on_cluster():
-        ...     import ray
+        ...     import ray.train
         ...     return stoker.ray.fit("config.yaml", scaling=ray.train.ScalingConfig(num_workers=4))
     """
     train = _import_ray_train()
