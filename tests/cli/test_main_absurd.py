@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,9 @@ def call_with(name: str, parameter: click.Parameter, value: str) -> list[str]:
             words[words.index(option) + 1] = value
         else:
             words += [option, value]
+        # Options come first: after the name of a script they would belong to the script.
+        positional = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+        words = [*words[len(positional) :], *positional]
     else:
         arguments = [one for one in COMMANDS[name].params if isinstance(one, click.Argument)]
         words[arguments.index(parameter)] = value
