@@ -31,7 +31,11 @@ def test_a_page_is_served_until_ctrl_c(tmp_path: Path) -> None:
             assert b"Stoker runs" in answer.read()
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
-    assert (child.returncode, out.splitlines(), err) == (0, [], "stoker: Ctrl-C ends it.\nstoker: ended.\n")
+    assert (child.returncode, out.splitlines(), err) == (
+        0,
+        [],
+        "stoker: reading the runs of runs …\nstoker: Ctrl-C ends it.\nstoker: ended.\n",
+    )
 
 
 def test_a_page_is_saved(stoker: Stoker, tmp_path: Path) -> None:

@@ -143,6 +143,56 @@ def test_damage_is_said_and_hides_no_other_run(tmp_path: Path) -> None:
     assert found["good"]["reason"] is None
 
 
+DEEP = '{"a":' * 900 + "1" + "}" * 900
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("run.json", DEEP),
+        ("run.json", '{"config": ' + DEEP),
+        ("metrics.jsonl", '{"step": 20, "loss": ' + "9" * 400 + "}\n"),
+        ("metrics.jsonl", '{"step": ' + "9" * 400 + ', "loss": 1}\n'),
+        ("metrics.jsonl", DEEP + "\n"),
+        ("run.json", "[" * 100_000),
+        ("metrics.jsonl", "[" * 100_000 + "\n"),
+        ("diagnosis.json", "[" * 100_000),
+        ("diagnosis.json", DEEP),
+        ("diagnosis.json", '{"measurements": {"loop": {"seconds": [1e-400]}, "cached": {"seconds": [0]}}}'),
+        ("diagnosis.json", '{"measurements": {"loop": {"seconds": [' + "9" * 400 + "]}}}"),
+    ],
+)
+def test_a_file_that_no_run_writes_hides_no_other_run(tmp_path: Path, file: str, text: str) -> None:
+    for name in ("good", "odd"):
+        start_run(tmp_path / name).end("finished")
+    path = tmp_path / "odd" / file
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    board = Board(tmp_path)
+    board.refresh()
+    view = board.view(["good", "odd"])
+    json.dumps(view, allow_nan=False)
+    assert {row["name"] for row in view["runs"]} == {"good", "odd"}
+    assert rows(board)["good"]["reason"] is None
+
+
+def test_a_configuration_of_many_levels_is_shown_as_text(tmp_path: Path) -> None:
+    config: dict[str, Any] = {}
+    for _ in range(300):
+        config = {"a": config}
+    start_run(tmp_path / "deep", config=config).end("finished")
+    board = Board(tmp_path)
+    board.refresh()
+    json.dumps(board.view(["deep"]), allow_nan=False)
+
+
+def test_a_name_that_is_not_utf8_is_shown_with_escapes(tmp_path: Path) -> None:
+    start_run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff"))).end("finished")
+    board = Board(tmp_path)
+    board.refresh()
+    assert [row["name"] for row in json.loads(json.dumps(board.view()).encode())["runs"]] == ["odd\\xff"]
+
+
 def test_slowdowns_checkpoints_and_the_speed_without_loading_are_shown(tmp_path: Path) -> None:
     run = start_run(tmp_path / "a")
     found = Slowdown(step=500, since=480, before_seconds=0.01, after_seconds=0.02, cause="loader", evidence="waits grew")

@@ -213,3 +213,17 @@ def test_chromium_shows_the_runs(server: Server, runs: Path, tmp_path: Path, is_
     assert body.count('class="curve"') == (10 if is_saved else 5)  # five panels of both runs, or of the newest one
     assert "<img" not in body
     assert ("What differs" in body) == is_saved
+
+
+def test_the_icon_is_not_blocked_by_the_policy_of_the_page() -> None:
+    policy = page().partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
+    assert "img-src data:;" in policy
+    assert 'rel="icon" href="data:' in page()
+
+
+def test_head_is_answered_like_get_without_a_body(server: Server) -> None:
+    status, headers, body = get(server, f"/?{query(server)}", method="HEAD")
+    assert (status, body) == (200, "")
+    assert headers["Content-Length"] == get(server, f"/?{query(server)}")[1]["Content-Length"]
+    assert get(server, "/", method="HEAD")[0] == 403
+    assert get(server, f"/events?{query(server)}", method="HEAD")[0] == 405

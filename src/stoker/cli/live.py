@@ -11,7 +11,7 @@ from stoker._text import printable
 from stoker.cli import command as base
 
 
-@click.command("live", cls=base.Command, doing=None)
+@click.command("live", cls=base.Command, doing="reading the runs of {folder}")
 @click.argument("folder", default="runs", type=base.PATH)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: any that is free]")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")

@@ -7,6 +7,7 @@ curves are thinned while they are read: a run of a day needs as much memory as o
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ MOST_SLOWDOWNS = 20
 MOST_CURVES = 64
 LONGEST_VALUE = 200
 READ_BYTES, TAIL_BYTES = 1 << 20, 256
+DEEPEST = 32
+"""Levels of a configuration that the page shows; what is deeper is shown as text."""
+UNREADABLE = (OSError, TrainError, ValueError, OverflowError, RecursionError)
+"""What files of a run that are damaged, or that no run wrote, raise: integers of 400 digits, or lists in lists without end."""
 DIAGNOSIS = "diagnosis.json"
 """A finding of `stoker diagnose --json`, if somebody put one into the folder of the run: the page shows the speed without loading."""
 
@@ -122,7 +127,7 @@ class FollowedRun:
             if self._changed(NAME):
                 self._record = read_record(self.path)
             self._reason = None
-        except TrainError as error:
+        except UNREADABLE as error:
             self._record, self._reason = None, str(error)[:LONGEST_VALUE]
         self._is_running = self._record is not None and self._record.last.ended is None and is_locked(self.path)
         try:
@@ -132,7 +137,7 @@ class FollowedRun:
             if self._changed(DIAGNOSIS):
                 self._ceiling = read_ceiling(self.path / DIAGNOSIS)
             self._checkpoint = newest_checkpoint(self.path / CHECKPOINTS)
-        except (OSError, TrainError) as error:
+        except UNREADABLE as error:
             self._reason = str(error)[:LONGEST_VALUE]
         return msgspec.json.encode([self.summary(), self._offset]) != before
 
@@ -256,7 +261,7 @@ class Board:
         """Read what is new; whether anything changed."""
         found = find_runs(self.folder)
         is_changed = found.keys() != self._runs.keys()
-        self._runs = {path: self._runs.get(path) or FollowedRun(path, name) for path, name in found.items()}
+        self._runs = {path: self._runs.get(path) or FollowedRun(path, shown_name(name)) for path, name in found.items()}
         for run in self._runs.values():
             is_changed |= run.refresh()
         return is_changed
@@ -286,16 +291,21 @@ def read_ceiling(path: Path) -> float | None:
         finding = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         windows = [finding["measurements"][name] for name in ("loop", "cached")]
         seconds = min(statistics.median(window["seconds"]) for window in windows)
-    except (OSError, msgspec.DecodeError, KeyError, AttributeError, TypeError, ValueError):
+    except (*UNREADABLE, KeyError, AttributeError, TypeError):
         return None
     return 1 / seconds if seconds > 0 else None
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def shown_name(name: str) -> str:
+    """Return the name of a folder as text that can be sent: bytes that are not UTF-8 as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
     """The leaves of a configuration, by their dotted names."""
     for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{name}.")
+        if isinstance(value, Mapping) and value and depth < DEEPEST:
+            yield from flatten(value, f"{prefix}{name}.", depth + 1)
         else:
             yield f"{prefix}{name}", value
 

@@ -48,11 +48,11 @@ def page(data: dict[str, Any] | None = None) -> str:
 
 
 def _policy(style: str, script: str, *, connects: bool) -> str:
-    """What the browser may load: nothing but the style and the script of the page itself."""
+    """What the browser may load: nothing but the style, the script and the empty icon (a data URL) of the page itself."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     to_server = "'self'" if connects else "'none'"
     return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; connect-src {to_server}; "
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; img-src data:; connect-src {to_server}; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -173,6 +173,13 @@ class _Handler(BaseHTTPRequestHandler):
         "X-Frame-Options": "DENY",
     }
 
+    def do_HEAD(self) -> None:
+        """Answer like GET, without a body; a stream of events has no end, so it has no answer here."""
+        if urlsplit(self.path).path == "/events":
+            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "The stream of events is for GET.\n")
+        else:
+            self.do_GET()
+
     def do_GET(self) -> None:
         address = urlsplit(self.path)
         query = parse_qs(address.query)
@@ -191,7 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**self.HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def _stream(self, selected: list[str] | None) -> None:
         if not self.server.open_page():
