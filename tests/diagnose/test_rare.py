@@ -20,9 +20,8 @@ from stoker.diagnose.hooks import StepHooks, StepTimes
 from stoker.diagnose.measurements import Loader, Measurements, RareSteps, SourceLine, Stretch
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.rare import Periods, slow_of, slow_of_windows, verdict_of
-from stoker.diagnose.recorder import Recorder, StepSeries
+from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.rule import conclude, dominant_rare_steps, doubt
-from stoker.diagnose.session import LoopTimer
 from stoker.diagnose.thresholds import RULE
 
 UPLOAD = SourceLine(file="train.py", line=12, function="upload")
@@ -139,25 +138,6 @@ def test_rare_steps_that_were_seen_elsewhere_are_waited_for(clock: Clock) -> Non
     seconds = steps_with(100, 2.0, number=1000)
     assert window(clock, Periods(until_ns=10**12), seconds) == 30
     assert window(clock, Periods(until_ns=10**12, expected=True), seconds) == 100 * (RULE.rare_periods + 1)
-
-
-def test_turns_ask_when_they_have_lasted_their_time() -> None:
-    asked: list[tuple[float, list[float]]] = []
-
-    def go_on(last: float, steps: Callable[[], list[float]]) -> bool:
-        asked.append((last, steps()))
-        return len(asked) < 3
-
-    series = StepSeries()
-    timer = LoopTimer(series=series, seconds=0.0, least=2, most=100, cached=False, extend=go_on)
-    for now in range(0, 100, 10):
-        if timer.is_over(now * 10**6):
-            timer.end(now * 10**6)
-            break
-        timer.add(now * 10**6, (now + 1) * 10**6)
-    assert [last for last, _ in asked] == [0.01] * 3
-    assert [len(steps) for _, steps in asked] == [2, 3, 4]
-    assert len(series.steps) == 4
 
 
 # ---- where their time is ----
