@@ -113,10 +113,12 @@ def test_epoch_starts_have_their_window_and_their_time_on_the_device() -> None:
 def recorded(session: Session, series: StepSeries, seconds: float, number: int = 4) -> list[float]:
     """Record steps of a fake GPU, and return the times of the series."""
     plan = session.record(REAL, 0.0, number, series)
-    next(plan)
+    window, step = next(plan).window, times(0, int(seconds * 1000) - 5)
+    assert window is not None
+    while not window.add(step):
+        pass
     with suppress(StopIteration):
-        while True:
-            plan.send(times(0, int(seconds * 1000) - 5))
+        plan.send(step)
     return series.seconds()
 
 
@@ -187,7 +189,7 @@ def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() ->
 
 
 def test_a_short_measurement_window_of_a_trial_is_not_lost_where_steps_are_inspected_several_at_a_time() -> None:
-    recorder, series = Recorder(batch_bytes=[1, 2]), StepSeries()  # batches of two sizes: four at a time, where there are enough
+    recorder, series = Recorder(), StepSeries()  # batches of two sizes: four at a time, where there are enough
     for number in (100, 3):
         series.begin_window()
         series.steps += [times(2, 3)] * number

@@ -28,7 +28,7 @@ from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, objects_of, shown
@@ -56,7 +56,6 @@ class Source:
         self.gives_batches = False  # whether its items contain tensors or arrays
         self.passes_on = False  # whether its batches are those of `inner`, unchanged
         self.inner: Source | None = None  # the source whose `next` is called by the `next` of this one
-        self.startup_ns: int | None = None  # from the start of the first pass to its first batch
         self.last: Any = None  # the last batch
         self.with_gradients = True  # whether gradients are enabled in passes with optimizer steps
         self._seen_steps = 0
@@ -137,8 +136,6 @@ class WatchedIterator:
             raise
         finally:
             sources.running.pop()
-        if source.startup_ns is None:
-            source.startup_ns = now_ns() - self.started_ns
         source.nexts += 1
         source.gives_batches = next(leaves(value), None) is not None
         inner = source.inner
@@ -359,9 +356,12 @@ WORKER_SECONDS = 20.0  # time limit of a batch from workers that the program doe
 
 def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
     """Endless batches of a loader, made by this number of persistent worker processes; with 0, by this process."""
-    options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
-    if loader.batch_sampler is not None:
+    if isinstance(loader.dataset, IterableDataset):
+        options: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    elif loader.batch_sampler is not None:
         options = {"batch_sampler": loader.batch_sampler}
+    else:
+        options = {"batch_size": None, "sampler": loader.sampler}
     same = ("dataset", "collate_fn", "pin_memory", "generator", *(("worker_init_fn", "multiprocessing_context") if workers else ()))
     options |= {name: getattr(loader, name) for name in same}
     if workers:  # torch refuses these options without workers

@@ -498,7 +498,6 @@ def work_of(counted: Counting) -> Work:
         flops=counted.flops,
         flops_by_dtype=dict(counted.flops_by_dtype),
         moved_bytes=float(counted.moved_bytes) if counted.ops else None,
-        peak_bytes=torch.cuda.max_memory_allocated() or None,
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
         table_rows=float(counted.table_rows),

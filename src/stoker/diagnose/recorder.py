@@ -213,7 +213,6 @@ class Recorder:
     recompiled: int = 0  # functions that torch compiled again during T
     loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
-    batch_bytes: list[int] = field(default_factory=list)
     batch_rows: int | None = None
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
@@ -232,7 +231,6 @@ class Recorder:
     waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
     taken_ns: int = 0  # CPU time that other programs used in these windows
     looped_ns: int = 0
-    cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
     asleep: list[float] = field(default_factory=list)  # share of each window of T that the loop's thread slept
     busy_threads: list[BusyThread] = field(default_factory=list)
     pages: dict[str, list[float]] = field(default_factory=dict)  # memory pages per step from the system, by kind of window
@@ -284,11 +282,9 @@ class Recorder:
         with_between = statistics.median(one for window in loop for one in window) + added + between.other
         note = f"{percent(between.other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
         notes = [note] if WORTH_A_NOTE < between.other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
-        optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
-        cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
+        optimizer, alone = hooks.optimizer, self.device_only
         cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
         phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
-        slow_limit = 3 * statistics.median(steps)
         is_compiled, own_processes = self.before_compile or (compiled(), cores_of_children())
         return Measurements(
             device=device,
@@ -305,12 +301,11 @@ class Recorder:
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
             cores_taken=self.taken_ns / (self.cores * self.looped_ns) if self.looped_ns else None,
             own_processes=own_processes,
-            cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
             blames=self.blames,
-            loader=self._loader(source, batches),
+            loader=self._loader(source),
             work=self.work,
             machine=machine or measure_machine(device),
             measuring_seconds=(now_ns() - self.first_ns) / 1e9 if self.first_ns else 0.0,
@@ -327,7 +322,6 @@ class Recorder:
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=is_compiled,
             between_epochs={name: getattr(found, name) / with_between for name in ("loader", "other")} if found else {},
-            slow_steps=sum(one > slow_limit for one in steps),
             notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
         )
@@ -452,28 +446,20 @@ class Recorder:
         waits = Stretch(seconds=[one.phases_ns[NEXT] / 1e9 for one in phased])
         return max(by_window(at_one_level(windows, loop)), waits, key=lambda one: one.median)
 
-    def _loader(self, source: Source | None, batches: float) -> Loader:
+    def _loader(self, source: Source | None) -> Loader:
         if source is None or not source.gives_batches:
             return Loader(kind="loop", place=source.place if source is not None else None)
-        used = statistics.median(self.batch_bytes) * batches if self.batch_bytes else None
-        startup = source.startup_ns / 1e9 if source.startup_ns is not None else None
-        common: dict[str, Any] = {
-            "place": source.place,
-            "bytes_used": used,
-            "startup_seconds": startup,
-            "functions": self.batch_lines,
-        }
         loader = source.loader
         if loader is None:
-            return Loader(kind=type(source.iterable).__name__, batch_size=self.batch_rows, **common)
+            return Loader(kind=type(source.iterable).__name__, place=source.place, functions=self.batch_lines)
         return Loader(
             kind=type(loader).__name__,
             workers=loader.num_workers,
             pinned=loader.pin_memory and torch.cuda.is_available(),
-            batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             dataset=type(loader.dataset).__name__,
             persistent=loader.persistent_workers if loader.num_workers else None,
-            **common,
+            place=source.place,
+            functions=self.batch_lines,
         )
 
 

@@ -225,8 +225,8 @@ class Session:
     def _search(self) -> None:
         self.hooks.on_backward = None
         self.recorder.early.append(self.hooks.end_step())
-        self.recorder.first_ns = self.recorder.first_ns or now_ns()
         if self.hooks.steps == 1:
+            self.recorder.first_ns = now_ns()
             self.hooks.find_roots()
         if self.sources.find_training_loop():
             self.take_control()
@@ -370,8 +370,7 @@ class Session:
         if self.sized and self.last_batches:
             self.batches[:] = [batch for _, batch in self.last_batches]
             self.batch_numbers[:] = [number for number, _ in self.last_batches]
-            self._num_cached = -1
-            self._note_size(self.batches[-1])
+            self._num_cached, self.recorder.batch_rows = -1, num_rows(self.batches[-1])
             wait_for_workers(watched.iterator if watched is not None else None)
             return
         while watched is not None and self._has_room and (watched.source.can_repeat or not self.batches):
@@ -389,11 +388,7 @@ class Session:
         """Cache a copy of a batch if there is room."""
         if self._has_room:
             self.batches.append(copied(batch))
-            self._note_size(batch)
-
-    def _note_size(self, batch: Any) -> None:
-        self.recorder.batch_bytes.append(num_bytes(batch))
-        self.recorder.batch_rows = num_rows(batch)
+            self.recorder.batch_rows = num_rows(batch)
 
     @property
     def _has_room(self) -> bool:

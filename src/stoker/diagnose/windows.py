@@ -12,15 +12,14 @@ Most are plans: generators that say what each step gets and are sent its times. 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import torch
 
-from stoker._clock import RunQueueDelay, busy_ns, now_ns
+from stoker._clock import RunQueueDelay, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.division import divide, gain_of, waits_for_interpreter
@@ -31,10 +30,10 @@ from stoker.diagnose.experiments.table import EXPERIMENTS, FIXES, fix_named
 from stoker.diagnose.experiments.workers import batches_by_workers
 from stoker.diagnose.hardware import gpu_taken, has_bf16_instructions, pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, compiled, cycles_per_second, frames_compiled
-from stoker.diagnose.loops import WatchedIterator
+from stoker.diagnose.loops import WatchedIterator, batches_of_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
-from stoker.diagnose.profilers import OtherThreads, Sampler, lines_of_batches, maker
+from stoker.diagnose.profilers import OtherThreads, Sampler
 from stoker.diagnose.rare import Periods, slow_of
 from stoker.diagnose.recorder import StepSeries, by_window, median_phases
 from stoker.diagnose.rule import conclude, disturbed
@@ -50,6 +49,7 @@ FAR_SLOWER = 3.0  # times the best step from which one step tells that threads a
 FAR_SLOWER_SECONDS = 1.0  # and its length from which one is enough
 DEVICE_STEPS = 5
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
+MOST_BATCHES = 100
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
@@ -137,14 +137,13 @@ def without_data(session: Session, *, seconds: float, least: int) -> Plan:
 def _record(
     session: Session, step_input: StepInput, seconds: float, least: int, series: StepSeries, periods: Periods | None = None
 ) -> Plan:
-    """Record a window together with its waits for cores, the cores it used, and the memory pages it got from the system."""
+    """Record a window together with its waits for cores, and the memory pages it got from the system."""
     recorder, number, frames = session.recorder, len(series.steps), frames_compiled()
     series.begin_window()
-    waiting, threads, pages, busy, begin = RunQueueDelay(), OtherThreads(), pages_so_far(), busy_ns(), now_ns()
+    waiting, threads, pages = RunQueueDelay(), OtherThreads(), pages_so_far()
     yield from session.record(step_input, seconds, least, series, extend=periods.go_on if periods is not None else None)
     kind, steps = "cached" if step_input.cached else "loop", len(series.steps) - number
     if steps:
-        recorder.cores_used.setdefault(kind, []).append((busy_ns() - busy) / max(1, now_ns() - begin))
         recorder.pages.setdefault(kind, []).append((pages_so_far() - pages) / steps)
     if steps and not step_input.cached:
         recorder.recompiled += frames_compiled() - frames
@@ -247,24 +246,27 @@ def _pull(watched: WatchedIterator) -> tuple[float, bool]:
 
 
 def profile_batches(session: Session) -> None:
-    """Find the lines that make a batch, and what it takes in this process."""
-    source, watched, recorder = session.sources.training, session.watched, session.recorder
+    """Find the lines that make a batch: with workers, which cannot be sampled, by making some in this process."""
+    source, recorder = session.sources.training, session.recorder
     if source is None or not source.gives_batches:
         return
-    seconds, loader = session.scaled(0.5), source.loader
-    if loader is not None:
-        make: Callable[[], object] = maker(loader)
-    elif watched is None or not session.can_repeat or type(source.iterable).__module__.split(".")[0] in ("builtins", "stoker"):
-        return  # a list has all batches, and a feed has threads of its own: iterating must do the work
-    else:
-        make = functools.partial(_pull, watched)
+    loader, count, begin = source.loader, 0, now_ns()
+    if loader is None or not loader.num_workers:
+        # A list has all batches, and a feed has threads of its own.
+        does_work = loader is not None or type(source.iterable).__module__.split(".")[0] not in ("builtins", "stoker")
+        recorder.batch_lines = recorder.blames.get("next", []) if does_work else []
+        return
+    batches = batches_of_workers(loader, 0)
     try:
-        recorder.batch_lines, recorder.batch_seconds = lines_of_batches(make, seconds=seconds)
+        with Sampler() as sampler:
+            while count < 2 or (count < MOST_BATCHES and now_ns() - begin < session.scaled(0.5) * 1e9):
+                next(batches)
+                count += 1
     except Exception as error:  # the user's: a dataset may need what only its workers have
-        if loader is None or not loader.num_workers:
-            raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         recorder.notes.append(f"The dataset works only in its workers ({reason}), so making a batch could not be profiled.")
+        return
+    recorder.batch_lines, recorder.batch_seconds = sampler.of_phase(), (now_ns() - begin) / 1e9 / count
 
 
 def lines(session: Session) -> Plan:
