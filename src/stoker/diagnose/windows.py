@@ -23,7 +23,7 @@ from stoker._clock import RunQueueDelay, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.division import divide, gain_of, waits_for_interpreter
-from stoker.diagnose.experiments.base import Fix
+from stoker.diagnose.experiments.base import Experiment, Fix
 from stoker.diagnose.experiments.gather import gathered_batches
 from stoker.diagnose.experiments.reads import WithoutReads
 from stoker.diagnose.experiments.table import EXPERIMENTS, FIXES, fix_named
@@ -348,49 +348,31 @@ def removals(session: Session) -> Plan:
         return
     session.repeats = True  # a program that a stale value breaks is run again without that experiment
     for name, kind in EXPERIMENTS.items():
-        if name in session.avoid or (kind.cuda_only and session.device == "cpu"):
+        if name in session.avoid or (kind.cuda_only and session.device == "cpu") or (compiled() and not kind.keeps_compiled_code):
             continue
         together = recorder.removed.get("everything")
         if together is not None and (session.out_of_time or (gain_of(together) or 0.0) < NO_GAIN):
             break
-        if compiled() and not kind.keeps_compiled_code:
-            continue
-        session.fix_on = name
-        steps = StepSeries() if name == "everything" else None
         experiment = kind.of(hooks, session.sources)
-        yield from fix_gain(session, name, experiment, rounds=FIX_ROUNDS[session.device], results=recorder.removed, steps=steps)
+        yield from fix_gain(session, name, experiment, rounds=FIX_ROUNDS[session.device])
         if isinstance(experiment, WithoutReads):
             recorder.syncs = experiment.lines()
-        if steps is not None and steps.steps and name in recorder.removed:
-            recorder.phases_alone = median_phases(steps.steps)
-        session.fix_on = None
     session.repeats = False
 
 
-def fix_gain(
-    session: Session,
-    name: str,
-    fix: Fix,
-    *,
-    rounds: int,
-    plain: StepInput | None = None,
-    results: dict[str, WhatIf] | None = None,
-    steps: StepSeries | None = None,
-) -> Plan:
-    """Run steps with a change and without it, in turn, until the gain is sure; a fix that lasts comes after all others.
+def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepInput | None = None) -> Plan:
+    """Run steps with a suspect removed or a fix, and without, in turn, until the gain is sure; a fix that lasts comes after all others.
 
-    `plain` is the input of steps without it. The result is added to `results`, those of fixes by default. For a removal, the steps
-    without it are those of the program; `steps` gets the steps with it, and the times of their phases.
+    `plain` is the input of steps without it: for a suspect, those of the program.
     """
     recorder, hooks, batches = session.recorder, session.hooks, session.batches  # batches are changed in place
-    is_removal = results is not None
-    results = recorder.what_ifs if results is None else results
+    is_removal = isinstance(fix, Experiment)
     changed = REAL if fix.with_data else session.without_data
     if session.sized and is_removal:
         changed = plain = CACHED  # the same batches on both sides
     plain = plain or (REAL if is_removal else changed)
-    originals, frames = list(batches), frames_compiled()
-    without, with_fix = StepSeries(), StepSeries() if steps is None else steps
+    originals, frames, was_finite = list(batches), frames_compiled(), hooks.loss_is_finite()
+    without, with_fix, begin = StepSeries(), StepSeries(), now_ns()
     rounds = 1 if fix.lasts else rounds
     # Steps with a fix may be far shorter than those that allow few rounds; of a fix that lasts, no further round makes it surer.
     seconds = FIX_SECONDS[session.device] * max(1.0, FIX_ROUNDS[session.device] / rounds) * (2 if fix.lasts else 1)
@@ -413,9 +395,9 @@ def fix_gain(
         ratios = ratios_of(what_if)
         return len(ratios) < RULE.min_rounds or 2 * error_between(ratios) > SURE_GAIN
 
-    begin, was_finite = now_ns(), hooks.loss_is_finite()
+    session.fix_on = name
     try:
-        if session.has_short_steps(plain) and steps is None:
+        if session.has_short_steps(plain) and name != "everything":  # of which the phases are timed, too
             hooks.pause()
         if fix.lasts:
             yield from steps_without()
@@ -446,13 +428,14 @@ def fix_gain(
         fix.remove()
         batches[:] = originals
         hooks.unpause()
+        session.fix_on = None
     if is_removal and (frames_compiled() != frames or (was_finite and not hooks.loss_is_finite())):
         reason = "torch compiled again" if frames_compiled() != frames else "the loss was no longer finite"
         recorder.notes.append(f"steps without {name} say nothing: {reason}.")
-        return
-    what_if = so_far()
-    if what_if is not None:
-        results[name] = what_if
+    elif (what_if := so_far()) is not None:
+        (recorder.removed if is_removal else recorder.what_ifs)[name] = what_if
+        if name == "everything":
+            recorder.phases_alone = median_phases(with_fix.steps)
 
 
 # ---- the plan: all windows in order ----
@@ -613,7 +596,6 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
             if session.no_time_for_fixes or fitting < 1:
                 continue
             known.add(name)
-            session.fix_on = name
             if name == "feed":
                 yield from _feed_gain(session, fitting)
             elif name == "workers":
@@ -625,7 +607,6 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
                 yield from fix_gain(session, name, fix, rounds=fitting)
                 if fix.starts_slowly:
                     begin, session.begin_ns = (one + now_ns() - started for one in (begin, session.begin_ns))
-            session.fix_on = None
 
 
 def _feed_gain(session: Session, rounds: int) -> Plan:
