@@ -243,11 +243,11 @@ def test_steps_at_which_epochs_end_count_for_the_period() -> None:
     recorder.loop.begin_window()
     for place, one in enumerate(seconds):
         times = StepTimes((0, 0, 0, 0, 0, int(one * 1e9)), place % 5 == 0)
-        recorder.loop.add_epoch_start(times, ours=False) if times.new_epoch else recorder.loop.steps.append(times)
+        recorder.loop.add(times)
     slow = recorder.slow_steps(bursts=False)
     assert slow is not None
     assert slow.every == 25
-    recorder.loop.epoch_starts.clear()
+    recorder.loop.windows[0] = recorder.loop.steps
     without = recorder.slow_steps(bursts=False)
     assert without is not None
     assert without.every == 20, "negative control"
@@ -257,10 +257,10 @@ def test_waits_for_batches_that_come_in_bursts_are_not_rare_steps() -> None:
     recorder = Recorder()
     recorder.loop.begin_window()
     for place in range(100):
-        recorder.loop.steps.append(StepTimes((40_000_000 if place % 4 == 0 else 0, 0, 0, 0, 0, 5_000_000), False))
+        recorder.loop.add(StepTimes((40_000_000 if place % 4 == 0 else 0, 0, 0, 0, 0, 5_000_000), False))
     assert recorder.slow_steps(bursts=True) is None
     assert recorder.slow_steps(bursts=False) is not None
-    recorder.loop.steps[24] = recorder.loop.steps[74] = StepTimes((0, 0, 0, 0, 0, 900_000_000), False)
+    recorder.loop.windows[0][24] = recorder.loop.windows[0][74] = StepTimes((0, 0, 0, 0, 0, 900_000_000), False)
     slow = recorder.slow_steps(bursts=True)
     assert slow is not None
     assert slow.every == 50

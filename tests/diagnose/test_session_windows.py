@@ -58,7 +58,7 @@ def test_a_window_that_has_lasted_its_time_may_ask_for_more(clock: Clock) -> Non
     asked: list[tuple[float, list[float]]] = []
 
     def extend(last: float, steps: Callable[[], list[float]]) -> bool:
-        asked.append((last, steps()))
+        asked.append((last, list(steps())))
         return len(asked) < 3
 
     assert run(clock, Window(series=StepSeries(), seconds=0.0, least=2, extend=extend)) == 4

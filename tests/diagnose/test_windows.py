@@ -42,7 +42,7 @@ def test_threads_with_which_a_step_takes_seconds_are_tried_for_one_step(slow: fl
     """Two threads beside one that holds the interpreter lock took eight seconds for a step of half a second."""
     session = Session(measure_all, on_done=lambda: None, pace=1e-9)
     session.recorder.cores = 2
-    session.recorder.loop.steps = [times(0.2)] * 12
+    session.recorder.loop.windows.append([times(0.2)] * 12)
     torch.set_num_threads(1)
     plan, with_threads = other_threads(session), []
     window = next(plan).window

@@ -92,30 +92,29 @@ class Window:
     extend: Extend | None = None
     each: Callable[[StepTimes], None] | None = None
     _begin_ns: int = field(default_factory=lambda: now_ns())
-    _first: int | None = None  # the number of the series's steps before it
     _total: int = 0
+    _seconds: list[float] = field(default_factory=list)  # of the steps that count
 
     def add(self, times: StepTimes) -> bool:
         """Add a step; whether it was the last one."""
-        steps = self.series.steps
-        first = self._first = len(steps) if self._first is None else self._first
         self._total += 1
-        count = len(steps) - first
+        count = len(self._seconds)
         # A step that starts an epoch does not count, unless nearly all do.
         counts = not times.new_epoch or (self._total > 2 * self.least and 4 * count < self._total)
         if self.each is not None:
             self.each(times)
         if self.marks is not None:
-            self.marks.add(counted=counts)
+            self.marks.add()
+        if times.new_epoch:
+            times = times._replace(new_epoch=not counts, ours=self.ours)
+        self.series.add(times)
         if counts:
-            steps.append(times)
+            self._seconds.append(times.seconds)
             count += 1
-        else:
-            self.series.add_epoch_start(times, ours=self.ours)
         if self.exactly is not None:
             return self._total >= self.exactly
         if count >= self.most or (count >= self.least and now_ns() - self._begin_ns >= self.seconds * 1e9):
-            return self.extend is None or not self.extend(times.seconds, lambda: [step.seconds for step in steps[first:]])
+            return self.extend is None or not self.extend(times.seconds, lambda: self._seconds)
         return self._total > 40 + 4 * self.least + 2 * count
 
 
@@ -463,7 +462,5 @@ class Session:
         if self.device_step:  # the host runs ahead of the device, so its clock is not used
             window.most = max(least, round(window.seconds / self.device_step))
         yield step_input._replace(window=window)
-        spent = marks.seconds()
-        series.add_device_seconds(spent, marks.seconds(counted=False))
-        self.recorder.on_gpu = True
-        self.device_step = statistics.median(spent) if spent else None
+        series.add_device_seconds(marks.seconds())
+        self.recorder.on_gpu, self.device_step = True, StepSeries(series.windows[-1]).device_step

@@ -128,21 +128,20 @@ def without_data(session: Session, *, seconds: float, least: int) -> Plan:
         session.hooks.pause()
     yield from session.skip(CACHED, 1)
     cached, least = session.recorder.cached, len(session.batches) if session.sized else least
-    first = len(cached.steps)
     yield from _record(session, CACHED, 0.0 if session.sized else seconds, least, cached)
     if session.sized:  # each batch of the window before once
-        session.recorder.batch_times.add([step.batch for step in cached.steps[first:]], cached.seconds(with_data=False)[first:])
+        session.recorder.batch_times.add([step for step in cached.windows[-1] if not step.new_epoch])
 
 
 def _record(
     session: Session, step_input: StepInput, seconds: float, least: int, series: StepSeries, periods: Periods | None = None
 ) -> Plan:
     """Record a window together with its waits for cores, and the memory pages it got from the system."""
-    recorder, number, frames = session.recorder, len(series.steps), frames_compiled()
+    recorder, frames = session.recorder, frames_compiled()
     series.begin_window()
     waiting, threads, pages = RunQueueDelay(), OtherThreads(), pages_so_far()
     yield from session.record(step_input, seconds, least, series, extend=periods.go_on if periods is not None else None)
-    kind, steps = "cached" if step_input.cached else "loop", len(series.steps) - number
+    kind, steps = "cached" if step_input.cached else "loop", len(series.pieces()[-1])
     if steps:
         recorder.pages.setdefault(kind, []).append((pages_so_far() - pages) / steps)
     if steps and not step_input.cached:
@@ -160,13 +159,13 @@ def apart(session: Session, ranks: MeasuredRanks, *, seconds: float) -> Plan:
     ranks.part(session.hooks.roots)
     yield from session.skip(REAL, 1)
     recorder.apart.begin_window()
-    number, waiting = len(recorder.apart.steps), RunQueueDelay()
+    waiting = RunQueueDelay()
     in_collectives = yield from _record_collectives(session, ranks, seconds, recorder.apart)
     waited_ns, spent_ns = waiting.end()
     if waited_ns is not None and not in_collectives:  # threads of collectives that the program calls need cores, too
         recorder.waited_apart.append(waited_ns / spent_ns)
     recorder.collective_seconds.append(in_collectives)
-    alone = recorder.apart.steps[number:]
+    alone = StepSeries(recorder.apart.windows[-1]).steps
     if session.device == "cuda":
         return  # the host does not wait for an all-reduce
     together = StepSeries()
@@ -384,8 +383,8 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
 
     def so_far() -> WhatIf | None:
         sides = [series.of_usual_batches(recorder.batch_times) if session.sized else series for series in (without, with_fix)]
-        before = by_window(sides[0].windows(with_data=not plain.cached))
-        after = by_window(sides[1].windows(with_data=not changed.cached))
+        before = by_window(sides[0].pieces(with_data=not plain.cached))
+        after = by_window(sides[1].pieces(with_data=not changed.cached))
         return WhatIf(as_it_is=before, with_fix=after) if before.seconds and after.seconds else None
 
     def wants_more() -> bool:
