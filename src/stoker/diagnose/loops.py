@@ -40,6 +40,8 @@ PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
 STEPS_WITHOUT_LOOP = 6
 MAX_STEPS_PER_BATCH = 8
+LONGER_EPOCHS = "longer epochs"
+"""What is avoided where a program fails if an epoch has more batches than it expects: epochs end where they do without a diagnosis."""
 STEPLESS_PASSES = 3  # passes without an optimizer step after which a loop is no longer watched
 
 _original_iter = DataLoader.__iter__
@@ -101,6 +103,7 @@ class WatchedIterator:
         self.source = source
         self.iterator = iterator
         self.started_ns = started_ns  # when this pass began
+        self.given = 0  # batches that the loop has got in this pass
         self._sources = sources
         self._first = True
         self._steps_before = sources.hooks.steps_here
@@ -137,6 +140,7 @@ class WatchedIterator:
         finally:
             sources.running.pop()
         source.nexts += 1
+        self.given += 1
         source.gives_batches = next(leaves(value), None) is not None
         inner = source.inner
         if inner is not None:

@@ -18,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 from torch.optim.lr_scheduler import LRScheduler
@@ -42,7 +42,7 @@ from stoker.diagnose.hooks import (
     num_rows,
     replace,
 )
-from stoker.diagnose.loops import Sources, WatchedIterator, wait_for_workers
+from stoker.diagnose.loops import LONGER_EPOCHS, Sources, WatchedIterator, length_of, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.ops import ProgramProfilers
 from stoker.diagnose.profilers import Sampler
@@ -148,6 +148,7 @@ class Session:
         self.avoid = avoid
         # Set by the plan.
         self.endless = False  # whether epochs do not end: the session starts another pass instead
+        self.lengthens_epochs = False  # whether that was the plan's choice: it may be the cause of an error of the program
         self.short_steps = False  # whether steps are so short that they are timed without hooks
         self.short_cached_steps = False  # the same for steps with cached batches
         self.sized = False  # whether batches differ in size: those of a window are kept, and given again in the windows after it
@@ -195,7 +196,9 @@ class Session:
 
     def make_endless(self) -> None:
         """Make epochs endless: another pass over the batches begins where one ends, and schedules may come to their end."""
-        self.endless = True
+        if LONGER_EPOCHS in self.avoid:
+            return
+        self.endless = self.lengthens_epochs = True
         original = LRScheduler.step
 
         @functools.wraps(original)
@@ -261,7 +264,10 @@ class Session:
         if self._epoch_ended_ns is not None:
             hooks.between_ns += max(0, watched.started_ns - self._epoch_ended_ns)
             self._epoch_ended_ns = None
+        if LONGER_EPOCHS in self.avoid and watched.given == length_of(watched.source.iterable):
+            self._end_epoch()
         value = self._cached_batch() if self._input.cached else self._real_batch(watched)
+        watched.given += 1
         self._num_batches += 1
         hooks.enter(PREPARE if hooks.roots else FORWARD)
         self._call_before()
@@ -313,14 +319,19 @@ class Session:
         try:
             return self._kept(next(watched.iterator))
         except StopIteration:
-            self.hooks.new_epoch = True
             if not (self.endless and watched.source.can_repeat):
-                self.hooks.enter(REST)
-                self._epoch_ended_ns = now_ns()
-                self._epoch_sampler.start()
-                raise
+                self._end_epoch()
+            self.hooks.new_epoch = True
             watched.restart()
             return self._kept(next(watched.iterator))
+
+    def _end_epoch(self) -> NoReturn:
+        """Tell the loop that there is no further batch."""
+        self.hooks.new_epoch = True
+        self.hooks.enter(REST)
+        self._epoch_ended_ns = now_ns()
+        self._epoch_sampler.start()
+        raise StopIteration
 
     def _kept(self, value: Any) -> Any:
         """A batch of the program, which is kept where batches cannot be made again, or differ in size."""
