@@ -71,7 +71,7 @@ class StepInput(NamedTuple):
 
     cached: bool = False  # a copy of an earlier batch instead of a real one
     before: Callable[[], object] | None = None  # called when the batch is there; not timed
-    window: Window | None = None  # this step and those after it get the same, until the window is over
+    window: StepWindow | None = None  # this step and those after it get the same, until the window is over
 
 
 REAL, CACHED = StepInput(), StepInput(cached=True)
@@ -79,7 +79,7 @@ Plan = Generator[StepInput, StepTimes, None]
 
 
 @dataclass(kw_only=True, slots=True)
-class Window:
+class StepWindow:
     """Steps with the same input, measured until there are enough; only then does the plan go on."""
 
     series: StepSeries
@@ -461,7 +461,7 @@ class Session:
 
         `each` gets the times of each step. `extend` may request more steps, except in a distributed run.
         """
-        window = Window(series=series, seconds=self.scaled(seconds), least=least, extend=extend, each=each)
+        window = StepWindow(series=series, seconds=self.scaled(seconds), least=least, extend=extend, each=each)
         window.ours = self.endless and self.can_repeat
         if self.ranks is not None:
             recent = statistics.median(step.seconds for step in (self.recorder.loop.steps or self.recorder.early)[-6:])
