@@ -117,7 +117,7 @@ def test_trainers_of_others(run: Run, text: str, framework: str, tmp_path: Path)
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "train.py was ended by SIGKILL before anything was measured"),
         (
             "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)",
-            r"train.py \(train.py:2\): the training runs in processes .* \(2\), .* torchrun --nproc-per-node 2 -m stoker diagnose train.py",
+            r"train.py \(train.py:2\) trains in processes .* \(2\), .* torchrun --nproc-per-node 2 -m stoker diagnose train.py",
         ),
         ("for x in", "train.py line 1 raised SyntaxError"),
     ],

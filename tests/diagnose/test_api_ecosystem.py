@@ -84,9 +84,8 @@ def test_accelerate_with_accumulation(run: Run, tmp_path: Path) -> None:
     assert files_in(tmp_path) == {"train.py"}
 
 
-@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
-def test_a_plain_loop(run: Run, module: bool) -> None:
-    answer = run(ecosystem.PLAIN, module=module)
+def test_a_plain_loop(run: Run) -> None:
+    answer = run(ecosystem.PLAIN)
     measured = measured_of(answer)
     assert measured.loader.dataset == "TensorDataset"
     assert measured.work is not None
@@ -130,14 +129,6 @@ def test_two_optimizers_are_one_step(run: Run) -> None:
     work = measured_of(run(ecosystem.GAN)).work
     assert work is not None
     assert work.flops > 2 * BATCH_FLOPS
-
-
-def test_a_loop_without_an_iterable(run: Run) -> None:
-    answer = run(ecosystem.WHILE)
-    measured = measured_of(answer)
-    assert measured.loader.kind == "loop"
-    assert measured.cached is None
-    assert answer.wrong == []
 
 
 def test_an_iterator_that_is_begun_again(run: Run) -> None:
@@ -214,8 +205,3 @@ def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytes
     assert "<script>alert(1)<script> [bold]" in told
     assert "<b>wrong</b>" in told
     assert "\x1b" not in told + shown(finding)
-
-
-def test_a_training_run_in_other_processes_is_reported(run: Run) -> None:
-    with pytest.raises(TrainError, match=r"processes started by torch.multiprocessing \(1\)"):
-        run(ecosystem.OTHER_PROCESS)
