@@ -478,6 +478,9 @@ def collect():
 def log():
     time.sleep(0.1)
 
+def total():  # one call into C, which holds the interpreter
+    sum(range(10_000_000))
+
 class Shards:
     def __iter__(self):
         for number in range(1000):
@@ -486,7 +489,7 @@ class Shards:
     def read(self):
         time.sleep(0.6)
 
-does = {"upload": (25, upload), "checkpoint": (10, save), "validation": (20, validate), "gc": (15, collect), "logging": (5, log)}
+does = {"total": (20, total), "upload": (25, upload), "checkpoint": (10, save), "validation": (20, validate), "gc": (15, collect), "logging": (5, log)}
 every, do = does.get(kind, (1, lambda: None))
 step = 0
 for epoch in range(100_000):
@@ -507,6 +510,7 @@ LINES = {
     "validation": (20, 0.4, "validate"),
     "gc": (15, 0.0, "collect"),
     "logging": (5, 0.1, "log"),
+    "total": (20, 0.05, "total"),
     "shards": (30, 0.6, "Shards.read"),
     "epochs": (40, 1.5, "upload"),
 }
