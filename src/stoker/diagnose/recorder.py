@@ -3,9 +3,9 @@
 `StepSeries` holds the steps of one kind of measurement, from one or more windows. `Recorder` holds all series and everything else that
 was measured; `Recorder.measurements` can be called at any time.
 
-The first step of an epoch is in its place among the others, but does not count. The additional time that it waits for its batch (workers that start, the first batch)
-is time of the loader, and is divided among all steps of the epoch. The rest of the time between two epochs (validation, checkpoints)
-does not count for any step.
+The first step of an epoch is in its place among the others, but does not count. The additional time that it waits for its batch
+(workers that start, the first batch) is time of the loader, and is divided among all steps of the epoch. The rest of the time between
+two epochs (validation, checkpoints) does not count for any step.
 """
 
 from __future__ import annotations
