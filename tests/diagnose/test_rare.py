@@ -489,7 +489,8 @@ class Shards:
     def read(self):
         time.sleep(0.6)
 
-does = {"total": (20, total), "upload": (25, upload), "checkpoint": (10, save), "validation": (20, validate), "gc": (15, collect), "logging": (5, log)}
+does = {"total": (20, total)}
+does |= {"upload": (25, upload), "checkpoint": (10, save), "validation": (20, validate), "gc": (15, collect), "logging": (5, log)}
 every, do = does.get(kind, (1, lambda: None))
 step = 0
 for epoch in range(100_000):
