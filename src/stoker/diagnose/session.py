@@ -80,7 +80,7 @@ Plan = Generator[StepInput, StepTimes, None]
 
 @dataclass(kw_only=True, slots=True)
 class StepWindow:
-    """Steps with the same input, measured until there are enough; only then does the plan go on."""
+    """Steps with the same input, measured until there are enough; only then does the plan continue."""
 
     series: StepSeries
     seconds: float
@@ -326,7 +326,7 @@ class Session:
             return self._kept(next(watched.iterator))
 
     def _end_epoch(self) -> NoReturn:
-        """Tell the loop that there is no further batch."""
+        """End the pass of the loop: it gets no further batch."""
         self.hooks.new_epoch = True
         self.hooks.enter(REST)
         self._epoch_ended_ns = now_ns()
