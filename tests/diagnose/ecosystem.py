@@ -113,20 +113,6 @@ for epoch in range(100000):
 """
 )
 
-WHILE = (
-    HEAD
-    + """
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-def get_batch():
-    rows = torch.randint(0, 192, (8,))
-    return torch.stack([x[row] for row in rows]), y[rows]
-while True:
-    loss_of(model, *get_batch()).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-)
-
 ITERATOR = (
     HEAD
     + """
@@ -235,16 +221,3 @@ for epoch in range(100000):
             model.load_state_dict(torch.load("best.pt"))
 """
 )
-
-OTHER_PROCESS = """
-import torch
-import torch.multiprocessing
-def work(rank):
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(20):
-        model(torch.ones(8, 4)).sum().backward()
-        optimizer.step()
-if __name__ == "__main__":
-    torch.multiprocessing.spawn(work, nprocs=1)
-"""

@@ -122,15 +122,12 @@ def on_gpu() -> Finding:
                 kind="DataLoader",
                 workers=0,
                 pinned=False,
-                batch_size=256,
                 dataset="IceDataset",
                 place=LOOP,
                 functions=[
                     Blame(place=DATASET, share=0.72),
                     Blame(place=SourceLine(file="iceaggr/data.py", line=61, function="read_file"), share=0.55),
                 ],
-                bytes_used=3_352_000.0,
-                startup_seconds=1.9,
             ),
             work=Work(
                 ops=412.0,
@@ -139,7 +136,6 @@ def on_gpu() -> Finding:
                 flops_by_dtype={"fp32": 7.1e9, "bf16": 8e8},
                 h2d_bytes=3_352_000.0,
                 h2d_copies=2.0,
-                peak_bytes=1_200_000_000,
                 shares={"gemm": 0.31, "elementwise": 0.38, "reduce": 0.11, "copy": 0.06, "optimizer": 0.1, "other": 0.04},
             ),
             machine=Machine(
@@ -161,7 +157,6 @@ def on_gpu() -> Finding:
             },
             gpu_taken=0.02,
             waited_for_cores=0.01,
-            slow_steps=3,
             notes=[
                 "torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt",
                 "steps 1 to 14 were left out: they were still getting faster",

@@ -53,7 +53,6 @@ def test_a_plain_loop(run: Run, module: bool, tmp_path: Path) -> None:
 def test_worker_processes(run: Run) -> None:
     measured = run(SLOW, "2")
     assert measured.loader.workers == 2
-    assert measured.loader.startup_seconds is not None
     assert measured.loader_alone is not None
     assert max(measured.loader_alone.seconds) > 0
     assert [one.place.function for one in measured.loader.functions][:1] == ["Rows.__getitem__"]
@@ -75,7 +74,6 @@ for epoch in range(100_000):
 def test_a_loop_that_cannot_be_begun_again_and_ends_soon(run: Run) -> None:
     measured = run(ZIPPED)
     assert measured.loader.kind == "zip"
-    assert measured.loader.batch_size == 8
     assert measured.cached is not None, "batches of which copies were kept as they came"
     assert measured.work is not None
     assert len(measured.loop.seconds) >= 12
@@ -103,7 +101,6 @@ def test_trainers_of_others(run: Run, text: str, framework: str, tmp_path: Path)
     assert measured.phases.forward >= (0.008 if text is programs.TRAINER else 0.004)
     assert measured.phases.backward > 0
     assert measured.phases.optimizer > 0
-    assert measured.loader.batch_size == 4
     assert measured.cached is not None
     assert {path.name for path in tmp_path.iterdir()} == {"train.py"}
     if text is programs.TRAINER:
@@ -120,7 +117,7 @@ def test_trainers_of_others(run: Run, text: str, framework: str, tmp_path: Path)
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "train.py was ended by SIGKILL before anything was measured"),
         (
             "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)",
-            r"train.py \(train.py:2\): the training runs in processes .* \(2\), .* torchrun --nproc-per-node 2 -m stoker diagnose train.py",
+            r"train.py \(train.py:2\) trains in processes .* \(2\), .* torchrun --nproc-per-node 2 -m stoker diagnose train.py",
         ),
         ("for x in", "train.py line 1 raised SyntaxError"),
     ],

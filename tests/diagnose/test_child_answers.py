@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(torch.randn(400, 64)), batch_size=4)
-scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=3 * len(loader))
-for epoch in range(3):
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps={epochs} * len(loader))
+for epoch in range({epochs}):
     for number, (batch,) in enumerate(loader):
         {each}
         model(batch).square().mean().backward()
@@ -35,8 +35,10 @@ HANGS = "time.sleep(0.004); (epoch or number > 60) and [sum(range(10**9)) for _ 
 """From the middle of the measurement on, a call that holds the interpreter lock for a minute or more."""
 
 
-def diagnose(folder: Path, *options: str, before: str = "", each: str = "time.sleep(0.004)") -> subprocess.Popen[str]:
-    (folder / "train.py").write_text(TRAIN.format(before=before, each=each))
+def diagnose(
+    folder: Path, *options: str, before: str = "", each: str = "time.sleep(0.004)", epochs: int = 3
+) -> subprocess.Popen[str]:
+    (folder / "train.py").write_text(TRAIN.format(before=before, each=each, epochs=epochs))
     command = [sys.executable, "-m", "stoker", "diagnose", *options, "train.py"]
     environ = {**os.environ, "HOME": str(folder)}
     return subprocess.Popen(
@@ -49,6 +51,15 @@ def test_a_schedule_that_has_an_end_does_not_end_the_diagnosis(tmp_path: Path) -
     out, err = diagnose(tmp_path).communicate(timeout=120)
     assert "VERDICT" in out
     assert "Tried to step" not in out + err
+
+
+@pytest.mark.slow
+def test_a_program_that_knows_the_length_of_its_epochs_does_not_fail(tmp_path: Path) -> None:
+    each = "time.sleep(0.004); history[number] += 1"
+    out, err = diagnose(tmp_path, before="history = [0] * 100", each=each, epochs=1000).communicate(timeout=170)
+    assert "VERDICT" in out
+    assert "IndexError" in out + err, "the note of the first run"
+    assert "only what was measured before is known" not in out + err
 
 
 def test_a_schedule_stands_still_after_its_end_and_is_put_back() -> None:

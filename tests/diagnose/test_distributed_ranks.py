@@ -139,15 +139,17 @@ def test_an_exchange_is_what_it_adds_where_all_begin_it_together() -> None:
     """Measured by the windows of one process; its backward pass takes 1 ms by itself, 4 where all meet, and 9 as it is."""
     session = Session(measure_all, on_done=lambda: None, pace=0.1)
     session.ranks = MeasuredRanks(0, 1, Store())
-    session.recorder.loop.steps += [times(backward=9)] * 8
+    session.recorder.loop.windows.append([times(backward=9)] * 8)
     for round_number in range(2):
         plan = apart(session, session.ranks, seconds=1.0)
-        next(plan)
+        window = next(plan).window
         with suppress(StopIteration):
             while True:
                 meets = len(session.recorder.collective_seconds) > round_number
                 torch.autograd.backward(torch.ones((), requires_grad=True))
-                plan.send(times(backward=4 if meets else 1))
+                step = times(backward=4 if meets else 1)
+                if window is None or window.add(step):
+                    window = plan.send(step).window
     found = session.recorder.of_rank(0)
     assert found is not None
     assert found.exchange_seconds == pytest.approx(3 * MS)

@@ -50,13 +50,13 @@ def test_negative_control_without_sleep_the_host_is_in_the_times() -> None:
     assert asleep_step(seconds=0.0).seconds > 0.009
 
 
-def test_marks_report_whole_steps_only() -> None:
+def test_marks_report_the_times_of_steps() -> None:
     device = FakeCuda()
     marks = StepMarks(cuda=device)
     for whole in (True, True, False, True):
         device.issue(host=1.0, device=5.0 if whole else 500.0)
-        marks.add(counted=whole)
-    assert marks.seconds() == pytest.approx([0.006, 0.005, 0.005])
+        marks.add()
+    assert marks.seconds() == pytest.approx([0.006, 0.005, 0.500, 0.005])
 
 
 def test_the_clock_of_sleep_is_calibrated() -> None:

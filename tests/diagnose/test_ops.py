@@ -370,13 +370,6 @@ def test_bytes_are_those_of_operations_that_only_move_memory() -> None:
     assert work_of(Counting()).moved_bytes is None  # nothing was counted
 
 
-def test_peak_memory_is_that_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was documented and had a row in the report, but nothing ever set it."""
-    assert torch.cuda.is_initialized() or work_of(Counting()).peak_bytes is None
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7 << 20)
-    assert work_of(Counting()).peak_bytes == 7 << 20
-
-
 def test_annotations_of_a_gpu_are_not_kernels() -> None:
     """A range around the optimizer has the time of its kernels too; taken along, they would count twice."""
     step = event("Optimizer.step#AdamW.step", 0, 50, kernels=[50.0])
@@ -455,7 +448,7 @@ def test_cycles_of_a_profiler_neither_record_nor_end_a_profile_of_ours(held: Pro
     def save(profile: torch.profiler.profile) -> None:
         path = tmp_path / f"{len(saved)}.json"
         profile.export_chrome_trace(str(path))
-        assert json.loads(path.read_text())["traceEvents"]
+        assert bool(json.loads(path.read_text())["traceEvents"]) == (len(saved) < 2)
         profile.key_averages().table()
         saved.append(times_called(profile, "aten::relu"))
 

@@ -1,4 +1,4 @@
-"""Batches that are made in this process as a worker would make them, while lines are sampled."""
+"""Lines that make batches, found by making some in this process where workers make them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stoker.diagnose import profilers
-from stoker.diagnose.profilers import lines_of_batches, maker
+from stoker.diagnose import windows
+from stoker.diagnose.loops import Source, batches_of_workers
+from stoker.diagnose.measurements import Blame, SourceLine
+from stoker.diagnose.session import Session
+from stoker.diagnose.windows import measure_all, profile_batches
 
-MS = 1_000_000
+LINE = Blame(place=SourceLine(file="train.py", line=3, function="batches"), share=0.9)
 
 
 class Rows(Dataset[Any]):
@@ -19,6 +22,8 @@ class Rows(Dataset[Any]):
         return 6
 
     def __getitem__(self, number: int) -> torch.Tensor:
+        for _ in range(20_000):
+            pass
         return torch.full((2,), float(number))
 
 
@@ -34,6 +39,11 @@ class Stream(IterableDataset[Any]):
         yield from torch.arange(3.0)
 
 
+class InWorkers(Rows):
+    def __getitem__(self, number: int) -> torch.Tensor:
+        raise RuntimeError("no connection")
+
+
 @pytest.mark.parametrize(
     ("loader", "batches"),
     [
@@ -41,36 +51,56 @@ class Stream(IterableDataset[Any]):
         (DataLoader(Rows(), batch_size=4, num_workers=2), [[0, 1, 2, 3], [4, 5], [0, 1, 2, 3]]),
         (DataLoader(Batches(), batch_size=4), [[100, 101, 102, 103], [104, 105]]),
         (DataLoader(Rows(), batch_size=None), [0, 1, 2]),
-        (DataLoader(Stream(), batch_size=2), [[0, 1], [2, 0], [1, 2]]),
-        (DataLoader(Stream(), batch_size=None), [0, 1, 2, 0]),
+        (DataLoader(Stream(), batch_size=2), [[0, 1], [2], [0, 1]]),
+        (DataLoader(Stream(), batch_size=None, num_workers=1), [0, 1, 2, 0]),
     ],
 )
-def test_batches_are_those_of_the_loader_pass_after_pass(loader: DataLoader[Any], batches: list[Any]) -> None:
-    make = maker(loader)
-    for batch in batches:
-        made: Any = make()
-        assert (made if isinstance(loader.dataset, Stream) else made[..., 0]).tolist() == batch
+def test_batches_of_this_process_are_those_of_the_loader_pass_after_pass(loader: DataLoader[Any], batches: list[Any]) -> None:
+    made = batches_of_workers(loader, 0)
+    for expected in batches:
+        batch = next(made)
+        assert (batch if isinstance(loader.dataset, Stream) else batch[..., 0]).tolist() == expected
 
 
-@pytest.mark.parametrize(("each", "seconds", "made"), [(100, 0.35, 4), (1000, 0.5, 2), (1, 10.0, profilers.MOST_BATCHES)])
-def test_batches_are_made_for_a_while_but_never_one_alone(
-    each: int, seconds: float, made: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, count = [0], [0]
-
-    def make() -> None:
-        now[0] += each * MS
-        count[0] += 1
-
-    monkeypatch.setattr(profilers, "now_ns", lambda: now[0])
-    _, spent = lines_of_batches(make, seconds=seconds)
-    assert (count[0], spent) == (made, pytest.approx(each / 1000))
+def session_over(iterable: Any) -> Session:
+    session = Session(measure_all, on_done=lambda: None, pace=0.1)
+    session.sources.training = Source(iterable, None)
+    session.sources.training.gives_batches = True
+    session.recorder.blames = {"next": [LINE]}
+    return session
 
 
-def test_the_lines_that_make_a_batch_are_the_users() -> None:
-    def slow() -> int:
-        return sum(number * number for number in range(200_000))
-
-    lines, _ = lines_of_batches(slow, seconds=0.05)
+def test_the_lines_that_make_a_batch_of_workers_are_sampled_in_this_process() -> None:
+    session = session_over(DataLoader(Rows(), batch_size=4, num_workers=2))
+    profile_batches(session)
+    lines = session.recorder.batch_lines
     assert lines[0].place.file.endswith("test_profilers_batches.py")
     assert 0.5 < sum(line.share for line in lines) <= 1.0
+    assert (session.recorder.batch_seconds or 0.0) > 0
+
+
+def test_without_workers_they_are_those_in_which_the_loop_waited_for_its_batch() -> None:
+    session = session_over(DataLoader(Rows(), batch_size=4))
+    profile_batches(session)
+    assert session.recorder.batch_lines == [LINE]
+    assert session.recorder.batch_seconds is None
+    session = session_over([torch.ones(3)])  # it makes nothing
+    profile_batches(session)
+    assert session.recorder.batch_lines == []
+
+
+def test_a_dataset_that_works_in_its_workers_only_is_noted() -> None:
+    session = session_over(DataLoader(InWorkers(), batch_size=4, num_workers=2))
+    profile_batches(session)
+    assert "no connection" in session.recorder.notes[0]
+    assert session.recorder.batch_lines == []
+
+
+def test_batches_are_made_for_a_while_but_never_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(windows, "batches_of_workers", lambda loader, workers: iter(lambda: made.append(1), 0))
+    for pace, least, most in ((1e-9, 2, 2), (1e9, windows.MOST_BATCHES, windows.MOST_BATCHES)):
+        session, made[:] = session_over(DataLoader(Rows(), num_workers=1)), []
+        session._pace = pace
+        profile_batches(session)
+        assert least <= len(made) <= most

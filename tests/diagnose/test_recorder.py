@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterable
-from contextlib import suppress
 
 import pytest
 from tests.diagnose.clock import MACHINE
@@ -14,10 +13,8 @@ from tests.diagnose.measured import on_cpu
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
 from stoker.diagnose.loops import Sources
 from stoker.diagnose.measurements import Loader
-from stoker.diagnose.recorder import EpochStart, Recorder, StepSeries, between_epochs
+from stoker.diagnose.recorder import Recorder, StepSeries, between_epochs, mean_of_epoch
 from stoker.diagnose.rule import conclude
-from stoker.diagnose.session import REAL, Session
-from stoker.diagnose.windows import measure_all
 
 MS = 1_000_000
 
@@ -31,57 +28,64 @@ def times(wait: int, rest: int, between: int = 0) -> StepTimes:
 STEPS = [times(2, 3)] * 12
 
 
-def end(at: int, wait: int, between: int = 0, *, window: int = 0, ours: bool = False, seconds: float | None = None) -> EpochStart:
-    return EpochStart(at, window, times(wait, 3, between), ours, seconds)
+def end(at: int, wait: int, between: int = 0, *, ours: bool = False, seconds: float | None = None) -> tuple[int, StepTimes]:
+    """The first step of an epoch, behind `at` steps."""
+    return at, times(wait, 3, between)._replace(new_epoch=True, ours=ours, device_seconds=seconds)
+
+
+def window(*ends: tuple[int, StepTimes], seconds: float | None = None) -> list[StepTimes]:
+    """Twelve steps, with the first steps of epochs between them."""
+    steps = [step._replace(device_seconds=seconds) for step in STEPS]
+    for at, step in reversed(ends):
+        steps.insert(at, step)
+    return steps
 
 
 def test_a_step_has_its_part_of_what_the_loader_takes_to_begin_and_of_what_else_passes() -> None:
-    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50), end(8, 32, 50)])], length=99)
+    found = between_epochs([StepSeries(window(end(0, 32, 50), end(4, 32, 50), end(8, 32, 50)))], length=99)
     assert found is not None
     assert found.loader == pytest.approx(0.030 / 5), "epochs of five steps"
     assert found.other == pytest.approx(0.050 / 5)
 
 
 def test_one_end_is_enough_where_the_length_of_an_epoch_is_known() -> None:
-    series = StepSeries(steps=STEPS, epoch_starts=[end(3, 32)])
+    series = StepSeries(window(end(3, 32)))
     found = between_epochs([series], length=10)
     assert found is not None
     assert found.loader == pytest.approx(0.003)
     assert between_epochs([series], length=None) is None
-    assert between_epochs([StepSeries(steps=STEPS, epoch_starts=[])], length=10) is None
+    assert between_epochs([StepSeries(window())], length=10) is None
 
 
 def test_epochs_that_the_diagnosis_begins_have_nothing_else_between() -> None:
-    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=[end(0, 2, 100), end(4, 2, ours=True)])], length=None)
+    found = between_epochs([StepSeries(window(end(0, 2, 100), end(4, 2, ours=True)))], length=None)
     assert found is not None
     assert found.other == pytest.approx(0.100 / 5)
 
 
 def test_ends_of_two_measurement_windows_have_no_epoch_between_them() -> None:
-    series = StepSeries(steps=STEPS, window_starts=[0, 5], epoch_starts=[end(2, 2), end(6, 2, window=1)])
-    assert series.epoch_lengths() == []
-    assert series.epochs() == [[], []]
+    assert StepSeries(window(end(2, 2)), window(end(6, 2))).epochs() == [[], []]
 
 
 def test_the_mean_step_of_an_epoch_has_the_begin_of_it_and_not_what_else_passed() -> None:
-    [[one]] = StepSeries(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50)]).epochs()
-    assert one.seconds == pytest.approx(0.010 + 0.030 / 5)
+    [[epoch]] = StepSeries(window(end(0, 32, 50), end(4, 32, 50))).epochs()
+    assert mean_of_epoch(*epoch).seconds == pytest.approx(0.010 + 0.030 / 5)
 
 
 def test_on_a_gpu_the_timeline_of_the_device_reports() -> None:
     """Its host may wait for a batch while the device still works."""
     ends = [end(0, 32, seconds=9.0), end(4, 32, ours=True, seconds=0.025), end(8, 32, ours=True, seconds=0.025)]
-    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=ends, device_seconds=[0.010] * 12)], length=None, on_gpu=True)
+    found = between_epochs([StepSeries(window(*ends, seconds=0.010))], length=None, on_gpu=True)
     assert found is not None
     assert found.loader == pytest.approx(0.015 / 5)
-    assert StepSeries(steps=STEPS, epoch_starts=ends).extra_waits(on_gpu=True) == []
+    assert StepSeries(window(*ends)).extra_waits(on_gpu=True) == []
 
 
 @pytest.mark.parametrize(("idle", "between"), [(0.001, 0.001), (0.090, 0.090), (0.500, 0.160)])
 def test_a_line_after_an_epoch_that_waits_for_the_gpu_has_only_the_time_in_which_the_gpu_idles(idle: float, between: float) -> None:
     """Such as `loss.item()`: 160 ms by the clock of the host, in which the device runs the steps that were issued ahead."""
     ends = [end(0, 2, 160, seconds=0.030 + idle), end(4, 2, 160, seconds=0.030 + idle)]
-    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=ends, device_seconds=[0.030] * 12)], length=None, on_gpu=True)
+    found = between_epochs([StepSeries(window(*ends, seconds=0.030))], length=None, on_gpu=True)
     assert found is not None
     assert found.other == pytest.approx(between / 5)
 
@@ -89,80 +93,21 @@ def test_a_line_after_an_epoch_that_waits_for_the_gpu_has_only_the_time_in_which
 @pytest.mark.parametrize(("host", "between"), [(160, 0.060), (90, 0.0)])
 def test_before_steps_are_timed_on_the_gpu_it_may_be_behind_by_an_epoch(host: int, between: float) -> None:
     """Steps of 10 ms for the host and 30 ms for the device, epochs of five."""
-    warm_up = StepSeries(steps=STEPS, epoch_starts=[end(0, 2, host)])
-    loop = StepSeries(steps=STEPS, device_seconds=[0.030] * 12)
+    warm_up = StepSeries(window(end(0, 2, host)))
+    loop = StepSeries(window(seconds=0.030))
     found = between_epochs([warm_up, loop], length=5, on_gpu=True)
     assert found is not None
     assert found.other == pytest.approx(between / 5)
 
 
-def test_epoch_starts_have_their_window_and_their_time_on_the_device() -> None:
-    series = StepSeries()
-    series.begin_window()
-    series.steps += STEPS
-    series.add_epoch_start(times(32, 3, 1), ours=False)
-    series.begin_window()
-    series.add_epoch_start(times(33, 3, 1), ours=True)
-    series.add_device_seconds([], [0.5])
-    assert [(one.at, one.window, one.ours, one.device_seconds) for one in series.epoch_starts] == [
-        (12, 0, False, None),
-        (12, 1, True, 0.5),
-    ]
-
-
-def recorded(session: Session, series: StepSeries, seconds: float, number: int = 4) -> list[float]:
-    """Record steps of a fake GPU, and return the times of the series."""
-    plan = session.record(REAL, 0.0, number, series)
-    next(plan)
-    with suppress(StopIteration):
-        while True:
-            plan.send(times(0, int(seconds * 1000) - 5))
-    return series.seconds()
-
-
-class FakeMarks:
-    """The device took a second per step."""
-
-    def __init__(self) -> None:
-        self._counted: list[bool] = []
-
-    def add(self, *, counted: bool) -> None:
-        self._counted.append(counted)
-
-    def seconds(self, *, counted: bool = True) -> list[float]:
-        return [1.0 for one in self._counted if one == counted]
-
-
-def test_device_times_of_a_temporary_series_never_reach_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were once kept by the `id` of a list, which Python gives to another list after the first is freed."""
-    monkeypatch.setattr("stoker.diagnose.session.StepMarks", FakeMarks)
-    session = Session(measure_all, on_done=lambda: None)
-    session.device = "cuda"
-    freed: set[int] = set()
-    for _ in range(50):
-        temporary = StepSeries()
-        assert recorded(session, temporary, 0.010) == [1.0] * 4
-        freed.add(id(temporary.steps))
-        del temporary
-    session.device = "cpu"
-    reused = 0
-    kept = [StepSeries() for _ in range(200)]
-    for series in kept:
-        reused += id(series.steps) in freed
-        assert recorded(session, series, 0.010) == pytest.approx([0.010] * 4)
-    assert reused, "the control: some lists have the id of a freed one"
-    assert session.recorder.on_gpu
-
-
-def test_a_program_that_ends_in_its_warm_up_gets_no_device_times_of_other_windows() -> None:
-    recorder = Recorder(early=[times(2, 3)] * 5, on_gpu=True)
-    for _ in range(50):
-        temporary = StepSeries(steps=list(STEPS))
-        temporary.add_device_seconds([9.0] * 12, [])
-        del temporary
-    hooks = StepHooks()
-    measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
-    assert measured.loop.seconds == pytest.approx([0.010] * 4)
+def test_times_on_the_device_are_those_of_the_last_steps_and_steps_without_do_not_count() -> None:
+    series = StepSeries(STEPS, [])
+    series.add(times(32, 3, 1))
+    series.add(times(2, 3))
+    series.add_device_seconds([0.5, 0.1])
+    assert [step.device_seconds for step in series.epoch_starts] == [0.5]
+    assert series.pieces() == [[], [0.1]]
+    assert StepSeries(STEPS).pieces() == [[0.010] * 12], "the control: without a GPU they are those of the host"
 
 
 @pytest.mark.parametrize(("workers", "persistent", "advised"), [(2, False, True), (2, True, False), (0, None, False)])
@@ -179,27 +124,21 @@ def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() ->
     for _ in range(2):
         series.begin_window()
         for _ in range(2):
-            series.steps += STEPS[:4]
-            series.add_epoch_start(times(32, 3), ours=True)
+            for step in (*STEPS[:4], end(0, 32, ours=True)[1]):
+                series.add(step)
     assert recorder.last_window(series, None) == pytest.approx([0.010 + 0.030 / 5] * 8)
-    series.epoch_starts.clear()
+    series = StepSeries(*([step for step in window if not step.new_epoch] for window in series.windows))
     assert recorder.last_window(series, None) == pytest.approx([0.010] * 8), "the control: no epoch ends"
 
 
 def test_a_short_measurement_window_of_a_trial_is_not_lost_where_steps_are_inspected_several_at_a_time() -> None:
-    recorder, series = Recorder(batch_bytes=[1, 2]), StepSeries()  # batches of two sizes: four at a time, where there are enough
-    for number in (100, 3):
-        series.begin_window()
-        series.steps += [times(2, 3)] * number
+    recorder, series = Recorder(), StepSeries([times(2, 3)] * 100, [times(2, 3)] * 3)
     assert recorder.last_window(series, None) == pytest.approx([0.010] * 3)
 
 
 def recorded_in_turn(*rests: int, number: int = 48) -> Recorder:
-    recorder = Recorder()
-    for _ in range(2):
-        recorder.loop.begin_window()
-        recorder.loop.steps += [times(2, rests[at % len(rests)]) for at in range(number)]
-    return recorder
+    steps = [times(2, rests[at % len(rests)]) for at in range(number)]
+    return Recorder(loop=StepSeries(steps, steps))
 
 
 def test_steps_that_differ_in_turn_are_inspected_together() -> None:
@@ -223,9 +162,8 @@ def test_steps_that_alternate_may_also_vary(seed: int) -> None:
     """A few steps that seem slow, with next to nothing of the time, do not hide that every second one is."""
     hooks, draw, recorder = StepHooks(), random.Random(seed), Recorder()
     for number in (99, 36, 37, 33):
-        recorder.loop.begin_window()
         steps = [(6.0 if place % 2 else 13.6) * draw.lognormvariate(0, 0.12) for place in range(number)]
-        recorder.loop.steps += [StepTimes((0,) * REST + (round(one * MS),), False) for one in steps]
+        recorder.loop.windows.append([StepTimes((0,) * REST + (round(spent * MS),), False) for spent in steps])
     measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert measured.loop.median == pytest.approx(0.0098, rel=0.05)
 
@@ -242,7 +180,7 @@ def test_the_time_to_conclude_grows_with_the_number_of_steps_and_not_with_its_sq
     monkeypatch.setattr(statistics, "median", median)
     steps = 500
     hooks = StepHooks()
-    Recorder(loop=StepSeries(steps=[times(2, 3)] * steps)).measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    Recorder(loop=StepSeries([times(2, 3)] * steps)).measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert sum(seen) < 50 * steps
 
 
@@ -254,7 +192,7 @@ def test_what_cached_batches_save_where_torch_compiles_for_each_batch_is_not_loa
 ) -> None:
     waits = 90 if verdict == "data" else 1  # milliseconds for a batch; compiling is in the rest of a step
     recorder = Recorder(
-        loop=StepSeries(steps=[times(waits, 95 - waits)] * 24), cached=StepSeries(steps=[times(0, 5)] * 24), recompiled=recompiled
+        loop=StepSeries([times(waits, 95 - waits)] * 24), cached=StepSeries([times(0, 5)] * 24), recompiled=recompiled
     )
     measured = recorder.measurements(Sources(StepHooks()), StepHooks(), "cpu", MACHINE)
     finding = conclude(measured)

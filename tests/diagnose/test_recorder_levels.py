@@ -7,13 +7,7 @@ import statistics
 import pytest
 
 from stoker.diagnose.measurements import Stretch
-from stoker.diagnose.recorder import at_one_level, split
-
-
-def test_pieces_begin_where_they_were_begun() -> None:
-    assert split([1, 2, 3, 4, 5], [0, 2]) == [[1, 2], [3, 4, 5]]
-    assert split([1, 2], []) == [[1, 2]]
-    assert split([1], [0, 1]) == [[1], []]
+from stoker.diagnose.recorder import at_one_level
 
 
 def test_a_round_is_reported_at_the_speed_that_the_loop_mostly_had() -> None:

@@ -18,14 +18,14 @@ def batch_times() -> BatchTimes:
     """Batch n takes as many milliseconds as its size says."""
     times = BatchTimes()
     for _ in range(3):
-        times.add(range(len(SIZES)), [size / 1e3 for size in SIZES])
+        times.add(series().steps)
     return times
 
 
 def series(*, longer: float = 1.0, first: int = 0) -> StepSeries:
     """A window with each batch once, in which steps take `longer` times what they take without data."""
     steps = [StepTimes((0, 0, 0, 0, 0, int(longer * size * MS)), False, 0, first + at) for at, size in enumerate(SIZES)]
-    return StepSeries(steps=steps, window_starts=[0])
+    return StepSeries(steps)
 
 
 def test_steps_of_many_sizes_take_the_time_of_a_usual_batch() -> None:
@@ -35,7 +35,7 @@ def test_steps_of_many_sizes_take_the_time_of_a_usual_batch() -> None:
 
 
 def test_steps_of_batches_that_were_not_measured_are_left_out_unless_few_remain() -> None:
-    both = StepSeries(steps=[*series().steps, *series(first=1000).steps], window_starts=[0, len(SIZES)])
+    both = StepSeries(series().steps, series(first=1000).steps)
     assert len(both.of_usual_batches(batch_times()).steps) == len(SIZES)
     unknown = series(first=1000)
     assert unknown.of_usual_batches(batch_times()) is unknown
@@ -43,7 +43,7 @@ def test_steps_of_batches_that_were_not_measured_are_left_out_unless_few_remain(
 
 def test_a_rare_step_stays_slow() -> None:
     slow = series()
-    slow.steps[5] = slow.steps[5]._replace(phases_ns=(0, 0, 0, 0, 0, int(20 * SIZES[5] * MS)))
+    slow.windows[0][5] = slow.steps[5]._replace(phases_ns=(0, 0, 0, 0, 0, int(20 * SIZES[5] * MS)))
     level = slow.of_usual_batches(batch_times()).seconds()
     assert level[5] == pytest.approx(20 * level[4])
 
@@ -57,5 +57,5 @@ def test_a_smaller_last_batch_does_not_count() -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.just(0.0) | st.floats(1e-9, 100)), max_size=40))
 def test_any_batch_has_a_finite_factor_or_none(pairs: list[tuple[int, float]]) -> None:
     times = BatchTimes()
-    times.add([batch for batch, _ in pairs], [spent for _, spent in pairs])
+    times.add([StepTimes((0, 0, 0, 0, 0, int(spent * 1e9)), False, 0, batch) for batch, spent in pairs])
     assert all((factor := times.factor(batch)) is None or 0 < factor < float("inf") for batch in range(22))

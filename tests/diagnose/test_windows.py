@@ -42,14 +42,16 @@ def test_threads_with_which_a_step_takes_seconds_are_tried_for_one_step(slow: fl
     """Two threads beside one that holds the interpreter lock took eight seconds for a step of half a second."""
     session = Session(measure_all, on_done=lambda: None, pace=1e-9)
     session.recorder.cores = 2
-    session.recorder.loop.steps = [times(0.2)] * 12
+    session.recorder.loop.windows.append([times(0.2)] * 12)
     torch.set_num_threads(1)
     plan, with_threads = other_threads(session), []
-    next(plan)
+    window = next(plan).window
     with contextlib.suppress(StopIteration):
         while True:
             with_threads.append(torch.get_num_threads())
-            plan.send(times(slow if with_threads[-1] == 2 else 0.2))
+            step = times(slow if with_threads[-1] == 2 else 0.2)
+            if window is None or window.add(step):
+                window = plan.send(step).window
     assert with_threads == [1] * 4 + [2] * steps + [1] * 4, "not again in reverse: they are far slower"
     assert session.recorder.by_threads == {1: 0.2, 2: slow}
 
@@ -67,7 +69,8 @@ def drive(session: Session, plan: Plan, cuda: FakeCuda) -> int:
             session.hooks.enter(REST)
             steps += 1
             session.hooks.end_step()
-            step_input = plan.send(times(0.010))
+            if step_input.window is None or step_input.window.add(times(0.010)):
+                step_input = plan.send(times(0.010))
     except StopIteration:
         return steps
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +21,11 @@ from stoker.diagnose import api, windows
 from stoker.diagnose.api import measure_script, measure_step
 from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.experiments.fused import Fused
-from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
+from stoker.diagnose.loops import LONGER_EPOCHS, Source, WatchedIterator, batches_of_workers
 from stoker.diagnose.measurements import Loader, Measurements
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.rule import conclude
-from stoker.diagnose.session import Session
+from stoker.diagnose.session import CACHED, Session
 from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all
 
 
@@ -251,6 +252,37 @@ def test_a_program_that_raises_before_all_is_measured_asks_for_another_run(child
     fix, error = left.value.args
     assert fix == "graph"
     assert error.startswith("the gain of graph could not be measured: train.py")
+
+
+def test_a_program_that_fails_with_longer_epochs_is_run_again_with_its_own(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[Answer] = []
+
+    def leave(answer: Answer) -> None:
+        left.append(answer)
+        raise SystemExit
+
+    monkeypatch.setattr(child, "_leave_with", leave)
+    monkeypatch.setattr(child, "_end", lambda failure: left.append(Answer(error=failure)))
+    child.run()  # negative control: as long as epochs are the program's own, the error is, too
+    child.session.remove()
+    child.session.make_endless()
+    with pytest.raises(SystemExit):
+        child.run()
+    assert [answer.repeat_without for answer in left] == [None, LONGER_EPOCHS]
+    child.session.lengthens_epochs = False
+
+
+@pytest.mark.parametrize("avoid", [(LONGER_EPOCHS,), ()])
+def test_cached_batches_do_not_lengthen_an_epoch_of_a_program_that_fails_with_longer_ones(avoid: tuple[str, ...]) -> None:
+    session, batches = Session(measure_all, on_done=lambda: None, avoid=avoid), [torch.ones(2)] * 3
+    session.batches[:], session._input = batches, CACHED
+    for _ in range(2):  # epochs
+        watched = WatchedIterator(session.sources, Source(batches, None), iter(batches), 0)
+        for _ in range(3):
+            session._next_batch(watched)
+        with pytest.raises(StopIteration) if avoid else nullcontext():  # negative control: a fourth one
+            session._next_batch(watched)
+    session.remove()
 
 
 def test_a_program_is_run_again_without_the_fix_that_it_failed_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

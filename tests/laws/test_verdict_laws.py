@@ -82,11 +82,7 @@ def steps_of(
         starts = bool(loop.epoch) and at % loop.epoch == 0 and not cached
         between = int(loop.between * speed * MS) if starts else 0
         spent[REST] += between
-        times = StepTimes(tuple(spent), starts, between)
-        if starts:
-            series.add_epoch_start(times, ours=False)
-        else:
-            series.steps.append(times)
+        series.add(StepTimes(tuple(spent), starts, between))
     return series
 
 
@@ -101,13 +97,9 @@ def diagnosed(loop: Loop) -> Finding:
         length = 40 if number else first
         window = steps_of(loop, rng, length, speed, begin=begin)
         begin += length
-        recorder.loop.window_starts.append(len(recorder.loop.steps))
-        for start in window.epoch_starts if number == 0 else []:
-            recorder.loop.epoch_starts.append(start._replace(at=start.at + len(recorder.loop.steps)))
-        recorder.loop.steps += window.steps
+        recorder.loop.windows.append(window.steps if number else window.windows[0])
         if number:
-            recorder.cached.window_starts.append(len(recorder.cached.steps))
-            recorder.cached.steps += steps_of(loop, rng, 40, speed, begin=begin, cached=True).steps
+            recorder.cached.windows += steps_of(loop, rng, 40, speed, begin=begin, cached=True).windows
             begin += 40
             alone = [loop.phases[NEXT] * speed * one / 1e3 for one in rng.normal(1, 0.02, 12)]
             recorder.loader_alone.append(alone)

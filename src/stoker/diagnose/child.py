@@ -33,7 +33,7 @@ import psutil
 from stoker._clock import now_ns
 from stoker._lazy import import_first
 from stoker.diagnose.hooks import is_own, shown
-from stoker.diagnose.loops import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
+from stoker.diagnose.loops import LONGER_EPOCHS, NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.other_processes import OtherProcesses
 from stoker.diagnose.sandbox import Sandbox
@@ -263,6 +263,9 @@ class Child:
         except BaseException as error:
             failure = f"{self._request.program}{_describe(error)}"
             session = self.session
+            if session.fix_on is None and session.lengthens_epochs and session.ranks is None:
+                note = f"Epochs are as long as in the program, because it fails with longer ones: {failure}."
+                self._leave_with(Answer(error=note, repeat_without=LONGER_EPOCHS))
             if session.fix_on is not None:  # caused by a fix
                 note = f"the gain of {session.fix_on} could not be measured: {failure}."
                 if session.repeats:

@@ -18,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -107,6 +108,8 @@ class StepTimes(NamedTuple):
     new_epoch: bool  # whether an epoch ended when this step asked for its batch
     between_ns: int = 0  # part of this time between the end of that epoch and the start of the next (validation, checkpoints)
     batch: int = -1  # the number of the batch that it requested, where batches differ in size
+    ours: bool = False  # whether the diagnosis started this epoch, so that no code of the program ran between the two epochs
+    device_seconds: float | None = None  # its time on a GPU's timeline
 
     @property
     def seconds(self) -> float:
@@ -117,6 +120,10 @@ class StepTimes(NamedTuple):
     def without_data(self) -> float:
         """The step without the wait for its batch."""
         return (sum(self.phases_ns) - self.phases_ns[NEXT]) / 1e9
+
+    def spent(self, *, with_data: bool) -> float:
+        """Its time on a GPU's timeline where that is known, else by the host's clock."""
+        return self.device_seconds or (self.seconds if with_data else self.without_data)
 
 
 class StepHooks:
@@ -497,18 +504,15 @@ class StepMarks:
     def __init__(self, cuda: Any = torch.cuda) -> None:
         self._cuda = cuda
         self._events = [_record_event(cuda)]
-        self._counted: list[bool] = []
 
-    def add(self, *, counted: bool) -> None:
-        """Mark the end of a step, and whether its time counts."""
+    def add(self) -> None:
+        """Mark the end of a step."""
         self._events.append(_record_event(self._cuda))
-        self._counted.append(counted)
 
-    def seconds(self, *, counted: bool = True) -> list[float]:
-        """Wait for the device, and return the times of the steps that count, or of the others."""
+    def seconds(self) -> list[float]:
+        """Wait for the device, and return the times of the steps."""
         self._events[-1].synchronize()
-        pairs = zip(self._events, self._events[1:], self._counted, strict=False)
-        return [before.elapsed_time(after) / 1e3 for before, after, one in pairs if one == counted]
+        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(self._events)]
 
 
 class DeviceOnlyStep:

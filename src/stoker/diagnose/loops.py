@@ -28,7 +28,7 @@ from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, objects_of, shown
@@ -40,6 +40,8 @@ PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
 STEPS_WITHOUT_LOOP = 6
 MAX_STEPS_PER_BATCH = 8
+LONGER_EPOCHS = "longer epochs"
+"""What is avoided where a program fails if an epoch has more batches than it expects: epochs end where they do without a diagnosis."""
 STEPLESS_PASSES = 3  # passes without an optimizer step after which a loop is no longer watched
 
 _original_iter = DataLoader.__iter__
@@ -56,7 +58,6 @@ class Source:
         self.gives_batches = False  # whether its items contain tensors or arrays
         self.passes_on = False  # whether its batches are those of `inner`, unchanged
         self.inner: Source | None = None  # the source whose `next` is called by the `next` of this one
-        self.startup_ns: int | None = None  # from the start of the first pass to its first batch
         self.last: Any = None  # the last batch
         self.with_gradients = True  # whether gradients are enabled in passes with optimizer steps
         self._seen_steps = 0
@@ -102,6 +103,7 @@ class WatchedIterator:
         self.source = source
         self.iterator = iterator
         self.started_ns = started_ns  # when this pass began
+        self.given = 0  # batches that the loop has got in this pass
         self._sources = sources
         self._first = True
         self._steps_before = sources.hooks.steps_here
@@ -137,9 +139,8 @@ class WatchedIterator:
             raise
         finally:
             sources.running.pop()
-        if source.startup_ns is None:
-            source.startup_ns = now_ns() - self.started_ns
         source.nexts += 1
+        self.given += 1
         source.gives_batches = next(leaves(value), None) is not None
         inner = source.inner
         if inner is not None:
@@ -359,9 +360,12 @@ WORKER_SECONDS = 20.0  # time limit of a batch from workers that the program doe
 
 def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
     """Endless batches of a loader, made by this number of persistent worker processes; with 0, by this process."""
-    options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
-    if loader.batch_sampler is not None:
+    if isinstance(loader.dataset, IterableDataset):
+        options: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    elif loader.batch_sampler is not None:
         options = {"batch_sampler": loader.batch_sampler}
+    else:
+        options = {"batch_size": None, "sampler": loader.sampler}
     same = ("dataset", "collate_fn", "pin_memory", "generator", *(("worker_init_fn", "multiprocessing_context") if workers else ()))
     options |= {name: getattr(loader, name) for name in same}
     if workers:  # torch refuses these options without workers

@@ -122,12 +122,9 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # `DataLoader`, the class of another iterable, or `loop` if batches are made in the loop itself
     workers: int = 0
     pinned: bool | None = None
-    batch_size: int | None = None
     dataset: str | None = None
     place: SourceLine | None = None  # the line of the loop over it
     functions: list[Blame] = []  # lines that make a batch, by their share of its time
-    bytes_used: float | None = None  # of tensors that reach the model, per step
-    startup_seconds: float | None = None  # until the first batch
     persistent: bool | None = None  # whether worker processes persist between epochs; None without workers
 
 
@@ -156,7 +153,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     table_rows: float = 0.0  # rows of embeddings that get a dense gradient
     table_rows_used: float = 0.0  # rows of them that the step looks up, at most
     moved_bytes: float | None = None  # read and written by element-wise operations, reductions and copies, without the optimizer
-    peak_bytes: int | None = None  # of device memory
     shares: dict[str, float] = {}
     """Of the time of a step (CPU) or its kernels (GPU) by class: gemm, elementwise, reduce, search, copy, optimizer, other; on a CPU
     also other_ops and python."""
@@ -238,8 +234,6 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """G."""
     device_phases: dict[str, float] = {}
     """G by phase: forward, backward, optimizer."""
-    cores_used: float | None = None
-    """By steps of C (T without C) on average, including threads that spin."""
     pages: dict[str, list[float]] = {}
     """Pages of memory that a step got from the system, for each window, by its kind (`loop`, `cached`). A process that frees memory
     to the system gets it again at the next step, and how much it frees differs from process to process."""
@@ -289,8 +283,6 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Whether batches differ in size: then T and C are of the same batches, and removals are compared on cached ones."""
     between_epochs: dict[str, float] = {}
     """Share of all time between epochs: `loader`, until it gives batches again (also in T), and `other` (in no step)."""
-    slow_steps: int = 0
-    """Steps of more than three times the median (garbage collection, logging, checkpoints)."""
     sandbox: SandboxMode | None = None
     """How the user's files were protected; None for a step in this process."""
     notes: list[str] = []

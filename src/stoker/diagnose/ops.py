@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -256,8 +257,6 @@ _FORMULAS: dict[Any, Callable[..., float]] = {
     aten.mkldnn_rnn_layer_backward: lambda *args, **kwargs: 2 * _recurrent_flops(*args, **kwargs),
 }
 
-SPARE_PROFILES = 6  # results kept for profiles that the program ends while a profile of ours runs
-
 
 class Profiling:
     """Divides the time of steps by class of operation: on a CPU the whole step, on a GPU that of its kernels."""
@@ -334,56 +333,57 @@ def _real_profiler() -> Iterator[None]:
 class ProgramProfilers:
     """Profilers of the program, which record nothing from `hold` to `release`: they slow steps down, and torch runs one at a time.
 
-    The program gets results all the same: what was recorded before, else next to nothing.
+    The program gets results all the same: what was recorded before, else none.
     """
 
     def __init__(self) -> None:
-        self.used = False
+        self.used = self._holds = False
         self._open = False  # whether the program has begun a profile that it has not ended
-        self._results: list[Any] = []  # for profiles that end
+        self._results: Any = _NoResults()  # of the profile that the program ends next
         self._undo = ExitStack()
 
     def hold(self) -> None:
         """Begin. A profile that is running ends now."""
+        self._holds = True
         if _autograd._profiler_enabled():
             self.used = self._open = True
-            self._results.append(_autograd._disable_profiler())
-        for name, by in zip(PROFILER_CALLS, (self._prepare, self._begin, self._end), strict=True):
+            self._results = _autograd._disable_profiler()
+        for name, by in zip(PROFILER_CALLS, (lambda *arguments, **options: None, self._begin, self._end), strict=True):
             replace(self._undo, torch.autograd.profiler, name, by)
 
     def release(self) -> None:
         """Let profiles record again. One that the program has begun still gets its results here."""
         self._undo.close()
+        self._holds = False
         if self._open:
-            replace(self._undo, torch.autograd.profiler, PROFILER_CALLS[-1], self._end_last)
-
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        """The program is going to begin a profile."""
+            replace(self._undo, torch.autograd.profiler, PROFILER_CALLS[-1], self._end)
 
     def _begin(self, *arguments: Any, **options: Any) -> None:
         """The program begins a profile."""
         self.used = self._open = True
-        while len(self._results) < SPARE_PROFILES and not _autograd._profiler_enabled():
-            self._results.append(_profile_of_nothing())
 
     def _end(self) -> Any:
-        """The results of a profile that the program ends; each can be saved once."""
-        self._open = False
-        return self._results.pop(0) if self._results else _autograd._disable_profiler()
-
-    def _end_last(self) -> Any:
-        self._undo.close()
-        return self._end()
+        """The results of a profile that the program ends."""
+        results, self._results, self._open = self._results, _NoResults(), False
+        if not self._holds:
+            self._undo.close()
+        return results
 
 
-def _profile_of_nothing() -> Any:
-    """Results of a profile of one operation, on the CPU."""
-    with _real_profiler():
-        profile: Any = torch.autograd.profiler.profile(use_kineto=True)
-        profile.__enter__()
-        torch.zeros(1)
-        profile.__exit__(None, None, None)
-    return profile.kineto_results
+class _NoResults:
+    """What torch reads of a profile in which nothing was recorded."""
+
+    def events(self) -> list[Any]:
+        return []
+
+    def experimental_event_tree(self) -> list[Any]:
+        return []
+
+    def trace_start_ns(self) -> int:
+        return 0
+
+    def save(self, path: str) -> None:
+        Path(path).write_text('{"traceEvents": []}', encoding="utf-8")
 
 
 def step_shares(events: Iterable[Any]) -> dict[str, float]:
@@ -498,7 +498,6 @@ def work_of(counted: Counting) -> Work:
         flops=counted.flops,
         flops_by_dtype=dict(counted.flops_by_dtype),
         moved_bytes=float(counted.moved_bytes) if counted.ops else None,
-        peak_bytes=torch.cuda.max_memory_allocated() or None,
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
         table_rows=float(counted.table_rows),

@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch.multiprocessing
+
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import StepHooks, is_own, own_line, shown
-from stoker.errors import TrainError
 
 LAUNCHERS = ("python", "torchrun", "accelerate", "deepspeed")
 """Programs that run a Python program: what the name of their file begins with."""
@@ -55,9 +56,11 @@ class OtherProcesses:
 
     def install(self) -> None:
         """Replace the functions that start processes, until this process ends. Call it when the hooks are installed."""
-        _refuse_spawn()
         for name in ("execv", "execve"):  # the others call these
             setattr(os, name, self._watched(getattr(os, name), self._see_exec))
+        for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+            for name in ("spawn", "start_processes"):
+                setattr(owner, name, self._watched(getattr(owner, name), self._see_spawn))
         os.system = self._watched(os.system, lambda command: self._see_command(shlex.split(command), None, command))
         starts = subprocess.Popen.__init__
         subprocess.Popen.__init__ = self._watched(starts, self._see_popen)  # type: ignore[method-assign]
@@ -90,6 +93,13 @@ class OtherProcesses:
         command = [os.fsdecode(path), *map(os.fsdecode, list(words)[1:])]
         what = f"{self._at()} replaces itself by another program, {_in_words(command)}, which cannot be followed."
         self._end(f"{what} {_to_do(command, None)}")
+
+    def _see_spawn(self, fn: object, args: object = (), nprocs: int = 1, *more: object, **named: object) -> None:
+        self._end(
+            f"{self._at()} trains in processes started by torch.multiprocessing ({nprocs}), which cannot be measured. Call the function "
+            f"with the rank of the environment variable RANK instead, and run: torchrun --nproc-per-node {nprocs} -m "
+            + _command(self._words)
+        )
 
     def _see_popen(self, popen: object, args: Any, *more: Any, cwd: Any = None, shell: bool = False, **options: Any) -> None:
         words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
@@ -139,7 +149,7 @@ class OtherProcesses:
             time.sleep(POLL_SECONDS)
         if not self._trains[0]:
             what = f"{self._at()} trains in a process that it has started, which cannot be measured."
-            self._end_in_fork(f"{what} Train in the main process, and run: {_command(self._words, _world_size())}")
+            self._end_in_fork(f"{what} Train in the main process, and run: {_command(self._words)}")
 
 
 def diagnosed(command: Sequence[str], cwd: Any) -> str | None:
@@ -161,10 +171,9 @@ def diagnosed(command: Sequence[str], cwd: Any) -> str | None:
     return None
 
 
-def _command(words: Sequence[str], processes: int = 1) -> str:
+def _command(words: Sequence[str]) -> str:
     """The command that diagnoses a program with its arguments."""
-    start = ["stoker"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "stoker"]
-    return shlex.join([*start, "diagnose", *words])
+    return shlex.join(["stoker", "diagnose", *words])
 
 
 def _to_do(command: Sequence[str], cwd: Any) -> str:
@@ -175,29 +184,3 @@ def _to_do(command: Sequence[str], cwd: Any) -> str:
 def _in_words(command: Sequence[str]) -> str:
     """A command as it is shown: the interpreter without its folder."""
     return shlex.join([Path(command[0]).name, *command[1:]])
-
-
-def _world_size() -> int:
-    """The number of processes that train together."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    return (
-        distributed.get_world_size()
-        if distributed is not None and distributed.is_available() and distributed.is_initialized()
-        else 1
-    )
-
-
-def _refuse_spawn() -> None:
-    """Make `torch.multiprocessing.spawn` raise an error that says what to do: training in other processes cannot be measured."""
-    import torch.multiprocessing as processes
-
-    def refused(fn: object, args: object = (), nprocs: int = 1, *more: object, **named: object) -> NoReturn:
-        raise TrainError(
-            f"the training runs in processes started by torch.multiprocessing ({nprocs}), which cannot be measured. Call the function "
-            f"with the rank of the environment variable RANK instead, and run: torchrun --nproc-per-node {nprocs} -m stoker diagnose "
-            + " ".join(sys.argv)
-        )
-
-    for owner in (processes, sys.modules["torch.multiprocessing.spawn"]):
-        for name in ("spawn", "start_processes"):
-            setattr(owner, name, refused)

@@ -1,7 +1,6 @@
 """Profilers that the measurement windows use.
 
-`Sampler` finds the user's lines that take the time, and `OtherThreads` a thread that computes beside the loop. `lines_of_batches` samples
-while batches are made.
+`Sampler` finds the user's lines that take the time, and `OtherThreads` a thread that computes beside the loop.
 """
 
 from __future__ import annotations
@@ -14,14 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 from types import CodeType, FrameType
-from typing import Any, Self
-
-from torch.utils.data import DataLoader, IterableDataset
+from typing import Self
 
 from stoker._clock import TASKS, now_ns
 from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, frames, is_own, own_line, shown
@@ -248,49 +244,3 @@ def _place(stack: Stack) -> SourceLine | None:
     for folder in INSTALLED:  # shown from the package on
         file = file.rpartition(f"/{folder}/")[2]
     return SourceLine(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
-
-
-# ---- making batches in this process as a worker does, because workers cannot be profiled ----
-
-MOST_BATCHES = 100
-
-
-def maker(loader: DataLoader[Any]) -> Callable[[], object]:
-    """Return a function that makes one batch as a worker does."""
-    dataset: Any = loader.dataset
-    streams = isinstance(dataset, IterableDataset)
-    items = _endless(dataset if streams else loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
-
-    def make() -> object:
-        if streams:
-            size = loader.batch_size
-            samples = next(items) if size is None else [next(items) for _ in range(size)]
-        else:
-            indices, many = next(items), getattr(dataset, "__getitems__", None)
-            if loader.batch_sampler is None:
-                samples = dataset[indices]
-            else:
-                samples = many(indices) if many is not None else [dataset[index] for index in indices]
-        return loader.collate_fn(samples)
-
-    return make
-
-
-def _endless(iterable: Any) -> Iterator[Any]:
-    """Yield the items of an iterable, pass after pass, until a pass has none."""
-    has_items = True
-    while has_items:
-        has_items = False
-        for item in iterable:
-            has_items = True
-            yield item
-
-
-def lines_of_batches(make: Callable[[], object], *, seconds: float) -> tuple[list[Blame], float]:
-    """Make batches for about `seconds`, at least two; return the lines that take the time, and the seconds of a batch."""
-    with Sampler() as sampler:
-        begin, count = now_ns(), 0
-        while count < MOST_BATCHES and (count < 2 or now_ns() - begin < seconds * 1e9):
-            make()
-            count += 1
-    return sampler.of_phase(), (now_ns() - begin) / 1e9 / count

@@ -3,9 +3,9 @@
 `StepSeries` holds the steps of one kind of measurement, from one or more windows. `Recorder` holds all series and everything else that
 was measured; `Recorder.measurements` can be called at any time.
 
-The first step of an epoch is recorded separately. The additional time that it waits for its batch (workers that start, the first batch)
-is time of the loader, and is divided among all steps of the epoch. The rest of the time between two epochs (validation, checkpoints)
-does not count for any step.
+The first step of an epoch is in its place among the others, but does not count. The additional time that it waits for its batch
+(workers that start, the first batch) is time of the loader, and is divided among all steps of the epoch. The rest of the time between
+two epochs (validation, checkpoints) does not count for any step.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -48,7 +48,6 @@ from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.wording import percent
 from stoker.errors import TrainError
 
-T = TypeVar("T")
 MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
 MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
@@ -57,108 +56,96 @@ PERIODIC = 0.4  # spread of the means of periods, relative to that of single ste
 WORTH_A_NOTE = 0.10  # share of the time between epochs from which on a note reports it
 
 
-class EpochStart(NamedTuple):
-    """The first step of an epoch."""
-
-    at: int  # number of steps of the series before it
-    window: int
-    times: StepTimes
-    ours: bool = False  # whether the diagnosis started this epoch, so that no code of the program ran between the two epochs
-    device_seconds: float | None = None  # its time on a GPU's timeline
-
-
-@dataclass(kw_only=True, slots=True)
 class StepSeries:
-    """Steps of one kind of measurement, from one or more windows."""
+    """Steps of one kind of measurement, from one or more windows. The first step of an epoch is in its place, but counts nowhere."""
 
-    steps: list[StepTimes] = field(default_factory=list)  # without the first steps of epochs
-    window_starts: list[int] = field(default_factory=list)  # index of the first step of each window; empty if there is only one
-    epoch_starts: list[EpochStart] = field(default_factory=list)
-    device_seconds: list[float] | None = None  # seconds of `steps` on a GPU's timeline; None if they were not timed on it
+    def __init__(self, *windows: Iterable[StepTimes]) -> None:
+        self.windows: list[list[StepTimes]] = [list(window) for window in windows]
 
     def begin_window(self) -> None:
         """Steps added from here on belong to another window."""
-        self.window_starts.append(len(self.steps))
+        self.windows.append([])
 
-    def add_epoch_start(self, times: StepTimes, *, ours: bool) -> None:
-        """Add the first step of an epoch."""
-        self.epoch_starts.append(EpochStart(len(self.steps), max(0, len(self.window_starts) - 1), times, ours))
+    def add(self, step: StepTimes) -> None:
+        """Add a step to the last window."""
+        if not self.windows:
+            self.begin_window()
+        self.windows[-1].append(step)
 
-    def add_device_seconds(self, steps: list[float], epoch_starts: list[float]) -> None:
-        """Add times on a GPU's timeline: of steps, and of the last epoch starts."""
-        self.device_seconds = [*(self.device_seconds or []), *steps]
-        for number, seconds in enumerate(reversed(epoch_starts), 1):
-            self.epoch_starts[-number] = self.epoch_starts[-number]._replace(device_seconds=seconds)
+    def add_device_seconds(self, seconds: Sequence[float]) -> None:
+        """Add times on a GPU's timeline to the last steps."""
+        window = self.windows[-1]
+        for number, spent in enumerate(seconds, len(window) - len(seconds)):
+            window[number] = window[number]._replace(device_seconds=spent)
+
+    @property
+    def steps(self) -> list[StepTimes]:
+        """All steps without those that start an epoch."""
+        return [step for window in self.windows for step in window if not step.new_epoch]
+
+    @property
+    def epoch_starts(self) -> list[StepTimes]:
+        """The first steps of epochs."""
+        return [step for window in self.windows for step in window if step.new_epoch]
 
     def of_usual_batches(self, times: BatchTimes) -> StepSeries:
         """Return the steps brought to the time of a usual batch, without those of batches of which that is not known."""
-        kept = StepSeries(window_starts=[], device_seconds=[] if self.device_seconds else None)
-        for window, first in enumerate(self.window_starts or [0]):
-            kept.window_starts.append(len(kept.steps))
-            end = self.window_starts[window + 1] if window + 1 < len(self.window_starts) else len(self.steps)
-            for number in range(first, end):
-                step, factor = self.steps[number], times.factor(self.steps[number].batch)
-                if factor is None:
-                    continue
-                kept.steps.append(step._replace(phases_ns=tuple(round(spent * factor) for spent in step.phases_ns)))
-                if kept.device_seconds is not None and self.device_seconds:
-                    kept.device_seconds.append(self.device_seconds[number] * factor)
-        return kept if len(kept.steps) >= RULE.min_steps else self
+        scaled = StepSeries(*([step for old in window for step in times.usual_steps(old)] for window in self.windows))
+        return scaled if len(scaled.steps) >= RULE.min_steps else self
 
     def seconds(self, *, with_data: bool = True) -> list[float]:
         """Seconds of each step: on a GPU's timeline where known, else by the host's clock."""
-        return self.device_seconds or [one.seconds if with_data else one.without_data for one in self.steps]
+        return [seconds for piece in self.pieces(with_data=with_data) for seconds in piece]
 
-    def windows(self, *, with_data: bool = True) -> list[list[float]]:
+    def pieces(self, *, with_data: bool = True) -> list[list[float]]:
         """Seconds of each step, by window."""
-        return split(self.seconds(with_data=with_data), self.window_starts)
+        # A window of a GPU that was cut short has no times on its timeline: its steps do not count.
+        on_device = self.device_step is not None
+        return [
+            [step.spent(with_data=with_data) for step in window if not (step.new_epoch or (on_device and not step.device_seconds))]
+            for window in self.windows
+        ]
+
+    @property
+    def device_step(self) -> float | None:
+        """The median step on a GPU's timeline; None without a GPU."""
+        known = [step.device_seconds for step in self.steps if step.device_seconds is not None]
+        return statistics.median(known) if known else None
 
     def extra_waits(self, *, on_gpu: bool) -> list[float]:
         """Seconds that each epoch start waited longer for its batch than other steps."""
-        if not self.steps or (on_gpu and not self.device_seconds):
+        device_step, steps = self.device_step, self.steps
+        if not steps or (on_gpu and device_step is None):
             return []
-        if self.device_seconds and on_gpu:  # the host runs ahead, and waits while the GPU still works
-            usual = statistics.median(self.device_seconds)
-            found = [one.device_seconds for one in self.epoch_starts if one.ours]
-            return [max(0.0, seconds - usual) for seconds in found if seconds is not None]
-        usual = statistics.median(one.phases_ns[NEXT] for one in self.steps) / 1e9
-        return [max(0.0, one.times.phases_ns[NEXT] / 1e9 - usual) for one in self.epoch_starts]
+        if on_gpu and device_step is not None:  # the host runs ahead, and waits while the GPU still works
+            starts = [step.device_seconds for step in self.epoch_starts if step.ours]
+            return [max(0.0, seconds - device_step) for seconds in starts if seconds is not None]
+        usual = statistics.median(step.phases_ns[NEXT] for step in steps) / 1e9
+        return [max(0.0, step.phases_ns[NEXT] / 1e9 - usual) for step in self.epoch_starts]
 
     def extra_rests(self, *, on_gpu: bool, behind: float) -> list[float]:
         """Seconds between epochs without that wait; with the additional time of an epoch start that took far longer than other steps.
 
         A line between epochs may wait for a GPU that is `behind` by as many seconds at the end of an epoch: these are its steps.
         """
-        usual = statistics.median(one.without_data for one in self.steps) if self.steps and not on_gpu else math.inf
-        found = []
+        device_step, steps = self.device_step, self.steps
+        usual = statistics.median(step.without_data for step in steps) if steps and not on_gpu else math.inf
+        rests = []
         for start in self.epoch_starts:
             if not start.ours:
-                between = start.times.between_ns / 1e9
-                if start.device_seconds is not None and self.device_seconds:
-                    between = min(between, max(0.0, start.device_seconds - statistics.median(self.device_seconds)))
+                between = start.between_ns / 1e9
+                own = start.without_data - between
+                if start.device_seconds is not None and device_step is not None:
+                    between = min(between, max(0.0, start.device_seconds - device_step))
                 else:
                     between = max(0.0, between - behind)
-                own = start.times.without_data - start.times.between_ns / 1e9
-                found.append(between + (own - usual if own > RULE.slow_step * usual else 0.0))
-        return found
+                rests.append(between + (own - usual if own > RULE.slow_step * usual else 0.0))
+        return rests
 
-    def epoch_lengths(self) -> list[int]:
-        """Steps of each epoch that was measured from start to end."""
-        pairs = pairwise(self.epoch_starts)
-        return [after.at - before.at + 1 for before, after in pairs if before.window == after.window]
-
-    def epochs(self) -> list[list[StepTimes]]:
-        """The mean step of each such epoch, by window, without the time between epochs."""
-        found = [list[StepTimes]() for _ in range(max(1, len(self.window_starts)))]
-        for before, after in pairwise(self.epoch_starts):
-            others = self.steps[before.at : after.at]
-            if before.window == after.window < len(found) and others:
-                first = list(before.times.phases_ns)
-                first[REST] -= before.times.between_ns
-                if first[REST] < 0:  # a validation with gradients was taken for a step
-                    first = [first[NEXT], *mean_step(others).phases_ns[1:]]
-                found[before.window].append(mean_step([StepTimes(tuple(first), False), *others]))
-        return found
+    def epochs(self) -> list[list[list[StepTimes]]]:
+        """The steps of each epoch that was measured from start to end, by window."""
+        starts = [[number for number, step in enumerate(window) if step.new_epoch] for window in self.windows]
+        return [[window[begin:end] for begin, end in pairwise(at)] for window, at in zip(self.windows, starts, strict=True)]
 
 
 class BetweenEpochs(NamedTuple):
@@ -171,9 +158,9 @@ class BetweenEpochs(NamedTuple):
 
 def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
     """Time between epochs; None if no epoch ended, or if the number of its steps is not known (nor given as `length`)."""
-    lengths = [found for one in series for found in one.epoch_lengths()]
+    lengths = [len(epoch) for one in series for window in one.epochs() for epoch in window]
     steps = statistics.median(lengths) if lengths else length
-    on_device = [seconds for one in series for seconds in one.device_seconds or ()]
+    on_device = [step.device_seconds for one in series for step in one.steps if step.device_seconds is not None]
     by_host = [step.seconds for one in series for step in one.steps]
     ahead = statistics.median(on_device) - statistics.median(by_host) if on_device and by_host else 0.0
     waits = [found for one in series for found in one.extra_waits(on_gpu=on_gpu)]
@@ -184,7 +171,16 @@ def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu
     return BetweenEpochs(statistics.median(waits or [0.0]) / steps, statistics.fmean(rests or [0.0]) / steps, steps)
 
 
-def mean_step(steps: list[StepTimes]) -> StepTimes:
+def mean_of_epoch(first: StepTimes, *others: StepTimes) -> StepTimes:
+    """The mean step of an epoch without the time between epochs."""
+    spent = list(first.phases_ns)
+    spent[REST] -= first.between_ns
+    if spent[REST] < 0:  # a validation with gradients was taken for a step
+        spent = [spent[NEXT], *mean_step(others).phases_ns[1:]]
+    return mean_step([StepTimes(tuple(spent), False), *others])
+
+
+def mean_step(steps: Sequence[StepTimes]) -> StepTimes:
     """The mean of consecutive steps."""
     phases = zip(*(one.phases_ns for one in steps), strict=True)
     return StepTimes(tuple(round(statistics.fmean(spent)) for spent in phases), False)
@@ -213,7 +209,6 @@ class Recorder:
     recompiled: int = 0  # functions that torch compiled again during T
     loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
-    batch_bytes: list[int] = field(default_factory=list)
     batch_rows: int | None = None
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
@@ -232,7 +227,6 @@ class Recorder:
     waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
     taken_ns: int = 0  # CPU time that other programs used in these windows
     looped_ns: int = 0
-    cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
     asleep: list[float] = field(default_factory=list)  # share of each window of T that the loop's thread slept
     busy_threads: list[BusyThread] = field(default_factory=list)
     pages: dict[str, list[float]] = field(default_factory=dict)  # memory pages per step from the system, by kind of window
@@ -254,7 +248,8 @@ class Recorder:
 
     def measurements(self, sources: Sources, hooks: StepHooks, device: Device, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
-        measured = next((one for one in (self.loop, self.phased) if one.steps), StepSeries(steps=self.early[1:]))
+        warm_up = StepSeries(step._replace(new_epoch=False) for step in self.early[1:])
+        measured = next((series for series in (self.loop, self.phased) if series.steps), warm_up)
         if not measured.steps:  # the first of `early` includes the time before it
             no_step = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
@@ -267,14 +262,14 @@ class Recorder:
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)
         # The time between epochs: what the loader takes to start one, and the rest (validation, checkpoints).
-        starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
-        early = StepSeries(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
+        starts = ([step] for step in self.early if step.new_epoch)  # each alone
+        early = StepSeries((step for step in self.early[1:] if not step.new_epoch), *starts)
         found = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
         between = found or BetweenEpochs(0.0, 0.0, None)
         starting = between.loader if not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
         # T: the steps of the loop, or the mean steps of its epochs, which include the time to start them.
         epochs = self._epochs(measured, source)
-        loop = [[one.seconds for one in window] for window in epochs] or _means(measured.windows(), together)
+        loop = [[one.seconds for one in window] for window in epochs] or _means(measured.pieces(), together)
         added = 0.0 if epochs else starting
         # The mean step by the wall clock, which rare steps make longer.
         slow = self.slow_steps(bursts=_workers(source) > 0) if not epochs else None
@@ -284,11 +279,9 @@ class Recorder:
         with_between = statistics.median(one for window in loop for one in window) + added + between.other
         note = f"{percent(between.other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
         notes = [note] if WORTH_A_NOTE < between.other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
-        optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
-        cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
-        cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
+        optimizer, alone = hooks.optimizer, self.device_only
+        cached = _means(self.cached.pieces(with_data=False), together) if self.cached.steps else []
         phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
-        slow_limit = 3 * statistics.median(steps)
         is_compiled, own_processes = self.before_compile or (compiled(), cores_of_children())
         return Measurements(
             device=device,
@@ -305,12 +298,11 @@ class Recorder:
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
             cores_taken=self.taken_ns / (self.cores * self.looped_ns) if self.looped_ns else None,
             own_processes=own_processes,
-            cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
             blames=self.blames,
-            loader=self._loader(source, batches),
+            loader=self._loader(source),
             work=self.work,
             machine=machine or measure_machine(device),
             measuring_seconds=(now_ns() - self.first_ns) / 1e9 if self.first_ns else 0.0,
@@ -327,7 +319,6 @@ class Recorder:
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=is_compiled,
             between_epochs={name: getattr(found, name) / with_between for name in ("loader", "other")} if found else {},
-            slow_steps=sum(one > slow_limit for one in steps),
             notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
         )
@@ -336,11 +327,11 @@ class Recorder:
         """The slow steps of T that take a share of its time worth reporting; None without any."""
         # The wait for a batch is left out where workers make the batches, because these come in bursts.
         waits, loop = bursts and not self.on_gpu, self.loop
-        windows = loop.windows(with_data=not waits)
-        for start in reversed(loop.epoch_starts):  # they count as usual steps here: their additional time is reported separately
-            if start.window < len(windows) and windows[start.window]:
-                first = (loop.window_starts or [0])[start.window]
-                windows[start.window].insert(start.at - first, statistics.median(windows[start.window]))
+        windows = loop.pieces(with_data=not waits)
+        for number, seconds in enumerate(windows):
+            if seconds:  # the first step of an epoch counts as a usual one: its additional time is reported separately
+                usual, rest = statistics.median(seconds), iter(seconds)
+                windows[number] = [usual if step.new_epoch else next(rest, usual) for step in loop.windows[number]]
         period = self._period_of_steps()
         best = slow_of_windows([window for window in (_means(windows, period) if period > 1 else windows) if window])
         if best is not None and best.every is not None:
@@ -359,14 +350,14 @@ class Recorder:
             return [one.seconds for one in epochs[-1]]
         lost = between_epochs([series], _epoch_length(source, self._batches), on_gpu=self.on_gpu)
         starting = lost.loader if lost is not None else 0.0
-        together = self._steps_together(source, len(split(series.steps, series.window_starts)[-1]))
-        return [one + starting for one in _means(series.windows(), together)[-1]]
+        last = series.pieces()[-1:]
+        return [seconds + starting for seconds in _means(last, self._steps_together(source, len(last[0])))[0]]
 
     def of_rank(self, rank: int) -> Rank | None:
         """Step times of this rank; None if steps without the all-reduce were not measured."""
         if not self.loop.steps or not self.apart.steps:
             return None
-        loop, apart = self.loop.windows(), self.apart.windows()
+        loop, apart = self.loop.pieces(), self.apart.pieces()
         own = [[max(0.0, one - less) for one in window] for window, less in zip(apart, self.collective_seconds, strict=False)]
         added = [[one] for one in self.all_reduce_seconds] if len(self.all_reduce_seconds) == len(apart) else []
         return Rank(
@@ -403,10 +394,10 @@ class Recorder:
 
     def _epochs(self, series: StepSeries, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""
-        if not _workers(source) or self.apart.steps or series.device_seconds is not None:
+        if not _workers(source) or self.apart.steps or series.device_step is not None:
             return []
-        found = series.epochs()
-        return found if sum(map(len, found)) >= least and all(found) else []
+        means = [[mean_of_epoch(*epoch) for epoch in window if len(epoch) > 1] for window in series.epochs()]
+        return means if sum(map(len, means)) >= least and all(means) else []
 
     def _phases(self, phased: list[StepTimes], source: Source | None, starting: float) -> Phases:
         """How a step divides; the time to start an epoch is a wait for the loader."""
@@ -426,7 +417,7 @@ class Recorder:
 
     def _period_of_steps(self) -> int:
         """Period of steps that alternate, such as a long and a short one; 1 if they do not, or if long ones are a cause of their own."""
-        windows = [window for window in self.loop.windows() if window]
+        windows = [window for window in self.loop.pieces() if window]
         slow = slow_of_windows(windows)
         if slow is not None and slow.share <= RULE.rare_verdict_share:
             slow = None
@@ -452,28 +443,20 @@ class Recorder:
         waits = Stretch(seconds=[one.phases_ns[NEXT] / 1e9 for one in phased])
         return max(by_window(at_one_level(windows, loop)), waits, key=lambda one: one.median)
 
-    def _loader(self, source: Source | None, batches: float) -> Loader:
+    def _loader(self, source: Source | None) -> Loader:
         if source is None or not source.gives_batches:
             return Loader(kind="loop", place=source.place if source is not None else None)
-        used = statistics.median(self.batch_bytes) * batches if self.batch_bytes else None
-        startup = source.startup_ns / 1e9 if source.startup_ns is not None else None
-        common: dict[str, Any] = {
-            "place": source.place,
-            "bytes_used": used,
-            "startup_seconds": startup,
-            "functions": self.batch_lines,
-        }
         loader = source.loader
         if loader is None:
-            return Loader(kind=type(source.iterable).__name__, batch_size=self.batch_rows, **common)
+            return Loader(kind=type(source.iterable).__name__, place=source.place, functions=self.batch_lines)
         return Loader(
             kind=type(loader).__name__,
             workers=loader.num_workers,
             pinned=loader.pin_memory and torch.cuda.is_available(),
-            batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             dataset=type(loader.dataset).__name__,
             persistent=loader.persistent_workers if loader.num_workers else None,
-            **common,
+            place=source.place,
+            functions=self.batch_lines,
         )
 
 
@@ -512,12 +495,6 @@ def _workers(source: Source | None) -> int:
 def by_window(windows: list[list[float]]) -> Stretch:
     """The steps of all windows, and the number in each."""
     return Stretch(seconds=[one for window in windows for one in window], pieces=[len(window) for window in windows])
-
-
-def split(values: Sequence[T], starts: Sequence[int]) -> list[list[T]]:
-    """Split values into the pieces that begin at `starts`; one piece if there are no starts."""
-    edges = [*(starts or [0]), len(values)]
-    return [list(values[begin:end]) for begin, end in pairwise(edges)]
 
 
 def at_one_level(rounds: Sequence[Sequence[float]], loop: Sequence[Sequence[float]]) -> list[list[float]]:

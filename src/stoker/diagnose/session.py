@@ -18,8 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 from torch.optim.lr_scheduler import LRScheduler
@@ -43,12 +42,11 @@ from stoker.diagnose.hooks import (
     num_rows,
     replace,
 )
-from stoker.diagnose.loops import Sources, WatchedIterator, wait_for_workers
+from stoker.diagnose.loops import LONGER_EPOCHS, Sources, WatchedIterator, length_of, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.ops import ProgramProfilers
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries
-from stoker.diagnose.sizes import NO_BATCH
 from stoker.errors import TrainError
 
 MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}  # time limit of measuring, from the first measured step
@@ -73,7 +71,7 @@ class StepInput(NamedTuple):
 
     cached: bool = False  # a copy of an earlier batch instead of a real one
     before: Callable[[], object] | None = None  # called when the batch is there; not timed
-    timer: LoopTimer | None = None  # times the steps after this one, which get batches of the same kind
+    window: StepWindow | None = None  # this step and those after it get the same, until the window is over
 
 
 REAL, CACHED = StepInput(), StepInput(cached=True)
@@ -81,79 +79,43 @@ Plan = Generator[StepInput, StepTimes, None]
 
 
 @dataclass(kw_only=True, slots=True)
-class LoopTimer:
-    """Measures a window of short steps with only two clock reads per iteration.
-
-    Python code that runs after operations have filled the CPU caches takes several times as long, so raw times are kept until the
-    window is over.
-    """
+class StepWindow:
+    """Steps with the same input, measured until there are enough; only then does the plan continue."""
 
     series: StepSeries
     seconds: float
     least: int
-    most: int
-    cached: bool
-    add_epoch_start: Callable[[StepTimes], None] | None = None
+    most: int = MAX_STEPS
+    exactly: int | None = None  # the number of steps, counted or not, where several processes make the same
+    ours: bool = False  # whether the diagnosis starts the epochs that begin meanwhile
+    marks: StepMarks | None = None  # of steps on a GPU's timeline
     extend: Extend | None = None
-    _until_ns: int = 0
-    _starts: list[int] = field(default_factory=list)  # when each iteration requested its batch
-    _given: list[int] = field(default_factory=list)  # when it got the batch
-    _batches: list[int] = field(default_factory=list)  # the number of the batch, where batches differ in size
-    _between: dict[int, int] = field(default_factory=dict)
-    """Nanoseconds between two epochs without the wait for a batch, by the index of the iteration."""
-    _ended_ns: int | None = None  # when the epoch ended, until the next one begins
+    each: Callable[[StepTimes], None] | None = None
+    _begin_ns: int = field(default_factory=lambda: now_ns())
+    _total: int = 0
+    _seconds: list[float] = field(default_factory=list)  # of the steps that count
 
-    def is_over(self, now_ns: int) -> bool:
-        """Whether the iteration that ends now was the last."""
-        if now_ns < self._until_ns:
-            return False
-        number = len(self._given)
-        if number == 0:
-            self._until_ns = now_ns + int(self.seconds * 1e9)
-            return False
-        if number < min(self.most, self.least + len(self._between)):
-            return False
-        return self.extend is None or not self.extend((now_ns - self._starts[-1]) / 1e9, lambda: self._counted(now_ns))
-
-    def _counted(self, now_ns: int) -> list[float]:
-        """Seconds of the iterations so far that count."""
-        iterations = enumerate(pairwise([*self._starts, now_ns]))
-        return [(end - begin) / 1e9 for number, (begin, end) in iterations if number not in self._between]
-
-    def add(self, start_ns: int, given_ns: int, batch: int = NO_BATCH) -> None:
-        """Add an iteration: when it requested its batch, and when it got it."""
-        self._starts.append(start_ns)
-        self._given.append(given_ns)
-        self._batches.append(batch)
-
-    def end_epoch(self, now_ns: int) -> None:
-        """The epoch ended: a batch was requested, and there was none left."""
-        self._ended_ns = now_ns
-
-    def mark_epoch_start(self, between_ns: int) -> None:
-        """The iteration added last started an epoch, `between_ns` after the one before had ended."""
-        if self._ended_ns is not None:
-            self._starts[-1], self._ended_ns = self._ended_ns, None
-        self._between[len(self._given) - 1] = between_ns
-
-    def end(self, now_ns: int | None = None) -> int:
-        """Add the steps to the series, and return their number. Without a time, the last iteration has no end and does not count."""
-        last = self._ended_ns if self._ended_ns is not None else now_ns
-        ends = [*self._starts[1:], *([] if last is None else [last])]
-        all_start_epochs = 4 * len(self._between) >= 3 * len(ends)  # nearly all: then they count as steps
-        for number, (start, given, end, batch) in enumerate(zip(self._starts, self._given, ends, self._batches, strict=False)):
-            between, new_epoch = self._between.get(number, 0), number in self._between and not all_start_epochs
-            spent = [0] * len(NAMES)
-            spent[NEXT], spent[REST] = given - start - between, end - given + between
-            times = StepTimes(tuple(spent), new_epoch, between, batch)
-            if not new_epoch:
-                self.series.steps.append(times)
-            elif self.add_epoch_start is not None:
-                self.add_epoch_start(times)
-        self._starts.clear()
-        self._given.clear()
-        self._batches.clear()
-        return len(ends)
+    def add(self, times: StepTimes) -> bool:
+        """Add a step; whether it was the last one."""
+        self._total += 1
+        count = len(self._seconds)
+        # A step that starts an epoch does not count, unless nearly all do.
+        counts = not times.new_epoch or (self._total > 2 * self.least and 4 * count < self._total)
+        if self.each is not None:
+            self.each(times)
+        if self.marks is not None:
+            self.marks.add()
+        if times.new_epoch:
+            times = times._replace(new_epoch=not counts, ours=self.ours)
+        self.series.add(times)
+        if counts:
+            self._seconds.append(times.seconds)
+            count += 1
+        if self.exactly is not None:
+            return self._total >= self.exactly
+        if count >= self.most or (count >= self.least and now_ns() - self._begin_ns >= self.seconds * 1e9):
+            return self.extend is None or not self.extend(times.seconds, lambda: self._seconds)
+        return self._total > 40 + 4 * self.least + 2 * count
 
 
 class Session:
@@ -186,6 +148,7 @@ class Session:
         self.avoid = avoid
         # Set by the plan.
         self.endless = False  # whether epochs do not end: the session starts another pass instead
+        self.lengthens_epochs = False  # whether that was the plan's choice: it may be the cause of an error of the program
         self.short_steps = False  # whether steps are so short that they are timed without hooks
         self.short_cached_steps = False  # the same for steps with cached batches
         self.sized = False  # whether batches differ in size: those of a window are kept, and given again in the windows after it
@@ -210,7 +173,6 @@ class Session:
         self.begin_ns = 0  # when the time limit of measuring starts
         self._plan = plan(self)
         self._input = REAL
-        self._timer: LoopTimer | None = None
         self._num_cached = 0
         self._num_batches = 0  # of the current step
         self._backwards = 0
@@ -234,7 +196,9 @@ class Session:
 
     def make_endless(self) -> None:
         """Make epochs endless: another pass over the batches begins where one ends, and schedules may come to their end."""
-        self.endless = True
+        if LONGER_EPOCHS in self.avoid:
+            return
+        self.endless = self.lengthens_epochs = True
         original = LRScheduler.step
 
         @functools.wraps(original)
@@ -250,7 +214,6 @@ class Session:
         self._undo.close()
         self._epoch_sampler.stop()
         self._profilers.release()
-        self._end_timer(None)
         self.hooks.on_step = self.hooks.on_phase = self.hooks.on_backward = None
         self.hooks.remove()
         self.sources.remove()
@@ -264,8 +227,8 @@ class Session:
     def _search(self) -> None:
         self.hooks.on_backward = None
         self.recorder.early.append(self.hooks.end_step())
-        self.recorder.first_ns = self.recorder.first_ns or now_ns()
         if self.hooks.steps == 1:
+            self.recorder.first_ns = now_ns()
             self.hooks.find_roots()
         if self.sources.find_training_loop():
             self.take_control()
@@ -279,7 +242,7 @@ class Session:
         weights = optimizer.param_groups[0]["params"][0].device.type if optimizer is not None else self.hooks.trained_on
         if weights == "cuda":
             self.device = "cuda"
-        self._set_input(next(self._plan))
+        self._input = next(self._plan)
         if self.on_start is not None:
             self.on_start()
         # Without a loop, a step ends when the optimizer has stepped.
@@ -293,36 +256,21 @@ class Session:
         self._end_epoch_gap()
         hooks.enter(NEXT)
         self.watched = watched
-        if hooks.stepped or hooks.paused or (self.step_per_batch and self._num_batches):
+        # Without hooks, each batch is a step; the end of an epoch has requested a batch and got none.
+        if hooks.stepped or (self._num_batches and (hooks.paused or self.step_per_batch)):
             self._advance()
             if self.done:
                 raise StopIteration
         if self._epoch_ended_ns is not None:
             hooks.between_ns += max(0, watched.started_ns - self._epoch_ended_ns)
             self._epoch_ended_ns = None
+        if LONGER_EPOCHS in self.avoid and watched.given == length_of(watched.source.iterable):
+            self._end_epoch()
         value = self._cached_batch() if self._input.cached else self._real_batch(watched)
+        watched.given += 1
         self._num_batches += 1
         hooks.enter(PREPARE if hooks.roots else FORWARD)
         self._call_before()
-        return value
-
-    def _next_batch_timed(self, watched: WatchedIterator) -> Any:
-        """The same for steps that a `LoopTimer` times."""
-        self._end_epoch_gap()
-        timer, start = self._timer, now_ns()
-        if timer is None or timer.is_over(start):
-            self._end_timer(start)
-            return self._next_batch(watched)
-        try:
-            value = self._cached_batch() if timer.cached else self._real_batch(watched)
-        except StopIteration:
-            timer.end_epoch(start)
-            raise
-        timer.add(start, now_ns(), self.hooks.batch)
-        if self.hooks.new_epoch:
-            self.hooks.new_epoch = False
-            timer.mark_epoch_start(0 if self._epoch_ended_ns is None else max(0, watched.started_ns - self._epoch_ended_ns))
-            self._epoch_ended_ns = None
         return value
 
     def _begin_iteration(self) -> None:
@@ -339,30 +287,19 @@ class Session:
         self.recorder.batches_per_step.append(self._num_batches)
         self._num_batches = 0
         try:
-            self._set_input(self._plan.send(times))
+            if self._input.window is None or self._input.window.add(times):
+                self._input = self._plan.send(times)
         except StopIteration:
             self._end(None)
         except Exception as error:  # an error of the diagnosis: it must not be raised in the program
             self._end(error)
         self.hooks.restart_clock()
 
-    def _set_input(self, step_input: StepInput) -> None:
-        self._input = step_input
-        if step_input.timer is not None:
-            self._timer, self.sources.next_batch = step_input.timer, self._next_batch_timed
-
     def _call_before(self) -> None:
         if self._input.before is not None:
             self._input.before()
             self._input = StepInput(cached=self._input.cached)  # once per step, also if it has several batches
             self.hooks.restart_clock()
-
-    def _end_timer(self, end_ns: int | None) -> None:
-        if self._timer is not None:
-            number = self._timer.end(end_ns)
-            self.hooks.steps += number
-            self.recorder.batches_per_step += [1] * number
-            self._timer, self.sources.next_batch = None, self._next_batch
 
     def _end_epoch_gap(self) -> None:
         """Stop sampling lines if the time between two epochs was sampled."""
@@ -382,14 +319,19 @@ class Session:
         try:
             return self._kept(next(watched.iterator))
         except StopIteration:
-            self.hooks.new_epoch = True
             if not (self.endless and watched.source.can_repeat):
-                self.hooks.enter(REST)
-                self._epoch_ended_ns = now_ns()
-                self._epoch_sampler.start()
-                raise
+                self._end_epoch()
+            self.hooks.new_epoch = True
             watched.restart()
             return self._kept(next(watched.iterator))
+
+    def _end_epoch(self) -> NoReturn:
+        """End the pass of the loop: it gets no further batch."""
+        self.hooks.new_epoch = True
+        self.hooks.enter(REST)
+        self._epoch_ended_ns = now_ns()
+        self._epoch_sampler.start()
+        raise StopIteration
 
     def _kept(self, value: Any) -> Any:
         """A batch of the program, which is kept where batches cannot be made again, or differ in size."""
@@ -438,8 +380,7 @@ class Session:
         if self.sized and self.last_batches:
             self.batches[:] = [batch for _, batch in self.last_batches]
             self.batch_numbers[:] = [number for number, _ in self.last_batches]
-            self._num_cached = -1
-            self._note_size(self.batches[-1])
+            self._num_cached, self.recorder.batch_rows = -1, num_rows(self.batches[-1])
             wait_for_workers(watched.iterator if watched is not None else None)
             return
         while watched is not None and self._has_room and (watched.source.can_repeat or not self.batches):
@@ -457,11 +398,7 @@ class Session:
         """Cache a copy of a batch if there is room."""
         if self._has_room:
             self.batches.append(copied(batch))
-            self._note_size(batch)
-
-    def _note_size(self, batch: Any) -> None:
-        self.recorder.batch_bytes.append(num_bytes(batch))
-        self.recorder.batch_rows = num_rows(batch)
+            self.recorder.batch_rows = num_rows(batch)
 
     @property
     def _has_room(self) -> bool:
@@ -524,52 +461,17 @@ class Session:
 
         `each` gets the times of each step. `extend` may request more steps, except in a distributed run.
         """
-        agreed: int | None = None  # the number of steps that all processes make
+        window = StepWindow(series=series, seconds=self.scaled(seconds), least=least, extend=extend, each=each)
+        window.ours = self.endless and self.can_repeat
         if self.ranks is not None:
-            recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])
-            agreed = int(self.agree(max(least, min(MAX_STEPS, self.scaled(seconds) // max(recent, 1e-6)))))
-            seconds, least = 0.0, agreed
-        add_epoch_start = functools.partial(series.add_epoch_start, ours=self.endless and self.can_repeat)
-        length = self.scaled(seconds)
-        if self.hooks.paused and self.device == "cpu" and self.watched is not None:
-            timer = LoopTimer(
-                series=series,
-                seconds=length,
-                least=least,
-                most=agreed or MAX_STEPS,
-                cached=step_input.cached,
-                add_epoch_start=add_epoch_start,
-                extend=extend,
-            )
-            yield step_input._replace(timer=timer)  # one step that does not count, then all steps of the timer
+            recent = statistics.median(step.seconds for step in (self.recorder.loop.steps or self.recorder.early)[-6:])
+            window.least = window.exactly = int(self.agree(max(least, min(MAX_STEPS, window.seconds // max(recent, 1e-6)))))
+        if self.device == "cpu":
+            yield step_input._replace(window=window)
             return
-        begin, count, total, first = now_ns(), 0, 0, len(series.steps)
-        marks = StepMarks() if self.device == "cuda" else None
-        most = MAX_STEPS
-        if marks is not None and self.device_step:  # the host runs ahead of the device, so its clock is not used
-            most = max(least, round(length / self.device_step))
-        more = False
-        while more or (count if agreed is None else total) < least or now_ns() - begin < length * 1e9:
-            times = yield step_input
-            total += 1
-            if each is not None:
-                each(times)
-            # A step that starts an epoch does not count, unless nearly all do.
-            counts = not times.new_epoch or (total > 2 * least and 4 * count < total)
-            if marks is not None:
-                marks.add(counted=counts)
-            if counts:
-                series.steps.append(times)
-                count += 1
-            else:
-                add_epoch_start(times)
-            done = count >= most or (count >= least and now_ns() - begin >= length * 1e9)
-            if done and extend is not None and agreed is None:
-                more = extend(times.seconds, lambda: [one.seconds for one in series.steps[first:]])
-            if agreed is None and not more and (count >= most or total > 40 + 4 * least + 2 * count):
-                break
-        if marks is not None:
-            spent = marks.seconds()
-            series.add_device_seconds(spent, marks.seconds(counted=False))
-            self.recorder.on_gpu = True
-            self.device_step = statistics.median(spent) if spent else None
+        marks = window.marks = StepMarks()
+        if self.device_step:  # the host runs ahead of the device, so its clock is not used
+            window.most = max(least, round(window.seconds / self.device_step))
+        yield step_input._replace(window=window)
+        series.add_device_seconds(marks.seconds())
+        self.recorder.on_gpu, self.device_step = True, StepSeries(series.windows[-1]).device_step

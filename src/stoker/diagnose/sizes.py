@@ -10,8 +10,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from stoker.diagnose.hooks import StepTimes
+
 VARIED = 1.05  # ratio of the quartiles of sizes from which batches differ in size
-NO_BATCH = -1
 
 
 def differ(sizes: Sequence[int]) -> bool:
@@ -29,13 +30,21 @@ class BatchTimes:
         self.usual: float | None = None
         self._seconds: dict[int, list[float]] = {}
 
-    def add(self, batches: Sequence[int], seconds: Sequence[float]) -> None:
+    def add(self, steps: Sequence[StepTimes]) -> None:
         """Add the steps of a window without data."""
-        for batch, spent in zip(batches, seconds, strict=True):
-            if spent > 0:
-                self._seconds.setdefault(batch, []).append(spent)
+        for step in steps:
+            if (spent := step.spent(with_data=False)) > 0:
+                self._seconds.setdefault(step.batch, []).append(spent)
         if self.usual is None and self._seconds:
             self.usual = statistics.fmean(statistics.median(spent) for spent in self._seconds.values())
+
+    def usual_steps(self, step: StepTimes) -> list[StepTimes]:
+        """Return a step brought to the time of a usual batch; empty if that is not known, or if it starts an epoch."""
+        factor = None if step.new_epoch else self.factor(step.batch)
+        if factor is None:
+            return []
+        on_device = step.device_seconds * factor if step.device_seconds is not None else None
+        return [step._replace(phases_ns=tuple(round(spent * factor) for spent in step.phases_ns), device_seconds=on_device)]
 
     def factor(self, batch: int) -> float | None:
         """Return by what a step of this batch is to be multiplied to be that of a usual one; None if it was not measured."""

@@ -92,7 +92,7 @@ class TrialSession(Session):
 
     def _real_batch(self, watched: WatchedIterator) -> Any:
         give = functools.partial(super()._real_batch, watched)
-        return give() if self._fix is None else self._fix.next_batch(give)
+        return give() if self._fix is None else self._fix.batch(give())
 
     def windows(self) -> Plan:
         """Measure until no further window is asked for."""

@@ -12,29 +12,28 @@ Most are plans: generators that say what each step gets and are sent its times. 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import torch
 
-from stoker._clock import RunQueueDelay, busy_ns, now_ns
+from stoker._clock import RunQueueDelay, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.division import divide, gain_of, waits_for_interpreter
-from stoker.diagnose.experiments.base import Fix
+from stoker.diagnose.experiments.base import Experiment, Fix
 from stoker.diagnose.experiments.gather import gathered_batches
 from stoker.diagnose.experiments.reads import WithoutReads
 from stoker.diagnose.experiments.table import EXPERIMENTS, FIXES, fix_named
 from stoker.diagnose.experiments.workers import batches_by_workers
 from stoker.diagnose.hardware import gpu_taken, has_bf16_instructions, pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, compiled, cycles_per_second, frames_compiled
-from stoker.diagnose.loops import WatchedIterator
+from stoker.diagnose.loops import WatchedIterator, batches_of_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
-from stoker.diagnose.profilers import OtherThreads, Sampler, lines_of_batches, maker
+from stoker.diagnose.profilers import OtherThreads, Sampler
 from stoker.diagnose.rare import Periods, slow_of
 from stoker.diagnose.recorder import StepSeries, by_window, median_phases
 from stoker.diagnose.rule import conclude, disturbed
@@ -50,6 +49,7 @@ FAR_SLOWER = 3.0  # times the best step from which one step tells that threads a
 FAR_SLOWER_SECONDS = 1.0  # and its length from which one is enough
 DEVICE_STEPS = 5
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
+MOST_BATCHES = 100
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
@@ -128,23 +128,21 @@ def without_data(session: Session, *, seconds: float, least: int) -> Plan:
         session.hooks.pause()
     yield from session.skip(CACHED, 1)
     cached, least = session.recorder.cached, len(session.batches) if session.sized else least
-    first = len(cached.steps)
     yield from _record(session, CACHED, 0.0 if session.sized else seconds, least, cached)
     if session.sized:  # each batch of the window before once
-        session.recorder.batch_times.add([step.batch for step in cached.steps[first:]], cached.seconds(with_data=False)[first:])
+        session.recorder.batch_times.add([step for step in cached.windows[-1] if not step.new_epoch])
 
 
 def _record(
     session: Session, step_input: StepInput, seconds: float, least: int, series: StepSeries, periods: Periods | None = None
 ) -> Plan:
-    """Record a window together with its waits for cores, the cores it used, and the memory pages it got from the system."""
-    recorder, number, frames = session.recorder, len(series.steps), frames_compiled()
+    """Record a window together with its waits for cores, and the memory pages it got from the system."""
+    recorder, frames = session.recorder, frames_compiled()
     series.begin_window()
-    waiting, threads, pages, busy, begin = RunQueueDelay(), OtherThreads(), pages_so_far(), busy_ns(), now_ns()
+    waiting, threads, pages = RunQueueDelay(), OtherThreads(), pages_so_far()
     yield from session.record(step_input, seconds, least, series, extend=periods.go_on if periods is not None else None)
-    kind, steps = "cached" if step_input.cached else "loop", len(series.steps) - number
+    kind, steps = "cached" if step_input.cached else "loop", len(series.pieces()[-1])
     if steps:
-        recorder.cores_used.setdefault(kind, []).append((busy_ns() - busy) / max(1, now_ns() - begin))
         recorder.pages.setdefault(kind, []).append((pages_so_far() - pages) / steps)
     if steps and not step_input.cached:
         recorder.recompiled += frames_compiled() - frames
@@ -161,13 +159,13 @@ def apart(session: Session, ranks: MeasuredRanks, *, seconds: float) -> Plan:
     ranks.part(session.hooks.roots)
     yield from session.skip(REAL, 1)
     recorder.apart.begin_window()
-    number, waiting = len(recorder.apart.steps), RunQueueDelay()
+    waiting = RunQueueDelay()
     in_collectives = yield from _record_collectives(session, ranks, seconds, recorder.apart)
     waited_ns, spent_ns = waiting.end()
     if waited_ns is not None and not in_collectives:  # threads of collectives that the program calls need cores, too
         recorder.waited_apart.append(waited_ns / spent_ns)
     recorder.collective_seconds.append(in_collectives)
-    alone = recorder.apart.steps[number:]
+    alone = StepSeries(recorder.apart.windows[-1]).steps
     if session.device == "cuda":
         return  # the host does not wait for an all-reduce
     together = StepSeries()
@@ -247,24 +245,27 @@ def _pull(watched: WatchedIterator) -> tuple[float, bool]:
 
 
 def profile_batches(session: Session) -> None:
-    """Find the lines that make a batch, and what it takes in this process."""
-    source, watched, recorder = session.sources.training, session.watched, session.recorder
+    """Find the lines that make a batch: with workers, which cannot be sampled, by making some in this process."""
+    source, recorder = session.sources.training, session.recorder
     if source is None or not source.gives_batches:
         return
-    seconds, loader = session.scaled(0.5), source.loader
-    if loader is not None:
-        make: Callable[[], object] = maker(loader)
-    elif watched is None or not session.can_repeat or type(source.iterable).__module__.split(".")[0] in ("builtins", "stoker"):
-        return  # a list has all batches, and a feed has threads of its own: iterating must do the work
-    else:
-        make = functools.partial(_pull, watched)
+    loader, count, begin = source.loader, 0, now_ns()
+    if loader is None or not loader.num_workers:
+        # A list has all batches, and a feed has threads of its own.
+        does_work = loader is not None or type(source.iterable).__module__.split(".")[0] not in ("builtins", "stoker")
+        recorder.batch_lines = recorder.blames.get("next", []) if does_work else []
+        return
+    batches = batches_of_workers(loader, 0)
     try:
-        recorder.batch_lines, recorder.batch_seconds = lines_of_batches(make, seconds=seconds)
+        with Sampler() as sampler:
+            while count < 2 or (count < MOST_BATCHES and now_ns() - begin < session.scaled(0.5) * 1e9):
+                next(batches)
+                count += 1
     except Exception as error:  # the user's: a dataset may need what only its workers have
-        if loader is None or not loader.num_workers:
-            raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         recorder.notes.append(f"The dataset works only in its workers ({reason}), so making a batch could not be profiled.")
+        return
+    recorder.batch_lines, recorder.batch_seconds = sampler.of_phase(), (now_ns() - begin) / 1e9 / count
 
 
 def lines(session: Session) -> Plan:
@@ -346,49 +347,31 @@ def removals(session: Session) -> Plan:
         return
     session.repeats = True  # a program that a stale value breaks is run again without that experiment
     for name, kind in EXPERIMENTS.items():
-        if name in session.avoid or (kind.cuda_only and session.device == "cpu"):
+        if name in session.avoid or (kind.cuda_only and session.device == "cpu") or (compiled() and not kind.keeps_compiled_code):
             continue
         together = recorder.removed.get("everything")
         if together is not None and (session.out_of_time or (gain_of(together) or 0.0) < NO_GAIN):
             break
-        if compiled() and not kind.keeps_compiled_code:
-            continue
-        session.fix_on = name
-        steps = StepSeries() if name == "everything" else None
         experiment = kind.of(hooks, session.sources)
-        yield from fix_gain(session, name, experiment, rounds=FIX_ROUNDS[session.device], results=recorder.removed, steps=steps)
+        yield from fix_gain(session, name, experiment, rounds=FIX_ROUNDS[session.device])
         if isinstance(experiment, WithoutReads):
             recorder.syncs = experiment.lines()
-        if steps is not None and steps.steps and name in recorder.removed:
-            recorder.phases_alone = median_phases(steps.steps)
-        session.fix_on = None
     session.repeats = False
 
 
-def fix_gain(
-    session: Session,
-    name: str,
-    fix: Fix,
-    *,
-    rounds: int,
-    plain: StepInput | None = None,
-    results: dict[str, WhatIf] | None = None,
-    steps: StepSeries | None = None,
-) -> Plan:
-    """Run steps with a change and without it, in turn, until the gain is sure; a fix that lasts comes after all others.
+def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepInput | None = None) -> Plan:
+    """Run steps with a suspect removed or a fix, and without, in turn, until the gain is sure; a fix that lasts comes after all others.
 
-    `plain` is the input of steps without it. The result is added to `results`, those of fixes by default. For a removal, the steps
-    without it are those of the program; `steps` gets the steps with it, and the times of their phases.
+    `plain` is the input of steps without it: for a suspect, those of the program.
     """
     recorder, hooks, batches = session.recorder, session.hooks, session.batches  # batches are changed in place
-    is_removal = results is not None
-    results = recorder.what_ifs if results is None else results
+    is_removal = isinstance(fix, Experiment)
     changed = REAL if fix.with_data else session.without_data
     if session.sized and is_removal:
         changed = plain = CACHED  # the same batches on both sides
     plain = plain or (REAL if is_removal else changed)
-    originals, frames = list(batches), frames_compiled()
-    without, with_fix = StepSeries(), StepSeries() if steps is None else steps
+    originals, frames, was_finite = list(batches), frames_compiled(), hooks.loss_is_finite()
+    without, with_fix, begin = StepSeries(), StepSeries(), now_ns()
     rounds = 1 if fix.lasts else rounds
     # Steps with a fix may be far shorter than those that allow few rounds; of a fix that lasts, no further round makes it surer.
     seconds = FIX_SECONDS[session.device] * max(1.0, FIX_ROUNDS[session.device] / rounds) * (2 if fix.lasts else 1)
@@ -400,8 +383,8 @@ def fix_gain(
 
     def so_far() -> WhatIf | None:
         sides = [series.of_usual_batches(recorder.batch_times) if session.sized else series for series in (without, with_fix)]
-        before = by_window(sides[0].windows(with_data=not plain.cached))
-        after = by_window(sides[1].windows(with_data=not changed.cached))
+        before = by_window(sides[0].pieces(with_data=not plain.cached))
+        after = by_window(sides[1].pieces(with_data=not changed.cached))
         return WhatIf(as_it_is=before, with_fix=after) if before.seconds and after.seconds else None
 
     def wants_more() -> bool:
@@ -411,9 +394,9 @@ def fix_gain(
         ratios = ratios_of(what_if)
         return len(ratios) < RULE.min_rounds or 2 * error_between(ratios) > SURE_GAIN
 
-    begin, was_finite = now_ns(), hooks.loss_is_finite()
+    session.fix_on = name
     try:
-        if session.has_short_steps(plain) and steps is None:
+        if session.has_short_steps(plain) and name != "everything":  # of which the phases are timed, too
             hooks.pause()
         if fix.lasts:
             yield from steps_without()
@@ -444,13 +427,14 @@ def fix_gain(
         fix.remove()
         batches[:] = originals
         hooks.unpause()
+        session.fix_on = None
     if is_removal and (frames_compiled() != frames or (was_finite and not hooks.loss_is_finite())):
         reason = "torch compiled again" if frames_compiled() != frames else "the loss was no longer finite"
         recorder.notes.append(f"steps without {name} say nothing: {reason}.")
-        return
-    what_if = so_far()
-    if what_if is not None:
-        results[name] = what_if
+    elif (what_if := so_far()) is not None:
+        (recorder.removed if is_removal else recorder.what_ifs)[name] = what_if
+        if name == "everything":
+            recorder.phases_alone = median_phases(with_fix.steps)
 
 
 # ---- the plan: all windows in order ----
@@ -611,7 +595,6 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
             if session.no_time_for_fixes or fitting < 1:
                 continue
             known.add(name)
-            session.fix_on = name
             if name == "feed":
                 yield from _feed_gain(session, fitting)
             elif name == "workers":
@@ -623,7 +606,6 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
                 yield from fix_gain(session, name, fix, rounds=fitting)
                 if fix.starts_slowly:
                     begin, session.begin_ns = (one + now_ns() - started for one in (begin, session.begin_ns))
-            session.fix_on = None
 
 
 def _feed_gain(session: Session, rounds: int) -> Plan:

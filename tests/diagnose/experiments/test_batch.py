@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from tests.diagnose.experiments.samples import Pairs, installed
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from stoker.diagnose.experiments.batch import Batch, doubled
-from stoker.diagnose.experiments.fused import Fused
-
-
-def test_two_batches_are_joined_once_where_they_come_again() -> None:
-    """To join them takes time that no larger batch of the user's would take."""
-    batches = itertools.cycle([torch.zeros(2), torch.ones(2)])
-    fix = Batch()
-    first = fix.next_batch(lambda: next(batches))
-    assert first.tolist() == [0, 0, 1, 1]
-    assert fix.next_batch(lambda: next(batches)) is first
 
 
 def test_two_batches_in_one() -> None:
@@ -33,21 +21,6 @@ def test_two_batches_in_one() -> None:
     fix = Batch()
     assert len(fix.on([], None, [torch.ones(2), torch.ones(2)])[1]) == 4
     assert fix.used
-
-
-def test_two_batches_are_one_in_a_trial_where_no_loader_makes_them(request: pytest.FixtureRequest) -> None:
-    fix, batches = Batch(), iter([torch.zeros(2), torch.ones(2), torch.ones(2)])
-    assert fix.next_batch(lambda: next(batches)).tolist() == [0, 0, 1, 1]
-    assert fix.used
-    assert len(Fused().next_batch(lambda: next(batches))) == 2, "the control: other fixes take one"
-    ragged = iter([torch.zeros(2, 3), torch.ones(2, 4), torch.ones(2, 5)])
-    assert [fix.next_batch(lambda: next(ragged)).shape[1] for _ in range(2)] == [3, 5]
-    assert not fix.used
-    assert "one row per sample" in fix.unused_reason
-    fix = installed(Batch(), request)
-    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=6)
-    whole = iter(loader)
-    assert len(fix.next_batch(lambda: next(whole))[0]) == 12, "doubled once"
 
 
 def test_batches_are_doubled_once_however_loaders_are_made(request: pytest.FixtureRequest) -> None:
@@ -72,6 +45,6 @@ def test_batches_that_the_program_makes_are_not_doubled(request: pytest.FixtureR
 def test_batches_of_another_kind_of_batch_sampler_stay_as_they_are(request: pytest.FixtureRequest) -> None:
     fix = installed(Batch(), request)
     whole = iter(DataLoader(TensorDataset(torch.arange(40)), batch_sampler=[[0, 1], [2, 3]]))
-    assert len(fix.next_batch(lambda: next(whole))[0]) == 2
+    assert len(fix.batch(next(whole))[0]) == 2
     assert not fix.used
     assert "itself" in fix.unused_reason

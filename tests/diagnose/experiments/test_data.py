@@ -1,24 +1,22 @@
-"""Batches that a fix has made are kept where they come again."""
+"""Batches of another iterator in place of the loop's own, while the experiment is on."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from stoker.diagnose.experiments.data import KeptBatches
+from stoker.diagnose.experiments.data import OtherBatches
+from stoker.diagnose.loops import Source, WatchedIterator
+from stoker.diagnose.session import Session
+from stoker.diagnose.windows import measure_all
 
 
-@pytest.mark.parametrize(("most", "num_made"), [(1 << 30, 2), (0, 3)])
-def test_what_is_made_of_a_batch_is_kept_as_long_as_there_is_room(
-    most: int, num_made: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(KeptBatches, "MAX_BYTES", most)
-    kept, made = KeptBatches(), []
-
-    def make(batch: torch.Tensor) -> torch.Tensor:
-        made.append(batch)
-        return batch + 1
-
-    batch = torch.ones(2)
-    assert [kept.get(make, value).sum() for value in (batch, batch, torch.ones(2))] == [4, 4, 4]
-    assert len(made) == num_made
+def test_other_batches_replace_those_of_the_loop_until_they_are_removed() -> None:
+    session, batches = Session(measure_all, on_done=lambda: None), [torch.zeros(2)] * 3
+    watched = WatchedIterator(session.sources, Source(batches, None), iter(batches), 0)
+    other = OtherBatches(session, iter([torch.ones(2)]))
+    assert session._next_batch(watched).sum() == 0, "negative control"
+    other.on([], None, [])
+    assert session._next_batch(watched).sum() == 2
+    other.remove()
+    assert session._next_batch(watched).sum() == 0
+    session.remove()

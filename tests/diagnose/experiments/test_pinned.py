@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.diagnose.experiments.data import KeptBatches
+from stoker.diagnose.experiments import pinned as module
 from stoker.diagnose.experiments.pinned import Pinned, unblocked
 
 
@@ -19,7 +19,7 @@ def test_batches_are_pinned_once_where_they_come_again(monkeypatch: pytest.Monke
     assert first is not batch
     assert fix.batch(batch) is first
     assert fix.batch((torch.ones(2), torch.ones(2))) is not first
-    monkeypatch.setattr(KeptBatches, "MAX_BYTES", 0)
+    monkeypatch.setattr(module, "MAX_PINNED_BYTES", 0)
     other = (torch.ones(2),)
     assert fix.batch(other) is not fix.batch(other)
 

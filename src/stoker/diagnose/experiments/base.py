@@ -56,10 +56,6 @@ class Fix:
         """Return what the loop gets instead of a batch."""
         return value
 
-    def next_batch(self, give: Callable[[], Any]) -> Any:
-        """Return what the loop gets in a trial; `give` returns the next batch of the program."""
-        return self.batch(give())
-
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         """Switch it on in a program that runs; return the batches that the program gets."""
         self.install()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.data import BatchSampler
 
 from stoker.diagnose.experiments.base import LoaderFix
-from stoker.diagnose.experiments.data import KeptBatches
 
 
 class Batch(LoaderFix):
-    """`batch_size` doubled, also within a batch sampler; two batches in one where no DataLoader makes them.
+    """`batch_size` doubled, also within a batch sampler; in a program that runs, two cached batches in one.
 
     Samples per second are compared; losses differ.
     """
@@ -23,12 +22,8 @@ class Batch(LoaderFix):
     samples_per_step = 2.0
     may_fail = True
     changes_batches = True
+    unused_reason = "no DataLoader makes batches"
     fits_if_unused = True  # cached batches without a row per sample cannot be doubled, but those of a loader can
-
-    def __init__(self, value: int | None = None) -> None:
-        super().__init__(value)
-        self._twice = KeptBatches()
-        self._joins = True  # whether two batches are to be joined: no loader makes batches, and they fit together
 
     def _change(self, options: dict[str, Any]) -> None:
         sampler = options.get("batch_sampler") or options.get("sampler")
@@ -40,23 +35,12 @@ class Batch(LoaderFix):
             self.used = True
         else:
             self.unused_reason = "the program makes its batches itself"
-        self._joins = self._joins and not self.used and options.get("batch_sampler") is None
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         """Join each batch with the one after it."""
         twice = [doubled(batch, other) for batch, other in zip(batches, [*batches[1:], *batches[:1]], strict=True)]
         self.used = bool(twice) and not any(joined is None for joined in twice)
         return twice if self.used else batches
-
-    def next_batch(self, give: Callable[[], Any]) -> Any:
-        value = give()
-        if not self._joins:
-            return value
-        twice = self._twice.get(doubled, value, give())
-        self.used = self._joins = twice is not None
-        if twice is None:
-            self.unused_reason = "the batches do not have one row per sample"
-        return value if twice is None else twice
 
 
 class DoubledSize(int):

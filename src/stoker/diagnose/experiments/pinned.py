@@ -10,8 +10,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from stoker.diagnose.experiments.base import UPLOADS, LoaderFix
-from stoker.diagnose.experiments.data import KeptBatches
 from stoker.diagnose.hooks import leaves
+
+MAX_PINNED_BYTES = 1 << 30
 
 
 class Pinned(LoaderFix):
@@ -26,7 +27,10 @@ class Pinned(LoaderFix):
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
-        self._pinned = KeptBatches()
+        self._pinned: dict[
+            int, tuple[Any, Any]
+        ] = {}  # by the id of a batch: itself, so that no other one gets its id, and the pinned one
+        self._bytes = 0
 
     def install(self) -> None:
         super().install()
@@ -41,13 +45,17 @@ class Pinned(LoaderFix):
         self.used = True
 
     def batch(self, value: Any) -> Any:
-        return self._pinned.get(self._pin, value)
-
-    def _pin(self, value: Any) -> Any:
-        if not any(isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and not leaf.is_pinned() for leaf in leaves(value)):
+        if id(value) in self._pinned:
+            return self._pinned[id(value)][1]
+        tensors = [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
+        if all(leaf.is_pinned() for leaf in tensors):
             return value
         self.used = True
-        return tree_map_only(torch.Tensor, lambda leaf: leaf.pin_memory() if leaf.device.type == "cpu" else leaf, value)
+        pinned = tree_map_only(torch.Tensor, lambda leaf: leaf.pin_memory() if leaf.device.type == "cpu" else leaf, value)
+        self._bytes += sum(leaf.nbytes for leaf in tensors)
+        if self._bytes <= MAX_PINNED_BYTES:
+            self._pinned[id(value)] = (value, pinned)
+        return pinned
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         """Return batches that are pinned already; loaders stay as they are."""
