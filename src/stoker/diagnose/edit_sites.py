@@ -22,24 +22,19 @@ from typing import Any
 import msgspec
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate, default_convert
-from torch.utils.data.sampler import RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.sampler import RandomSampler
 
 from stoker.diagnose.experiments.base import Fix
-from stoker.diagnose.experiments.gather import same_bits
 from stoker.diagnose.frameworks import CLASSES, framework_of
 from stoker.diagnose.hooks import BeforeForward, frames, is_own
 from stoker.diagnose.loops import OwnLoader
 from stoker.diagnose.sandbox_landlock import original
-from stoker.diagnose.seeds import kept_seeds
 from stoker.train.optimizer import FUSED
 
 STOKER = str(Path(__file__).resolve().parents[1]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 MAX_FRAMES = 8
-PROBES = 5
-LARGE_TABLE = 4096  # rows of an embedding from which on sparse gradients may gain
 
 
 class CallSite(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +53,7 @@ class EditSites(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str] = []  # all imported files of the user
     calls: dict[str, list[CallSite]] = {}
     """By what a call does: `loader` of the training loop; `optimizers` that could be fused; `copies` of batches to the GPU that the host
-    waits for; `zeroing`, which keeps gradients; large `embeddings` with dense gradients; `forward`, of the model in training; and by the
-    classes of frameworks."""
+    waits for; `forward`, of the model in training; and by the classes of frameworks."""
     models: list[list[CallSite]] = []  # for each model the calls that are running when it is made, the innermost first
     model_kind: str = ""  # the class of the last one, with its module
     device: str = "cpu"
@@ -70,8 +64,6 @@ class EditSites(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     shuffles: bool = False
     indexed: bool = True  # whether its samples are found by index
-    gathers: str = "the batches do not come from a DataLoader"
-    """Why a list of indices does not give a whole batch of its dataset; empty if it does."""
 
 
 class SiteFinder(Fix):
@@ -91,13 +83,10 @@ class SiteFinder(Fix):
         self._facts: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Watch the constructors, copies and `zero_grad` of torch, and the constructors of frameworks."""
+        """Watch the constructors and copies of torch, and the constructors of frameworks."""
         self._after(DataLoader, "__init__", self._loader_made)
         self._after(Optimizer, "__init__", self._optimizer_made)
         self._after(torch.nn.Module, "__init__", self._module_made)
-        self._after(torch.nn.Embedding, "__init__", self._embedding_made)
-        for owner in (Optimizer, torch.nn.Module):
-            self._after(owner, "zero_grad", self._zeroed)
         if torch.cuda.is_available():
             for name in ("to", "cuda"):
                 self._after(torch.Tensor, name, self._copied)
@@ -130,7 +119,6 @@ class SiteFinder(Fix):
             calls["loader"] = [site] if site is not None else []
             facts |= {
                 "loader_kind": type(loader).__name__ if exact else "DataLoader",
-                "gathers": why_not_gathered(loader) if exact else "a library makes another loader of this one",
                 "workers": loader.num_workers,
                 "persistent": loader.persistent_workers,
                 "pinned": loader.pin_memory,
@@ -180,14 +168,6 @@ class SiteFinder(Fix):
         site = self._optimizers.pop(optimizer, None)
         if type(optimizer) in FUSED and not optimizer.param_groups[0].get("fused"):
             self._add("optimizers", site)
-
-    def _embedding_made(self, frame: FrameType, table: Any, *_: Any) -> None:
-        if not table.sparse and type(table) is torch.nn.Embedding and table.num_embeddings >= LARGE_TABLE:
-            self._add("embeddings", self._site(constructor_caller(frame, table)))
-
-    def _zeroed(self, frame: FrameType, owner: Any, out: Any, args: Any, kwargs: Any) -> None:
-        if (args[0] if args else kwargs.get("set_to_none", True)) is False:
-            self._add("zeroing", self._site(outside_torch(frame)))
 
     def _copied(self, frame: FrameType, tensor: torch.Tensor, out: Any, args: Any, kwargs: Any) -> None:
         if tensor.device.type == "cpu" and out.device.type == "cuda" and is_own(frame.f_code.co_filename):
@@ -251,22 +231,3 @@ def outside_torch(frame: FrameType | None) -> FrameType | None:
     return next(
         (caller for caller in frames(frame) if not os.path.realpath(caller.f_code.co_filename).startswith((STOKER, TORCH))), None
     )
-
-
-def why_not_gathered(loader: DataLoader[Any]) -> str:
-    """Why a list of indices does not give a whole batch of a loader's dataset, bit for bit; empty if it does."""
-    dataset: Any = loader.dataset
-    name = type(dataset).__name__
-    usual = type(loader.batch_sampler) is BatchSampler and type(loader.sampler) in (RandomSampler, SequentialSampler)
-    if not usual or loader.collate_fn is not default_collate or loader.generator is not None or hasattr(dataset, "__getitems__"):
-        return f"the DataLoader has a custom sampler, a custom collate_fn or a generator, or {name} makes the batches"
-    convert: Callable[[Any], Any] = default_convert  # applied to each sample by a loader with batch_size=None
-    numbers = [(7919 * number) % len(dataset) for number in range(PROBES)]
-    try:
-        with kept_seeds():
-            batch, whole = default_collate([dataset[number] for number in numbers]), convert(dataset[numbers])
-    except Exception as error:  # of the user's code, which may not accept a list
-        return f"{name} takes one index at a time ({type(error).__name__})"
-    parts, others = tree_leaves(batch), tree_leaves(whole)
-    tensors = all(isinstance(part, torch.Tensor) for part in (*parts, *others)) and len(parts) == len(others)
-    return "" if tensors and same_bits(parts, others) else f"a list of indices does not give a batch of {name}"
