@@ -73,9 +73,8 @@ def test_calls_are_found_under_any_name_and_in_any_file_of_the_user(tmp_path: Pa
     assert sources_of(sites.calls["loader"]) == ["(DL)(\n    TensorDataset(torch.ones(8, 4)), batch_size=4,\n)"]
     assert sources_of(sites.calls["optimizers"]) == ["Fast(model.parameters())"]  # not the one that makes no step
     assert [sources_of(made)[:3] for made in sites.models] == [["Net(width)", "make(4)", "main()"]]
-    assert sources_of(sites.calls["forward"]) == ["model(x)"]
     assert Path(sites.models[0][0].file).name == "parts.py"
-    assert (sites.loader_kind, sites.workers, sites.persistent, sites.device) == ("DataLoader", 0, False, "cpu")
+    assert (sites.loader_kind, sites.workers, sites.persistent) == ("DataLoader", 0, False)
     assert sites.model_kind == "parts.Net"
     assert is_unwatched()
 
@@ -87,16 +86,15 @@ def test_what_a_package_makes_is_not_the_users(tmp_path: Path) -> None:
         "import torch\nfrom torch.utils.data import DataLoader\n"
         "def loader_of(data):\n    return DataLoader(data, 4)\n"
         "def optimizer_of(model):\n    return torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "def run(model, x):\n    return model(x)\n"
     )
     text = (
         f"import sys\nsys.path.insert(0, {str(package)!r})\nimport kit, torch\n"
         "loader = kit.loader_of(torch.utils.data.TensorDataset(torch.ones(8, 4)))\n"
         "model = torch.nn.Linear(4, 1)\noptimizer = kit.optimizer_of(model)\nfor (x,) in loader:\n    begin(model)\n"
-        "    kit.run(model, x).sum().backward()\n    optimizer.step()\n"
+        "    model(x).sum().backward()\n    optimizer.step()\n"
     )
     sites = sites_of(tmp_path, text)
-    for found in (sites.calls[kind] for kind in ("loader", "optimizers", "forward")):
+    for found in (sites.calls[kind] for kind in ("loader", "optimizers")):
         assert [(Path(one.file).name, one.own) for one in found] == [("kit.py", False)]
     assert [sources_of(made)[0] for made in sites.models] == ["torch.nn.Linear(4, 1)"]
 
@@ -165,4 +163,3 @@ def test_copies_of_batches_to_a_gpu_are_found(tmp_path: Path) -> None:
     )
     sites = sites_of(tmp_path, text)
     assert sources_of(sites.calls["copies"]) == ["x.to('cuda')"]  # neither that of the weights nor the way back
-    assert (sites.device, sources_of(sites.calls["forward"])) == ("cuda", ["model(x)"])

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.diagnose.edit_sites import CallSite
-from stoker.diagnose.source_edits import Change, SourceFile, edited, line_after, torch_name, unified_diff, with_keyword, within
+from stoker.diagnose.source_edits import Change, SourceFile, edited, line_after, torch_name, unified_diff, with_keyword
 from stoker.errors import TrainError
 
 
@@ -129,28 +129,6 @@ def test_a_file_without_imports_is_left_alone(tmp_path: Path) -> None:
         torch_name(read(tmp_path, "x = 1\n"))
 
 
-def test_lines_go_under_a_with(tmp_path: Path) -> None:
-    text = "for x in y:\n    # who\n    out = f(\nx)\n\n    # why\n    loss = g(out, '''a\nb''')  # é\n    loss.backward()\n"
-    source = read(tmp_path, text)
-    block = source.parents[source.statement_of(call_of(source))]
-    after = text_after(source, within(source, block, 0, 1, "with a:"))
-    assert after == (
-        "for x in y:\n    # who\n    with a:\n        out = f(\nx)\n\n        # why\n        loss = g(out, '''a\nb''')  # é\n"
-        "    loss.backward()\n"
-    ), "a string of several lines stays as it is"
-    tabs = read(tmp_path, text.replace("    ", "\t"))
-    block = tabs.parents[tabs.statement_of(call_of(tabs))]
-    assert "\n\twith a:\n\t\tout = f(" in text_after(tabs, within(tabs, block, 0, 1, "with a:"))
-
-
-def test_edits_of_the_same_lines_are_refused(tmp_path: Path) -> None:
-    source = read(tmp_path, "if 1:\n    x = f(1)\n    y = 2\n")
-    line = source.statement_of(call_of(source))
-    changes = [line_after(source, line, "x.c()"), within(source, source.parents[line], 0, 1, "with a:")]
-    with pytest.raises(TrainError, match="same lines"):
-        text_after(source, *changes)
-
-
 def test_an_argument_that_two_edits_give_is_refused(tmp_path: Path) -> None:
     source = read(tmp_path, "f(1)")
     changes = [*with_keyword(source, call_of(source), "a", "True"), *with_keyword(source, call_of(source), "a", "b > 0")]
@@ -198,7 +176,7 @@ def round_trip(folder: Path, source: SourceFile, changes: list[Change], *, root:
     return patch
 
 
-@given(form=FORMS, bom=st.booleans(), which=st.sets(st.sampled_from(["keyword", "line", "within"]), min_size=1))
+@given(form=FORMS, bom=st.booleans(), which=st.sets(st.sampled_from(["keyword", "line"]), min_size=1))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_git_applies_a_patch_and_takes_it_back(form: dict[str, str], bom: bool, which: set[str], tmp_path: Path) -> None:
     encoding = "latin-1" if "latin" in form["cookie"] else "utf-8-sig" if bom else "utf-8"
@@ -206,8 +184,7 @@ def test_git_applies_a_patch_and_takes_it_back(form: dict[str, str], bom: bool, 
     first, last = (source.statement_of(call_of(source, name)) for name in "fg")
     changes = with_keyword(source, call_of(source), "c", "True") if "keyword" in which else []
     changes += [line_after(source, last, "x.c()")] if "line" in which else []
-    changes += [within(source, source.parents[first], 0, 1, "with z:")] if which == {"keyword", "within"} else []
-    changes += [line_after(source, first, "x.d()")] if not changes else []
+    changes += [line_after(source, first, "x.d()")]
     after = edited({source.path: source}, changes)[source.path]
     assert ast.parse(after)
     assert after.decode(encoding).count("é") == 2  # the same letters in the same encoding

@@ -48,7 +48,6 @@ from stoker.diagnose.source_edits import (
     unified_diff,
     with_keyword,
     with_value,
-    within,
 )
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.trials import ALSO, TrialProcess, limit_of
@@ -62,7 +61,6 @@ EXACT = ("callbacks", "gather", "persistent", "pinned", "reads", "workers")
 """Fixes that change no operation: their losses must be equal, if those of the baseline are from run to run."""
 ROUNDING = ("autocast", "float32", "tf32")  # fixes that compute in a shorter type
 MISSING = {
-    "forward": "the model is not called in your files",
     "loader": "the batches do not come from a DataLoader",
 }
 """Why there is no call of a kind."""
@@ -107,13 +105,12 @@ class EditableProgram:
             raise TrainError(MISSING.get(kind, f"no line of yours calls {kind}"))
         return [(source := self.source(site.file), source.call_at(site)) for site in sites]
 
-    def refuse_if_mentioned(self, *names: str, plain: bool = False) -> None:
-        """Raise `TrainError` if one of the user's files already sets what a fix would set; `plain` names count as well as attributes."""
+    def refuse_if_mentioned(self, *names: str) -> None:
+        """Raise `TrainError` if one of the user's files already sets an attribute of these names."""
         for source in map(self.source, self.sites.files):
             for node in source.positions:
-                part = node.attr if isinstance(node, cst.Attribute) else node if plain else None
-                if isinstance(part, cst.Name) and part.value in names:
-                    raise TrainError(f"{shown(source.path)}:{source.line_of(part)} sets it already ({part.value})")
+                if isinstance(node, cst.Attribute) and node.attr.value in names:
+                    raise TrainError(f"{shown(source.path)}:{source.line_of(node)} sets it already ({node.attr.value})")
 
 
 def _flag(code: str, *names: str) -> Callable[[EditableProgram], list[Change]]:
@@ -211,36 +208,6 @@ def _assigned(source: SourceFile, call: cst.Call) -> tuple[SourceFile, cst.Simpl
     return (source, source.statement_of(call), source.text_of(target)) if isinstance(target, cst.Name | cst.Attribute) else None
 
 
-def _autocast(program: EditableProgram) -> list[Change]:
-    """The call of the model and what follows it up to the backward pass, under `torch.autocast`."""
-    program.refuse_if_mentioned("autocast", plain=True)
-    calls = program.calls("forward")
-    blocks = {(source, *_until_backward(source, call)) for source, call in calls}
-    if len(blocks) > 1:
-        raise TrainError(f"the model is called at several lines ({', '.join(str(source.line_of(call)) for source, call in calls)})")
-    ((source, block, first, last),) = blocks
-    torch, importing, _ = torch_name(source)
-    header = f'with {torch}.autocast("{program.sites.device}", dtype={torch}.bfloat16):'
-    return [*importing, within(source, block, first, last, header)]
-
-
-def _until_backward(source: SourceFile, call: cst.Call) -> tuple[cst.CSTNode, int, int]:
-    """The block of a statement with a call, its number there, and the number of the last statement before the backward pass."""
-    statement = source.statement_of(call)
-    if _calls(statement, "backward"):
-        raise TrainError(f"line {source.line_of(call)} does more than call the model")
-    block: Any = source.parents[statement]
-    first, after = list(block.body).index(statement), range(len(block.body))
-    end = next((number for number in after[first:] if _calls(block.body[number], "backward")), first + 1)
-    while end > first + 1 and _calls(block.body[end - 1], "zero_grad"):
-        end -= 1
-    return block, first, end - 1
-
-
-def _calls(node: cst.CSTNode, name: str) -> bool:
-    return bool(m.findall(node, m.Call(func=m.Attribute(attr=m.Name(name)))))
-
-
 def _float32(program: EditableProgram) -> list[Change]:
     changes: list[Change] = []
     for source in map(program.source, program.sites.files):
@@ -254,7 +221,6 @@ def _float32(program: EditableProgram) -> list[Change]:
 
 
 EDITS: dict[str, Callable[[EditableProgram], list[Change]]] = {
-    "autocast": _autocast,
     "compile": _compile,
     "cudnn": _flag("backends.cudnn.benchmark = True", "benchmark", "deterministic", "use_deterministic_algorithms"),
     "float32": _float32,
