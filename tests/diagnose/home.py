@@ -21,6 +21,10 @@ def make_home(folder: Path) -> None:
     (folder / "log.link").symlink_to("log.txt")
     (folder / "read-only.txt").write_text("fixed")
     (folder / "read-only.txt").chmod(0o444)
+    os.link(folder / "read-only.txt", folder / "twice.txt")
+    os.mkfifo(folder / "pipe.fifo")
+    with contextlib.suppress(OSError):  # not every file system has attributes
+        os.setxattr(folder / "model.pt", "user.mine", b"1")
     with contextlib.closing(sqlite3.connect(folder / "base.db")) as base:
         base.execute("create table losses (step, loss)")
         base.commit()
@@ -35,5 +39,6 @@ def state(folder: Path) -> dict[str, Any]:
         known = path.lstat()
         content: Any = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None
         when = known.st_mtime_ns if not path.is_dir() else None  # of folders it changes when something is made in them and goes
-        found[str(path.relative_to(folder))] = (known.st_mode, when, content)
+        attributes = {name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path, follow_symlinks=False)}
+        found[str(path.relative_to(folder))] = (known.st_mode, known.st_ino, known.st_nlink, when, attributes, content)
     return found

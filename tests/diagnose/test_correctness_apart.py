@@ -83,15 +83,6 @@ def test_two_parts_of_one_dataset_by_samplers(sources: Sources, alive: list[Any]
     assert wrong(sources) == [LEAK]
 
 
-def test_a_loader_in_two_forms_is_one(sources: Sources, alive: list[Any]) -> None:
-    """As that which a trainer has prepared, and the one that it was made of."""
-    batches = loader(TRAIN, shuffle=True)
-    train(sources, batches)
-    alive += [loader(LEAKY), loader(LEAKY)]
-    assert validation_loaders(batches, sources) == alive[:1]
-    assert wrong(sources) == [LEAK]
-
-
 def test_training_data_is_not_validation_data(sources: Sources, alive: list[Any]) -> None:
     """Its statistics, its accuracy, another stage on it, and its own loader in another form."""
     batches, stage = loader(TRAIN, shuffle=True), loader(Subset(DATA, range(200)), shuffle=True)
@@ -145,12 +136,6 @@ def test_labels_alone_report_no_leak(sources: Sources, alive: list[Any]) -> None
     train(sources, loader(Augmented(), shuffle=True))
     alive.append(loader(Augmented()))
     assert wrong(sources) == []
-
-
-def test_loaders_are_found_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    kept = loader(VALID)
-    assert any(one is kept for one in correctness._alive())
 
 
 def test_a_loader_whose_workers_start_slowly_is_read_without_them() -> None:

@@ -44,7 +44,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return run_ways(tmp_path_factory.mktemp("idioms"), "alone", "overlay", "landlock")
 
 
-WITHOUT_METADATA = {"low_temporary_file_into_place", "removals_that_fail", "marks"}
+WITHOUT_METADATA = {"low_temporary_file_into_place", "marks"}
 """Idioms that see the mode, the time or an attribute that they have set: under Landlock, setting one does nothing."""
 
 
@@ -61,7 +61,7 @@ def test_the_files_of_the_user_are_as_before(found: Found, mode: str) -> None:
 
 
 def test_negative_control_alone_most_idioms_change_the_files(found: Found) -> None:
-    assert len(found["alone"]["changed"]) > 40
+    assert len(found["alone"]["changed"]) > 30
 
 
 @pytest.mark.slow

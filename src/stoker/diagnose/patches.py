@@ -136,7 +136,7 @@ def _arguments(fix: str, program: EditableProgram) -> list[tuple[str, str, str]]
     wanted = wanted or [argument for name in names for argument in KEYWORDS.get(name, [])]
     if sites.pinned:
         wanted = [part for part in wanted if not part[1].endswith("pin_memory")]
-    if "copies" not in sites.calls:
+    if not sites.calls.get("copies"):
         wanted = [part for part in wanted if part[0] != "copies"]
     return [(kind, keyword, text.format(value=2 if value is None else value)) for kind, keyword, text in wanted]
 
@@ -147,12 +147,13 @@ def _keywords(fix: str, program: EditableProgram) -> list[Change]:
     for kind, keyword, value in _arguments(fix, program):
         for source, call in program.calls(kind):
             workers = argument(call, keyword.replace("persistent", "num"), 5 if kind == "loader" else None)
-            if "persistent" in keyword and workers is not None and not source.is_literal(workers.value):
-                value = f"bool({source.text_of(workers.value)})"  # torch refuses to keep workers if there are none
+            computed = "persistent" in keyword and workers is not None and not source.is_literal(workers.value)
+            # torch refuses to keep workers if there are none
+            text = f"bool({source.text_of(workers.value)})" if computed and workers is not None else value
             other = argument(call, keyword)
             if keyword == "optim" and other is not None and "adamw_torch" not in source.text_of(other.value):
                 raise TrainError(f"line {source.line_of(other)} sets another optimizer")
-            changes += with_keyword(source, call, keyword, value)
+            changes += with_keyword(source, call, keyword, text)
     return changes
 
 
