@@ -21,10 +21,6 @@ def make_home(folder: Path) -> None:
     (folder / "log.link").symlink_to("log.txt")
     (folder / "read-only.txt").write_text("fixed")
     (folder / "read-only.txt").chmod(0o444)
-    os.link(folder / "read-only.txt", folder / "twice.txt")
-    os.mkfifo(folder / "pipe.fifo")
-    with contextlib.suppress(OSError):  # not every file system has attributes
-        os.setxattr(folder / "model.pt", "user.mine", b"1")
     with contextlib.closing(sqlite3.connect(folder / "base.db")) as base:
         base.execute("create table losses (step, loss)")
         base.commit()

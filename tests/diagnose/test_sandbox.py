@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,12 @@ def test_negative_control_alone_most_idioms_change_the_files(found: Found) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="for another user than root, these are the modes above")
-def test_all_idioms_do_the_same_for_a_user_without_rights(tmp_path: Path) -> None:
-    alone, overlay, landlock = run_ways(tmp_path, "alone as a user", "overlay of a user", "landlock of a user").values()
+def test_all_idioms_do_the_same_for_a_user_without_rights() -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # not `tmp_path`: another session of pytest closes the folder around it to other users
+        ways = run_ways(Path(folder), "alone as a user", "overlay of a user", "landlock of a user")
+    alone, overlay, landlock = ways.values()
     assert overlay == {"results": alone["results"], "changed": [], "left": []}
     different = {name for name, result in landlock["results"].items() if result != alone["results"][name]}
     assert (different, landlock["changed"], landlock["left"]) == (WITHOUT_METADATA | {"rights"}, [], [])

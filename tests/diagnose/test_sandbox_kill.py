@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,26 @@ while True:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with files of the user's and a program; the temporary and the home folder are of the test."""
-    make_home(tmp_path / "home")
-    (tmp_path / "home" / "train.py").write_text(PROGRAM)
+    # Not `tmp_path`: another session of pytest closes the folder around it to other users.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield make_files(Path(folder), monkeypatch)
+
+
+def make_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = folder / "home"
+    make_home(home)
+    os.link(home / "read-only.txt", home / "twice.txt")
+    os.mkfifo(home / "pipe.fifo")
+    with contextlib.suppress(OSError):  # not every file system has attributes
+        os.setxattr(home / "model.pt", "user.mine", b"1")
+    (home / "train.py").write_text(PROGRAM)
     for name, variable in (("user", "HOME"), ("temporary", "TMPDIR")):
-        (tmp_path / name).mkdir()
-        monkeypatch.setenv(variable, str(tmp_path / name))
-    return tmp_path / "home"
+        (folder / name).mkdir()
+        monkeypatch.setenv(variable, str(folder / name))
+    return home
 
 
 def give_to(user: int, folder: Path) -> None:
@@ -63,9 +76,6 @@ def give_to(user: int, folder: Path) -> None:
         os.chown(path, user, user, follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(mode & 0o7777)
-    for above in folder.parents:
-        if above.stat().st_mode & 0o005 != 0o005:
-            above.chmod(0o755)
 
 
 def start(home: Path, mode: str, *, user: int | None = None) -> subprocess.Popen[str]:
@@ -81,7 +91,13 @@ def start_program(home: Path, mode: str, *, user: int | None = None) -> tuple[su
     """A diagnosis whose program has changed files, and the process of the program."""
     process = start(home, mode, user=user)
     assert process.stderr is not None
-    return process, next(int(line) for line in process.stderr if line.strip().isdigit())
+    told = []
+    for line in process.stderr:
+        if line.strip().isdigit():
+            return process, int(line)
+        told.append(line)
+    process.wait()
+    raise AssertionError("".join(told))
 
 
 def scratch_folders(home: Path) -> list[str]:
