@@ -35,5 +35,6 @@ def state(folder: Path) -> dict[str, Any]:
         known = path.lstat()
         content: Any = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None
         when = known.st_mtime_ns if not path.is_dir() else None  # of folders it changes when something is made in them and goes
-        found[str(path.relative_to(folder))] = (known.st_mode, when, content)
+        attributes = {name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path, follow_symlinks=False)}
+        found[str(path.relative_to(folder))] = (known.st_mode, known.st_ino, known.st_nlink, when, attributes, content)
     return found

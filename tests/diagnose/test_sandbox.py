@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return run_ways(tmp_path_factory.mktemp("idioms"), "alone", "overlay", "landlock")
 
 
-WITHOUT_METADATA = {"low_temporary_file_into_place", "removals_that_fail", "marks"}
+WITHOUT_METADATA = {"low_temporary_file_into_place", "marks"}
 """Idioms that see the mode, the time or an attribute that they have set: under Landlock, setting one does nothing."""
 
 
@@ -61,13 +62,17 @@ def test_the_files_of_the_user_are_as_before(found: Found, mode: str) -> None:
 
 
 def test_negative_control_alone_most_idioms_change_the_files(found: Found) -> None:
-    assert len(found["alone"]["changed"]) > 40
+    assert len(found["alone"]["changed"]) > 30
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="for another user than root, these are the modes above")
-def test_all_idioms_do_the_same_for_a_user_without_rights(tmp_path: Path) -> None:
-    alone, overlay, landlock = run_ways(tmp_path, "alone as a user", "overlay of a user", "landlock of a user").values()
+def test_all_idioms_do_the_same_for_a_user_without_rights() -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # not `tmp_path`: another session of pytest closes the folder around it to other users
+        ways = run_ways(Path(folder), "alone as a user", "overlay of a user", "landlock of a user")
+    alone, overlay, landlock = ways.values()
     assert overlay == {"results": alone["results"], "changed": [], "left": []}
     different = {name for name, result in landlock["results"].items() if result != alone["results"][name]}
     assert (different, landlock["changed"], landlock["left"]) == (WITHOUT_METADATA | {"rights"}, [], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.diagnose.home import make_home, state
 from stoker.cli.diagnose import SANDBOX_CHOICES
 from stoker.diagnose import sandbox, sandbox_landlock
 from stoker.diagnose.sandbox_landlock import MIRROR, make_mirror, mirrored, original
+from stoker.errors import TrainError
 
 SCRIPT = """
 import os, sys
@@ -129,10 +131,6 @@ def test_paths_of_the_mirror_and_of_the_user(tmp_path: Path, monkeypatch: pytest
 def test_an_unprotected_run_is_announced_and_can_be_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import socket
-
-    from stoker.errors import TrainError
-
     for choice, answer in (("auto", b'{"mode": "off", "error": "overlay: no"}'), ("require", b'{"error": "overlay: no"}')):
         monkeypatch.setenv(sandbox.VARIABLE, choice)
         ours, theirs = socket.socketpair()
@@ -146,6 +144,23 @@ def test_an_unprotected_run_is_announced_and_can_be_refused(
             else:
                 box.wait_until_entered(ours)
                 assert "your files are not protected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("choice", ["auto", "require"])
+def test_a_folder_without_an_overlay_is_named_before_the_start(
+    choice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(sandbox.VARIABLE, choice)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, sandbox.Sandbox(None) as box:
+        theirs.sendall(b'{"mode": "overlay", "unprotected": ["/data"]}')
+        if choice == "require":
+            with pytest.raises(TrainError, match="/data cannot be protected by an overlay"):
+                box.wait_until_entered(ours)
+        else:
+            box.wait_until_entered(ours)
+            assert "No overlay could be mounted at /data" in capsys.readouterr().err
+            assert theirs.recv(1) == b".", "the program starts after the line"
 
 
 def test_the_command_has_the_choices_of_the_sandbox() -> None:

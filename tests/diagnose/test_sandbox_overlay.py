@@ -31,13 +31,3 @@ def test_the_mounts_of_this_machine() -> None:
     points = sandbox_overlay.mount_points()
     assert "/" in points
     assert all(os.path.ismount(path) for path in points if os.access(path, os.X_OK) and Path(path).is_dir())
-
-
-def test_files_that_were_written_are_named_in_the_order_of_time(tmp_path: Path) -> None:
-    for folder in ("0/upper/deep", "0/work/work", "1/upper"):
-        (tmp_path / folder).mkdir(parents=True)
-    for name in ("1/upper/b", "0/upper/deep/a", "0/work/work/of-the-kernel"):
-        (tmp_path / name).write_text("1")
-        os.utime(tmp_path / name)
-    (tmp_path / "0/upper/removed").mkdir()
-    assert set(sandbox_overlay.written(tmp_path)) == {"a", "b"}

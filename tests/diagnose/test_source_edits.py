@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.diagnose.edit_sites import CallSite
-from stoker.diagnose.source_edits import Change, SourceFile, edited, line_after, torch_name, unified_diff, with_keyword, within
+from stoker.diagnose.source_edits import Change, SourceFile, edited, line_after, torch_name, unified_diff, with_keyword
 from stoker.errors import TrainError
 
 
@@ -42,21 +42,16 @@ def keyword(folder: Path, text: str) -> str:
     [
         ("f(a, 2)", "f(a, 2, pin=True)"),
         ("f()", "f(pin=True)"),
-        ("f(a, (2))", "f(a, (2), pin=True)"),
         ("f(a, 2,)", "f(a, 2, pin=True,)"),
         ("f(a, b=(1,  2) )", "f(a, b=(1,  2), pin=True )"),
         ("f(a, pin=False, c=3)", "f(a, pin=True, c=3)"),
-        ("f(a, pin = None)", "f(a, pin = True)"),
         ("f(a, pin=True)", "f(a, pin=True)"),
         ("f(a, 'é', b=f2(')'))  # , )", "f(a, 'é', b=f2(')'), pin=True)  # , )"),
         ("f(\n    a,\n    b=2,  # why, )\n)", "f(\n    a,\n    b=2,  # why, )\n    pin=True,\n)"),
-        ("f(\n\ta,\n\tb=2,\n)", "f(\n\ta,\n\tb=2,\n\tpin=True,\n)"),
         ("f(\n    a,\n    b=2  # why\n)", "f(\n    a,\n    b=2, pin=True  # why\n)"),
         ("f(a,\n  b=2,\n  )", "f(a,\n  b=2,\n  pin=True,\n  )"),
-        ("f(a, b=2,\n  )", "f(a, b=2, pin=True,\n  )"),
         ("f(a\n  , b=2\n  ,\n)", "f(a\n  , b=2, pin=True\n  ,\n)"),
         ("f(\n    [1,\n     2],\n)", "f(\n    [1,\n     2],\n    pin=True,\n)"),
-        ("f(a, \\\n  b)", "f(a, \\\n  b, pin=True)"),
     ],
 )
 def test_a_call_gets_a_keyword_and_keeps_its_form(before: str, after: str, tmp_path: Path) -> None:
@@ -102,11 +97,6 @@ def test_a_line_is_added_with_the_indentation_of_its_statement(tmp_path: Path) -
         source.statement_of(call_of(source, "g"))
 
 
-def test_a_file_without_a_last_line_end_still_has_none(tmp_path: Path) -> None:
-    source = read(tmp_path, "import torch\nx = f(1)")
-    assert text_after(source, line_after(source, source.statement_of(call_of(source)), "x.c()")) == "import torch\nx = f(1)\nx.c()"
-
-
 @pytest.mark.parametrize(
     ("text", "name", "last"),
     [
@@ -127,28 +117,6 @@ def test_the_name_of_torch_and_the_end_of_the_imports(text: str, name: str | Non
 def test_a_file_without_imports_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="no import"):
         torch_name(read(tmp_path, "x = 1\n"))
-
-
-def test_lines_go_under_a_with(tmp_path: Path) -> None:
-    text = "for x in y:\n    # who\n    out = f(\nx)\n\n    # why\n    loss = g(out, '''a\nb''')  # é\n    loss.backward()\n"
-    source = read(tmp_path, text)
-    block = source.parents[source.statement_of(call_of(source))]
-    after = text_after(source, within(source, block, 0, 1, "with a:"))
-    assert after == (
-        "for x in y:\n    # who\n    with a:\n        out = f(\nx)\n\n        # why\n        loss = g(out, '''a\nb''')  # é\n"
-        "    loss.backward()\n"
-    ), "a string of several lines stays as it is"
-    tabs = read(tmp_path, text.replace("    ", "\t"))
-    block = tabs.parents[tabs.statement_of(call_of(tabs))]
-    assert "\n\twith a:\n\t\tout = f(" in text_after(tabs, within(tabs, block, 0, 1, "with a:"))
-
-
-def test_edits_of_the_same_lines_are_refused(tmp_path: Path) -> None:
-    source = read(tmp_path, "if 1:\n    x = f(1)\n    y = 2\n")
-    line = source.statement_of(call_of(source))
-    changes = [line_after(source, line, "x.c()"), within(source, source.parents[line], 0, 1, "with a:")]
-    with pytest.raises(TrainError, match="same lines"):
-        text_after(source, *changes)
 
 
 def test_an_argument_that_two_edits_give_is_refused(tmp_path: Path) -> None:
@@ -198,7 +166,7 @@ def round_trip(folder: Path, source: SourceFile, changes: list[Change], *, root:
     return patch
 
 
-@given(form=FORMS, bom=st.booleans(), which=st.sets(st.sampled_from(["keyword", "line", "within"]), min_size=1))
+@given(form=FORMS, bom=st.booleans(), which=st.sets(st.sampled_from(["keyword", "line"]), min_size=1))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_git_applies_a_patch_and_takes_it_back(form: dict[str, str], bom: bool, which: set[str], tmp_path: Path) -> None:
     encoding = "latin-1" if "latin" in form["cookie"] else "utf-8-sig" if bom else "utf-8"
@@ -206,8 +174,7 @@ def test_git_applies_a_patch_and_takes_it_back(form: dict[str, str], bom: bool, 
     first, last = (source.statement_of(call_of(source, name)) for name in "fg")
     changes = with_keyword(source, call_of(source), "c", "True") if "keyword" in which else []
     changes += [line_after(source, last, "x.c()")] if "line" in which else []
-    changes += [within(source, source.parents[first], 0, 1, "with z:")] if which == {"keyword", "within"} else []
-    changes += [line_after(source, first, "x.d()")] if not changes else []
+    changes += [line_after(source, first, "x.d()")]
     after = edited({source.path: source}, changes)[source.path]
     assert ast.parse(after)
     assert after.decode(encoding).count("é") == 2  # the same letters in the same encoding
@@ -228,12 +195,3 @@ def test_a_patch_is_applied_from_the_folder_of_its_names_also_within_a_repositor
     source = read(inner, "x = f(1)\n")
     patch = round_trip(inner, source, with_keyword(source, call_of(source), "c", "True"), root=inner)
     assert patch.startswith(b"--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n")
-
-
-def test_a_patch_is_the_same_each_time_and_has_no_more_than_its_lines(tmp_path: Path) -> None:
-    lines = [f"x{number} = {number}\n\n" for number in range(400)]
-    source = read(tmp_path, "".join([*lines, "y = f(1)\n", *lines]))
-    sources, changes = {source.path: source}, with_keyword(source, call_of(source), "c", "True")
-    first, second = (unified_diff(sources, edited(sources, changes), tmp_path) for _ in range(2))
-    assert first == second
-    assert [one for one in first.splitlines() if one[:1] in b"+-"][2:] == [b"-y = f(1)", b"+y = f(1, c=True)"]

@@ -10,7 +10,6 @@ from stoker._lazy import lazy
 _LAZY = {
     "Finding": "stoker.diagnose.finding:Finding",
     "Measurements": "stoker.diagnose.measurements:Measurements",
-    "audit_loaders": "stoker.diagnose.correctness:audit_loaders",
     "diagnose_script": "stoker.diagnose.api:diagnose_script",
     "diagnose_step": "stoker.diagnose.api:diagnose_step",
     "gate_step": "stoker.gate.gate:gate_step",
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from stoker.diagnose.api import diagnose_step as diagnose_step
     from stoker.diagnose.api import measure_script as measure_script
     from stoker.diagnose.api import measure_step as measure_step
-    from stoker.diagnose.correctness import audit_loaders as audit_loaders
     from stoker.diagnose.finding import Finding as Finding
     from stoker.diagnose.measurements import Measurements as Measurements
     from stoker.gate.gate import gate_step as gate_step

@@ -169,11 +169,11 @@ def diagnose_step(
         >>> finding = stoker.diagnose.diagnose_step(train_step, loader)  # doctest: +SKIP
         >>> print(finding)  # doctest: +SKIP
     """
-    from stoker.diagnose.correctness import audit_loaders, wrong_losses
+    from stoker.diagnose.correctness import faults_of, wrong_losses
     from stoker.diagnose.rule import conclude
 
     measured = measure_step(train_step, batches)
-    wrong = [*audit_loaders(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
+    wrong = [*faults_of(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
     return conclude(measured, correctness=wrong)
 
 

@@ -1,26 +1,22 @@
-"""Faults in the batches of a training run, found within a given time after its speed is measured.
+"""Faults in the batches of a training run, found by `stoker.audit` within a limited time after the speed is measured.
 
-`audit_loaders` is the public function. It runs `stoker.audit`, which reads the loader as a training run would and identifies samples by
-their content, on as many batches as there is time for. The state of the loader and all random states are restored afterwards; a loader
-that can be read only once is not read. `find_faults` does the same for a diagnosed program, and searches its other loaders for
-validation data (`validation_loaders`).
+`find_faults` audits as many batches of the training loader as there is time for, and searches the other loaders of the program for
+validation data (`validation_loaders`). `faults_of` does the same for two loaders.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import itertools
 import math
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
@@ -28,10 +24,8 @@ from stoker.auditing.audit import AuditReport, audit
 from stoker.auditing.fingerprints import BatchForm, BatchRows, rows_of
 from stoker.auditing.samples import LoaderClaims, claims_of
 from stoker.diagnose.loops import Sources, length_of
-from stoker.diagnose.seeds import kept_seeds
 from stoker.errors import OptionError, StokerError
 
-SECONDS = 10.0
 PROBED_BATCHES = 4  # to estimate how long a batch takes
 PROBED_SAMPLES = 64  # to estimate how long a sample of the dataset takes
 PROBING = 0.25  # share of the time for these estimates
@@ -76,7 +70,7 @@ def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) ->
     loader = in_process(loader)
     others = comparable(loader, others)
     together = _Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
-    return [*audit_loaders(loader, together, seconds=seconds), *wrong]
+    return [*faults_of(loader, together, seconds=seconds), *wrong]
 
 
 def wrong_losses(losses: Sequence[float]) -> list[str]:
@@ -85,40 +79,18 @@ def wrong_losses(losses: Sequence[float]) -> list[str]:
     return [f"losses that are not finite: {bad:,} of the first {len(losses):,}."] if bad else []
 
 
-def audit_loaders(
-    train_loader: Iterable[object], valid_loader: Iterable[object] | None = None, *, seconds: float = SECONDS
-) -> list[str]:
-    """Find faults in the batches of a training run: repeated, missing, mixed or unshuffled samples, leaks and non-finite values.
+def faults_of(train_loader: Any, valid_loader: Any = None, *, seconds: float) -> list[str]:
+    """Return one sentence per fault of the batches; `valid_loader` must share no sample with them.
 
-    Args:
-        train_loader: Gives the batches that are trained on. An iterator, which can be read only once, is not read.
-        valid_loader: Validation data, checked for samples that are also trained on.
-        seconds: Approximate time limit. If a loader is too large for it, part of it is read, and the result says so.
-
-    Returns:
-        One sentence per fault; empty if none was found.
-
-    Raises:
-        OptionError: `seconds` is not positive.
-
-    Example:
-        >>> import torch
-        >>> import stoker
-        >>> data = torch.utils.data.TensorDataset(torch.arange(40.0))
-        >>> in_order = torch.utils.data.DataLoader(data, batch_size=8)
-        >>> [fault.partition(":")[0] for fault in stoker.diagnose.audit_loaders(in_order, seconds=1)]
-        ['not shuffled']
+    If there is not enough time for all batches, a part of them is read, and the sentences say so. An iterator is not read.
     """
-    if not seconds > 0:
-        raise OptionError(f"seconds is {seconds!r}; expected more than 0.")
     if isinstance(train_loader, Iterator):
         return []
     valid_loader = None if isinstance(valid_loader, Iterator) else valid_loader
     try:
-        with _restored(train_loader), _restored(valid_loader):
-            report = _audit(train_loader, valid_loader, seconds)
+        report = _audit(train_loader, valid_loader, seconds)
     except OptionError:  # batches without anything to compare
-        return audit_loaders(train_loader, seconds=seconds) if valid_loader is not None else []
+        return faults_of(train_loader, seconds=seconds) if valid_loader is not None else []
     except _TimeUp:
         return _declared(train_loader)
     except StokerError:
@@ -179,24 +151,6 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
     return probe if batches <= PROBED_BATCHES else audit_some(batches, samples)
 
 
-@contextlib.contextmanager
-def _restored(loader: Any) -> Iterator[None]:
-    """Restore random states and the position of the loader."""
-    with kept_seeds():
-        sampler = getattr(loader, "sampler", None)
-        owners = [getattr(place, "generator", None) for place in (loader, sampler)]
-        generators = [(one, one.get_state()) for one in owners if isinstance(one, torch.Generator)]
-        resumes = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
-        state = loader.state_dict() if resumes else None
-        try:
-            yield
-        finally:
-            for generator, before in generators:
-                generator.set_state(before)
-            if resumes:
-                loader.load_state_dict(state)
-
-
 # ---- loaders of a program that its training loop does not iterate: its validation data ----
 #
 # A diagnosis usually ends a program within its first epoch, before a validation. But the validation loader, or the trainer that creates
@@ -206,27 +160,26 @@ MOST_LOADERS = 8
 
 
 def validation_loaders(loader: Any, sources: Sources) -> list[Any]:
-    """Loaders of this process whose data should not be trained on; those that were iterated come first."""
-    claims, is_loader = claims_of(loader), isinstance(loader, _kinds())
-    found: list[Any] = []
+    """Return the loaders of this process whose data should not be trained on; those that were iterated come first."""
+    claims = claims_of(loader)
+    iterated = [*sources.stepless, *sources.passed]
+    others: list[Any] = []
     known: list[LoaderClaims] = []
-    through = [*sources.stepless, *sources.passed]
-    for other in [*through, *_alive()]:
-        if any(other is one for one in (loader, *sources.trained, *found)):
+    for other in [*iterated, *_alive()]:
+        if not isinstance(other, _kinds()) or any(other is training for training in (loader, *sources.trained)):
             continue
-        seen = any(other is one for one in through)
-        if seen and not is_loader and isinstance(other, _kinds()):
-            continue  # perhaps the source of the batches that are trained on
         theirs = claims_of(other)
         if claims.dataset is not None and theirs.dataset is claims.dataset:
             # The same dataset as a whole is training data, for its metrics or another stage; two parts of it are a split.
             is_apart = claims.expected is not None and theirs.expected is not None and not _are_same(claims, theirs)
+        elif any(other is passed for passed in iterated):
+            is_apart = isinstance(loader, _kinds())  # else perhaps the source of the batches that are trained on
         else:
-            is_apart = seen or theirs.shuffled is False  # a shuffled loader that was not iterated yet is meant for training
-        if is_apart and not any(_are_same(theirs, one) for one in known):
-            found.append(other)
+            is_apart = theirs.shuffled is False  # a shuffled loader that was not iterated yet is meant for training
+        if is_apart and not any(other is another for another in others) and not any(_are_same(theirs, one) for one in known):
+            others.append(other)
             known.append(theirs)
-    return found[:MOST_LOADERS]
+    return others[:MOST_LOADERS]
 
 
 def comparable(loader: Any, others: list[Any]) -> list[Any]:

@@ -17,29 +17,23 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate, default_convert
-from torch.utils.data.sampler import RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.sampler import RandomSampler
 
 from stoker.diagnose.experiments.base import Fix
-from stoker.diagnose.experiments.gather import same_bits
 from stoker.diagnose.frameworks import CLASSES, framework_of
-from stoker.diagnose.hooks import BeforeForward, frames, is_own
+from stoker.diagnose.hooks import frames, is_own
 from stoker.diagnose.loops import OwnLoader
 from stoker.diagnose.sandbox_landlock import original
-from stoker.diagnose.seeds import kept_seeds
 from stoker.train.optimizer import FUSED
 
 STOKER = str(Path(__file__).resolve().parents[1]) + os.sep
-TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 MAX_FRAMES = 8
-PROBES = 5
-LARGE_TABLE = 4096  # rows of an embedding from which on sparse gradients may gain
 
 
 class CallSite(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +52,9 @@ class EditSites(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str] = []  # all imported files of the user
     calls: dict[str, list[CallSite]] = {}
     """By what a call does: `loader` of the training loop; `optimizers` that could be fused; `copies` of batches to the GPU that the host
-    waits for; `zeroing`, which keeps gradients; large `embeddings` with dense gradients; `forward`, of the model in training; and by the
-    classes of frameworks."""
+    waits for; and by the classes of frameworks."""
     models: list[list[CallSite]] = []  # for each model the calls that are running when it is made, the innermost first
     model_kind: str = ""  # the class of the last one, with its module
-    device: str = "cpu"
     framework: str | None = None  # that runs the loop
     loader_kind: str = ""  # the class of the loader
     workers: int = 0
@@ -70,8 +62,19 @@ class EditSites(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     shuffles: bool = False
     indexed: bool = True  # whether its samples are found by index
-    gathers: str = "the batches do not come from a DataLoader"
-    """Why a list of indices does not give a whole batch of its dataset; empty if it does."""
+
+
+class Made(NamedTuple):
+    """An object, and the calls that were running when it was made."""
+
+    ref: weakref.ref[Any]
+    dataset: Any  # of a loader, which a library may replace by another one
+    outer: list[CallSite]  # the innermost first
+
+    @property
+    def site(self) -> list[CallSite]:
+        """The call that made it; empty if its position is not known."""
+        return self.outer[:1]
 
 
 class SiteFinder(Fix):
@@ -81,27 +84,20 @@ class SiteFinder(Fix):
         super().__init__(value)
         self.used = True
         self._folder = Path.cwd()  # file names may be relative to it, and the program may change it
-        self._loaders: list[tuple[weakref.ref[Any], Any, CallSite | None]] = []  # with their datasets
-        self._made: dict[
-            int, tuple[weakref.ref[Any], list[CallSite]]
-        ] = {}  # by the ids of modules, which may have a hash of their own
-        self._optimizers: weakref.WeakKeyDictionary[Any, CallSite | None] = weakref.WeakKeyDictionary()
+        self._made: dict[int, Made] = {}  # by ids, as modules may have a hash of their own
         self._calls: dict[str, list[CallSite]] = {}
-        self._models: list[list[CallSite]] = []
-        self._facts: dict[str, Any] = {}
+        self._stepped: dict[int, Optimizer] = {}
+        self._roots: list[torch.nn.Module] = []
+        self._framework: str | None = None
 
     def install(self) -> None:
-        """Watch the constructors, copies and `zero_grad` of torch, and the constructors of frameworks."""
-        self._after(DataLoader, "__init__", self._loader_made)
-        self._after(Optimizer, "__init__", self._optimizer_made)
-        self._after(torch.nn.Module, "__init__", self._module_made)
-        self._after(torch.nn.Embedding, "__init__", self._embedding_made)
-        for owner in (Optimizer, torch.nn.Module):
-            self._after(owner, "zero_grad", self._zeroed)
+        """Watch the constructors and copies of torch, and the constructors of frameworks."""
+        for owner in (DataLoader, Optimizer, torch.nn.Module):
+            self._after(owner, "__init__", self._note)
         if torch.cuda.is_available():
             for name in ("to", "cuda"):
                 self._after(torch.Tensor, name, self._copied)
-        self._undo.callback(register_optimizer_step_pre_hook(self._stepped).remove)
+        self._undo.callback(register_optimizer_step_pre_hook(self._step).remove)
         for module in filter(None, map(sys.modules.get, CLASSES)):
             self._framework_imported(module)
         imports = _AfterImport(self._framework_imported)
@@ -109,101 +105,84 @@ class SiteFinder(Fix):
         self._undo.callback(sys.meta_path.remove, imports)
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Note the calls that made the models, and watch the calls of the models."""
-        for module in roots:
-            weight = next((weight for weight in module.parameters() if weight.requires_grad), None)
-            if weight is not None:
-                self._facts |= {"device": weight.device.type, "model_kind": f"{type(module).__module__}.{type(module).__name__}"}
-                ref, made = self._made.get(id(module), (None, []))
-                made = made if ref is not None and ref() is module else []
-                self._models += [made] if made not in self._models else []
-                self._undo.callback(module.register_forward_pre_hook(BeforeForward(self._called)).remove)
+        """Note the models."""
+        self._roots += [module for module in roots if any(weight.requires_grad for weight in module.parameters())]
 
     def sites(self, loader: DataLoader[Any] | None) -> EditSites:
-        """All calls found; `loader` is that of the training loop."""
-        imported = [getattr(module, "__dict__", {}).get("__loader__") for module in list(sys.modules.values())]
-        calls, facts = dict(self._calls), dict(self._facts)
+        """Return all calls to edit; `loader` is that of the training loop."""
+        calls, facts = dict(self._calls), dict[str, Any]()
+        unfused = [step for step in self._stepped.values() if type(step) in FUSED and not step.param_groups[0].get("fused")]
+        calls["optimizers"] = [site for optimizer in unfused for site in self._made_of(optimizer).site]
         if loader is not None:
-            made = [(ref() is loader, site) for ref, data, site in self._loaders if data is loader.dataset and site is not None]
             # Accelerate makes another loader of the same dataset: then it is the user's that is edited.
-            exact, site = max(made, key=lambda pair: (pair[1].own, pair[0]), default=(True, None))
-            calls["loader"] = [site] if site is not None else []
-            facts |= {
-                "loader_kind": type(loader).__name__ if exact else "DataLoader",
-                "gathers": why_not_gathered(loader) if exact else "a library makes another loader of this one",
+            same = [made for made in self._made.values() if made.dataset is loader.dataset and made.outer]
+            made = max(same, key=lambda made: (made.outer[0].own, made.ref() is loader), default=self._made_of(loader))
+            calls["loader"] = made.site
+            facts = {
+                "loader_kind": type(loader).__name__ if made.ref() is loader else "DataLoader",
                 "workers": loader.num_workers,
                 "persistent": loader.persistent_workers,
                 "pinned": loader.pin_memory,
                 "shuffles": isinstance(loader.sampler, RandomSampler),
                 "indexed": not isinstance(loader.dataset, IterableDataset),
             }
+        models = [[site for site in self._made_of(module).outer if site.own] for module in self._roots]
+        imported = [getattr(module, "__dict__", {}).get("__loader__") for module in list(sys.modules.values())]
         return EditSites(
             main=self._path(str(getattr(sys.modules["__main__"], "__file__", ""))),
-            files=sorted({self._path(found.path) for found in imported if isinstance(found, OwnLoader)}),
-            calls=calls,
-            models=self._models,
+            files=sorted({self._path(source.path) for source in imported if isinstance(source, OwnLoader)}),
+            calls={kind: list(dict.fromkeys(sites)) for kind, sites in calls.items()},
+            models=[made for number, made in enumerate(models) if made not in models[:number]],
+            model_kind=f"{type(self._roots[-1]).__module__}.{type(self._roots[-1]).__name__}" if self._roots else "",
+            framework=self._framework,
             **facts,
         )
 
-    def _after(self, owner: Any, name: str, seen: Any) -> None:
+    def _after(self, owner: Any, name: str, see: Callable[[FrameType, Any, Any], None]) -> None:
+        """Call `see` with the calling frame, the object and the result after each call of a method."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
         def watched(self_: Any, *args: Any, **kwargs: Any) -> Any:
             out = original(self_, *args, **kwargs)
-            seen(sys._getframe(1), self_, out, args, kwargs)
+            see(sys._getframe(1), self_, out)
             return out
 
         self.replace(owner, name, watched)
 
-    def _add(self, kind: str, site: CallSite | None) -> None:
-        known = self._calls.setdefault(kind, [])
-        if site is not None and site not in known:
-            known.append(site)
+    def _note(self, frame: FrameType, made: Any, _: Any) -> None:
+        callers = list(frames(constructor_caller(frame, made)))
+        own = itertools.islice((caller for caller in callers[1:] if is_own(caller.f_code.co_filename)), MAX_FRAMES)
+        sites = [site for site in map(self._site, [*callers[:1], *own]) if site is not None]
+        self._made[id(made)] = Made(weakref.ref(made), made.dataset if isinstance(made, DataLoader) else None, sites)
+
+    def _made_of(self, value: Any) -> Made:
+        made = self._made.get(id(value))
+        return made if made is not None and made.ref() is value else Made(weakref.ref(value), None, [])
 
     def _framework_imported(self, module: ModuleType) -> None:
         name = CLASSES[module.__name__]
         owner = getattr(module, name)
+
+        def see(frame: FrameType, made: Any, _: Any) -> None:
+            site = self._site(constructor_caller(frame, made))
+            self._calls.setdefault(name, []).extend([site] if site is not None else [])
+
         # A dataclass that inherits from a dataclass has a constructor of its own, and calls this method.
-        method = "__post_init__" if hasattr(owner, "__post_init__") else "__init__"
-        self._after(owner, method, lambda frame, made, *_: self._add(name, self._site(constructor_caller(frame, made))))
+        self._after(owner, "__post_init__" if hasattr(owner, "__post_init__") else "__init__", see)
 
-    def _loader_made(self, frame: FrameType, loader: Any, *_: Any) -> None:
-        self._loaders.append((weakref.ref(loader), loader.dataset, self._site(constructor_caller(frame, loader))))
+    def _step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._stepped:
+            self._framework = framework_of(frames(sys._getframe(1)))
+        self._stepped.setdefault(id(optimizer), optimizer)
 
-    def _optimizer_made(self, frame: FrameType, optimizer: Any, *_: Any) -> None:
-        self._optimizers[optimizer] = self._site(constructor_caller(frame, optimizer))
-
-    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if "framework" not in self._facts:
-            self._facts["framework"] = framework_of(frames(sys._getframe(1)))
-        site = self._optimizers.pop(optimizer, None)
-        if type(optimizer) in FUSED and not optimizer.param_groups[0].get("fused"):
-            self._add("optimizers", site)
-
-    def _embedding_made(self, frame: FrameType, table: Any, *_: Any) -> None:
-        if not table.sparse and type(table) is torch.nn.Embedding and table.num_embeddings >= LARGE_TABLE:
-            self._add("embeddings", self._site(constructor_caller(frame, table)))
-
-    def _zeroed(self, frame: FrameType, owner: Any, out: Any, args: Any, kwargs: Any) -> None:
-        if (args[0] if args else kwargs.get("set_to_none", True)) is False:
-            self._add("zeroing", self._site(outside_torch(frame)))
-
-    def _copied(self, frame: FrameType, tensor: torch.Tensor, out: Any, args: Any, kwargs: Any) -> None:
+    def _copied(self, frame: FrameType, tensor: torch.Tensor, out: torch.Tensor) -> None:
         if tensor.device.type == "cpu" and out.device.type == "cuda" and is_own(frame.f_code.co_filename):
-            self._add("copies", self._site(frame))
-
-    def _called(self, module: torch.nn.Module, args: Any) -> None:
-        if torch.is_grad_enabled():
-            self._add("forward", self._site(outside_torch(sys._getframe(1))))
-
-    def _module_made(self, frame: FrameType, module: Any, *_: Any) -> None:
-        own = (caller for caller in frames(constructor_caller(frame, module)) if is_own(caller.f_code.co_filename))
-        sites = map(self._site, itertools.islice(own, MAX_FRAMES))
-        self._made[id(module)] = weakref.ref(module), [site for site in sites if site is not None]
+            site = self._site(frame)
+            self._calls.setdefault("copies", []).extend([site] if site is not None else [])
 
     def _site(self, frame: FrameType | None) -> CallSite | None:
-        """The call that a frame is in; None if its position is not known."""
+        """Return the call that a frame is in; None if its position is not known."""
         positions = inspect.getframeinfo(frame, context=0).positions if frame is not None else None
         if frame is None or positions is None or positions.end_lineno is None or positions.end_col_offset is None:
             return None
@@ -244,29 +223,3 @@ def _is_constructor(frame: FrameType, made: object) -> bool:
     code = frame.f_code
     first = frame.f_locals.get(code.co_varnames[0]) if code.co_varnames else None
     return code.co_name in ("__init__", "__post_init__") and first is made
-
-
-def outside_torch(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is neither torch's nor stoker's."""
-    return next(
-        (caller for caller in frames(frame) if not os.path.realpath(caller.f_code.co_filename).startswith((STOKER, TORCH))), None
-    )
-
-
-def why_not_gathered(loader: DataLoader[Any]) -> str:
-    """Why a list of indices does not give a whole batch of a loader's dataset, bit for bit; empty if it does."""
-    dataset: Any = loader.dataset
-    name = type(dataset).__name__
-    usual = type(loader.batch_sampler) is BatchSampler and type(loader.sampler) in (RandomSampler, SequentialSampler)
-    if not usual or loader.collate_fn is not default_collate or loader.generator is not None or hasattr(dataset, "__getitems__"):
-        return f"the DataLoader has a custom sampler, a custom collate_fn or a generator, or {name} makes the batches"
-    convert: Callable[[Any], Any] = default_convert  # applied to each sample by a loader with batch_size=None
-    numbers = [(7919 * number) % len(dataset) for number in range(PROBES)]
-    try:
-        with kept_seeds():
-            batch, whole = default_collate([dataset[number] for number in numbers]), convert(dataset[numbers])
-    except Exception as error:  # of the user's code, which may not accept a list
-        return f"{name} takes one index at a time ({type(error).__name__})"
-    parts, others = tree_leaves(batch), tree_leaves(whole)
-    tensors = all(isinstance(part, torch.Tensor) for part in (*parts, *others)) and len(parts) == len(others)
-    return "" if tensors and same_bits(parts, others) else f"a list of indices does not give a batch of {name}"

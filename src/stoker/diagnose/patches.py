@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from stoker import _disk
 from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, value_of
+from stoker.diagnose.comparison import BaselineRuns, Comparison, judge
 from stoker.diagnose.division import divide
 from stoker.diagnose.edit_sites import EditSites
 from stoker.diagnose.experiments.table import FIXES
@@ -36,6 +37,7 @@ from stoker.diagnose.finding import Finding
 from stoker.diagnose.frameworks import CLASSES, SWITCHES
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Patch, TrialResult
+from stoker.diagnose.rounds import Rounds
 from stoker.diagnose.source_edits import (
     Change,
     SourceFile,
@@ -46,45 +48,31 @@ from stoker.diagnose.source_edits import (
     unified_diff,
     with_keyword,
     with_value,
-    within,
 )
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.trials import (
-    ALSO,
-    COMPILE_SECONDS,
-    LIMIT_SECONDS,
-    BaselineRuns,
-    Comparison,
-    TrialProcess,
-    judge_by,
-    run_in_turn,
-)
+from stoker.diagnose.trials import ALSO, TrialProcess, limit_of
 from stoker.errors import TrainError
 
 WITHOUT_VERDICT = ("pinned", "persistent", "fused", "tf32", "cudnn")  # tried if no cause is known
 MIN_SECONDS = 5.0  # time limit of a process, however little time is left
-ALWAYS = ("set_to_none",)  # tried wherever its call is found: no measurement of a diagnosis shows it
 AS_EDITS = {"feed": ("gather", "workers"), "sync": ("reads",), "host": ("callbacks",)}
 """Advice that is more than an edit of lines, with the edits that do a part of it."""
-EXACT = ("callbacks", "gather", "persistent", "pinned", "reads", "set_to_none", "workers")
+EXACT = ("callbacks", "gather", "persistent", "pinned", "reads", "workers")
 """Fixes that change no operation: their losses must be equal, if those of the baseline are from run to run."""
 ROUNDING = ("autocast", "float32", "tf32")  # fixes that compute in a shorter type
 MISSING = {
-    "embeddings": "no large nn.Embedding is made in your files",
-    "forward": "the model is not called in your files",
     "loader": "the batches do not come from a DataLoader",
-    "zeroing": "no line calls zero_grad(set_to_none=False)",
 }
 """Why there is no call of a kind."""
 KEYWORDS = {
     "fused": [("optimizers", "fused", "True")],
     "persistent": [("loader", "persistent_workers", "True")],
     "pinned": [("loader", "pin_memory", "True"), ("copies", "non_blocking", "True")],
-    "set_to_none": [("zeroing", "set_to_none", "True")],
-    "sparse": [("embeddings", "sparse", "True")],
-    "workers": [("loader", "num_workers", "{value}"), ("loader", "persistent_workers", "True")],
+    "workers": [("loader", "num_workers", "{value}")],
 }
 """Fixes that are arguments of calls of torch: the kind of the call (`EditSites`), the name and the value."""
+OTHER_BATCHES = ("sampler", "batch_sampler", "collate_fn", "generator")
+"""Arguments of a DataLoader whose batches a dataset does not make alone."""
 DOUBLE = m.Call(func=m.Attribute(attr=m.Name("double")), args=[])
 FLOAT64 = m.Attribute(value=m.Name("torch") | m.Name("np") | m.Name("numpy"), attr=m.Name("float64") | m.Name("double"))
 
@@ -117,13 +105,12 @@ class EditableProgram:
             raise TrainError(MISSING.get(kind, f"no line of yours calls {kind}"))
         return [(source := self.source(site.file), source.call_at(site)) for site in sites]
 
-    def refuse_if_mentioned(self, *names: str, plain: bool = False) -> None:
-        """Raise `TrainError` if one of the user's files already sets what a fix would set; `plain` names count as well as attributes."""
+    def refuse_if_mentioned(self, *names: str) -> None:
+        """Raise `TrainError` if one of the user's files already sets an attribute of these names."""
         for source in map(self.source, self.sites.files):
             for node in source.positions:
-                part = node.attr if isinstance(node, cst.Attribute) else node if plain else None
-                if isinstance(part, cst.Name) and part.value in names:
-                    raise TrainError(f"{shown(source.path)}:{source.line_of(part)} sets it already ({part.value})")
+                if isinstance(node, cst.Attribute) and node.attr.value in names:
+                    raise TrainError(f"{shown(source.path)}:{source.line_of(node)} sets it already ({node.attr.value})")
 
 
 def _flag(code: str, *names: str) -> Callable[[EditableProgram], list[Change]]:
@@ -138,37 +125,47 @@ def _flag(code: str, *names: str) -> Callable[[EditableProgram], list[Change]]:
     return edit
 
 
-def _keywords(fix: str, program: EditableProgram) -> list[Change] | None:
-    """The arguments that are a fix: those of a framework's calls, or of calls of torch; None if it has none."""
-    sites, changes = program.sites, list[Change]()
-    by_name = {name: switches.get(sites.framework or "") for name, switches in SWITCHES.items()}
-    wanted = program.values.get(fix)
-    names = [fix, "persistent"] if fix == "workers" and wanted != 0 else [fix]
-    switches = [switch[:3] for switch in map(by_name.get, names) if switch is not None and switch.callable in CLASSES.values()]
-    if switches and fix == "compile" and wanted:
-        switches.append((switches[0][0], "torch_compile_mode", '"reduce-overhead"'))
-    for kind, keyword, value in switches or KEYWORDS.get(fix, []):
-        if (keyword.endswith("pin_memory") and sites.pinned) or (kind == "copies" and kind not in sites.calls):
-            continue
-        if fix == "workers" and wanted == 0 and "persistent" in keyword:
-            continue
-        text = value.format(value=2 if wanted is None else wanted)
+def _arguments(fix: str, program: EditableProgram) -> list[tuple[str, str, str]]:
+    """Return the arguments that are a fix: the kind of a call, the name and the value. Those of a framework come before torch's."""
+    sites, value = program.sites, program.values.get(fix)
+    names = [fix, "persistent"] if fix == "workers" and value != 0 else [fix]
+    switches = [switch for name in names if (switch := SWITCHES.get(name, {}).get(sites.framework or "")) is not None]
+    wanted = [switch[:3] for switch in switches if switch.callable in CLASSES.values()]
+    if wanted and fix == "compile" and value:
+        wanted.append((wanted[0][0], "torch_compile_mode", '"reduce-overhead"'))
+    wanted = wanted or [argument for name in names for argument in KEYWORDS.get(name, [])]
+    if sites.pinned:
+        wanted = [part for part in wanted if not part[1].endswith("pin_memory")]
+    if not sites.calls.get("copies"):
+        wanted = [part for part in wanted if part[0] != "copies"]
+    return [(kind, keyword, text.format(value=2 if value is None else value)) for kind, keyword, text in wanted]
+
+
+def _keywords(fix: str, program: EditableProgram) -> list[Change]:
+    """Return the changes of calls whose arguments are a fix."""
+    changes = list[Change]()
+    for kind, keyword, value in _arguments(fix, program):
         for source, call in program.calls(kind):
             workers = argument(call, keyword.replace("persistent", "num"), 5 if kind == "loader" else None)
-            if "persistent" in keyword and workers is not None and not source.is_literal(workers.value):
-                text = f"bool({source.text_of(workers.value)})"  # torch refuses to keep workers if there are none
+            computed = "persistent" in keyword and workers is not None and not source.is_literal(workers.value)
+            # torch refuses to keep workers if there are none
+            text = f"bool({source.text_of(workers.value)})" if computed and workers is not None else value
             other = argument(call, keyword)
             if keyword == "optim" and other is not None and "adamw_torch" not in source.text_of(other.value):
                 raise TrainError(f"line {source.line_of(other)} sets another optimizer")
             changes += with_keyword(source, call, keyword, text)
-    return changes if switches or fix in KEYWORDS else None
+    return changes
 
 
 def _gather(program: EditableProgram) -> list[Change]:
-    """One lookup per batch instead of one per sample, in the same order: the sampler gives lists of indices."""
+    """One lookup per batch instead of one per sample, in the same order: the sampler gives lists of indices.
+
+    A dataset that does not take a list, or gives another batch for it, fails or changes the losses when it is measured.
+    """
     ((source, call),) = program.calls("loader")
-    if program.sites.gathers:
-        raise TrainError(program.sites.gathers)
+    made = next((name for name in OTHER_BATCHES if argument(call, name) is not None), None)
+    if made is not None:
+        raise TrainError(f"line {source.line_of(call)} sets {made}")
     torch, importing, _ = torch_name(source)
     dataset, size = argument(call, "dataset", 0), argument(call, "batch_size", 1)
     flags = [argument(call, "shuffle", 2), argument(call, "drop_last", 8)]
@@ -212,36 +209,6 @@ def _assigned(source: SourceFile, call: cst.Call) -> tuple[SourceFile, cst.Simpl
     return (source, source.statement_of(call), source.text_of(target)) if isinstance(target, cst.Name | cst.Attribute) else None
 
 
-def _autocast(program: EditableProgram) -> list[Change]:
-    """The call of the model and what follows it up to the backward pass, under `torch.autocast`."""
-    program.refuse_if_mentioned("autocast", plain=True)
-    calls = program.calls("forward")
-    blocks = {(source, *_until_backward(source, call)) for source, call in calls}
-    if len(blocks) > 1:
-        raise TrainError(f"the model is called at several lines ({', '.join(str(source.line_of(call)) for source, call in calls)})")
-    ((source, block, first, last),) = blocks
-    torch, importing, _ = torch_name(source)
-    header = f'with {torch}.autocast("{program.sites.device}", dtype={torch}.bfloat16):'
-    return [*importing, within(source, block, first, last, header)]
-
-
-def _until_backward(source: SourceFile, call: cst.Call) -> tuple[cst.CSTNode, int, int]:
-    """The block of a statement with a call, its number there, and the number of the last statement before the backward pass."""
-    statement = source.statement_of(call)
-    if _calls(statement, "backward"):
-        raise TrainError(f"line {source.line_of(call)} does more than call the model")
-    block: Any = source.parents[statement]
-    first, after = list(block.body).index(statement), range(len(block.body))
-    end = next((number for number in after[first:] if _calls(block.body[number], "backward")), first + 1)
-    while end > first + 1 and _calls(block.body[end - 1], "zero_grad"):
-        end -= 1
-    return block, first, end - 1
-
-
-def _calls(node: cst.CSTNode, name: str) -> bool:
-    return bool(m.findall(node, m.Call(func=m.Attribute(attr=m.Name(name)))))
-
-
 def _float32(program: EditableProgram) -> list[Change]:
     changes: list[Change] = []
     for source in map(program.source, program.sites.files):
@@ -255,7 +222,6 @@ def _float32(program: EditableProgram) -> list[Change]:
 
 
 EDITS: dict[str, Callable[[EditableProgram], list[Change]]] = {
-    "autocast": _autocast,
     "compile": _compile,
     "cudnn": _flag("backends.cudnn.benchmark = True", "benchmark", "deterministic", "use_deterministic_algorithms"),
     "float32": _float32,
@@ -275,11 +241,11 @@ def changes_of(fix: str, program: EditableProgram) -> list[Change]:
         raise TrainError("the samples of the dataset are not found by index: each worker would give all of them")
     if fix == "fused" and not sites.calls.get("optimizers"):
         raise TrainError("no optimizer has a fused implementation that it does not use")
-    changes = _keywords(fix, program)
-    if changes is None and fix in EDITS:
-        changes = EDITS[fix](program)
+    edit = EDITS.get(fix)
+    changes = _keywords(fix, program) if edit is None or _arguments(fix, program) else edit(program)
     if not changes:
-        raise TrainError(wording.PATCH["no_edit" if changes is None else "nothing"])
+        switched = sites.framework in SWITCHES.get(fix, {})
+        raise TrainError(wording.PATCH["nothing" if switched or fix in KEYWORDS else "no_edit"])
     edited(program.sources, changes)
     return changes
 
@@ -301,11 +267,11 @@ def offer_patch(
     Steps of each trial are measured for `seconds`; after `at_most` seconds no trial starts. `tell` gets a line before each process. `run`
     runs the program with `options`.
     """
-    trials = _Trials(functools.partial(run, program, arguments, **options), seconds=seconds, at_most=at_most, tell=tell)
-    return msgspec.structs.replace(finding, patch=_make_patch(finding, trials, path))
+    runs = _Runs(run=functools.partial(run, program, arguments, **options), seconds=seconds, at_most=at_most, tell=tell)
+    return msgspec.structs.replace(finding, patch=_make_patch(finding, runs, path))
 
 
-def _make_patch(finding: Finding, trials: _Trials, path: Path) -> Patch:
+def _make_patch(finding: Finding, runs: _Runs, path: Path) -> Patch:
     names, measured = candidates(finding), finding.measurements
     left_out = {step.name: wording.PATCH["no_edit"] for step in finding.next if step.name not in KNOWN}
     if measured is None:
@@ -313,82 +279,74 @@ def _make_patch(finding: Finding, trials: _Trials, path: Path) -> Patch:
     if not names:
         return Patch(left_out=left_out)
     unsure = wording.PATCH["no_verdict"] if finding.verdict == "none" else ""
-    trials.most = len(names) + 3  # the lines, the baseline twice, and each
-    finder = trials.start("finding the lines to edit", find_sites=True)
+    finder = runs.start("finding the lines to edit", find_sites=True)
     finder.is_ready()
-    outcome = finder.end()
-    if outcome.sites is None:
-        return Patch(left_out=left_out | dict.fromkeys(names, outcome.error or wording.TRIAL["ended"]), why=unsure)
-    program = EditableProgram(sites=outcome.sites, values={name: value_of(name, measured, finding.verdict) for name in names})
+    finder.end()
+    if finder.sites is None:
+        return Patch(left_out=left_out | dict.fromkeys(names, finder.error or wording.TRIAL["ended"]), why=unsure)
+    program = EditableProgram(sites=finder.sites, values={name: value_of(name, measured, finding.verdict) for name in names})
     changes = {}
     for name in names:
         try:
             changes[name] = changes_of(name, program)
         except TrainError as error:
-            if name not in ALWAYS and str(error) != wording.PATCH["no_edit"]:
-                left_out[name] = str(error)
+            left_out[name] = str(error)
     for name in AS_EDITS.keys() & left_out.keys():
         if instead := " and ".join(edit for edit in AS_EDITS[name] if edit in changes):
             left_out[name] = wording.PATCH["instead"].format(edits=instead)
-    left_out |= trials.measure(program.sources, changes)
-    if not trials.fixes:
-        return Patch(left_out=left_out, why=unsure)
-    folder = write_patch(path, program.sources, [change for name in trials.fixes for change in changes[name]])
-    return Patch(file=str(path), folder=folder, fixes=trials.fixes, tried=trials.best, left_out=left_out, why=unsure)
+    fixes, best, without = _measure(runs, program.sources, changes)
+    if not fixes:
+        return Patch(left_out=left_out | without, why=unsure)
+    folder = write_patch(path, program.sources, [change for name in fixes for change in changes[name]])
+    return Patch(file=str(path), folder=folder, fixes=fixes, tried=best, left_out=left_out | without, why=unsure)
 
 
-class _Trials:
-    """Starts processes, reports each before it starts, and limits their time to what is left."""
+@dataclass(frozen=True, kw_only=True)
+class _Runs:
+    """Starts processes of the program, reports each before it starts, and limits their time to what is left."""
 
-    def __init__(
-        self, run: Callable[..., TrialProcess], *, seconds: float, at_most: float | None, tell: Callable[[str], None]
-    ) -> None:
-        self._run, self._seconds, self._at_most, self._tell = run, seconds, at_most, tell
-        self._begin, self._number = now_ns(), 0
-        self.most = 1  # processes
-        self.fixes: list[str] = []  # that gain, tried together
-        self.best: TrialResult | None = None  # of these
+    run: Callable[..., TrialProcess]
+    seconds: float
+    at_most: float | None
+    tell: Callable[[str], None]
+    begin: int = field(default_factory=now_ns)
 
-    def start(self, what: str, *, longer: float = 0.0, **options: Any) -> TrialProcess:
-        """Start a process whose time limit is `longer` than that of others."""
-        left, limit = self._left(), LIMIT_SECONDS + 20 * self._seconds + longer
-        self._number += 1
-        of_budget = "" if self._at_most is None else f" of {self._at_most:.0f}"
-        so_far = f"run {self._number} of at most {self.most}, {(now_ns() - self._begin) / 1e9:.0f}{of_budget} s so far"
-        self._tell(f"{what} ({so_far})")
-        return self._run(limit_seconds=limit if left is None else min(limit, max(MIN_SECONDS, left)), **options)
+    def left(self) -> float | None:
+        """Return the remaining seconds; None if time is not limited."""
+        return None if self.at_most is None else max(0.0, self.at_most - (now_ns() - self.begin) / 1e9)
 
-    def measure(self, sources: Mapping[str, SourceFile], changes: Mapping[str, list[Change]]) -> dict[str, str]:
-        """Try each fix together with `fixes`, and add it to them if it gains. Returns why the others are left out."""
-        left_out: dict[str, str] = {}
-        # What must not change losses is tried before what may. Compiling takes as long as all others.
-        names = sorted(changes, key=lambda name: (tolerance_of(name), name == "compile"))
-        self.most = len(names) + 3
+    def start(self, doing: str, *, compiles: bool = False, **options: Any) -> TrialProcess:
+        """Start a process."""
+        self.tell(f"{doing} ({(now_ns() - self.begin) / 1e9:.0f} s so far)")
+        left, limit = self.left(), limit_of(self.seconds, compiles=compiles)
+        return self.run(limit_seconds=limit if left is None else min(limit, max(MIN_SECONDS, left)), **options)
 
-        def start(name: str | None, value: int | None) -> TrialProcess:
-            if name is None:
-                return self.start("measuring the baseline", edits={})
-            tried = [*self.fixes, name]
-            files = edited(sources, [change for fix in tried for change in changes[fix]])
-            longer = COMPILE_SECONDS if "compile" in tried else 0.0
-            return self.start(f"running it with {' and '.join(tried)}", edits=files, longer=longer)
 
-        def one_by_one(baseline: BaselineRuns, by_name: dict[str, Comparison]) -> Iterator[str]:
-            for number, name in enumerate(names):
-                result = judged(baseline, by_name[name], tolerance_of(name))
-                why = why_not(result, self.best)
-                if why is None:
-                    self.fixes, self.best = [*self.fixes, name], result
-                else:
-                    left_out[name] = why
-                yield from names[number + 1 : number + 2]
+def _measure(
+    runs: _Runs, sources: Mapping[str, SourceFile], changes: Mapping[str, list[Change]]
+) -> tuple[list[str], TrialResult | None, dict[str, str]]:
+    """Try each fix together with those that gained before it. Returns the fixes that gain, their result, and why others do not."""
+    fixes: list[str] = []
+    best: TrialResult | None = None
+    left_out: dict[str, str] = {}
+    if not changes:
+        return fixes, best, left_out
 
-        run_in_turn(names[:1], {}, start, seconds=self._seconds, at_most=self._left(), more=one_by_one)
-        return left_out
+    def start(names: Sequence[str]) -> TrialProcess:
+        files = edited(sources, [change for name in names for change in changes[name]])
+        return runs.start(f"running it with {' and '.join(names)}", edits=files, compiles="compile" in names)
 
-    def _left(self) -> float | None:
-        """Remaining seconds; None if time is not limited."""
-        return None if self._at_most is None else max(0.0, self._at_most - (now_ns() - self._begin) / 1e9)
+    # What must not change losses is tried before what may. Compiling takes as long as all others.
+    with Rounds(lambda: runs.start("measuring the baseline"), seconds=runs.seconds, at_most=runs.left()) as rounds:
+        for name in sorted(changes, key=lambda name: (tolerance_of(name), name == "compile")):
+            compared = rounds.compare(functools.partial(start, [*fixes, name]))
+            result = judged(rounds.baseline, compared, tolerance_of(name))
+            why = why_not(result, best)
+            if why is None:
+                fixes, best = [*fixes, name], result
+            else:
+                left_out[name] = why
+    return fixes, best, left_out
 
 
 def candidates(finding: Finding) -> list[str]:
@@ -399,8 +357,8 @@ def candidates(finding: Finding) -> list[str]:
     if finding.verdict == "none" and measured is not None:
         likely = advise(measured, divide(measured), [finding.likely]) if finding.likely is not None else []
         advised = [*(step.name for step in likely), *WITHOUT_VERDICT]
-    also = [*ALSO.get(finding.verdict, ()), *ALWAYS]
-    names = dict.fromkeys(edit for name in [*advised, *(also if advised else ())] for edit in AS_EDITS.get(name, (name,)))
+    also = ALSO.get(finding.verdict, ()) if advised else ()
+    names = dict.fromkeys(edit for name in [*advised, *also] for edit in AS_EDITS.get(name, (name,)))
     fits = [name for name in names if device == "cuda" or name not in FIXES or not FIXES[name].cuda_only]
     return [name for name in fits if name in KNOWN][: RULE.max_trials]
 
@@ -411,11 +369,12 @@ def tolerance_of(name: str) -> float:
 
 
 def judged(baseline: BaselineRuns, compared: Comparison, tolerance: float) -> TrialResult:
-    """The result of an edited program. If losses of the baseline differ from run to run, a tolerance replaces equality."""
+    """Return the result of an edited program. If losses of the baseline differ from run to run, a tolerance replaces equality."""
     # An interval may be wide: there is a gain if its lower end is one.
-    judge = functools.partial(judge_by, baseline, compared, max_error=math.inf)
-    result = judge(tolerance=tolerance)
-    return judge(tolerance=RULE.loss_tolerance) if tolerance == 0.0 and result.losses == "not compared" else result
+    result = judge(baseline, compared, tolerance=tolerance, max_error=math.inf)
+    if tolerance == 0.0 and result.losses == "not compared":
+        result = judge(baseline, compared, tolerance=RULE.loss_tolerance, max_error=math.inf)
+    return result
 
 
 def why_not(tried: TrialResult, before: TrialResult | None = None) -> str | None:

@@ -25,7 +25,7 @@ import site
 import socket
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self, get_args
@@ -50,6 +50,11 @@ SYSTEM = {"/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin
 SCRATCH_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 ENOUGH_SCRATCH = 16 << 30  # bytes of room, if TMPDIR has as much, for the files that a program changes
 MAX_NAMED = 3
+NOTES: dict[SandboxMode, str] = {
+    "overlay": "Your files are unchanged: the program ran in an overlay of them, and what it wrote was discarded.",
+    "landlock": "Your files are unchanged: the program ran in a mirror of its folder, and the kernel (Landlock) refused changes elsewhere.",
+    "off": "Your files were not protected: the program ran as by python itself.",
+}
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +121,6 @@ class Sandbox:
         self._scratch: Path | None = None
         self._around: str | None = None  # a folder that cannot be protected, as the scratch folder lies in it
         self._open = contextlib.ExitStack()
-        self._changed: list[str] = []  # names of files that the program changed in an overlay
 
     def __enter__(self) -> Self:
         self._make_caches()
@@ -126,18 +130,15 @@ class Sandbox:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.mode == "overlay" and self._scratch is not None:
-            self._changed = sandbox_overlay.written(self._scratch)
         self._open.close()
 
     def _make_caches(self) -> None:
         """Create the caches that do not exist yet, as the program would: one created in an overlay would be discarded."""
         rare = IN_HOME[1 if importlib.util.find_spec("triton") is None else 2 :]
         unlikely = {os.path.join(os.path.expanduser("~"), one) for one in rare} | {site.getusersitepackages()}
-        for folder in map(Path, sorted(self._caches - unlikely)):
+        for folder in sorted(self._caches - unlikely):
             with contextlib.suppress(OSError):
-                if not os.path.lexists(folder) or not any(folder.iterdir()):
-                    self._open.enter_context(_shared_cache(folder))
+                _cache_files.make_cache_folder(Path(folder))
 
     def _find_scratch(self) -> Path | None:
         """A new folder outside the folders that must be protected; None if there is no such place."""
@@ -148,7 +149,7 @@ class Sandbox:
         # TMPDIR may lie in a folder with other files, which cannot be protected then: /tmp is better where it has room.
         others = _other_places()
         apart = [one for one in usable if not any(is_below(one, other) for other in others)]
-        room = min(shutil.disk_usage(usable[0]).free, ENOUGH_SCRATCH)
+        room = min(shutil.disk_usage(usable[0]).free * 0.9, ENOUGH_SCRATCH)  # others write to the same disk meanwhile
         place = next((one for one in apart if shutil.disk_usage(one).free >= room), usable[0])
         folder = Path(place, f"{SCRATCH}{secrets.token_hex(8)}")
         # It gets its name when it is held: another diagnosis that starts now removes folders of this name that nobody holds.
@@ -191,31 +192,25 @@ class Sandbox:
         self.mode, self._unprotected = entered.mode, entered.unprotected
         if entered.mode == "overlay" and self._around is not None:
             self._unprotected = [*self._unprotected, self._around]
+        if self._unprotected and self._choice == "require":
+            raise TrainError(f"{_first_few(self._unprotected)} cannot be protected by an overlay. Use --sandbox landlock.")
         if entered.mode == "off" and self._choice == "auto":
             print(
                 f"stoker: your files are not protected, as this machine permits neither overlays nor Landlock ({entered.error}): the "
                 "program runs as by python itself. --sandbox require refuses instead.",
                 file=sys.stderr,
             )
+        elif self._unprotected:
+            print(f"stoker: {self._exposed()} --sandbox landlock protects them, too.", file=sys.stderr)
         answers.sendall(b".")  # the program may begin
 
     def notes(self) -> list[str]:
-        """Notes for the user, after the program has ended."""
-        names = _first_few([os.path.basename(one) for one in self._changed])
-        if self.mode == "overlay":
-            what = f"; what it wrote ({names}) was discarded" if names else ""
-            notes = [f"Your files are unchanged: the program ran in an overlay of them{what}."]
-        elif self.mode == "landlock":
-            notes = [
-                "Your files are unchanged: the program ran in a mirror of its folder, and the kernel (Landlock) refused changes elsewhere."
-            ]
-        else:
-            notes = ["Your files were not protected: the program ran as by python itself."]
-        if self._unprotected:
-            notes.append(
-                f"No overlay could be mounted at {_first_few(self._unprotected)}: what the program wrote there is changed."
-            )
-        return notes
+        """Return notes for the user, after the program has ended."""
+        notes = [NOTES[self.mode or "off"]]
+        return [*notes, self._exposed()] if self._unprotected else notes
+
+    def _exposed(self) -> str:
+        return f"No overlay could be mounted at {_first_few(self._unprotected)}: files there are not protected."
 
 
 def enter(plan_json: str) -> None:
@@ -296,31 +291,6 @@ def _remove_leftovers() -> None:
                     os.close(held)
 
 
-@contextlib.contextmanager
-def _shared_cache(folder: Path) -> Iterator[None]:
-    """Make a cache that does not exist yet. At the end it is removed again if it is empty and no other sandbox uses it."""
-    # A folder that is removed while it is mounted in another process stays there, but nothing can be made in it any more.
-    is_new, held = not os.path.lexists(folder), -1
-    try:
-        while held < 0:
-            _cache_files.make_cache_folder(folder)
-            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(held, fcntl.LOCK_SH)
-            if not os.path.isdir(folder) or not os.path.samestat(os.fstat(held), folder.stat()):  # removed before it was locked
-                os.close(held)
-                held = -1
-        yield
-        if is_new:
-            with contextlib.suppress(OSError):
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _disk.disk.rmdir(folder)
-    finally:
-        if held >= 0:
-            os.close(held)
-
-
 def _first_few(names: list[str]) -> str:
-    distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - MAX_NAMED} more" if len(distinct) > MAX_NAMED else ""
-    named = (os.fsencode(one).decode(errors="replace") for one in distinct[:MAX_NAMED])
-    return ", ".join(named) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(os.fsencode(name).decode(errors="replace") for name in names[:MAX_NAMED]) + more

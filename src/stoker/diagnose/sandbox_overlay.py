@@ -174,17 +174,6 @@ def _move_between_views(devices: Mapping[str, int]) -> None:
             kind |= {moved} if original in kind else set()
 
 
-def written(scratch: Path) -> list[str]:
-    """Names of the files that were written, the oldest first."""
-    found = []
-    for path in scratch.glob("*/upper/**/*"):
-        with contextlib.suppress(OSError):
-            state = path.lstat()
-            if stat.S_ISREG(state.st_mode) or stat.S_ISLNK(state.st_mode):
-                found.append((state.st_ctime_ns, path.name))
-    return [name for _, name in sorted(found)]
-
-
 def _call(name: str, *arguments: Any) -> None:
     if getattr(_libc, name)(*arguments) < 0:
         number = ctypes.get_errno()

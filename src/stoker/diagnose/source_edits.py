@@ -182,20 +182,6 @@ def _add_line(before: Any, after: Any, code: str) -> Any:
     return cst.FlattenSentinel([*(after if isinstance(after, cst.FlattenSentinel) else [after]), cst.parse_statement(code)])
 
 
-def within(source: SourceFile, block: cst.CSTNode, first: int, last: int, header: str) -> Change:
-    """Put the statements of a block from number `first` to `last` under a `with` statement."""
-    return Change(source.path, block, _put_within, (first, last, header))
-
-
-def _put_within(before: Any, block: Any, first: int, last: int, header: str) -> Any:
-    if len(block.body) != len(before.body):
-        raise TrainError("two edits change the same lines")
-    chosen = [block.body[first].with_changes(leading_lines=[]), *block.body[first + 1 : last + 1]]
-    whole = cst.ensure_type(cst.parse_statement(f"{header} pass"), cst.With)
-    whole = whole.with_changes(body=cst.IndentedBlock(chosen), leading_lines=block.body[first].leading_lines)
-    return block.with_changes(body=[*block.body[:first], whole, *block.body[last + 1 :]])
-
-
 def torch_name(source: SourceFile) -> tuple[str, list[Change], cst.SimpleStatementLine]:
     """The name of torch in a file, the change that imports it if it is not imported, and the last statement of the block of imports."""
     body: Any = source.module.body

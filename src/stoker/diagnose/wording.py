@@ -323,7 +323,7 @@ PATCH = {
 }
 TRIED_AS = {
     "cached": " (tried as a bound: batches at no cost)",
-    "feed": " (tried: samples gathered from arrays in memory; no store was packed)",
+    "feed": " (tried: every sample read once, batches gathered from memory; no store was packed)",
 }
 """What a trial did, where it is not what the advice says."""
 TRIAL = {
