@@ -97,7 +97,7 @@ def test_memory_lies_elsewhere_in_each_process_and_makes_a_wide_range() -> None:
     moving, computing = (on_cpu(shares=shares, flops=1e6, what_ifs=what_ifs) for shares in (MOVING, COMPUTING))
     assert conclude(moving).verdict == "memory"
     steps = [next(one for one in conclude(one).next if one.name == "autocast") for one in (moving, computing)]
-    assert [wording.predicted(step) for step in steps] == ["1.39x (1.20-1.66)", "1.39x"]
+    assert [wording.predicted(step) for step in steps] == ["1.39x (1.19-1.66)", "1.39x"]
 
 
 def test_a_step_that_waits_for_its_host_is_predicted_with_a_wide_range() -> None:
@@ -195,15 +195,22 @@ def test_a_program_that_crowds_the_cores_itself_is_disturbed_by_what_others_use(
     ("options", "verdict"),
     [
         ({"next": 60.0, "waited_for_cores": 0.001}, "data"),
-        ({"next": 60.0, "waited_for_cores": 0.05}, "none"),  # other programs may have made the difference
-        ({"next": 60.0}, "none"),  # and here nobody knows
-        ({"next": 8.0, "waited_for_cores": 0.001}, "none"),  # long steps may have another cause than short ones
+        ({"next": 8.0}, "data"),
     ],
 )
-def test_steps_of_many_lengths_have_a_verdict_where_one_cause_has_nearly_all(options: dict[str, Any], verdict: str) -> None:
+def test_steps_of_many_lengths_have_a_verdict_with_low_confidence(options: dict[str, Any], verdict: str) -> None:
     finding = conclude(on_cpu(**options, spread=0.4))
     assert finding.verdict == verdict
     assert finding.confidence == "low"
+
+
+def test_windows_of_a_busy_machine_that_contradict_each_other_leave_the_phases() -> None:
+    """Steps on cached batches were measured while the machine was slower: they took longer than those that load their batches."""
+    busy = conclude(on_cpu(next=20.0, waited_for_cores=0.6, cached=around(60 * MS)))
+    assert busy.likely is not None
+    assert busy.likely.verdict == "data"
+    assert busy.next
+    assert conclude(on_cpu(next=20.0, cached=around(60 * MS))).verdict != "data", "negative control: on a quiet machine C counts"
 
 
 @pytest.mark.parametrize(("phase", "likely"), [("rest", "host"), (None, "data")])

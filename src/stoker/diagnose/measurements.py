@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import msgspec
@@ -21,8 +22,6 @@ MEDIAN_OF_FEW = 1.2533
 """Standard error of a median, in that of a mean, for normal values."""
 SIGMA_OF_DISTANCE = 1.4826
 """Standard deviation of normal values, in their median distance from the median, on which one outlier has no effect."""
-LEVEL_STEPS = 15
-"""Steps whose median is the speed of the machine at their time: up to a third of them may be slow steps."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,35 +45,16 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         low, _, high = statistics.quantiles(relative, n=4)
         return (high - low) / 2
 
-    @property
-    def tail(self) -> float:
-        """Mean of the steps, each relative to the median of those around it, minus one: what slow steps among usual ones add."""
-        # Processors change their speed for many steps in a row: then the steps around are as slow.
-        found = [one / middle for piece, _ in self.by_piece() for one, middle in zip(piece, _levels(piece), strict=True) if middle]
-        return statistics.fmean(found) - 1 if found else 0.0
-
     def by_piece(self) -> list[tuple[list[float], float]]:
         """The steps of each piece, and their median."""
-        begin, found = 0, []
-        for number in self.pieces or [len(self.seconds)]:
-            piece = self.seconds[begin : begin + number]
-            begin += number
-            if piece:
-                found.append((piece, statistics.median(piece)))
-        return found
+        ends = list(accumulate(self.pieces or [len(self.seconds)]))
+        pieces = [self.seconds[start:end] for start, end in pairwise([0, *ends])]
+        return [(piece, statistics.median(piece)) for piece in pieces if piece]
 
     @property
     def error(self) -> float:
         """The standard error of the median, as a share of it, for normal times."""
         return SE_OF_MEDIAN * min(1.0, self.spread) / math.sqrt(max(1, len(self.seconds)))
-
-
-def _levels(seconds: list[float]) -> list[float]:
-    """The median of the steps around each step: of `LEVEL_STEPS`, or of all if there are fewer."""
-    last = max(0, len(seconds) - LEVEL_STEPS)
-    starts = [min(last, max(0, number - LEVEL_STEPS // 2)) for number in range(len(seconds))]
-    medians = [statistics.median(seconds[start : start + LEVEL_STEPS]) for start in range(last + 1)]
-    return [medians[start] for start in starts]
 
 
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +286,8 @@ SCHEMA: Literal[1] = 1
 _Work = Literal["optimizer", "compute", "precision", "memory", "kernel", "dispatch"]
 _BetweenProcesses = Literal["oversubscribed", "straggler", "communication"]
 Verdict = Literal["data", "transfer", "sync", "host", "launch", _Work, _BetweenProcesses, "none"]
+WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
+"""The verdicts by kind of operation."""
 Confidence = Literal["high", "medium", "low"]
 Losses = Literal["equal", "within tolerance", "changed", "not compared"]
 

@@ -439,6 +439,7 @@ def fix_gain(
                 yield from steps_without()
     except Exception as error:  # the gain of a fix is worth less than what is known
         recorder.notes.append(f"the gain of {name} could not be measured: {type(error).__name__}: {error}")
+        recorder.unused_fixes[name] = f"{type(error).__name__}: {error}"
         return
     finally:
         fix.remove()
