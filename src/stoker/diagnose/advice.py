@@ -15,13 +15,10 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from stoker.diagnose import wording
-from stoker.diagnose.division import Division, divide, gain_of, holding_thread, seconds_of
+from stoker.diagnose.division import Division, divide, error_between, gain_of, holding_thread, ratios_of, seconds_of
 from stoker.diagnose.measurements import (
-    MEDIAN_OF_FEW,
-    SIGMA_OF_DISTANCE,
     WORK,
     Advice,
     Blame,
@@ -218,33 +215,12 @@ class SpeedPredictor:
         return [self.predict(name, sentence, left, error)] if step >= RULE.min_gain * left else []
 
 
-def ratios_of(what_if: WhatIf) -> list[float]:
-    """Return what is left of a step, as a share, by each window with the fix and the baseline windows around it."""
-    # A machine that is slower for a while is so for windows next to each other.
-    before, after = ([middle for _, middle in stretch.by_piece()] for stretch in (what_if.as_it_is, what_if.with_fix))
-    if not before or len(before) != len(after):
-        before, after = [what_if.as_it_is.median], [what_if.with_fix.median]
-    around = [before[0], *((earlier + later) / 2 for earlier, later in pairwise(before))]
-    return [ratio / other for ratio, other in zip(after, around, strict=True) if other > 0] or [1.0]
-
-
 def ratio_with_error(what_if: WhatIf) -> tuple[float, float]:
     """Return what is left of a step, as a share, and two standard errors of it."""
     ratios = ratios_of(what_if)
     ratio = statistics.median(ratios)
     within = math.hypot(what_if.as_it_is.error, what_if.with_fix.error)
     return ratio, 2 * ratio * max(within, error_between(ratios))
-
-
-def error_between(rounds: Sequence[float]) -> float:
-    """Return the standard error of the median of some rounds, as a share of it, by their median distance from it; 0 for one."""
-    middle = statistics.median(rounds) if rounds else 0.0
-    if len(rounds) < 2 or middle <= 0:
-        return 0.0
-    if len(rounds) < RULE.min_rounds:
-        return (max(rounds) - min(rounds)) / 2 / middle
-    distance = statistics.median(abs(ratio / middle - 1) for ratio in rounds)
-    return MEDIAN_OF_FEW * SIGMA_OF_DISTANCE * distance / math.sqrt(len(rounds))
 
 
 def _cached(predictor: SpeedPredictor, verdict: Verdict) -> list[Advice]:

@@ -9,11 +9,23 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
-from stoker.diagnose.measurements import BusyThread, Measurements, Phases, Stretch, Verdict, WhatIf, Work
+from stoker.diagnose.measurements import (
+    MEDIAN_OF_FEW,
+    SIGMA_OF_DISTANCE,
+    BusyThread,
+    Measurements,
+    Phases,
+    Stretch,
+    Verdict,
+    WhatIf,
+    Work,
+)
 from stoker.diagnose.thresholds import RULE
 
 CAUSES_OF_EXPERIMENTS: dict[str, Verdict] = {"data": "data", "copies": "transfer", "reads": "sync", "callbacks": "host"}
@@ -30,19 +42,48 @@ def seconds_of(stretch: Stretch | None) -> float | None:
     return stretch.median if stretch is not None and stretch.seconds else None
 
 
+def ratios_of(what_if: WhatIf) -> list[float]:
+    """Return what is left of a step, as a share, by each window with the change and the unchanged windows around it."""
+    # A machine that is slower for a while is so for windows next to each other.
+    before, after = ([middle for _, middle in stretch.by_piece()] for stretch in (what_if.as_it_is, what_if.with_fix))
+    if not before or not 0 <= len(before) - len(after) <= 1:
+        before, after = [what_if.as_it_is.median], [what_if.with_fix.median]
+    around = [(earlier + later) / 2 for earlier, later in pairwise(before)]
+    around = around if len(before) > len(after) else [before[0], *around]
+    return [ratio / other for ratio, other in zip(after, around, strict=True) if other > 0] or [1.0]
+
+
+def error_between(rounds: Sequence[float]) -> float:
+    """Return the standard error of the median of some rounds, as a share of it, by their median distance from it; 0 for one."""
+    middle = statistics.median(rounds) if rounds else 0.0
+    if len(rounds) < 2 or middle <= 0:
+        return 0.0
+    if len(rounds) < RULE.min_rounds:
+        return (max(rounds) - min(rounds)) / 2 / middle
+    distance = statistics.median(abs(ratio / middle - 1) for ratio in rounds)
+    return MEDIAN_OF_FEW * SIGMA_OF_DISTANCE * distance / math.sqrt(len(rounds))
+
+
 def gain_of(what_if: WhatIf | None) -> float | None:
     """Return the fraction of step time that a change saves (negative if it costs time), or None if it was not measured."""
-    before, after = (seconds_of(what_if.as_it_is), seconds_of(what_if.with_fix)) if what_if is not None else (None, None)
-    return 1 - after / before if before is not None and after is not None else None
+    return 1 - statistics.median(ratios_of(what_if)) if what_if is not None and what_if.with_fix.seconds else None
+
+
+def removal_of(measured: Measurements, experiment: str) -> WhatIf | None:
+    """Return the steps without a suspect and those next to them; None if they were not measured."""
+    if experiment != "data":
+        return measured.removed.get(experiment)
+    known = measured.cached if measured.cached is not None and measured.cached.seconds and not measured.ranks else None
+    return WhatIf(as_it_is=measured.loop, with_fix=known) if known is not None else None
 
 
 def removal_ratio(measured: Measurements, experiment: str) -> float | None:
     """Return the time of a step without a suspect over that of the unchanged steps next to it, or None if it was not measured."""
-    if experiment == "data":
-        step, without = measured.loop.median, seconds_of(measured.cached)
-        return without / step if without is not None and step > 0 and not measured.ranks else None
-    gain = gain_of(measured.removed.get(experiment))
-    return 1 - gain if gain is not None else None
+    removal = removal_of(measured, experiment)
+    if removal is None:
+        return None
+    # T and C are numbers of their own.
+    return removal.with_fix.median / removal.as_it_is.median if experiment == "data" else statistics.median(ratios_of(removal))
 
 
 def scaled_phases(measured: Measurements, step: float) -> Phases:

@@ -21,9 +21,9 @@ from collections.abc import Callable, Generator
 import torch
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
-from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of
+from stoker.diagnose.advice import best_threads, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
-from stoker.diagnose.division import divide, gain_of, waits_for_interpreter
+from stoker.diagnose.division import divide, error_between, gain_of, ratios_of, waits_for_interpreter
 from stoker.diagnose.experiments.base import Fix
 from stoker.diagnose.experiments.gather import gathered_batches
 from stoker.diagnose.experiments.reads import WithoutReads

@@ -25,6 +25,8 @@ from stoker.diagnose.division import (
     flops_seconds,
     holding_thread,
     interpreter_seconds,
+    ratios_of,
+    removal_of,
     removal_ratio,
     scaled_phases,
 )
@@ -138,16 +140,9 @@ def removal_rows(measured: Measurements) -> list[RemovalRow]:
 
 def removal_range(measured: Measurements, experiment: str) -> tuple[float, float]:
     """Return the least and the greatest speed-up by a removal: of its windows, each next to an unchanged one."""
-    if experiment == "data":
-        before, after = measured.loop, measured.cached or measured.loop
-    else:
-        before, after = measured.removed[experiment].as_it_is, measured.removed[experiment].with_fix
-    windows = [[middle for _, middle in stretch.by_piece()] for stretch in (before, after)]
-    # The first window of the loop has no partner.
-    pairs = zip(*(window[-min(map(len, windows)) :] for window in windows), strict=True)
-    ratios = [old / new for old, new in pairs if new > 0]
-    middle = 1 / (removal_ratio(measured, experiment) or 1.0)
-    return min([middle, *ratios]), max([middle, *ratios])
+    removal, ratio = removal_of(measured, experiment), removal_ratio(measured, experiment) or 1.0
+    speedups = [1 / left for left in (ratio, *(ratios_of(removal) if removal is not None else ())) if left > 0]
+    return min(speedups), max(speedups)
 
 
 # ---- causes and their evidence ----
