@@ -146,7 +146,6 @@ def on_gpu() -> Finding:
                 cores=16,
                 threads=8,
                 gpu="NVIDIA H200",
-                memcpy_bytes=1.1e10,
                 matmul_flops={"fp32": 5.1e13, "tf32": 3.9e14, "bf16": 7.83e14},
                 dispatch_seconds=3.1e-6,
                 launch_seconds=4.4e-6,
@@ -196,7 +195,7 @@ def on_cpu() -> Finding:
                 Rank(rank=1, step_seconds=0.0135, apart_seconds=0.0091),
             ],
             loader=Loader(kind="list"),
-            machine=Machine(cores=2, threads=2, memcpy_bytes=6.1e9, matmul_flops={"fp32": 9.1e10}, dispatch_seconds=4.2e-6),
+            machine=Machine(cores=2, threads=2, matmul_flops={"fp32": 9.1e10}, dispatch_seconds=4.2e-6),
         ),
     )
 

@@ -76,10 +76,11 @@ OWN_CODE = ("cached", "once", "sync", "host", "rare", "workers", "threads", "per
 def advise(measured: Measurements, division: Division, causes: list[Cause]) -> list[Advice]:
     """Return what to do, the largest gain first; of equal gains, plain changes of the user's own code first."""
     predictor = SpeedPredictor(measured=measured, division=division)
+    hidden = WORK if division.share("launch") >= RULE.waste_first else ()  # faster kernels gain nothing
     steps = [
         step
         for number, cause in enumerate(causes)
-        if number == 0 or (cause.share >= RULE.advise_share and not (division.host_limits and cause.verdict in WORK))
+        if number == 0 or (cause.share >= RULE.advise_share and cause.verdict not in hidden)
         for name in ADVISED[cause.verdict]
         for step in predictor.advice(name, cause.verdict)
     ]

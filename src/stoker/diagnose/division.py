@@ -150,8 +150,8 @@ class Division:
 
     @property
     def host_limits(self) -> bool:
-        """Whether the host issues a step to a GPU more slowly than the GPU runs it."""
-        return self.share("launch") >= RULE.waste_first
+        """Whether a GPU waits for its host."""
+        return self.share("launch", "host") >= RULE.waste_first
 
 
 def divide(measured: Measurements) -> Division:

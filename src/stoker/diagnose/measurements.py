@@ -117,7 +117,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     threads: int  # torch.get_num_threads()
     gpu: str | None = None
-    memcpy_bytes: float  # per second, read and written
     matmul_flops: dict[str, float]  # per second by type: fp32, and tf32, bf16, fp16 if the device has them
     dispatch_seconds: float  # the host's cost of one small operation
     page_seconds: float | None = None  # to get a page of memory from the system and write to it; None if not measured
@@ -135,7 +134,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     h2d_copies: float = 0.0
     table_rows: float = 0.0  # rows of embeddings that get a dense gradient
     table_rows_used: float = 0.0  # rows of them that the step looks up, at most
-    moved_bytes: float | None = None  # read and written by element-wise operations, reductions and copies, without the optimizer
     peak_bytes: int | None = None  # of device memory
     shares: dict[str, float] = {}
     """Of the time of a step (CPU) or its kernels (GPU) by class: gemm, elementwise, reduce, search, copy, optimizer, other; on a CPU

@@ -66,7 +66,7 @@ def _rank_parts(measured: Measurements, division: Division) -> list[Cause]:
     weights, work = dict(shares), max(WORK, key=lambda name: shares[name])
     if shares.get("dispatch", 0.0) < sum(shares[name] for name in WORK):  # apart-song-sequence: the work as a whole is larger
         weights[work] = max(shares[work], shares.get("dispatch", 0.0))
-    last = WORK if division.host_limits else ()  # faster kernels gain nothing on a GPU that waits for its host
+    last = WORK if "launch" in first else ()  # faster kernels gain nothing on a GPU that waits for its host
     # The order of the names decides between equal shares, but work comes before calls.
     order = sorted(names, key=lambda name: (name in last, name not in first, -weights[name], name != work, names.index(name)))
     return [

@@ -530,7 +530,7 @@ def measure_all(session: Session) -> Plan:
 def typical_machine(session: Session) -> Machine:
     """Rates that are good enough for a choice, without measuring them."""
     cores, threads = session.recorder.cores, torch.get_num_threads()
-    return Machine(cores=cores, threads=threads, memcpy_bytes=2e10, matmul_flops={}, dispatch_seconds=3e-6)
+    return Machine(cores=cores, threads=threads, matmul_flops={}, dispatch_seconds=3e-6)
 
 
 def is_disturbed(session: Session) -> bool:
