@@ -19,7 +19,7 @@ VERDICT  data-bound: without loading, a step takes 6.05 ms instead of 13.5 ms (2
          (confidence high, steps vary by 3.1 %; then launch-bound, 21 %)
 BECAUSE  IceDataset.__getitem__ (iceaggr/data.py:88): 72 % of the loader's time
 REMOVED  loading               13.5 ms -> 6.05 ms   2.23x (2.17-2.27)
-         uploads               13.5 ms -> 13.3 ms   1.01x (0.999-1.03)
+         uploads               13.5 ms -> 13.3 ms   1.01x (1.00-1.03)
          all of these          13.5 ms -> 5.86 ms   2.30x (2.27-2.34)
          all but GPU kernels   13.5 ms -> 3.25 ms   4.15x at best
 NEXT     1. pack to a store and use stoker.Feed

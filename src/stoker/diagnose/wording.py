@@ -63,6 +63,11 @@ def times(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
+def ranged(middle: float, low: float, high: float) -> str:
+    """A speed-up with its range: 2.11x (2.02-2.20)."""
+    return f"{times(middle)} ({times(low)[:-1]}-{times(high)[:-1]})"
+
+
 WIDE_RANGE = 1.2  # high over low from which a number is shown with its range
 
 
@@ -74,7 +79,7 @@ def predicted(step: Advice) -> str:
         return number or (f"at most {times(high)}" if high is not None else "")
     if not number:
         return f"{times(low)[:-1]}-{times(high)}"
-    return f"{number} ({times(low)[:-1]}-{times(high)[:-1]})" if high > WIDE_RANGE * low else number
+    return ranged(step.predicted or low, low, high) if high > WIDE_RANGE * low else number
 
 
 def count(number: float) -> str:
@@ -131,7 +136,7 @@ def removal_rows(measured: Measurements) -> list[RemovalRow]:
             before = step * by_caching if name not in ("data", "everything") else step
             saved = by_caching if name == "everything" else 1.0
             low, high = (limit / saved for limit in removal_range(measured, name))
-            rows.append(RemovalRow(what, before, before * saved * ratio, f"{times(1 / (saved * ratio))} ({low:.3g}-{high:.3g})"))
+            rows.append(RemovalRow(what, before, before * saved * ratio, ranged(1 / (saved * ratio), low, high)))
     busy = device_seconds(measured) if measured.device == "cuda" else None
     if rows and busy:
         rows.append(RemovalRow("all but GPU kernels", step, busy, f"{times(step / busy)} at best"))
@@ -446,8 +451,8 @@ def outcome(tried: TrialResult) -> str:
 
 
 def interval(tried: TrialResult) -> str:
-    """The speed-up of a trial with its interval: 2.11x (2.02-2.20)."""
-    return f"{times(tried.speedup)} ({times(tried.low)}-{times(tried.high)})".replace("x-", "-").replace("x)", ")")
+    """The speed-up of a trial with its interval."""
+    return ranged(tried.speedup, tried.low, tried.high)
 
 
 def losses(tried: TrialResult) -> str:
