@@ -97,7 +97,7 @@ def test_memory_lies_elsewhere_in_each_process_and_makes_a_wide_range() -> None:
     moving, computing = (on_cpu(shares=shares, flops=1e6, what_ifs=what_ifs) for shares in (MOVING, COMPUTING))
     assert conclude(moving).verdict == "memory"
     steps = [next(one for one in conclude(one).next if one.name == "autocast") for one in (moving, computing)]
-    assert [wording.predicted(step) for step in steps] == ["1.39x (1.19-1.66)", "1.39x"]
+    assert [wording.predicted(step) for step in steps] == ["1.39x (1.20-1.66)", "1.39x"]
 
 
 def test_a_step_that_waits_for_its_host_is_predicted_with_a_wide_range() -> None:

@@ -84,8 +84,7 @@ def advise(measured: Measurements, division: Division, causes: list[Cause]) -> l
         for name in ADVISED[cause.verdict]
         for step in predictor.advice(name, cause.verdict)
     ]
-    # What was measured may gain whatever the cause is.
-    for name in {"fused", "threads", "workers", "malloc"} & measured.what_ifs.keys():
+    for name in measured.what_ifs:  # what was measured may gain whatever the cause is
         steps += predictor.advice(name, "none")
     useful: dict[str, Advice] = {}
     for step in filter(_is_useful, steps):
@@ -183,9 +182,10 @@ class SpeedPredictor:
         now = self.division.step
         least = max(now / RULE.max_speedup, min(now, least))
         left = max(left, least)
-        # Steps differ from process to process, most those that move much memory, or that a host issues.
-        of_memory = RULE.run_to_run + RULE.run_to_run_memory * self.division.share("memory")
-        run_to_run = RULE.run_to_run_launch if self.division.host_limits else of_memory
+        # Steps differ from process to process: most where memory comes from the system (everyday-user-vectors), or a host issues them.
+        pages = statistics.fmean(self.measured.for_pages("loop") or [0.0]) / now
+        of_memory = RULE.run_to_run + RULE.run_to_run_memory * min(1.0, self.division.share("memory") + pages)
+        run_to_run = RULE.run_to_run_launch if self.division.share("launch") >= RULE.waste_first else of_memory
         error = math.hypot(error, 2 * left * run_to_run, 2 * left * min(1.0, self.measured.loop.error))
         low, high = now / (left + error), now / max(left - error, least)
         predicted = now / left if high <= RULE.max_prediction_range * low else None

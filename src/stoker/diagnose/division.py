@@ -269,12 +269,12 @@ def _on_cpu(measured: Measurements, step: float) -> dict[str, float]:
     parts = {"data": data, "host": host, "oversubscribed": oversubscribed, "optimizer": optimizer}
     if work is None:
         return parts | {"unknown": core}
-    # Time around operations is their dispatch. More than their number explains is Python (everyday-set-matching), but for compiled
-    # code, whose operations are not counted.
+    # Time around operations is their dispatch, and a half of what the least ones take is inside (dispatch-gru: twice the batch takes
+    # as long). More than their number explains is Python (everyday-set-matching), but for compiled code, which is not counted.
     least = work.ops * machine.dispatch_seconds
     most = math.inf if measured.compiled else RULE.issue_cost * least
     around = (work.shares.get("other", 0.0) * (cached or step) - phases.rest - making) * (1 - gain)
-    dispatch = min(core, max(least, min(around, most)))
+    dispatch = min(core, max(least, min(around + RULE.inside_small * least, most)))
     between = min(core - dispatch, max(0.0, around - most))
     worked = core - dispatch - between
     total = sum(work.shares.get(kind, 0.0) for kind in ("gemm", "other_ops", "search", *MOVING))

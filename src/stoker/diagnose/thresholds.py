@@ -41,6 +41,9 @@ class Thresholds:
     loader_slowdown: float = _limit(1.25, "times its time alone that a loader takes next to the training (shared caches and cores)")
     min_forward: float = _limit(0.02, "share in modules below which the forward pass is functions and lies in `prepare`")
     issue_cost: float = _limit(10.0, "times a launch (GPU) or a dispatch (CPU) that an operation takes at most; more is Python")
+    inside_small: float = _limit(
+        0.5, "share of a dispatch (CPU) inside the operation, where a profile shows it as work; measured: 0.55"
+    )
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
     float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
 
