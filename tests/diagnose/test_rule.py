@@ -14,7 +14,7 @@ from tests.diagnose.test_rule_order import ON_CPU
 
 from stoker.diagnose import wording
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Blame, Loader, Measurements, RareSteps, SourceLine
+from stoker.diagnose.measurements import Blame, Loader, Measurements, RareSteps, SourceLine, Stretch
 from stoker.diagnose.rule import conclude
 
 DATASET = SourceLine(file="data.py", line=88, function="Rows.__getitem__")
@@ -171,6 +171,10 @@ def test_data_that_hides_behind_a_step_is_not_blamed() -> None:
 
 def test_a_busy_machine_gives_the_likely_cause() -> None:
     busy = conclude(on_cpu(next=20.0, waited_for_cores=0.6))
+    wild = conclude(
+        on_cpu(next=20.0, waited_for_cores=0.6, cached=Stretch(seconds=[8 * MS, 40 * MS, 9 * MS, 45 * MS], pieces=[1] * 4))
+    )
+    assert [step.name for step in wild.next] == ["cached", "feed"], "also where steps on cached batches vary"
     assert busy.verdict == "none"
     assert busy.likely is not None
     assert busy.likely.verdict == conclude(on_cpu(next=20.0)).verdict == "data"

@@ -230,7 +230,9 @@ def _cached(predictor: SpeedPredictor, verdict: Verdict) -> list[Advice]:
     sentence = wording.advice("cached_at", place=place) if place is not None else wording.advice("cached")
     if cached is not None and cached.seconds:
         least = min(cached.median, division.step - division.seconds("data"))
-        return [predictor.predict("cached", sentence, cached.median, _unsure(cached) * cached.median, least=least)]
+        step = predictor.predict("cached", sentence, cached.median, _unsure(cached) * cached.median, least=least)
+        # On a busy machine these steps may say nothing; what waits for data still says what could be saved.
+        return [step if _is_useful(step) else predictor.at_most("cached", sentence, division.seconds("data"))]
     return [predictor.at_most("once", sentence, division.seconds("data"))] if place is not None else []
 
 
