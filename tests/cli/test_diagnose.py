@@ -76,7 +76,7 @@ def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnos
     done = stoker("diagnose", "-m", "--try", "train", "--", "a")
     assert asked == [(("train", ("a",)), {"module": True, "quiet": True, "at_most": None})]
     assert done.err == "stoker: trying \\x1b[31mfused\n"
-    assert "1. tried   predicted 2.23x" in done.out
+    assert "predicted 2.23x" in done.out
     assert stoker("diagnose", "--try", "--quiet", "--json", "train.py").err == ""
     stoker("diagnose", "train.py")
     assert len(asked) == 2

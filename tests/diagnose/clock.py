@@ -8,7 +8,7 @@ from stoker.diagnose import api, hooks, loops, profilers, rare, recorder, sessio
 from stoker.diagnose.measurements import Machine
 
 MS = 1_000_000
-MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
+MACHINE = Machine(cores=2, threads=1, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
 
 
 class Clock:

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 TAGS = set(
     "html head meta title style body header main footer section h1 h2 h3 p ul ol li div span strong code "
-    "table thead tbody tr th td svg rect line".split()
+    "table thead tbody tr th td svg rect".split()
 )
-ATTRIBUTES = set("lang charset http-equiv content name class x y x1 x2 y1 y2 width height rx role aria-label aria-hidden".split())
+ATTRIBUTES = set("lang charset http-equiv content name class x y width height rx role aria-label aria-hidden".split())
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 _SCRIPTS = [

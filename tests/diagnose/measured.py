@@ -14,12 +14,11 @@ H200 = Machine(
     cores=16,
     threads=8,
     gpu="NVIDIA H200",
-    memcpy_bytes=4e12,
     matmul_flops={"fp32": 5.1e13, "tf32": 3.9e14, "bf16": 7.83e14, "fp16": 7.8e14},
     dispatch_seconds=3e-6,
     launch_seconds=4e-6,
 )
-TWO_CORES = Machine(cores=2, threads=2, memcpy_bytes=2e10, matmul_flops={"fp32": 2e11, "bf16": 4e11}, dispatch_seconds=2e-6)
+TWO_CORES = Machine(cores=2, threads=2, matmul_flops={"fp32": 2e11, "bf16": 4e11}, dispatch_seconds=2e-6)
 COMPUTING = {"gemm": 0.8, "elementwise": 0.1, "reduce": 0.02, "copy": 0.02, "optimizer": 0.02, "other": 0.04}
 MOVING = {"gemm": 0.02, "elementwise": 0.7, "reduce": 0.14, "copy": 0.08, "optimizer": 0.02, "other": 0.04}
 LOG = SourceLine(file="train.py", line=57, function="log")

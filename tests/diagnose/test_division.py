@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, NO_PHASES, around, changed, on_cpu, on_gpu
+from tests.diagnose.measured import COMPUTING, H200, LOG, MS, NO_PHASES, around, changed, on_cpu, on_gpu
 
 from stoker.diagnose.division import divide
 from stoker.diagnose.measurements import BusyThread, Machine, Measurements, Work
@@ -33,7 +33,7 @@ KERNELS = {
     "compute": on_gpu(52.28, device=49.93, reached=0.53, precision="bf16"),
     "memory": on_gpu(9.41, device=9.41, kernels=115),
     "optimizer": on_gpu(6.33, device=6.33, optimizer=5.92, kernels=120),
-    "kernel": on_gpu(10.0, device=10.0, kernels=1000, shares={"gemm": 0.5, "elementwise": 0.3, "other": 0.2}, reached=1e-4),
+    "kernel": on_gpu(10.0, device=10.0, kernels=1000, shares={"search": 0.5, "gemm": 0.3, "elementwise": 0.2}),
 }
 """By the kind of kernels that a GPU computes all the time."""
 
@@ -95,15 +95,6 @@ def test_python_after_the_update_is_the_loops_and_what_is_far_slower_than_launch
     assert rank(msgspec.structs.replace(held, busy_thread=None))[0].verdict == "launch", "negative control"
 
 
-@pytest.mark.parametrize(("moved_ms", "verdict"), [(8.0, "memory"), (1.0, "kernel")])
-def test_kernels_that_move_little_memory_in_much_time_are_far_from_any_peak(moved_ms: float, verdict: str) -> None:
-    measured = on_gpu(10.0, device=10.0, shares=MOVING)
-    work = msgspec.structs.replace(measured.work, moved_bytes=moved_ms * MS * H200.memcpy_bytes)
-    causes = rank(msgspec.structs.replace(measured, work=work))
-    assert causes[0].verdict == verdict
-    assert {cause.verdict for cause in causes[:2]} == {"memory", "kernel"}
-
-
 def test_products_in_a_short_type_are_not_blamed_for_their_type() -> None:
     assert rank(msgspec.structs.replace(KERNELS["precision"], precision="tf32"))[0].verdict == "compute"
     short = Machine(**{**msgspec.structs.asdict(H200), "matmul_flops": {"fp32": 5.1e13}})
@@ -114,7 +105,7 @@ def test_a_step_that_waits_for_the_gpu_spoils_the_time_of_the_device_alone() -> 
     """A loss that is read in each step: issuing it while the device sleeps takes until the sleep is over."""
     measured = on_gpu(10.0, reads=6.0, device=5.8, device_alone=around(25 * MS), kernels=100, reached=0.5, precision="bf16")
     assert divide(measured).share("sync") == pytest.approx(0.4)
-    assert divide(measured).share("compute", "memory") == pytest.approx(0.6)
+    assert divide(measured).share("compute", "memory") == pytest.approx(0.58)
 
 
 def test_callbacks_of_a_framework_are_the_hosts() -> None:

@@ -23,7 +23,6 @@ def test_rates_are_possible_and_known_from_then_on() -> None:
     assert measured.gpu is None
     assert measured.cores >= 1
     assert measured.threads == torch.get_num_threads()
-    assert measured.memcpy_bytes > 1e7
     assert 1e-8 < measured.dispatch_seconds < 1e-2
     assert measured.matmul_flops.keys() == {"fp32", "bf16"}
     assert min(measured.matmul_flops.values()) > 1e6
@@ -42,7 +41,6 @@ def test_rounds_that_take_long_are_fewer(monkeypatch: pytest.MonkeyPatch, second
     monkeypatch.setattr(hardware, "now_ns", lambda: clock[0])
     monkeypatch.setattr(hardware, "dispatch_seconds", dispatch_seconds)
     monkeypatch.setattr(hardware, "matmul_flops", lambda kind, device: 1e11)
-    monkeypatch.setattr(hardware, "_copy_bytes", lambda *arguments: 1e10)
     assert measure_machine().dispatch_seconds == 3e-6
     assert len(measured) == rounds
 

@@ -351,23 +351,6 @@ def test_what_a_sort_copies_for_itself_is_sorting() -> None:
     assert kernel_shares([sort, inner, event("aten::copy_", 60, 70, kernels=[10.0])])[1] == {"search": 0.8, "copy": 0.2}
 
 
-def test_bytes_are_those_of_operations_that_only_move_memory() -> None:
-    values, table = torch.ones(100), torch.ones(1000, 4)
-    parameter = torch.ones(50, requires_grad=True)
-    parameter.grad = torch.ones(50)
-    optimizer = torch.optim.SGD([parameter], foreach=True)
-    with Counting() as counted:
-        values + values  # 400 twice in, 400 out
-        values.sum()  # 400 in, 4 out
-        table[torch.tensor([3, 5])]  # two rows of 16 bytes, in and out
-        values.expand(10, 100).neg()  # 400 in, 4,000 out
-        values.view(10, 10)
-        values.sort()
-        table.T @ table
-        optimizer.step()
-    assert counted.moved_bytes == 1200 + 404 + 64 + 4400
-    assert work_of(counted).moved_bytes == counted.moved_bytes
-    assert work_of(Counting()).moved_bytes is None  # nothing was counted
 
 
 def test_annotations_of_a_gpu_are_not_kernels() -> None:

@@ -6,15 +6,13 @@ import re
 from importlib import resources
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.diagnose.findings import ALL, on_cpu, on_gpu, texts_of, with_texts, without_verdict
 from tests.diagnose.markup import PAYLOADS, POLICY, Markup
 
 from stoker._text import printable
-from stoker.diagnose.measurements import Advice, Stretch, WhatIf
+from stoker.diagnose.finding import text
 from stoker.diagnose.report import TEMPLATE, check_path, make_environment, render, write_report
-from stoker.diagnose.wording import predicted
 from stoker.errors import OptionError
 
 URL = re.compile(r"https?:|javascript:|data:(?!$)|//|url\(|@import", re.IGNORECASE)
@@ -22,27 +20,24 @@ URL = re.compile(r"https?:|javascript:|data:(?!$)|//|url\(|@import", re.IGNORECA
 
 def test_the_page_says_all_that_there_is() -> None:
     page = Markup(render(on_gpu(), title="train.py --epochs 1"))
-    text = " ".join(" ".join(page.texts).split())
+    shown = " ".join(" ".join(page.texts).split())
     for told in (
         "data-bound",
         "without loading, a step takes 6.05 ms instead of 13.5 ms (2.23x)",
         "train.py --epochs 1",
-        "confidence high, spread 3.1 %",
+        "confidence high, steps vary by 3.1 %",
         "Then launch-bound: 21 % of each step the GPU is idle: 218 kernels",
         "x and y are of different rows in 3 of 24 batches",
         "13.5 ms -> 6.05 ms",
-        "2.11x (2.02-2.20)",
+        "tried 2.11x (2.02-2.20)",
+        "losses changed by 4.2 %; at most 900.0 MB of memory; refuted: do not do it",
         "losses equal to 8e-07",
         "could not be tried: data-dependent jump (model.py:31)",
-        "NVIDIA H200",
-        "783 TFLOP/s",
         "the loop with cached batches 6.05 ms",
-        "log (train.py:57) 2",
-        "fused 6.05 ms 5.5 ms 1.10x",
-        "waited for cores 1.0 %",
+        "rest log (train.py:57) 95 %",
         "torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt",
     ):
-        assert told in text, told
+        assert told in shown, told
 
 
 def test_parts_without_numbers_are_left_out() -> None:
@@ -50,8 +45,8 @@ def test_parts_without_numbers_are_left_out() -> None:
     assert page.count("<section") == 1
     assert "only 5 steps were seen" in page
     assert page.count("only 5 steps were seen") == 1
-    assert "Lines that read values of the GPU" in render(on_gpu(), title="t")
-    assert "Lines that read values of the GPU" not in render(on_cpu(), title="t")
+    assert "Lines of the program" in render(on_gpu(), title="t")
+    assert "Lines of the program" not in render(on_cpu(), title="t")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -85,10 +80,10 @@ def test_500_payloads_in_every_field_are_text(name: str, every: int) -> None:
 
 
 def test_every_text_of_a_finding_is_replaced_and_shown() -> None:
-    """A control of the test above: no field is spared, and nearly all are in the page."""
+    """A control of the test above: no field is spared, and what a newcomer reads is in the page."""
     fixed = {"data", "launch", "high", "equal", "within tolerance", "changed", "not compared", "cuda"}
     assert {text for text in texts_of(with_texts(on_gpu(), "§")) if not text.startswith("§")} == fixed
-    assert render(with_texts(on_gpu(), "§"), title="§").count("§") > 60
+    assert render(with_texts(on_gpu(), "§"), title="§").count("§") > 30
 
 
 def test_negative_control_without_escaping_payloads_are_markup() -> None:
@@ -116,14 +111,11 @@ def test_a_path_that_is_invalid_is_refused(tmp_path: Path) -> None:
         write_report(on_gpu(), tmp_path / "gone" / "why.html", title="t")
 
 
-def test_the_page_says_what_the_terminal_says_of_a_prediction_and_of_two_batches_in_one() -> None:
-    finding = on_cpu()
-    assert finding.measurements is not None
-    step = Advice(name="batch", sentence="double the batch size", predicted=1.5, predicted_low=1.2, predicted_high=1.8)
-    steps = WhatIf(as_it_is=Stretch(seconds=[0.006] * 4), with_fix=Stretch(seconds=[0.008] * 4))
-    measured = msgspec.structs.replace(finding.measurements, what_ifs={"batch": steps})
-    page = render(msgspec.structs.replace(finding, next=[step], measurements=measured), title="train.py")
-    assert f">{predicted(step)}<" in page
-    assert predicted(step) == "1.50x (1.20-1.80)"
-    assert "<td>batch</td>" in page
-    assert '<td class="number">6 ms</td><td class="number">4 ms</td><td class="number">1.50x</td>' in page
+def test_the_page_and_the_terminal_have_the_same_numbers() -> None:
+    """Of removals, predictions and trials, as the JSON form has them, too."""
+    page = " ".join(" ".join(Markup(render(on_gpu(), title="t")).texts).split())
+    numbers = re.compile(r"\d[\d.,]*(?: ms|x)")
+    for line in text(on_gpu()).splitlines():
+        for number in numbers.findall(line):
+            assert number in page, (number, line)
+    assert not set(numbers.findall(text(on_cpu()))) - set(numbers.findall(page)) <= set(), "negative control"

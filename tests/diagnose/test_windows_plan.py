@@ -49,7 +49,7 @@ def test_the_kernels_of_a_gpu_that_waits_for_its_host_are_not_profiled(
 ) -> None:
     """After a profile the host starts kernels slower."""
     monkeypatch.setattr(Session, "measurements", lambda session, machine=None: None)
-    monkeypatch.setattr(windows, "divide", lambda measured: Division(step=1.0, parts={}, host_limits=host_limits))
+    monkeypatch.setattr(windows, "divide", lambda measured: Division(step=1.0, parts={"launch": 0.5 * host_limits}))
     names = order("cuda")
     profiled = [] if host_limits else ["operation_times"]
     assert names[names.index("removals") :] == ["removals", "device_alone", "profile_batches", *profiled, "measure_fixes"]

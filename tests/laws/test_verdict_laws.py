@@ -168,6 +168,5 @@ def test_loops_with_a_clear_cause_have_their_verdict() -> None:
 def test_without_means_the_wall_clock_contradicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: by medians alone, a loop with an upload of 4 s in each 25th step computes 110 steps per second."""
     monkeypatch.setattr(Recorder, "slow_steps", lambda recorder, *, bursts: None)
-    monkeypatch.setattr("stoker.diagnose.rule._unexplained", lambda measured, division: None)
     assert diagnosed(UPLOAD).verdict == "compute"
     assert contradiction(UPLOAD, diagnosed(UPLOAD)) > MOST

@@ -128,21 +128,22 @@ def _measure(
 ) -> tuple[Measurements, list[str]]:
     """The measurements of a script, and faults of its batches."""
     avoid: tuple[str, ...] = () if with_compile else ("compile",)
-    not_measured: list[str] = []  # why a fix was not
+    failed: dict[str, str] = {}  # why, by the experiment with which the script failed
     while True:
         with sandbox_for(program, module=module) as sandbox:
             request = Request(program=str(program), module=module, arguments=list(map(str, arguments)), avoid=avoid, **options)
             answer = run_child(sandbox, request, Answer, quiet=quiet, time_limit=time_limit)
         if answer.repeat_without is None:
             break
-        not_measured.append(answer.error or "")
+        failed[answer.repeat_without] = answer.error or ""
         avoid = (*avoid, answer.repeat_without)
     measured = answer.measurements
     if measured is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     early = [f"{answer.error}; only what was measured before is known."] if answer.error is not None else []
-    notes = [*early, *not_measured, *measured.notes, *sandbox.notes()]
-    return msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode), answer.wrong
+    notes = [*early, *failed.values(), *measured.notes, *sandbox.notes()]
+    unused = {**measured.unused_fixes, **failed}  # what fails in this program is not advised
+    return msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode, unused_fixes=unused), answer.wrong
 
 
 def diagnose_step(

@@ -6,14 +6,15 @@ log. Names from the program are shown as text, never interpreted. report.py make
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from stoker._text import html_text, printable
+from stoker.diagnose.advice import by_trial, refuted
 from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, Patch, SourceLine, Verdict
-from stoker.diagnose.wording import TITLES, outcome, patch_lines, percent, predicted, removal_lines, why_first
+from stoker.diagnose.wording import TITLES, outcome, patch_lines, percent, predicted, removal_rows, why_first
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 9
 NARROWEST = 40
 MOST_NOTES = 6
-WIDEST_HEAD = 60  # of an advice whose numbers are on the same line
 ALARMING = "bold red"
 
 
@@ -62,7 +62,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return text(self)
 
     def _repr_html_(self) -> str:
-        return html_text(text(self, width=120))
+        return html_text(text(self))
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form: the fields, and `second` as a verdict's name."""
@@ -73,15 +73,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def headline(finding: Finding) -> str:
     """The verdict in one sentence, or why there is none."""
-    title = TITLES.get(finding.verdict, finding.verdict)
-    sentence = finding.causes[0].sentence if finding.causes else finding.why
-    return f"{title}: {sentence}" if sentence else title
+    return f"{TITLES[finding.verdict]}: {finding.causes[0].sentence if finding.causes else finding.why}"
 
 
 def certainty(finding: Finding) -> str:
-    """The confidence and the spread of a finding."""
-    sure = "" if finding.verdict == "none" else f"confidence {finding.confidence}, "
-    return f"{sure}spread {percent(finding.spread)}"
+    """The confidence of a finding, and how much usual steps vary: rare ones do not count."""
+    rare = bool(finding.causes) and finding.causes[0].rare
+    sure = [f"confidence {finding.confidence}"] if finding.verdict != "none" else []
+    return ", ".join([*sure, *([f"steps vary by {percent(finding.spread)}"] if not rare else [])])
 
 
 def likely_line(likely: Cause) -> str:
@@ -96,98 +95,77 @@ def place_beside(finding: Finding) -> SourceLine | None:
 
 
 class ReportLine(NamedTuple):
-    """One line before it is wrapped; only the first of a section has a label."""
+    """One line; only the first of a section has a label."""
 
     label: str
     text: str
     style: str = ""
-    hang: int = 0  # indentation of its other lines
 
 
 def show(finding: Finding, console: Console | None = None) -> None:
-    """Print a finding, with colours on a terminal."""
+    """Print a finding: with colours and wrapped on a terminal, else each thing on one line."""
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False) if console is None else console
-    width = max(NARROWEST, console.width) if console.is_terminal else None
-    for line in _wrapped(finding, width):
-        label = Text(line.label.ljust(LABEL_WIDTH), style="bold")
-        console.print(label + Text(line.text, style=line.style), soft_wrap=True)
+    if not console.is_terminal:
+        console.print(Text(text(finding)), end="", soft_wrap=True)
+        return
+    table = Table.grid()
+    table.add_column(width=LABEL_WIDTH, no_wrap=True, style="bold")
+    table.add_column(overflow="fold", min_width=NARROWEST)
+    for line in _lines(finding):
+        table.add_row(line.label, Text(printable(line.text), style=line.style))
+    console.print(table)
 
 
-def text(finding: Finding, *, width: int | None = None) -> str:
-    """The finding as plain text, wrapped at `width` if there is one."""
-    return "".join(f"{line.label.ljust(LABEL_WIDTH)}{line.text}".rstrip() + "\n" for line in _wrapped(finding, width))
+def text(finding: Finding) -> str:
+    """The finding as plain text."""
+    return "".join(f"{line.label.ljust(LABEL_WIDTH)}{printable(line.text)}".rstrip() + "\n" for line in _lines(finding))
 
 
-def _wrapped(finding: Finding, width: int | None) -> Iterator[ReportLine]:
-    from rich.console import Console
-    from rich.text import Text
-
-    room = None if width is None else width - LABEL_WIDTH
-    for line in _lines(finding, room):
-        line = line._replace(text=printable(line.text))
-        if room is None:
-            yield line
-            continue
-        # Rich wraps by the width of characters in terminal cells.
-        folder = Console(width=room, highlight=False)
-        first, *rest = Text(line.text).wrap(folder, room, overflow="fold", no_wrap=False) or [Text()]
-        yield ReportLine(line.label, first.plain.rstrip(), line.style)
-        if rest:
-            left = line.text[len(first.plain) :].lstrip()
-            for more in Text(left).wrap(folder, room - line.hang, overflow="fold", no_wrap=False):
-                yield ReportLine("", " " * line.hang + more.plain.rstrip(), line.style)
-
-
-def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
+def _lines(finding: Finding) -> Iterator[ReportLine]:
     """All lines, in order."""
-    style = "bold yellow" if finding.verdict == "none" else "bold green"
-    yield ReportLine("VERDICT", headline(finding), style=style)
-    second = finding.second
-    then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
+    measured, second, has_verdict = finding.measurements, finding.second, finding.verdict != "none"
+    yield ReportLine("VERDICT", headline(finding), style="bold green" if has_verdict else "bold yellow")
+    then = f"then {TITLES[second.verdict]}, {percent(second.share)}" if second is not None else ""
     then += f": {reason}" if (reason := why_first(finding.causes)) else ""
-    yield ReportLine("", f"({certainty(finding)}{then})", style="dim")
+    yield ReportLine("", f"({'; '.join(filter(None, [certainty(finding), then]))})", style="dim")
     if finding.likely is not None:
         yield ReportLine("LIKELY", likely_line(finding.likely), style="yellow")
-    if finding.verdict != "none":
+    if has_verdict:
         yield ReportLine("BECAUSE", finding.why)
-    place = place_beside(finding)
-    if place is not None:
+    if (place := place_beside(finding)) is not None:
         yield ReportLine("", f"at {place}")
-    removed = removal_lines(finding.measurements) if finding.measurements is not None and finding.verdict != "none" else []
-    for number, line in enumerate(removed):
-        yield ReportLine("" if number else "REMOVED", line)
-    yield from _next(finding.next, room)
-    if finding.patch is not None:
-        for number, line in enumerate(patch_lines(finding.patch)):
-            yield ReportLine("" if number else "PATCH", line, hang=3)
-    for number, wrong in enumerate(finding.correctness):
-        yield ReportLine("" if number else "WRONG", wrong, style=ALARMING)
-    notes = finding.measurements.notes if finding.measurements is not None else []
-    for number, note in enumerate(notes[:MOST_NOTES]):
-        yield ReportLine("" if number else "NOTE", note, style="dim")
-    if len(notes) > MOST_NOTES:
-        yield ReportLine("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
+    yield from _section("REMOVED", removal_lines(measured) if measured is not None and has_verdict else [])
+    steps = by_trial(finding.next)
+    yield from _advice("NEXT", [step for step in steps if not refuted(step)])
+    yield from _advice("REFUTED", [step for step in steps if refuted(step)])
+    yield from _section("PATCH", patch_lines(finding.patch) if finding.patch is not None else [])
+    yield from _section("WRONG", finding.correctness, style=ALARMING)
+    notes = measured.notes if measured is not None else []
+    more = [f"… and {len(notes) - MOST_NOTES} more notes"] if len(notes) > MOST_NOTES else []
+    yield from _section("NOTE", [*notes[:MOST_NOTES], *more], style="dim")
 
 
-def _next(steps: list[Advice], room: int | None) -> Iterator[ReportLine]:
-    """Each advice with its prediction and trial: on the same line where all fit, else below it."""
-    heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
-    tails = []
-    for step in steps:
+def _section(label: str, texts: Iterable[str], *, style: str = "") -> Iterator[ReportLine]:
+    for number, text in enumerate(texts):
+        yield ReportLine("" if number else label, text, style)
+
+
+def removal_lines(measured: Measurements) -> list[str]:
+    """Return the rows of the experiments as aligned lines."""
+    rows = [(row.name, row.change, row.gain) for row in removal_rows(measured)]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    return [f"{name.ljust(widths[0])}   {change.ljust(widths[1])}   {gain}" for name, change, gain in rows]
+
+
+def _advice(label: str, steps: list[Advice]) -> Iterator[ReportLine]:
+    """Each advice, and its prediction and trial below it."""
+    for number, step in enumerate(steps, 1):
+        yield ReportLine(label if number == 1 else "", f"{number}. {step.sentence}")
         numbers = [f"predicted {predicted(step)}"] if predicted(step) else []
-        tails.append(printable("   ".join([*numbers, *([outcome(step.tried)] if step.tried is not None else [])])))
-    widest = max(map(len, heads), default=0)
-    fits = room is None or widest + 3 + max(map(len, tails), default=0) <= room
-    beside = fits and widest <= WIDEST_HEAD
-    for number, (head, tail, step) in enumerate(zip(heads, tails, steps, strict=True)):
+        numbers += [outcome(step.tried)] if step.tried is not None else []
         changed = step.tried is not None and step.tried.losses == "changed"
-        label, style = "" if number else "NEXT", ALARMING if changed else ""
-        if beside:
-            yield ReportLine(label, f"{head.ljust(widest)}   {tail}".rstrip(), style)
-            continue
-        yield ReportLine(label, head, hang=3)
-        if tail:
-            yield ReportLine("", f"   {tail}", style or "cyan", 3)
+        yield from [ReportLine("", f"   {'   '.join(numbers)}", ALARMING if changed else "cyan")] if numbers else []

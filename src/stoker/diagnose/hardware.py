@@ -25,7 +25,6 @@ from stoker.diagnose.measurements import Device, Machine
 from stoker.diagnose.ops import Counting
 from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
 
-COPY_BYTES = 32 << 20  # larger than the caches of most machines, small enough to copy in a few milliseconds
 ISSUED = 200  # consecutive operations: far fewer than the launch queue of a GPU holds
 CHAIN = 20  # layers of the small network that is trained
 ROUNDS, ROUNDS_SECONDS = 3, 2.0  # no further round begins after that time; one takes a third of a second
@@ -43,24 +42,22 @@ def measure_machine(device: Device = "cpu") -> Machine:
                 cores=cores,
                 threads=threads,
                 gpu=torch.cuda.get_device_name(),
-                memcpy_bytes=_copy_bytes("cuda", 8 * COPY_BYTES, 0.03),
                 matmul_flops={kind: matmul_flops(kind, "cuda") for kind in CUDA_TYPES},
                 dispatch_seconds=dispatch_seconds(),
                 launch_seconds=_launch_seconds(),
             )
         # The best of several rounds: another program may take the machine at one moment and not at the next.
-        rounds, begin = list[tuple[dict[str, float], float, float]](), now_ns()
+        rounds, begin = list[tuple[dict[str, float], float]](), now_ns()
         while (
             len(rounds) < ROUNDS and now_ns() - begin < ROUNDS_SECONDS * 1e9
         ):  # a thread that holds the interpreter lock makes them long
             flops = {kind: matmul_flops(kind, "cpu") for kind in CPU_TYPES}
-            rounds.append((flops, _copy_bytes("cpu", COPY_BYTES, 0.06), dispatch_seconds()))
+            rounds.append((flops, dispatch_seconds()))
         return Machine(
             cores=cores,
             threads=threads,
-            memcpy_bytes=max(copied for _, copied, _ in rounds),
-            matmul_flops={kind: max(flops[kind] for flops, _, _ in rounds) for kind in CPU_TYPES},
-            dispatch_seconds=min(seconds for _, _, seconds in rounds),
+            matmul_flops={kind: max(flops[kind] for flops, _ in rounds) for kind in CPU_TYPES},
+            dispatch_seconds=min(seconds for _, seconds in rounds),
             page_seconds=page_seconds(),
         )
 
@@ -138,12 +135,6 @@ def dispatch_seconds() -> float:
     with Counting() as counted:
         run()
     return _best_seconds(run, at_most=0.06) / float(counted.ops)
-
-
-def _copy_bytes(device: Device, size: int, at_most: float) -> float:
-    source = torch.full((size,), 1, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * size / _best_seconds(lambda: target.copy_(source), at_most=at_most, device=device)
 
 
 def _launch_seconds() -> float:

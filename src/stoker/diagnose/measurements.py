@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import msgspec
@@ -21,8 +22,6 @@ MEDIAN_OF_FEW = 1.2533
 """Standard error of a median, in that of a mean, for normal values."""
 SIGMA_OF_DISTANCE = 1.4826
 """Standard deviation of normal values, in their median distance from the median, on which one outlier has no effect."""
-LEVEL_STEPS = 15
-"""Steps whose median is the speed of the machine at their time: up to a third of them may be slow steps."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,35 +45,16 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         low, _, high = statistics.quantiles(relative, n=4)
         return (high - low) / 2
 
-    @property
-    def tail(self) -> float:
-        """Mean of the steps, each relative to the median of those around it, minus one: what slow steps among usual ones add."""
-        # Processors change their speed for many steps in a row: then the steps around are as slow.
-        found = [one / middle for piece, _ in self.by_piece() for one, middle in zip(piece, _levels(piece), strict=True) if middle]
-        return statistics.fmean(found) - 1 if found else 0.0
-
     def by_piece(self) -> list[tuple[list[float], float]]:
         """The steps of each piece, and their median."""
-        begin, found = 0, []
-        for number in self.pieces or [len(self.seconds)]:
-            piece = self.seconds[begin : begin + number]
-            begin += number
-            if piece:
-                found.append((piece, statistics.median(piece)))
-        return found
+        ends = list(accumulate(self.pieces or [len(self.seconds)]))
+        pieces = [self.seconds[start:end] for start, end in pairwise([0, *ends])]
+        return [(piece, statistics.median(piece)) for piece in pieces if piece]
 
     @property
     def error(self) -> float:
         """The standard error of the median, as a share of it, for normal times."""
         return SE_OF_MEDIAN * min(1.0, self.spread) / math.sqrt(max(1, len(self.seconds)))
-
-
-def _levels(seconds: list[float]) -> list[float]:
-    """The median of the steps around each step: of `LEVEL_STEPS`, or of all if there are fewer."""
-    last = max(0, len(seconds) - LEVEL_STEPS)
-    starts = [min(last, max(0, number - LEVEL_STEPS // 2)) for number in range(len(seconds))]
-    medians = [statistics.median(seconds[start : start + LEVEL_STEPS]) for start in range(last + 1)]
-    return [medians[start] for start in starts]
 
 
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +114,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     threads: int  # torch.get_num_threads()
     gpu: str | None = None
-    memcpy_bytes: float  # per second, read and written
     matmul_flops: dict[str, float]  # per second by type: fp32, and tf32, bf16, fp16 if the device has them
     dispatch_seconds: float  # the host's cost of one small operation
     page_seconds: float | None = None  # to get a page of memory from the system and write to it; None if not measured
@@ -152,7 +131,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     h2d_copies: float = 0.0
     table_rows: float = 0.0  # rows of embeddings that get a dense gradient
     table_rows_used: float = 0.0  # rows of them that the step looks up, at most
-    moved_bytes: float | None = None  # read and written by element-wise operations, reductions and copies, without the optimizer
     shares: dict[str, float] = {}
     """Of the time of a step (CPU) or its kernels (GPU) by class: gemm, elementwise, reduce, search, copy, optimizer, other; on a CPU
     also other_ops and python."""
@@ -298,6 +276,8 @@ SCHEMA: Literal[1] = 1
 _Work = Literal["optimizer", "compute", "precision", "memory", "kernel", "dispatch"]
 _BetweenProcesses = Literal["oversubscribed", "straggler", "communication"]
 Verdict = Literal["data", "transfer", "sync", "host", "launch", _Work, _BetweenProcesses, "none"]
+WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
+"""The verdicts by kind of operation."""
 Confidence = Literal["high", "medium", "low"]
 Losses = Literal["equal", "within tolerance", "changed", "not compared"]
 

@@ -74,8 +74,6 @@ COPY = frozenset(
     "arange range linspace eye diag_embed diagonal_backward unfold_backward max_unpool2d max_unpool3d _pack_padded_sequence "
     "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d".split()
 )
-LOOKUPS = frozenset("index index_select gather embedding take masked_select slice_backward select_backward".split())
-"""Copies of, or into, a small part of their largest tensor: only the other one is moved."""
 ELEMENTWISE = frozenset(
     "native_dropout _fused_dropout bernoulli normal uniform random exponential geometric cauchy log_normal poisson glu "
     "_prelu_kernel hardswish log_sigmoid_forward log_sigmoid_backward _transform_bias_rescale_qkv rrelu_with_noise floor_divide "
@@ -152,8 +150,6 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
 """Activities during which a GPU is busy; the others are annotations, which would count work twice."""
 RUNTIME = ("cuda", "cuLaunch", "cuMem")
 """Calls of the CUDA runtime: torch numbers them apart from operations, so they get kernels of unrelated operations."""
-MOVING = ("elementwise", "reduce", "copy")
-OF_OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 UPLOAD = "HtoD"  # in the name of a copy from the host: batches on their way are not work of a step
 aten: Any = torch.ops.aten
 _formulas: Any = flop_counter
@@ -162,13 +158,12 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that counts what torch dispatches: operations, floating-point work by type, bytes, uploads, rows of embeddings."""
+    """A context that counts what torch dispatches: operations, floating-point work by type, uploads, rows of embeddings."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = 0
         self.flops_by_dtype: dict[str, float] = defaultdict(float)
-        self.moved_bytes = 0
         self.h2d_copies = 0
         self.h2d_bytes = 0
         self.table_rows = 0
@@ -196,7 +191,6 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             indices, rows = args[1], int(args[2])
             self.table_rows += rows
             self.table_rows_used += min(rows, indices.numel())
-        self.moved_bytes += _moved_bytes(func.name(), args, out)
         return out
 
     def _count_upload(self, packet: Any, args: tuple[Any, ...], out: Any) -> None:
@@ -205,25 +199,6 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # a scalar tensor is an argument of a kernel, not a batch
         self.h2d_copies += 1
         self.h2d_bytes += source.nbytes
-
-
-def _moved_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """Bytes that an operation reads and writes if it only moves memory; those of optimizers, which take lists, are left out."""
-    operation = name.rpartition("::")[2].partition(".")[0]
-    if class_of(f"aten::{operation}") not in MOVING or operation.startswith(OF_OPTIMIZERS):
-        return 0
-    read, written = [_bytes_of(one) for one in args], [_bytes_of(one) for one in (out if isinstance(out, tuple | list) else (out,))]
-    if operation in LOOKUPS:
-        return 2 * min(max(read), max(written))
-    return sum(read) + sum(written)
-
-
-def _bytes_of(value: Any) -> int:
-    if isinstance(value, tuple | list):
-        return sum(map(_bytes_of, value))
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return 0
-    return min(value.nbytes, value.untyped_storage().nbytes())  # an expanded tensor is stored once
 
 
 def _type_of(args: Iterable[Any]) -> str:
@@ -497,7 +472,6 @@ def work_of(counted: Counting) -> Work:
         ops=float(counted.ops),
         flops=counted.flops,
         flops_by_dtype=dict(counted.flops_by_dtype),
-        moved_bytes=float(counted.moved_bytes) if counted.ops else None,
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
         table_rows=float(counted.table_rows),

@@ -20,9 +20,9 @@ from collections.abc import Generator
 import torch
 
 from stoker._clock import RunQueueDelay, now_ns
-from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of
+from stoker.diagnose.advice import best_threads, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
-from stoker.diagnose.division import divide, gain_of, waits_for_interpreter
+from stoker.diagnose.division import divide, error_between, gain_of, ratios_of, waits_for_interpreter
 from stoker.diagnose.experiments.base import Experiment, Fix
 from stoker.diagnose.experiments.gather import gathered_batches
 from stoker.diagnose.experiments.reads import WithoutReads
@@ -422,6 +422,7 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
                 yield from steps_without()
     except Exception as error:  # the gain of a fix is worth less than what is known
         recorder.notes.append(f"the gain of {name} could not be measured: {type(error).__name__}: {error}")
+        recorder.unused_fixes[name] = f"{type(error).__name__}: {error}"
         return
     finally:
         fix.remove()
@@ -513,7 +514,7 @@ def measure_all(session: Session) -> Plan:
 def typical_machine(session: Session) -> Machine:
     """Rates that are good enough for a choice, without measuring them."""
     cores, threads = session.recorder.cores, torch.get_num_threads()
-    return Machine(cores=cores, threads=threads, memcpy_bytes=2e10, matmul_flops={}, dispatch_seconds=3e-6)
+    return Machine(cores=cores, threads=threads, matmul_flops={}, dispatch_seconds=3e-6)
 
 
 def is_disturbed(session: Session) -> bool:

@@ -1,7 +1,8 @@
 """Every sentence of a finding, and how its numbers are written. Change what a report says here.
 
-- Sentences: `cause`, `evidence`, `no_verdict` and `advice`, from the tables `CAUSES`, `NO_VERDICT`, `ADVICE`, `PATCH` and `TRIAL`.
-- Numbers: `percent`, `times`, `duration`, `size`, …
+- Sentences are templates, filled with the fields of a measurement (`_fields`): `CAUSES`, `EVIDENCE`, `NO_VERDICT`, `ADVICE`, `PATCH`
+  and `TRIAL`.
+- Numbers: `percent`, `times`, `removal_rows`, …
 
 rule.py and advice.py fill the sentences into a finding; finding.py prints it, and report.py makes the HTML page.
 """
@@ -10,71 +11,88 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, get_args
+from string import Formatter
+from typing import Any, NamedTuple, get_args
 
 from stoker._text import readable_bytes, readable_seconds
 from stoker.diagnose.division import (
     Division,
     device_seconds,
+    divide,
     flops_seconds,
-    gain_of,
     holding_thread,
     interpreter_seconds,
+    ratios_of,
+    removal_of,
     removal_ratio,
     scaled_phases,
-    seconds_of,
 )
 from stoker.diagnose.frameworks import switch_sentence
-from stoker.diagnose.measurements import Advice, Cause, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict
+from stoker.diagnose.measurements import WORK, Advice, Cause, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict, Work
 from stoker.diagnose.thresholds import RULE
 
+PARSE = Formatter().parse
 UNKNOWN = "unknown"
 TITLES: dict[str, str] = {name: f"{name}-bound" for name in get_args(Verdict)}
 """The name of each verdict in a report."""
 TITLES |= {"oversubscribed": "oversubscribed", "straggler": "held by a straggler", "none": "NO VERDICT"}
-KINDS = {"gemm": "matmuls", "elementwise": "element-wise", "search": "sorts", "other_ops": "other operations"}
+KINDS = {
+    "gemm": "matmuls",
+    "elementwise": "element-wise",
+    "search": "sorts",
+    "other_ops": "other operations",
+}
 """Classes of operations with another name in a report."""
 
 
-def outcome(tried: TrialResult) -> str:
-    """The result of a trial, in a few words."""
-    if tried.error is not None:
-        return f"could not be tried: {tried.error}"
-    return f"tried {interval(tried)}   {losses(tried)}"
+# ---- numbers ----
 
 
-def interval(tried: TrialResult) -> str:
-    """The speed-up of a trial with its interval: 2.11x (2.02-2.20)."""
-    return f"{times(tried.speedup)} ({times(tried.low)}-{times(tried.high)})".replace("x-", "-").replace("x)", ")")
+def percent(share: float) -> str:
+    """0.714 as 71 %; small shares keep a digit."""
+    if not math.isfinite(share):
+        return UNKNOWN
+    return f"{share:.1%}".replace("%", " %") if 0 < abs(share) < 0.095 else f"{share:.0%}".replace("%", " %")
 
 
-def losses(tried: TrialResult) -> str:
-    """How the losses of a trial compare with those of the baseline."""
-    difference = tried.largest_difference
-    if difference is None or not math.isfinite(difference) or tried.losses in ("equal", "not compared"):
-        return f"losses {tried.losses}"
-    return f"losses equal to {difference:.1g}" if tried.losses == "within tolerance" else f"losses changed by {percent(difference)}"
+def times(ratio: float) -> str:
+    """2.168 as 2.17x; large ones with fewer digits."""
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
-def patch_lines(patch: Patch) -> list[str]:
-    """The result of `--apply`: what the patch contains, how to apply it, and why other fixes are not in it."""
-    lines = ["none was written" if patch.left_out else f"none was written: {patch.why or PATCH['no_advice']}"]
-    if patch.file is not None and patch.tried is not None:
-        where = f" -C {shlex.quote(patch.folder)}" if patch.folder is not None else ""
-        file = str(Path(patch.file).resolve()) if where else patch.file
-        lines = [
-            f"{patch.file}: {', '.join(patch.fixes)}   {outcome(patch.tried)}",
-            f"your files are unchanged; apply it with: git{where} apply {shlex.quote(file)}",
-        ]
-    if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
-        lines.append(PATCH["draws"])
-    if patch.file is not None and "gather" in patch.fixes:
-        lines.append(PATCH["gathered"])
-    if patch.why and patch.left_out:
-        lines.append(patch.why)
-    return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
+def ranged(middle: float, low: float, high: float) -> str:
+    """A speed-up with its range: 2.11x (2.02-2.20)."""
+    return f"{times(middle)} ({times(low)[:-1]}-{times(high)[:-1]})"
 
+
+WIDE_RANGE = 1.2  # high over low from which a number is shown with its range
+
+
+def predicted(step: Advice) -> str:
+    """The predicted speed-up: a number, with its range if that is wide; or only a range or a bound; empty if nothing is predicted."""
+    low, high = step.predicted_low, step.predicted_high
+    number = times(step.predicted) if step.predicted is not None else ""
+    if high is None or low is None:
+        return number or (f"at most {times(high)}" if high is not None else "")
+    if not number:
+        return f"{times(low)[:-1]}-{times(high)}"
+    return ranged(step.predicted or low, low, high) if high > WIDE_RANGE * low else number
+
+
+def count(number: float) -> str:
+    """A count, which may be a mean."""
+    return f"{number:,.0f}" if number == int(number) or abs(number) >= 100 else f"{number:,.1f}"
+
+
+def numbered(number: int, thing: str) -> str:
+    """A number of things: 1 thread, 2 threads."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+# ---- what was removed ----
 
 REMOVALS = {
     "data": "loading",
@@ -104,7 +122,7 @@ class RemovalRow(NamedTuple):
     @property
     def change(self) -> str:
         """Both times of a step."""
-        return f"{duration(self.before)} -> {duration(self.after)}"
+        return f"{readable_seconds(self.before)} -> {readable_seconds(self.after)}"
 
 
 def removal_rows(measured: Measurements) -> list[RemovalRow]:
@@ -118,8 +136,7 @@ def removal_rows(measured: Measurements) -> list[RemovalRow]:
             before = step * by_caching if name not in ("data", "everything") else step
             saved = by_caching if name == "everything" else 1.0
             low, high = (limit / saved for limit in removal_range(measured, name))
-            after = before * saved * ratio
-            rows.append(RemovalRow(what, before, after, f"{times(1 / (saved * ratio))} ({low:.3g}-{high:.3g})"))
+            rows.append(RemovalRow(what, before, before * saved * ratio, ranged(1 / (saved * ratio), low, high)))
     busy = device_seconds(measured) if measured.device == "cuda" else None
     if rows and busy:
         rows.append(RemovalRow("all but GPU kernels", step, busy, f"{times(step / busy)} at best"))
@@ -128,130 +145,214 @@ def removal_rows(measured: Measurements) -> list[RemovalRow]:
 
 def removal_range(measured: Measurements, experiment: str) -> tuple[float, float]:
     """Return the least and the greatest speed-up by a removal: of its windows, each next to an unchanged one."""
-    if experiment == "data":
-        before, after = measured.loop, measured.cached or measured.loop
-    else:
-        before, after = measured.removed[experiment].as_it_is, measured.removed[experiment].with_fix
-    windows = [[middle for _, middle in stretch.by_piece()] for stretch in (before, after)]
-    # The first window of the loop has no partner.
-    pairs = zip(*(window[-min(map(len, windows)) :] for window in windows), strict=True)
-    ratios = [old / new for old, new in pairs if new > 0]
-    middle = 1 / (removal_ratio(measured, experiment) or 1.0)
-    return min([middle, *ratios]), max([middle, *ratios])
+    removal, ratio = removal_of(measured, experiment), removal_ratio(measured, experiment) or 1.0
+    speedups = [1 / left for left in (ratio, *(ratios_of(removal) if removal is not None else ())) if left > 0]
+    return min(speedups), max(speedups)
 
 
-def removal_lines(measured: Measurements) -> list[str]:
-    """Return the rows of the experiments as aligned lines."""
-    rows = [(row.name, row.change, row.gain) for row in removal_rows(measured)]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return [f"{name.ljust(widths[0])}   {change.ljust(widths[1])}   {gain}" for name, change, gain in rows]
+# ---- causes and their evidence ----
 
-
-def percent(share: float) -> str:
-    """0.714 as 71 %; small shares keep a digit."""
-    if not math.isfinite(share):
-        return UNKNOWN
-    return f"{share:.1%}".replace("%", " %") if 0 < abs(share) < 0.095 else f"{share:.0%}".replace("%", " %")
-
-
-def times(ratio: float) -> str:
-    """2.168 as 2.17x; large ones with fewer digits."""
-    if not math.isfinite(ratio):
-        return UNKNOWN
-    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
-
-
-WIDE_RANGE = 1.2  # high over low from which a number is shown with its range
-
-
-def predicted(step: Advice) -> str:
-    """The predicted speed-up: a number, with its range if that is wide; or only a range or a bound; empty if nothing is predicted."""
-    low, high = step.predicted_low, step.predicted_high
-    number = times(step.predicted) if step.predicted is not None else ""
-    if high is None or low is None:
-        return number or (f"at most {times(high)}" if high is not None else "")
-    if not number:
-        return f"{times(low)[:-1]}-{times(high)}"
-    return f"{number} ({times(low)[:-1]}-{times(high)[:-1]})" if high > WIDE_RANGE * low else number
-
-
-def duration(seconds: float | None) -> str:
-    """A time, or `UNKNOWN`."""
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        return UNKNOWN
-    return readable_seconds(seconds) if seconds > 0 else "0 s"
-
-
-def size(num_bytes: float | None) -> str:
-    """A number of bytes, or `UNKNOWN`."""
-    return readable_bytes(num_bytes) if num_bytes is not None and math.isfinite(num_bytes) else UNKNOWN
-
-
-def count(number: float | None) -> str:
-    """A count, which may be a mean."""
-    if number is None or not math.isfinite(number):
-        return UNKNOWN
-    return f"{number:,.0f}" if number == int(number) or abs(number) >= 100 else f"{number:,.1f}"
-
-
-def flops(number: float | None) -> str:
-    """Floating-point operations with an SI prefix."""
-    if number is None or not math.isfinite(number):
-        return UNKNOWN
-    for prefix, thousand in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= thousand:
-            return f"{number / thousand:.3g} {prefix}FLOP"
-    return f"{number:.3g} FLOP"
-
-
-# ---- sentences: causes, why there is no verdict, advice, patches and trials ----
-
-CAUSES: dict[Verdict, str] = {
-    "straggler": "{share} of each step the other processes wait for rank {slowest}",
-    "communication": "{share} of each step is the all-reduce of gradients between {ranks} processes",
-    "data": "{share} of each step waits for the loader",
-    "transfer": "{share} of each step copies batches to the GPU",
-    "sync": "{share} of each step the host waits for the GPU{waits}",
-    "host": "{share} of each step is Python code of the training loop",
-    "oversubscribed": "{share} of each step {threads}{workers} on {cores} cores wait for each other",
-    "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
-    "dispatch": "{share} of each step dispatches {ops} operations that are too small",
-    "optimizer": "{share} of each step is the optimizer",
-    "precision": "{share} of each step would be saved if matmuls were not in float32",
-    "compute": "{share} of each step computes matmuls",
-    "memory": "{share} of each step moves memory in element-wise operations, reductions and copies",
-    "kernel": "{share} of each step is kernels far below the peak of the GPU",
+CAUSES: dict[Verdict, tuple[str, ...]] = {
+    "straggler": ("{share} of each step the other processes wait for rank {slowest}",),
+    "communication": ("{share} of each step is the all-reduce of gradients between {ranks} processes",),
+    "data": ("{share} of each step builds its batch in the {loop}", "{share} of each step waits for the loader"),
+    "transfer": ("{share} of each step copies batches to the GPU",),
+    "sync": (
+        "{share} of each step the host waits for the GPU, {reads} times per step",
+        "{share} of each step the host waits for the GPU",
+    ),
+    "host": ("{share} of each step is Python code of the training loop",),
+    "oversubscribed": ("{threads} on {cores} cores wait for each other for {share} of each step",),
+    "launch": ("{share} of each step the GPU is idle: {kernels} are issued more slowly than they run",),
+    "dispatch": ("{share} of each step dispatches {ops} that are too small",),
+    "optimizer": ("{share} of each step is the optimizer",),
+    "precision": (
+        "{share} of each step would be saved in float32: most matmuls are in {float64}",
+        "{share} of each step would be saved if matmuls were not in float32",
+    ),
+    "compute": ("{share} of each step computes matmuls",),
+    "memory": ("{share} of each step moves memory in element-wise operations, reductions and copies",),
+    "kernel": ("{share} of each step is operations that neither multiply matrices nor move memory, such as sorts",),
 }
-CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
-CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
-CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
+"""By cause: the first sentence whose fields are all known."""
+EVIDENCE: dict[Verdict, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("straggler", "communication"), ("a step takes {step} in all processes, and without the all-reduce: {by_rank}",)
+    ),
+    "data": ("{of_loader} of the loader's time", "{starting} of the time passes between epochs until it gives batches again"),
+    "transfer": ("copies take {part} of a step of {step}", "{uploaded} in {uploads} copies", "memory is not pinned: {unpinned}"),
+    "sync": ("the host reads {reads} values per step from the GPU and waits for them", "a step takes {step}, its kernels {device}"),
+    "host": (
+        "thread {thread} computes in Python and holds the interpreter lock, for which the loop waits {held} of a step of {step}",
+        "Python code that is neither data nor operations of torch takes {python} of a step of {step}",
+        "{after_update} of it after the update of the weights",
+    ),
+    "oversubscribed": ("{threads} on {cores} cores", "with {best} a step without its data takes {with_best}, not {now}"),
+    "launch": ("the host takes {issuing} to issue {kernels} of a step, and the GPU {device} to run them",),
+    "dispatch": ("each of {ops} per step costs at least {dispatch}, however small it is",),
+    "optimizer": ("{optimizer} takes {part} of a step of {step}", "about {pages} of a step gets memory from the system again"),
+    **dict.fromkeys(
+        WORK,
+        (
+            "{kinds} of the time of operations",
+            "{reached} of the {precision} peak that this machine was measured to reach",
+            "{ops} in {device}",
+            "about {pages} of a step gets memory from the system again",
+        ),
+    ),
+}
+"""By verdict: the parts of a sentence. One with a field that is not known is left out."""
+PART = "a batch takes {part} of a step of {step}"  # where no other part is known
 
-WASTES = ("data", "transfer", "sync", "host", "launch", "oversubscribed", "straggler", "communication")
+WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "oversubscribed", "straggler", "communication")
 WHY_FIRST: dict[str, str] = {
     "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
-    "dispatch": "operations that are too small come before the work in them",
-    **dict.fromkeys(("precision", "compute", "memory", "kernel"), "the work as a whole takes longer than issuing it"),
+    **dict.fromkeys(WORK, "the work as a whole takes longer than issuing it"),
     **dict.fromkeys(WASTES, "waste comes before work, because it can be removed"),
-    "each_step": "what each step loses comes before what some steps lose",
 }
 """Why a cause comes before a second one with a larger share."""
+
+
+def _known(write: Callable[[Any], str], value: Any) -> str | None:
+    """Write a value, unless it is nothing."""
+    return write(value) if value else None
+
+
+def _fields(measured: Measurements, division: Division, verdict: Verdict) -> dict[str, object]:
+    """Return the fields of the sentences about a cause; None where they are not known, or say nothing."""
+    machine, loader, work, step = measured.machine, measured.loader, measured.work or Work(ops=0.0, flops=0.0), division.step
+    ranks = sorted(measured.ranks, key=lambda rank: -rank.apart_seconds)
+    by_threads, now = measured.fewer_threads, measured.fewer_threads.get(str(machine.threads))
+    best = min(by_threads, key=lambda number: by_threads[number], default=None) if now is not None else None
+    best = None if best == str(machine.threads) else best
+    busy = min(device_seconds(measured) or step, step) if measured.device == "cuda" else step
+    kinds = [
+        f"{KINDS.get(kind, kind)} {percent(work.shares[kind])}" for kind in sorted(work.shares, key=lambda kind: -work.shares[kind])
+    ]
+    rest, host, thread = scaled_phases(measured, step).rest, division.seconds("host"), holding_thread(measured, division)
+    from_system = statistics.fmean(measured.for_pages("loop") or [0.0]) / step
+    starting = measured.between_epochs.get("loader", 0.0)
+    return {
+        "step": readable_seconds(step),
+        "part": readable_seconds(division.seconds(verdict)),
+        "loop": "loop" if loader.kind == "loop" else None,
+        "of_loader": percent(loader.functions[0].share) if loader.functions else None,
+        "starting": percent(starting) if starting >= RULE.mention else None,
+        "slowest": ranks[0].rank if ranks else None,
+        "ranks": len(ranks),
+        "by_rank": ", ".join(f"rank {rank.rank} {readable_seconds(rank.apart_seconds)}" for rank in ranks[:4]),
+        "reads": _known(count, sum(sync.count for sync in measured.syncs)),
+        "uploaded": _known(readable_bytes, work.h2d_bytes),
+        "uploads": count(work.h2d_copies),
+        "unpinned": "the host waits for each copy" if not loader.pinned else None,
+        "thread": thread.name if thread is not None else None,
+        "held": readable_seconds(interpreter_seconds(measured, step)),
+        "python": readable_seconds(host) if thread is None else None,
+        "after_update": readable_seconds(rest) if thread is None and 0 < rest < 0.95 * host else None,
+        "threads": numbered(machine.threads, "thread") + (f" and {numbered(loader.workers, 'worker')}" if loader.workers else ""),
+        "cores": machine.cores,
+        "best": best,
+        "with_best": readable_seconds(by_threads[best]) if best is not None else None,
+        "now": _known(readable_seconds, now),
+        "issuing": readable_seconds(step - division.seconds("data", "transfer", "sync")),
+        "device": readable_seconds(busy),
+        "dispatch": readable_seconds(machine.dispatch_seconds),
+        "kernels": _known(lambda number: f"{number:,.0f} kernels", work.kernels) or "the kernels",
+        "ops": _known(lambda number: f"{number:,.0f} operations", work.ops) or "its operations",
+        "optimizer": (measured.optimizer or "the optimizer") + (" (not fused)" if measured.optimizer_fused is False else ""),
+        "float64": "float64" if measured.precision == "fp64" else None,
+        "kinds": ", ".join(kinds[:3]) or None,
+        "precision": measured.precision,
+        "reached": percent(min(1.0, flops_seconds(measured) / busy)) if verdict in ("precision", "compute") else None,
+        "pages": percent(min(1.0, from_system)) if from_system >= RULE.mention else None,
+    }
+
+
+def _known_parts(parts: Iterable[str], fields: dict[str, object]) -> list[str]:
+    """Fill in the parts whose fields are all known."""
+    return [part.format(**fields) for part in parts if all(fields[name] is not None for _, name, _, _ in PARSE(part) if name)]
+
+
+def cause(name: Verdict, share: float, measured: Measurements) -> str:
+    """The sentence of a cause, with its numbers."""
+    step = measured.loop.median
+    for removal in EXPERIMENTS_ON.get(name, ()):
+        ratio = removal_ratio(measured, removal)
+        if ratio and abs(1 - ratio - share) <= RULE.same_share:
+            before, after = readable_seconds(step), readable_seconds(step * ratio)
+            return f"without {REMOVALS[removal]}, a step takes {after} instead of {before} ({times(1 / ratio)})"
+    return _known_parts(CAUSES[name], {"share": percent(share), **_fields(measured, divide(measured), name)})[0]
+
+
+def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, division: Division) -> str:
+    """The evidence of a verdict: its numbers, and the user's line."""
+    fields = _fields(measured, division, verdict)
+    numbers = "; ".join(_known_parts(EVIDENCE[verdict], fields)) or PART.format(**fields)
+    return f"{place}: {numbers}" if place is not None else numbers
+
+
+def cause_of_rare_steps(rare: RareSteps) -> str:
+    """The sentence of rare steps as the first cause."""
+    every = f"{rare.every:,.0f}" if rare.every is not None else "many"
+    where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
+    where = "is in each step" if rare.every == 1 and not rare.between_epochs else where
+    where += ", in which torch.compile compiles again" if rare.recompiles else ""
+    return f"{percent(rare.share)} of all time {where}{f', {rare.place}' if rare.place is not None else ''}"
+
+
+def evidence_of_rare_steps(rare: RareSteps) -> str:
+    """What takes the time, where it is called, and what other steps take."""
+    at, calls = (f"{place.file}:{place.line}" if place is not None else "" for place in (rare.place, rare.called))
+    where = f"{rare.place}{f', called in {calls}' if calls and calls != at else ''}: " if at else ""
+    took, others = readable_seconds(rare.seconds), readable_seconds(rare.others)
+    every = f"{rare.every:,.0f}" if rare.every is not None else "some"
+    if rare.between_epochs:
+        return f"{where}{took} pass after each epoch of {every} steps, the others {others} each"
+    if rare.every == 1:
+        return f"{where}a step takes {took}, and {others} with a batch of a shape that was seen before"
+    return f"{where}1 of {every} steps takes {took}, the others {others} each"
+
+
+def why_first(causes: list[Cause]) -> str:
+    """Return why the first cause comes before a second one with a larger share; empty if it does not."""
+    if len(causes) < 2:
+        return ""
+    first, second = causes[:2]
+    if percent(second.share) == percent(first.share) or second.share <= first.share:
+        return ""
+    return WHY_FIRST.get(first.verdict, "")
+
+
+# ---- why there is no verdict ----
 
 QUIET = "run it again while nothing else uses the machine"
 NO_VERDICT = {
     "few_steps": f"only {{steps}} measured, and {RULE.min_steps} are needed: let the program run longer",
-    "clock": "the clock of this machine gave times that are zero, negative or not finite",
-    "mean_off": f"a step takes {{mean}} by the wall clock, but most steps take {{median}}, and it is not known why: {QUIET}",
-    "slow_rank_or_all_reduce": "a slow process cannot be distinguished from a slow all-reduce, because the processes did not begin it "
-    "together: measure one process alone, too",
     "not_counted": "the program ended before its work could be counted: let it run longer",
-    "spread": f"steps vary too much ({{spread}}, from {{low}} to {{high}}): {QUIET}",
-    "other_programs_on_gpu": "for {share} of the time other programs had the GPU: run it again while nothing else uses it",
-    "other_programs": "for {share} of the time other programs had the cores: run it again while nothing else uses them",
+    "other_programs_on_gpu": f"for {{share}} of the time other programs had the GPU: {QUIET}",
+    "other_programs": f"for {{share}} of the time other programs had the cores: {QUIET}",
     "rare_once": "one of {steps} steps took {seconds}{at} where others take {others}, and was not seen again, so it is not known how "
     "often it comes: measure for longer (a larger `seconds`)",
     "rare_unknown": "{share} of all time is in 1 of {every} steps, which take {seconds} where others take {others}, but no line of "
     f"their own explains it{{phase}}{{at}}: {QUIET}",
 }
+
+
+def no_verdict(reason: str, rare: RareSteps | None = None, **numbers: str) -> str:
+    """Why there is no verdict."""
+    if rare is not None:
+        numbers |= {
+            "seconds": readable_seconds(rare.seconds),
+            "others": readable_seconds(rare.others),
+            "share": percent(rare.share),
+            "every": f"{rare.every:,.0f}" if rare.every is not None else "many",
+            "at": f" at {rare.place}" if rare.place is not None else "",
+            "phase": f" in the phase `{rare.phase}`" if rare.phase is not None else "",
+        }
+    return NO_VERDICT[reason].format(**numbers)
+
+
+# ---- advice ----
 
 ADVICE = {
     "feed": "pack the data to a store and let stoker.Feed make the batches",
@@ -262,30 +363,25 @@ ADVICE = {
     "pinned": "batches in pinned memory, copied while the GPU works ({switch})",
     "resident": "keep the columns on the GPU (stoker.Feed, device=...)",
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
-    "host": "do less in the loop outside of the step",
-    "host_at": "do it less often or outside of the loop: {place}",
-    "host_in_callbacks": "do less in callbacks, loggers and hooks, or call them less often: {place}",
+    "host": "do it less often, or outside of the loop{where}",
+    "host_in_callbacks": "do less in callbacks, loggers and hooks, or call them less often{where}",
     "interpreter": "move it to another process, or to code that releases the interpreter lock, as NumPy and torch do: {place}",
-    "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training: {place}",
+    "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training{where}",
     "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
     "graph_of_model": "CUDA graphs of forward and backward, with a fused optimizer; one of the whole step gains more (stoker.Trainer)",
-    "compile": "compile the model ({switch})",
-    "compile_launch": "compile the model ({switch})",
-    "compile_dispatch": "compile the model, which fuses many operations into few ({switch})",
-    "compile_memory": "compile the model, which fuses operations on the same memory ({switch})",
+    **dict.fromkeys(("compile", "compile_launch"), "compile the model, which fuses small operations ({switch})"),
     "batch": "double the batch size; gains are in samples per second (this changes the training: check the losses)",
     "fused": "one kernel for all weights: {switch}",
     "malloc": "keep freed memory in the process ({environment}): {pages} pages per step are requested from the system again",
-    "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
+    "threads": "torch.set_num_threads({best}) instead of {threads}, or OMP_NUM_THREADS={best}",
     "tf32": "compute float32 matmuls in TF32 ({switch})",
     "autocast": "compute in bfloat16 ({switch})",
     "balance": "find what rank {slowest} does that others do not, or give it less work: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
-    "rare_between_epochs": "do less between epochs: validate and save less often, on fewer samples, or parallel to the training{where}",
-    "rare": "do it less often, or in another thread{where}",
+    "rare_between_epochs": "do less between epochs, or do it after every few epochs only{where}",
+    "rare": "do it less often, or make it faster{where}",
     "rare_compile": "compile once for all shapes (torch.compile(dynamic=True)), or pad batches to a few lengths{where}",
-    "rare_model": "find out what slows down some steps of the model{where}",
     "sparse": "sparse gradients for the embedding (nn.Embedding(..., sparse=True) with SGD or SparseAdam): a step uses at most {used} of "
     "{rows} rows, and all get a gradient and an update",
     "float32": "compute in float32 instead of float64 (arrays of NumPy are float64 unless converted: .float(), dtype=np.float32)",
@@ -298,14 +394,12 @@ IN_CODE = {
     "pinned": "pin_memory=True, .to(device, non_blocking=True)",
     "compile": "torch.compile",
     "compile_launch": "torch.compile, mode='reduce-overhead'",
-    "compile_dispatch": "torch.compile",
-    "compile_memory": "torch.compile",
     "fused": "{optimizer}(..., fused=True)",
     "tf32": "torch.set_float32_matmul_precision('high')",
     "autocast": "torch.autocast",
 }
 """The `{switch}` of an advice, where the framework that runs the loop has none."""
-BESIDES = {"sync": "reads", "host": "callbacks"}
+BESIDES = {"sync": "reads", "host": "callbacks", "host_in_callbacks": "callbacks"}
 """The switch of a framework that is named after an advice on the user's own code."""
 PATCH = {
     "no_advice": "no fix is advised",
@@ -336,76 +430,6 @@ TRIAL = {
 }
 
 
-def cause(name: Verdict, share: float, measured: Measurements) -> str:
-    """The sentence of a cause, with its numbers."""
-    work, machine, ranks = measured.work, measured.machine, measured.ranks
-    sentence = CAUSES[name]
-    step = measured.loop.median
-    for removal in EXPERIMENTS_ON.get(name, ()):
-        ratio = removal_ratio(measured, removal)
-        if not ratio or abs(1 - ratio - share) > RULE.same_share:
-            continue
-        changed = f"a step takes {duration(step * ratio)} instead of {duration(step)} ({times(1 / ratio)})"
-        return f"without {REMOVALS[removal]}, {changed}"
-    if name == "data" and measured.loader.kind == "loop":
-        sentence = CAUSE_IN_LOOP
-    if name == "precision" and measured.precision == "fp64":
-        sentence = CAUSE_FLOAT64
-    if name == "kernel" and measured.device == "cpu":
-        sentence = CAUSE_KERNEL_ON_CPU
-    waits = sum(sync.count for sync in measured.syncs)
-    return sentence.format(
-        share=percent(share),
-        slowest=max(ranks, key=lambda one: one.apart_seconds).rank if ranks else 0,
-        ranks=len(ranks),
-        waits=f", {waits:,.0f} times per step" if waits else "",
-        threads=_threads(machine.threads),
-        workers=_and_workers(measured),
-        cores=machine.cores,
-        kernels=f"{work.kernels:,.0f}" if work is not None and work.kernels else "its",
-        ops=f"{work.ops:,.0f}" if work is not None and work.ops else "its",
-    )
-
-
-def cause_of_rare_steps(rare: RareSteps) -> str:
-    """The sentence of rare steps as the first cause."""
-    every = f"{rare.every:,.0f}" if rare.every is not None else "many"
-    at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
-    where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
-    where = "is in each step" if rare.every == 1 and not rare.between_epochs else where
-    where += ", in which torch.compile compiles again" if rare.recompiles else ""
-    return f"{percent(rare.share)} of all time {where}{at}"
-
-
-def why_first(causes: list[Cause]) -> str:
-    """Return why the first cause comes before a second one with a larger share; empty if it does not."""
-    if len(causes) < 2:
-        return ""
-    first, second = causes[:2]
-    if percent(second.share) == percent(first.share) or second.share <= first.share:
-        return ""
-    return WHY_FIRST.get("each_step" if first.verdict in WASTES and second.verdict in WASTES else first.verdict, "")
-
-
-def no_verdict(reason: str, **numbers: str) -> str:
-    """Why there is no verdict."""
-    return NO_VERDICT[reason].format(**numbers)
-
-
-def no_verdict_of_rare_steps(reason: str, rare: RareSteps, **numbers: str) -> str:
-    """Why rare steps are not the verdict though they have much of the time."""
-    return no_verdict(
-        reason,
-        seconds=duration(rare.seconds),
-        others=duration(rare.others),
-        share=percent(rare.share),
-        every=f"{rare.every:,.0f}" if rare.every is not None else "many",
-        at=f" at {rare.place}" if rare.place is not None else "",
-        phase=f" in the phase `{rare.phase}`" if rare.phase is not None else "",
-        **numbers,
-    )
-
-
 def advice(name: str, *, framework: str | None = None, value: int | None = None, **numbers: object) -> str:
     """The sentence of an advice; with the switch of the framework that runs the loop, where it has one."""
     numbers["value"] = value
@@ -416,123 +440,43 @@ def advice(name: str, *, framework: str | None = None, value: int | None = None,
     return f"{sentence}; or {besides}" if besides is not None else sentence
 
 
-def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, division: Division) -> str:
-    """The evidence of a verdict: its numbers, and the user's line."""
-    numbers = _evidence(verdict, measured, division)
-    return f"{place}: {numbers}" if place is not None else numbers
+# ---- patches and trials ----
 
 
-def _evidence(verdict: Verdict, measured: Measurements, division: Division) -> str:
-    work, machine, step = measured.work, measured.machine, duration(division.step)
-    device = seconds_of(measured.device_alone) or measured.loop.median
-    if verdict == "data":
-        return _evidence_of_data(measured, division)
-    if verdict == "transfer":
-        text = f"copies take {duration(division.seconds('transfer'))} of a step of {step}"
-        if work is not None and work.h2d_bytes:
-            text += f", for {readable_bytes(work.h2d_bytes)} in {count(work.h2d_copies)} copies"
-        return text + ("; memory is not pinned" if not measured.loader.pinned else "")
-    if verdict == "sync":
-        number = sum(sync.count for sync in measured.syncs)
-        often = f"{count(number)} values per step" if number else "values"
-        return f"the host reads {often} from the GPU and waits for them; a step takes {step}, its kernels {duration(device)}"
-    if verdict == "host":
-        thread, rest = holding_thread(measured, division), scaled_phases(measured, division.step).rest
-        if thread is not None:
-            waited = duration(interpreter_seconds(measured, division.step))
-            held = f"thread {thread.name} computes in Python for {percent(thread.share)} of the time and holds the interpreter lock"
-            return f"{held}, for which the loop waits {waited} of a step of {step}"
-        where = f", {duration(rest)} of it after the step of the optimizer" if rest > 0 else ""
-        return f"{duration(division.seconds('host'))} of a step of {step} is neither data nor operations of torch{where}"
-    if verdict == "oversubscribed":
-        text, by_threads = f"{_threads(machine.threads)}{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
-        best = min(by_threads, key=lambda number: by_threads[number], default=None)
-        cached = seconds_of(measured.cached)
-        if measured.loader.workers and cached is not None and best in (None, str(machine.threads)):
-            text += f"; a step takes {step} while workers run, and {duration(cached)} on cached batches"
-        elif best is not None:
-            now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or division.step
-            text += f"; with {best} a step without its data takes {duration(by_threads[best])}, not {duration(now)}"
-        return text
-    if verdict == "launch":
-        kernels = f"{work.kernels:,.0f} kernels" if work is not None and work.kernels else "the kernels"
-        left = duration(division.step - division.seconds("data", "transfer", "sync"))
-        return f"the host takes {left} to issue {kernels} of a step, and the GPU {duration(device)} to run them"
-    if verdict == "dispatch":
-        ops, each = work.ops if work is not None else 0.0, duration(machine.dispatch_seconds)
-        spent = f"({duration(division.seconds('dispatch'))} of {step})"
-        counted = f"{ops:,.0f} operations per step, each of which costs" if ops else "each operation costs"
-        by_batch = gain_of(measured.what_ifs.get("batch"))
-        larger = f"; a step of twice the batch takes {times(1 - by_batch)} as long" if by_batch is not None else ""
-        return f"{counted} at least {each} however small it is {spent}{larger}"
-    if verdict in ("straggler", "communication"):
-        slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
-        own = ", ".join(f"rank {one.rank} {duration(one.apart_seconds)}" for one in slowest)
-        return f"a step takes {step} in all processes, and without the all-reduce between them: {own}"
-    if verdict == "optimizer":
-        kind = " (not fused)" if measured.optimizer_fused is False else ""
-        text = f"{measured.optimizer or 'the optimizer'}{kind} takes {duration(division.seconds('optimizer'))} of a step of {step}"
-        return "; ".join([text, *_evidence_of_pages(measured)])
-    return _evidence_of_work(measured, device if measured.device == "cuda" else division.step, step)
+def outcome(tried: TrialResult) -> str:
+    """The result of a trial, in a few words."""
+    if tried.error is not None:
+        return f"could not be tried: {tried.error}"
+    return f"tried {interval(tried)}   {losses(tried)}"
 
 
-def evidence_of_rare_steps(rare: RareSteps) -> str:
-    """What takes the time, where it is called, and what other steps take."""
-    at = f"{rare.place}" if rare.place is not None else ""
-    if rare.called is not None:
-        at += f", called in {rare.called.file}:{rare.called.line}"
-    at += ": " if at else ""
-    if rare.every == 1 and not rare.between_epochs:
-        return (
-            f"{at}a step takes {duration(rare.seconds)}, and {duration(rare.others)} with a batch of a shape that was seen before"
-        )
-    every = f"{rare.every:,.0f} steps" if rare.every is not None else "some steps"
-    took = f"{duration(rare.seconds)} pass after each epoch of {every}" if rare.between_epochs else None
-    took = took or f"1 of {every} takes {duration(rare.seconds)}"
-    return f"{at}{took}, the others {duration(rare.others)} each"
+def interval(tried: TrialResult) -> str:
+    """The speed-up of a trial with its interval."""
+    return ranged(tried.speedup, tried.low, tried.high)
 
 
-def _evidence_of_data(measured: Measurements, division: Division) -> str:
-    loader, parts, cached = measured.loader, list[str](), seconds_of(measured.cached)
-    if loader.functions:
-        parts.append(f"{percent(loader.functions[0].share)} of the loader's time")
-    starting = measured.between_epochs.get("loader", 0.0)
-    if starting >= RULE.mention:
-        parts.append(f"{percent(starting)} of the time passes between epochs until it gives batches again")
-    if cached is None or not parts:  # else the verdict says it
-        parts.append(f"a batch takes {duration(division.seconds('data'))} of a step of {duration(division.step)}")
-    return "; ".join(parts)
+def losses(tried: TrialResult) -> str:
+    """How the losses of a trial compare with those of the baseline."""
+    difference = tried.largest_difference
+    if difference is None or not math.isfinite(difference) or tried.losses in ("equal", "not compared"):
+        return f"losses {tried.losses}"
+    return f"losses equal to {difference:.1g}" if tried.losses == "within tolerance" else f"losses changed by {percent(difference)}"
 
 
-def _evidence_of_work(measured: Measurements, busy: float, step: str) -> str:
-    work = measured.work
-    if work is None:
-        return f"a step takes {step}"
-    parts = []
-    if work.shares:
-        kinds = sorted(work.shares, key=lambda kind: -work.shares[kind])[:3]
-        listed = ", ".join(f"{KINDS.get(kind, kind)} {percent(work.shares[kind])}" for kind in kinds)
-        parts.append(f"{listed} of the time of operations")
-    if work.flops and busy > 0 and flops_seconds(measured) > 0:
-        reached = percent(min(1.0, flops_seconds(measured) / busy))
-        parts.append(f"{reached} of the {measured.precision} peak that this machine was measured to reach")
-    parts.append(f"{work.ops:,.0f} operations in {duration(busy)}")
-    return "; ".join([*parts, *_evidence_of_pages(measured)])
-
-
-def _evidence_of_pages(measured: Measurements) -> list[str]:
-    """The share of a step that gets memory from the system again, if it is worth mentioning."""
-    seconds = measured.for_pages("loop")
-    share = sum(seconds) / len(seconds) / measured.loop.median if seconds else 0.0
-    if share < RULE.mention:
-        return []
-    return [f"about {percent(min(share, 1.0))} of a step gets memory from the system that was freed before"]
-
-
-def _threads(number: int) -> str:
-    return "1 thread" if number == 1 else f"{number} threads"
-
-
-def _and_workers(measured: Measurements) -> str:
-    workers = measured.loader.workers
-    return f" and {workers} worker{'s' if workers > 1 else ''}" if workers else ""
+def patch_lines(patch: Patch) -> list[str]:
+    """The result of `--apply`: what the patch contains, how to apply it, and why other fixes are not in it."""
+    lines = ["none was written" if patch.left_out else f"none was written: {patch.why or PATCH['no_advice']}"]
+    if patch.file is not None and patch.tried is not None:
+        where = f" -C {shlex.quote(patch.folder)}" if patch.folder is not None else ""
+        file = str(Path(patch.file).resolve()) if where else patch.file
+        lines = [
+            f"{patch.file}: {', '.join(patch.fixes)}   {outcome(patch.tried)}",
+            f"your files are unchanged; apply it with: git{where} apply {shlex.quote(file)}",
+        ]
+    if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
+        lines.append(PATCH["draws"])
+    if patch.file is not None and "gather" in patch.fixes:
+        lines.append(PATCH["gathered"])
+    if patch.why and patch.left_out:
+        lines.append(patch.why)
+    return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
