@@ -42,11 +42,10 @@ def command() -> None:
 @click.option("--keep-effective-batch", is_flag=True, help="Keep the samples per update, by gradient accumulation.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the new batch size.")
 @base.overwrite_option("Replace the file of --out.")
-@base.plot_option
 @base.json_option
 def _batch(
     config: str, assignments: tuple[str, ...], tolerance: float, largest: int | None, min_steps_per_epoch: int,
-    keep_effective_batch: bool, out: str | None, overwrite: bool, plot: str | None, as_json: bool,
+    keep_effective_batch: bool, out: str | None, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
 
@@ -54,19 +53,16 @@ def _batch(
 
     \b
     stoker tune batch config.yaml
-    stoker tune batch config.yaml --plot batch.svg --out tuned.yaml
+    stoker tune batch config.yaml --out tuned.yaml
     stoker tune batch icecube --data ice.stoker --size 19m
     """
     import msgspec
 
     from stoker.experiment import load
-    from stoker.train.plots import check_plot
     from stoker.tune.batch_sizes import batch_size
     from stoker.tune.configured import steps_of, with_batch_size
     from stoker.tune.run_choices import RunChoices
 
-    if plot is not None:
-        check_plot(plot)
     if out is not None:
         base.check_new_file("--out", out, overwrite=overwrite)
     given = load(config, assignments)
@@ -90,8 +86,6 @@ def _batch(
         tuned = with_batch_size(given, choice.size)
         tuned = msgspec.structs.replace(tuned, train=msgspec.structs.replace(tuned.train, grad_accum_steps=choice.grad_accum_steps))
         RunChoices(config=tuned, trials=(), changed={}).save(out, overwrite=overwrite)
-    if plot is not None:
-        choice.plot(plot)
     if as_json:
         click.echo(json.dumps({**_values_of(choice), "scaled_lr": scaled}))
         return
@@ -120,22 +114,16 @@ def _values_of(choice: BatchSizeChoice) -> dict[str, Any]:
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
 @base.device_option
-@base.plot_option
 @base.json_option
-def _batch_icecube(data: str, plot: str | None, as_json: bool, **options: Any) -> None:
+def _batch_icecube(data: str, as_json: bool, **options: Any) -> None:
     """Measure batch sizes of the IceCube model, and choose the smallest within 5 % of the best throughput.
 
     \b
     stoker tune batch icecube --data ice.stoker --size 19m --largest 8192
     """
     from stoker.recipes.icecube.tuning import tune_batch_size
-    from stoker.train.plots import check_plot
 
-    if plot is not None:
-        check_plot(plot)
     choice = tune_batch_size(data, report=base.announce, **options)
-    if plot is not None:
-        choice.plot(plot)
     if as_json:
         click.echo(json.dumps(_values_of(choice)))
         return
@@ -165,12 +153,11 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
 @base.overwrite_option("Replace the file of --out.")
-@base.plot_option
 @base.json_option
 def _search(
     config: str, assignments: tuple[str, ...], budget: str | None, space: str | None, metric: str | None, direction: str | None,
     storage: str | None, name: str, repeats: int | None, allow_constant: bool, out: str | None, overwrite: bool,
-    plot: str | None, as_json: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
 
@@ -186,18 +173,15 @@ def _search(
 
     \b
     stoker tune search config.yaml --budget 60s
-    stoker tune search config.yaml --budget 10min --plot study.svg --out best.yaml
+    stoker tune search config.yaml --budget 10min --out best.yaml
     stoker tune search timehut --help
     """
     from stoker.experiment import load
-    from stoker.train.plots import check_plot
     from stoker.tune.budget import parse_budget
     from stoker.tune.configured import ConfigObjective, read_search
     from stoker.tune.run_choices import RunChoices
     from stoker.tune.search_loop import search
 
-    if plot is not None:
-        check_plot(plot)
     if out is not None:
         base.check_new_file("--out", out, overwrite=overwrite)
     section, given = read_search(config, space), load(config, assignments)
@@ -222,12 +206,9 @@ def _search(
         on_constant="warn" if allow_constant else "error",
         report=base.announce,
     )
-    if study.has_result:
-        if out is not None:
-            values = [f"{key}={json.dumps(value)}" for key, value in study.best.params.items()]
-            RunChoices(config=load(config, [*assignments, *values]), trials=(), changed={}).save(out, overwrite=overwrite)
-        if plot is not None:
-            study.plot(plot)
+    if study.has_result and out is not None:
+        values = [f"{key}={json.dumps(value)}" for key, value in study.best.params.items()]
+        RunChoices(config=load(config, [*assignments, *values]), trials=(), changed={}).save(out, overwrite=overwrite)
 
     def use(params: dict[str, Any]) -> str:
         if out is not None:
@@ -280,11 +261,10 @@ def _less_is_better(metric: str) -> bool:
 @base.seed_option(0)
 @base.device_option
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
-@base.plot_option
 @base.json_option
 def _search_timehut(
     data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, skip_search: bool, storage: str | None, seed: int,
-    device: str | None, allow_constant: bool, plot: str | None, as_json: bool,
+    device: str | None, allow_constant: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
@@ -295,7 +275,6 @@ def _search_timehut(
     stoker tune search timehut --data Chinatown_TRAIN.tsv --scenario combined --budget 60s
     """
     from stoker.recipes.timehut.search import DEFAULTS, SPACES, objective_of
-    from stoker.train.plots import check_plot
     from stoker.tune.budget import parse_budget
     from stoker.tune.search_loop import search
 
@@ -307,8 +286,6 @@ def _search_timehut(
         known = {name: DEFAULTS[name] for name in SPACES[scenario]}
         click.echo(json.dumps({"best": {"params": known}}) if as_json else printable(use(known)))
         return
-    if plot is not None:
-        check_plot(plot)
     parse_budget(budget)
     objective = objective_of(data, epochs=epochs, device=device)
     space = {name: (["log"] if "log" in bounds else ["uniform"]) + list(bounds[:2]) for name, bounds in SPACES[scenario].items()}
@@ -324,8 +301,6 @@ def _search_timehut(
         on_constant="warn" if allow_constant else "error",
         report=base.announce,
     )
-    if plot is not None and study.has_result:
-        study.plot(plot)
     _show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)
 
 

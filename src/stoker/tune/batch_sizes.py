@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stoker._batch import map_tensors, num_rows, tensors_of
@@ -122,25 +121,6 @@ class BatchSizeChoice:
         """
         factor = self.size * self.grad_accum_steps / batch_size
         return lr * (factor if rule == "linear" else math.sqrt(factor))
-
-    def plot(self, path: str | Path) -> Path:
-        """Plot throughput and memory over the batch size into an .svg or .png file; needs matplotlib.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The path.
-        """
-        from stoker.tune.plots import plot_batch_sizes
-
-        return plot_batch_sizes(
-            path,
-            fitting={one.size: (one.samples_per_second, one.memory) for one in self.curve if one.fits},
-            too_large=[one.size for one in self.curve if not one.fits],
-            chosen=self.size,
-            loader=self.loader_samples_per_second,
-        )
 
     def __str__(self) -> str:
         lines = [f"{'batch':>8}{'samples/s':>14}{'memory':>12}"]
