@@ -66,7 +66,7 @@ def _batch(
     if out is not None:
         base.check_new_file("--out", out, overwrite=overwrite)
     given = load(config, assignments)
-    make_step, make_batch, loader, num_samples = steps_of(given)
+    make_step, make_batch, num_samples = steps_of(given)
     effective = given.data.global_batch_size or given.data.batch_size * given.train.grad_accum_steps
     choice = batch_size(
         make_step,
@@ -76,7 +76,6 @@ def _batch(
         num_samples=num_samples,
         min_steps_per_epoch=min_steps_per_epoch,
         effective_batch=effective if keep_effective_batch else None,
-        loader=loader,
         report=base.announce,
     )
     new = choice.size * choice.grad_accum_steps
@@ -99,7 +98,7 @@ def _batch(
 
 
 def _values_of(choice: BatchSizeChoice) -> dict[str, Any]:
-    names = ("size", "samples_per_second", "memory", "limit", "grad_accum_steps", "loader_samples_per_second", "notes")
+    names = ("size", "samples_per_second", "memory", "limit", "grad_accum_steps", "notes")
     of_size = ("size", "samples_per_second", "memory", "fits")
     curve = [{name: getattr(one, name) for name in of_size} for one in choice.curve]
     return {**{name: getattr(choice, name) for name in names}, "curve": curve}

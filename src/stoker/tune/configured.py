@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,10 +158,8 @@ def step_of(trainer: Trainer, batches: Iterable[Any]) -> Callable[[Any], None]:
     return step
 
 
-def steps_of(
-    config: Config,
-) -> tuple[Callable[[], Callable[[Any], None]], Callable[[int], Any], Callable[[int], Iterable[Any]], int]:
-    """What `batch_size` needs of a config: steps, batches of a size, the loader, and the samples of an epoch."""
+def steps_of(config: Config) -> tuple[Callable[[], Callable[[Any], None]], Callable[[int], Any], int]:
+    """Return what `batch_size` needs of a config: steps, batches of a size, and the samples of an epoch."""
     device = choose_device(config, 0)
 
     def feed_of(size: int) -> Fed:
@@ -176,4 +173,4 @@ def steps_of(
     def make_batch(size: int) -> Any:
         return next(iter(feed_of(size).train))
 
-    return make_step, make_batch, lambda size: islice(iter(feed_of(size).train), 1000), first.train.num_samples
+    return make_step, make_batch, first.train.num_samples
