@@ -111,7 +111,7 @@ def test_a_signal_while_the_journal_is_read_skips_no_record(
     honest, path, armed = JournalFileBackend.read_logs, tmp_path / "s.journal", [False]
     other = open_study(path, name="search")  # in another process
     if not is_read_again:
-        monkeypatch.setattr(search_loop, "Journal", type(None))
+        monkeypatch.setattr(search_loop, "StudyJournal", type(None))
 
     def read_logs(self: JournalFileBackend, start: int) -> Iterator[dict[str, Any]]:
         for record in honest(self, start):

@@ -255,14 +255,13 @@ def _less_is_better(metric: str) -> bool:
 @click.option("--budget", metavar="TIME", help="4s, 10min, or a number of trials. [default: from the size of the data]")
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Length of a full trial. [default: 160 updates]")
 @click.option("--group-size", type=click.IntRange(min=1), default=16, show_default=True, help="Configurations that train at once.")
-@click.option("--skip-search", is_flag=True, help="Print known-good values instead of searching.")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept, to continue it. [default: in memory]")
 @base.seed_option(0)
 @base.device_option
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @base.json_option
 def _search_timehut(
-    data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, skip_search: bool, storage: str | None, seed: int,
+    data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, storage: str | None, seed: int,
     device: str | None, allow_constant: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
@@ -273,7 +272,7 @@ def _search_timehut(
     \b
     stoker tune search timehut --data Chinatown_TRAIN.tsv --scenario combined --budget 60s
     """
-    from stoker.recipes.timehut.search import DEFAULTS, SPACES, objective_of
+    from stoker.recipes.timehut.search import SPACES, objective_of
     from stoker.tune.budget import parse_budget
     from stoker.tune.search_loop import search
 
@@ -281,16 +280,11 @@ def _search_timehut(
         flags = " ".join(f"--{key.replace('_', '-')} {value:.6g}" for key, value in params.items())
         return f"train it: stoker train timehut --data {base.shown_path(data)} {flags}"
 
-    if skip_search:
-        known = {name: DEFAULTS[name] for name in SPACES[scenario]}
-        click.echo(json.dumps({"best": {"params": known}}) if as_json else printable(use(known)))
-        return
     parse_budget(budget)
     objective = objective_of(data, epochs=epochs, device=device)
-    space = {name: (["log"] if "log" in bounds else ["uniform"]) + list(bounds[:2]) for name, bounds in SPACES[scenario].items()}
     study = search(
         objective,
-        {name: tuple(bounds) for name, bounds in space.items()},
+        SPACES[scenario],
         budget=budget,
         direction="maximize",
         seed=seed,

@@ -29,7 +29,7 @@ from stoker.tune.objective import GroupObjective, Stopping, check_objective, eva
 from stoker.tune.proposals import SeededTpe
 from stoker.tune.separation import constant_score, measure_noise, repeats_of
 from stoker.tune.space import as_space
-from stoker.tune.storage import Claims, Ending, Journal, open_storage, open_study
+from stoker.tune.storage import Claims, Ending, StudyJournal, open_storage, open_study
 from stoker.tune.study import Stopped, Study, summary
 from stoker.tune.trial import ERROR, RECORD, busy_seconds, ended, ranked, repeat_of
 
@@ -138,7 +138,7 @@ def search(
             running.run()
         except KeyboardInterrupt:
             stopped = "interrupted"
-            if isinstance(place, Journal):  # the study in memory may have stopped between two records
+            if isinstance(place, StudyJournal):  # the study in memory may have stopped between two records
                 study = open_study(place, name=name)
         finally:
             with interrupts.held():

@@ -70,7 +70,7 @@ class _JournalLock(JournalFileOpenLock):
             self._held = None
 
 
-class Journal(JournalFileBackend):
+class StudyJournal(JournalFileBackend):
     """The journal file of a path."""
 
     def __init__(self, path: str) -> None:
@@ -81,7 +81,7 @@ class Journal(JournalFileBackend):
         return self._path
 
 
-def open_storage(storage: str | Path | None) -> Journal | str | None:
+def open_storage(storage: str | Path | None) -> StudyJournal | str | None:
     """Return a journal for a path, a URL as it is, and None for memory.
 
     Raises:
@@ -97,11 +97,11 @@ def open_storage(storage: str | Path | None) -> Journal | str | None:
                 raise OptionError(
                     f"storage {path} is not a journal of Optuna. Choose another file, or give a database as a URL (sqlite:///{path})."
                 )
-        return Journal(str(path))
+        return StudyJournal(str(path))
 
 
 def open_study(
-    storage: Journal | str | Path | None,
+    storage: StudyJournal | str | Path | None,
     *,
     name: str,
     direction: Literal["minimize", "maximize"] | None = None,
@@ -122,10 +122,10 @@ def open_study(
     Raises:
         OptionError: The storage cannot be opened, or the study has another direction or metric.
     """
-    place = storage if isinstance(storage, Journal) else open_storage(storage)
+    place = storage if isinstance(storage, StudyJournal) else open_storage(storage)
     with _opening(storage):
         study = optuna.create_study(
-            storage=JournalStorage(place) if isinstance(place, Journal) else place,
+            storage=JournalStorage(place) if isinstance(place, StudyJournal) else place,
             study_name=name,
             direction=direction or "minimize",
             load_if_exists=True,
@@ -155,7 +155,7 @@ def read_study(storage: str | Path, *, name: str | None = None) -> optuna.Study:
         raise OptionError(f"storage is {shown}, which does not exist. Give a file or URL that `search(storage=…)` wrote.")
     place = open_storage(storage)
     with _opening(storage):
-        backend: Any = JournalStorage(place) if isinstance(place, Journal) else place
+        backend: Any = JournalStorage(place) if isinstance(place, StudyJournal) else place
         names = optuna.get_all_study_names(backend)
     if name is None and len(names) != 1:
         raise OptionError(f"{shown} holds {len(names)} studies ({', '.join(names[:9])}). Choose one: name=….")
@@ -169,7 +169,7 @@ def read_study(storage: str | Path, *, name: str | None = None) -> optuna.Study:
 
 
 @contextmanager
-def _opening(storage: Journal | str | Path | None) -> Iterator[None]:
+def _opening(storage: StudyJournal | str | Path | None) -> Iterator[None]:
     """Raise one error without a password, whatever a driver or a database raises."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import pytest
 
@@ -24,19 +24,9 @@ def test_updates_follow_the_rule_of_ts2vec() -> None:
     assert make_settings(updates=7).num_updates(480, 2) == 7
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"method": "clt"}, "method is 'clt'; expected one of timehut, ts2vec, softclt."),
-        ({"lr": float("nan")}, "lr is nan; expected a number from 0."),
-        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1."),
-        ({"dropout": 1.0}, "dropout is 1.0; expected a number from 0 to below 1."),
-        ({"seed": -1}, "seed is -1; expected an integer from 0."),
-        ({"epochs": 0}, "epochs is 0; expected an integer from 1."),
-        ({"learning_rate": 1}, "'learning_rate' is not a setting; expected some of method, epochs,"),
-    ],
-)
-def test_errors_name_the_setting(given: dict[str, Any], text: str) -> None:
-    with pytest.raises(OptionError) as error:
-        make_settings(**given)
-    assert str(error.value).startswith(text)
+def test_errors_name_the_setting() -> None:
+    for name, value in (("method", "clt"), ("lr", math.nan), ("batch_size", 0), ("dropout", 1.0), ("seed", -1), ("epochs", 0)):
+        with pytest.raises(OptionError, match=f"^{name} is {value!r}; expected "):
+            make_settings(**{name: value})
+    with pytest.raises(OptionError, match="'learning_rate' is not a setting"):
+        make_settings(learning_rate=1)
