@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from stoker.errors import OptionError
 from stoker.recipes.timehut import Encoder
 
 SMALL: dict[str, Any] = {"updates": 2, "hidden": 4, "depth": 2, "width": 6, "device": "cpu"}
@@ -50,8 +49,3 @@ def test_seeds_are_reproducible() -> None:
     assert (one != third).any()
     drawn = Encoder(**SMALL, random_state=np.random.RandomState(0)).fit(x)
     assert drawn.encoder_.settings.seed != 2002
-
-
-def test_an_invalid_method_is_an_error_of_fit() -> None:
-    with pytest.raises(OptionError, match="method is 'x'"):
-        Encoder("x").fit(np.zeros((3, 4)))

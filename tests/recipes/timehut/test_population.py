@@ -69,14 +69,6 @@ def test_compaction_changes_nothing_for_those_that_stay() -> None:
     assert float((cut.average() - whole.average()[[2, 0]]).abs().max()) < 1e-5
 
 
-def test_common_random_numbers_are_kept_once() -> None:
-    population = make_population(DATA, [make_settings("timehut", seed=i, **SMALL) for i in range(3)], crop_seeds=[7, 7, 7])
-    assert population.tables.rows.shape[1] == 1
-    population.advance(2)
-    population.keep([1])
-    assert torch.isfinite(population.advance(3)).all()
-
-
 def test_a_member_that_fails_stays_alone() -> None:
     population = make_population(DATA, MEMBERS, targets=TARGETS)
     with torch.no_grad():
@@ -84,12 +76,6 @@ def test_a_member_that_fails_stays_alone() -> None:
     losses = population.advance(3)
     assert torch.isfinite(losses).tolist() == [True, False, True]
     assert torch.isfinite(population.average()).all(1).tolist() == [True, False, True]
-
-
-def test_the_same_seed_gives_the_same_bits() -> None:
-    one, other = (make_population(DATA, MEMBERS[:1]) for _ in range(2))
-    assert torch.equal(one.advance(5), other.advance(5))
-    assert torch.equal(one.weights, other.weights)
 
 
 def test_longer_series_are_encoded_with_all_taps() -> None:

@@ -16,7 +16,7 @@ import stoker
 from stoker.errors import OptionError
 from stoker.recipes.timehut.data import fit_scaler, read_series
 from stoker.recipes.timehut.evaluate import accuracy
-from stoker.recipes.timehut.search import REPEATS, RIDGE, SPACES, SearchObjective, _folds, _some, margins, objective_of
+from stoker.recipes.timehut.search import REPEATS, RIDGE, SPACES, SearchObjective, _folds, margins, objective_of
 from stoker.recipes.timehut.settings import make_settings
 
 SMALL: dict[str, Any] = {"hidden": 8, "depth": 4, "width": 16}
@@ -56,19 +56,6 @@ def test_the_closed_form_is_refitting_without_the_fold() -> None:
         assert float(margins(x, labels)[k]) == pytest.approx(total / (REPEATS * 17), rel=1e-9)
 
 
-def test_folds_are_stratified() -> None:
-    codes = np.repeat([0, 1], [10, 5])
-    folds = _folds(codes, np.random.default_rng(0))
-    assert sorted(np.concatenate(folds).tolist()) == list(range(15))
-    assert [codes[fold].sum() for fold in folds] == [1] * 5
-
-
-def test_many_series_are_thinned_out_by_class() -> None:
-    chosen = _some(np.repeat(["a", "b"], [3000, 1000]), 0)
-    assert len(set(chosen.tolist())) == 1000
-    assert abs((chosen >= 3000).sum() - 250) <= 1
-
-
 def test_the_margin_separates_configurations_where_the_accuracy_is_constant() -> None:
     found = objective(settings=make_settings("timehut", width=64, hidden=16, depth=4))
     group = found.start(draws(10), seeds=[5] * 10)
@@ -79,11 +66,6 @@ def test_the_margin_separates_configurations_where_the_accuracy_is_constant() ->
         accuracy(z[train], found.labels[train], z[test], found.labels[test]) for z in group.population.encode(found.values)
     }
     assert len(accuracies) == 1  # the authors' criterion
-
-
-def test_equal_configurations_and_seeds_have_equal_scores() -> None:
-    scores = objective().start([DEFAULTS] * 3, seeds=[1, 1, 2]).advance(6)
-    assert scores[0] == scores[1] != scores[2]
 
 
 def test_a_group_is_halved_and_continues() -> None:

@@ -114,8 +114,3 @@ def test_a_damaged_encoder_is_named(tmp_path: Path) -> None:
     path.write_bytes(content[:100])
     with pytest.raises(ConfigError, match=r"encoder\.safetensors is damaged"):
         load_encoder(tmp_path / "run")
-
-
-def test_series_of_another_shape_are_refused(run: Path) -> None:
-    with pytest.raises(OptionError, match=r"the series have the shape \(2, 5, 3\); expected \(series, steps, 1 channels\)"):
-        load_encoder(run)(np.zeros((2, 5, 3), np.float32))
