@@ -168,7 +168,7 @@ def test_any_sampler_of_optuna_can_be_used() -> None:
 
 
 def test_a_constant_objective_is_refused_with_the_numbers() -> None:
-    with pytest.raises(SearchError, match=r"the objective is 1 in each of the first \d+ trials, which differ in x from 0.* to 0.8"):
+    with pytest.raises(SearchError, match=r"the objective is 1 in each of the first \d+ trials"):
         quiet(lambda params: 1.0)
     lines: list[str] = []
     study = quiet(lambda params: 1.0, on_constant="warn", report=lines.append)

@@ -292,8 +292,8 @@ class _Search:
         if (constant := constant_score(trials)) is not None:
             score, count = constant
             line = (
-                f"the objective is {score:.6g} in each of the first {count} trials, which differ in {_ranges(trials)}: it cannot "
-                f"separate configurations. Use a score that varies, such as the loss on more validation samples"
+                f"the objective is {score:.6g} in each of the first {count} trials: it cannot separate configurations. "
+                f"Use a score that varies, such as the loss on more validation samples"
             )
             if self.on_constant == "error":
                 raise SearchError(f"{line}, or pass on_constant='warn'.")
@@ -327,15 +327,3 @@ class _Search:
                 f"{readable_seconds(self.budget.spent())} of {readable_seconds(self.budget.seconds or 0.0)}, {len(trials):,} trials"
             )
         self.say(f"search: {part} · best {best.value:.6g} (trial {best.number}: {summary(best.params)})")
-
-
-def _ranges(trials: Sequence[FrozenTrial]) -> str:
-    names = list(dict.fromkeys(name for trial in trials for name in trial.params))[:4]
-    parts = []
-    for name in names:
-        values = [trial.params[name] for trial in trials if name in trial.params]
-        is_number = all(isinstance(value, int | float) for value in values)
-        parts.append(
-            f"{name} from {min(values):.3g} to {max(values):.3g}" if is_number else f"{name} over {len(set(values))} values"
-        )
-    return ", ".join(parts)
