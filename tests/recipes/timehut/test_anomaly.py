@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stoker.errors import OptionError
 from stoker.recipes.timehut.anomaly import alarms, score_alarms
 
 
@@ -52,8 +51,3 @@ def test_a_segment_counts_as_a_whole() -> None:
         assert found.precision == pytest.approx(precision)
         assert found.recall == pytest.approx(recall)
         assert found.f1 == pytest.approx(2 * precision * recall / (precision + recall) if hits else 0)
-
-
-def test_too_few_training_steps_are_an_error() -> None:
-    with pytest.raises(OptionError, match=r"num_train is 23; expected 24 to 59, as there are 60 scores"):
-        alarms(np.ones(60), num_train=23)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.recipes.timehut.sets import write_tsv
 
-from stoker.errors import OptionError
 from stoker.recipes.timehut.archive import ArchiveRow, _executor, compare_methods, find_datasets, run_archive
 from stoker.recipes.timehut.evaluate import accuracy
 
@@ -39,15 +38,6 @@ def test_methods_are_compared_seed_by_seed() -> None:
     assert found.difference.low > 0  # though the seeds differ by far more than the methods
     assert found.wins + found.losses == 16
     assert rows[0].interval.low < rows[1].interval.high  # which two separate intervals would have missed
-
-
-def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="has no data set; expected files like NAME/NAME_TRAIN"):
-        run_archive(tmp_path, device="cpu")
-    with pytest.raises(OptionError, match="seeds is 0"):
-        run_archive(tmp_path, seeds=0, device="cpu")
-    with pytest.raises(OptionError, match="method is 'x'"):
-        run_archive(tmp_path, methods=["x"], device="cpu")
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aeon.datasets import load_basic_motions, load_japanese_vowels
+from aeon.datasets import load_basic_motions
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -31,15 +31,6 @@ def test_a_pipeline_on_series_of_aeon() -> None:
     assert pipeline.fit(x, y).score(x, y) > 0.5
     assert clone(pipeline).fit(x, y).score(x, y) == pipeline.score(x, y)
     assert pipeline[0].get_feature_names_out()[0] == "encoder0"
-
-
-def test_ragged_lists() -> None:
-    x, _ = load_japanese_vowels(split="train")
-    assert isinstance(x, list)
-    encoder = Encoder(**SMALL).fit(x[:20])
-    found = encoder.transform(x[:5])
-    assert found.shape == (5, 6)
-    assert np.isfinite(found).all()
 
 
 def test_seeds_are_reproducible() -> None:

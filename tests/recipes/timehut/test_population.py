@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import OptionError
 from stoker.recipes.timehut.encoder import initial_weights, kept_positions
 from stoker.recipes.timehut.population import dropout_scale, make_population
 from stoker.recipes.timehut.settings import make_settings
@@ -78,14 +77,6 @@ def test_a_member_that_fails_stays_alone() -> None:
     assert torch.isfinite(population.average()).all(1).tolist() == [True, False, True]
 
 
-def test_longer_series_are_encoded_with_all_taps() -> None:
-    population = make_population(DATA, MEMBERS[:1])
-    population.advance(2)
-    longer = np.random.default_rng(1).normal(size=(3, 40, 2)).astype(np.float32)
-    assert population.encode(longer).shape == (1, 3, 10)
-    assert np.abs(population.encode(longer)[0, 0] - population.encode(longer[:1])[0, 0]).max() < 1e-6
-
-
 def test_dropout_is_random_and_depends_on_seed_update_and_place() -> None:
     def draw(seed: int, update: int) -> torch.Tensor:
         keys = torch.tensor([seed, seed + 100])
@@ -102,11 +93,3 @@ def test_dropout_is_random_and_depends_on_seed_update_and_place() -> None:
         both = float(((one == 0) & (other == 0)).float().mean())
         assert abs(both - 0.01) < 0.003  # independent: 0.1 * 0.1
     assert torch.equal(first, draw(0, 0))
-
-
-def test_errors_name_the_option() -> None:
-    with pytest.raises(OptionError, match=r"lr differs between members"):
-        make_population(DATA, [make_settings(**SMALL), make_settings(**SMALL, lr=0.1)])
-    population = make_population(DATA, MEMBERS[:1])
-    with pytest.raises(OptionError, match=r"updates is 9; expected 0 \(done\) to 8 \(planned\)\."):
-        population.advance(9)

@@ -88,13 +88,6 @@ def test_spaces_have_the_defaults_inside() -> None:
     assert all(low <= DEFAULTS[name] <= high for name, (_, low, high) in SPACES["combined"].items())
 
 
-def test_errors_name_what_is_wrong() -> None:
-    with pytest.raises(OptionError, match=r"rungs is \(5, 2\)"):
-        objective(rungs=(5, 2))
-    with pytest.raises(OptionError, match="a configuration has 'gamma'"):
-        objective().start([{"gamma": 1}], seeds=[0])
-
-
 def test_an_objective_of_a_file_has_its_series_scaled_and_rungs_of_its_length(tmp_path: Path) -> None:
     data, _ = write_tsv(tmp_path, num=16)
     found = objective_of(data, epochs=40, device="cpu")
