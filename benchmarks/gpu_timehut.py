@@ -140,9 +140,14 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def search(setting: Setting) -> dict[str, Any]:
     """Configurations of six parameters with common random numbers, trained to the end and scored."""
-    from stoker.recipes.timehut.search import SearchObjective, draw_configs
+    import optuna
 
-    configs = draw_configs("combined", setting.members)
+    from stoker.recipes.timehut.search import SPACES, SearchObjective
+    from stoker.tune.space import as_space
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    drawn, space = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), as_space(SPACES["combined"])
+    configs = [drawn.ask(space).params for _ in range(setting.members)]
 
     def work() -> list[float]:
         objective = SearchObjective(

@@ -137,12 +137,6 @@ def gpu_batches(record: Record) -> str:
     return f"{shares}; {short(record.get('most seconds'))} s"
 
 
-def gpu_population(record: Record, model: str) -> str:
-    names = [f"{model}, {size} trials, {precision}" for precision in ("fp32", "tf32") for size in (128, 1024)]
-    found = [(name, record.data[name]) for name in names if "faster than one by one" in record.data.get(name, {})]
-    return ", ".join(f"{record.spread(name, 'faster than one by one')} ({name.partition(', ')[2]})" for name, _ in found)
-
-
 def verdicts(record: Record) -> str:
     by_kind = record.data["by_kind"]
     planted = [by_kind[kind] for kind in ("single", "mixed", "story")]
@@ -483,13 +477,6 @@ TABLES: dict[str, list[Row]] = {
             lambda r: percent(r.get("batch 64", "share of the CPU time of the training thread"), 1),
         ),
         Row(
-            "Trials in one population, times less CPU time per step than one by one (residual MLP, d=32): 4, 16, 64 trials",
-            "bench_population",
-            lambda r: ", ".join(
-                r.spread("residual MLP (d=32, 32 rows)", f"{size} trials", "faster than the plain loop") for size in (4, 16, 64)
-            ),
-        ),
-        Row(
             "Loss of what a search finds in the time of 30 full trials, relative to Optuna's TPE and to random search (10 paired seeds)",
             "bench_tune_search",
             lambda r: tune_search(r, "stoker"),
@@ -511,12 +498,6 @@ TABLES: dict[str, list[Row]] = {
             lambda r: ", ".join(f"{name} {percent(r.get('models', name, 'share of the best'), 3)}" for name in r.data["models"]),
         ),
         Row("The same on an H200, and the longest search", "gpu_tune_batch", gpu_batches),
-        Row(
-            "H200, trials in one population, times faster than one by one in eager mode (small transformer)",
-            "gpu_population",
-            lambda r: gpu_population(r, "transformer"),
-        ),
-        Row("The same of TimeHUT's encoder", "gpu_population", lambda r: gpu_population(r, "timehut")),
         Row(
             "H200, small transformer: the whole step as a CUDA graph, times faster than eager",
             "gpu_trainer",

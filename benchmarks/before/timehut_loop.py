@@ -15,8 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from stoker.recipes.timehut.crops import draw_crops
 from stoker.recipes.timehut.encoder import initial_weights, to_tensors
-from stoker.recipes.timehut.schedules import temperatures
-from stoker.recipes.timehut.settings import EncoderSettings
+from stoker.recipes.timehut.settings import EncoderSettings, temperatures
 
 
 class Convolution(nn.Module):

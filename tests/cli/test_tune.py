@@ -90,9 +90,3 @@ def test_the_parameters_of_timehut_are_searched(folder: Path, capsys: pytest.Cap
     found = json.loads(capsys.readouterr().out)
     assert set(found["best"]["params"]) == {"amc_instance", "amc_temporal", "amc_margin"}
     assert found["complete"] + found["pruned"] == 4
-
-
-def test_known_good_values_of_timehut_need_no_search(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["tune", "search", "timehut", "--data", "x.tsv", "--scenario", "temp", "--skip-search"])
-    expected = "train it: stoker train timehut --data x.tsv --min-tau 0.15 --max-tau 0.75 --t-max 10.5\n"
-    assert capsys.readouterr().out == expected

@@ -33,7 +33,6 @@ def test_a_search_comes_near_the_optimum_and_repeats_itself() -> None:
     assert study.best.value is not None
     assert study.best.value < 0.02
     assert study.best.value == min(one.value for one in study.trials if one.value is not None)
-    assert max(study.importances(), key=study.importances().__getitem__) == "y"
     first = quiet(bowl, budget=12)
     assert [one.params for one in quiet(bowl, budget=12).trials] == [one.params for one in first.trials]
     assert [one.params for one in quiet(bowl, budget=12, seed=1).trials] != [one.params for one in first.trials]
@@ -169,7 +168,7 @@ def test_any_sampler_of_optuna_can_be_used() -> None:
 
 
 def test_a_constant_objective_is_refused_with_the_numbers() -> None:
-    with pytest.raises(SearchError, match=r"the objective is 1 in each of the first \d+ trials, which differ in x from 0.* to 0.8"):
+    with pytest.raises(SearchError, match=r"the objective is 1 in each of the first \d+ trials"):
         quiet(lambda params: 1.0)
     lines: list[str] = []
     study = quiet(lambda params: 1.0, on_constant="warn", report=lines.append)

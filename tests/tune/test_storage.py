@@ -96,10 +96,10 @@ def test_a_line_that_a_killed_process_began_is_removed(path: Path) -> None:
 
 
 def test_trials_that_are_given_back_wait_for_the_next_process(path: Path) -> None:
-    _, first = opened(path)
+    first_study, first = opened(path)
     a, b = first.take(SPACE), first.take(SPACE)
     first.finish(a, Ending(TrialState.COMPLETE, 1.0))
-    first.give_back()
+    first.give_back(first_study)
     study, second = opened(path)
     again = second.take(SPACE)
     assert (again.number, again.params, seed_of(again)) == (2, b.params, 7)

@@ -63,8 +63,8 @@ def test_two_processes_that_are_killed_lose_nothing(tmp_path: Path) -> None:
         _, err = worker.communicate(timeout=280)
         assert worker.returncode == 0, err.decode()
     trials = Study.open(storage).trials
-    # Two processes may both begin a last trial.
-    assert BUDGET <= len(trials) <= BUDGET + 1
+    # Each of three processes may begin a last trial: two workers, and the one that was started last.
+    assert BUDGET <= len(trials) <= BUDGET + 2
     values = {trial.number: trial.value for trial in trials}
     assert len(values) == len(trials)
     # On a busy machine kills may come so soon after each other that all of them meet the same trial.

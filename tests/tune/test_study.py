@@ -29,7 +29,6 @@ def test_a_study_without_a_result_says_why() -> None:
     assert not study(None).has_result
     with pytest.raises(OptionError, match=r"none of the 1 trials of the study 'demo' is complete. The first error: boom"):
         _ = study(None).best
-    assert study(1.0).importances() == {}
 
 
 def test_a_trial_can_be_run_again_with_an_objective() -> None:

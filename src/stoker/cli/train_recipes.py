@@ -289,7 +289,7 @@ _SETTINGS: list[tuple[str, Any, str]] = [
     ("--batch-size", COUNT, "Series per update. [default: 8]"),
     ("--lr", float, "Learning rate. [default: 0.001]"),
     ("--width", COUNT, "Values of a representation. [default: 320]"),
-    ("--schedule", str, "Temperature over epochs: cosine, linear, exponential, step, … [default: that of the method]"),
+    ("--schedule", str, "Temperature over epochs: cosine, linear or constant. [default: that of the method]"),
     ("--min-tau", float, "Smallest temperature."),
     ("--max-tau", float, "Largest temperature."),
     ("--t-max", float, "Period of the temperature, in epochs."),
@@ -299,13 +299,10 @@ _SETTINGS: list[tuple[str, Any, str]] = [
     ("--tau-instance", float, "SoftCLT: sharpness of targets between series; 0 for hard ones."),
     ("--tau-temporal", float, "SoftCLT: sharpness of targets between steps; 0 for hard ones."),
 ]
-AUTHORS_FLAGS = "amp compile channels-last memory-mode dynamic-batch cudnn-benchmark tf32 pin-memory skip-search".split()
 
 
 def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that are settings of an encoder, and the flags of the authors' script."""
-    for flag in reversed(AUTHORS_FLAGS):
-        command = click.option(f"--{flag}", "flag_" + flag.replace("-", "_"), is_flag=True, hidden=True)(command)
+    """Add the options that are settings of an encoder."""
     for name, kind, text in reversed(_SETTINGS):
         command = click.option(name, type=kind, metavar="N" if kind is not str else "NAME", help=text)(command)
     return command
@@ -344,8 +341,7 @@ def _timehut(
     """Learn representations of time series without their labels, by TimeHUT, TS2Vec or SoftCLT.
 
     The run gets the encoder, the representations of the training series and, with labelled test series, the accuracy of the papers'
-    SVM. Options of the authors' script (--amp, --compile, --channels-last, --dynamic-batch, …) are accepted; the run says which of
-    them do anything.
+    SVM.
 
     \b
     stoker train timehut --data Chinatown_TRAIN.tsv --test Chinatown_TEST.tsv --epochs 200
@@ -353,7 +349,6 @@ def _timehut(
     stoker train timehut --archive UCR/ --methods ts2vec,timehut --seeds 16
     stoker embed runs/Chinatown embeddings.npy --data new.tsv
     """
-    flags = [flag for flag in AUTHORS_FLAGS if options.pop("flag_" + flag.replace("-", "_"))]
     if sum(one is not None for one in (data, archive, resume)) != 1:
         raise click.UsageError("Give one of --data FILE, --archive FOLDER and --resume FOLDER.")
     if archive is None and (methods is not None or seeds is not None):
@@ -371,7 +366,7 @@ def _timehut(
             done = training.resume(where, **common)
         else:
             own: dict[str, Any] = {"test": test, "folder": where, "method": method, "normalize": normalize, "overwrite": overwrite}
-            done = training.train(data, **own, flags=flags, **common, **options)
+            done = training.train(data, **own, **common, **options)
     _show_timehut(done, where, as_json=as_json)
 
 

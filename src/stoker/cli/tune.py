@@ -42,11 +42,10 @@ def command() -> None:
 @click.option("--keep-effective-batch", is_flag=True, help="Keep the samples per update, by gradient accumulation.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the new batch size.")
 @base.overwrite_option("Replace the file of --out.")
-@base.plot_option
 @base.json_option
 def _batch(
     config: str, assignments: tuple[str, ...], tolerance: float, largest: int | None, min_steps_per_epoch: int,
-    keep_effective_batch: bool, out: str | None, overwrite: bool, plot: str | None, as_json: bool,
+    keep_effective_batch: bool, out: str | None, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
 
@@ -54,23 +53,20 @@ def _batch(
 
     \b
     stoker tune batch config.yaml
-    stoker tune batch config.yaml --plot batch.svg --out tuned.yaml
+    stoker tune batch config.yaml --out tuned.yaml
     stoker tune batch icecube --data ice.stoker --size 19m
     """
     import msgspec
 
     from stoker.experiment import load
-    from stoker.train.plots import check_plot
     from stoker.tune.batch_sizes import batch_size
     from stoker.tune.configured import steps_of, with_batch_size
     from stoker.tune.run_choices import RunChoices
 
-    if plot is not None:
-        check_plot(plot)
     if out is not None:
         base.check_new_file("--out", out, overwrite=overwrite)
     given = load(config, assignments)
-    make_step, make_batch, loader, num_samples = steps_of(given)
+    make_step, make_batch, num_samples = steps_of(given)
     effective = given.data.global_batch_size or given.data.batch_size * given.train.grad_accum_steps
     choice = batch_size(
         make_step,
@@ -80,7 +76,6 @@ def _batch(
         num_samples=num_samples,
         min_steps_per_epoch=min_steps_per_epoch,
         effective_batch=effective if keep_effective_batch else None,
-        loader=loader,
         report=base.announce,
     )
     new = choice.size * choice.grad_accum_steps
@@ -90,8 +85,6 @@ def _batch(
         tuned = with_batch_size(given, choice.size)
         tuned = msgspec.structs.replace(tuned, train=msgspec.structs.replace(tuned.train, grad_accum_steps=choice.grad_accum_steps))
         RunChoices(config=tuned, trials=(), changed={}).save(out, overwrite=overwrite)
-    if plot is not None:
-        choice.plot(plot)
     if as_json:
         click.echo(json.dumps({**_values_of(choice), "scaled_lr": scaled}))
         return
@@ -105,7 +98,7 @@ def _batch(
 
 
 def _values_of(choice: BatchSizeChoice) -> dict[str, Any]:
-    names = ("size", "samples_per_second", "memory", "limit", "grad_accum_steps", "loader_samples_per_second", "notes")
+    names = ("size", "samples_per_second", "memory", "limit", "grad_accum_steps", "notes")
     of_size = ("size", "samples_per_second", "memory", "fits")
     curve = [{name: getattr(one, name) for name in of_size} for one in choice.curve]
     return {**{name: getattr(choice, name) for name in names}, "curve": curve}
@@ -120,22 +113,16 @@ def _values_of(choice: BatchSizeChoice) -> dict[str, Any]:
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
 @base.device_option
-@base.plot_option
 @base.json_option
-def _batch_icecube(data: str, plot: str | None, as_json: bool, **options: Any) -> None:
+def _batch_icecube(data: str, as_json: bool, **options: Any) -> None:
     """Measure batch sizes of the IceCube model, and choose the smallest within 5 % of the best throughput.
 
     \b
     stoker tune batch icecube --data ice.stoker --size 19m --largest 8192
     """
     from stoker.recipes.icecube.tuning import tune_batch_size
-    from stoker.train.plots import check_plot
 
-    if plot is not None:
-        check_plot(plot)
     choice = tune_batch_size(data, report=base.announce, **options)
-    if plot is not None:
-        choice.plot(plot)
     if as_json:
         click.echo(json.dumps(_values_of(choice)))
         return
@@ -165,12 +152,11 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
 @base.overwrite_option("Replace the file of --out.")
-@base.plot_option
 @base.json_option
 def _search(
     config: str, assignments: tuple[str, ...], budget: str | None, space: str | None, metric: str | None, direction: str | None,
     storage: str | None, name: str, repeats: int | None, allow_constant: bool, out: str | None, overwrite: bool,
-    plot: str | None, as_json: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
 
@@ -186,18 +172,15 @@ def _search(
 
     \b
     stoker tune search config.yaml --budget 60s
-    stoker tune search config.yaml --budget 10min --plot study.svg --out best.yaml
+    stoker tune search config.yaml --budget 10min --out best.yaml
     stoker tune search timehut --help
     """
     from stoker.experiment import load
-    from stoker.train.plots import check_plot
     from stoker.tune.budget import parse_budget
     from stoker.tune.configured import ConfigObjective, read_search
     from stoker.tune.run_choices import RunChoices
     from stoker.tune.search_loop import search
 
-    if plot is not None:
-        check_plot(plot)
     if out is not None:
         base.check_new_file("--out", out, overwrite=overwrite)
     section, given = read_search(config, space), load(config, assignments)
@@ -222,12 +205,9 @@ def _search(
         on_constant="warn" if allow_constant else "error",
         report=base.announce,
     )
-    if study.has_result:
-        if out is not None:
-            values = [f"{key}={json.dumps(value)}" for key, value in study.best.params.items()]
-            RunChoices(config=load(config, [*assignments, *values]), trials=(), changed={}).save(out, overwrite=overwrite)
-        if plot is not None:
-            study.plot(plot)
+    if study.has_result and out is not None:
+        values = [f"{key}={json.dumps(value)}" for key, value in study.best.params.items()]
+        RunChoices(config=load(config, [*assignments, *values]), trials=(), changed={}).save(out, overwrite=overwrite)
 
     def use(params: dict[str, Any]) -> str:
         if out is not None:
@@ -275,16 +255,14 @@ def _less_is_better(metric: str) -> bool:
 @click.option("--budget", metavar="TIME", help="4s, 10min, or a number of trials. [default: from the size of the data]")
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Length of a full trial. [default: 160 updates]")
 @click.option("--group-size", type=click.IntRange(min=1), default=16, show_default=True, help="Configurations that train at once.")
-@click.option("--skip-search", is_flag=True, help="Print known-good values instead of searching.")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept, to continue it. [default: in memory]")
 @base.seed_option(0)
 @base.device_option
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
-@base.plot_option
 @base.json_option
 def _search_timehut(
-    data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, skip_search: bool, storage: str | None, seed: int,
-    device: str | None, allow_constant: bool, plot: str | None, as_json: bool,
+    data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, storage: str | None, seed: int,
+    device: str | None, allow_constant: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
@@ -294,8 +272,7 @@ def _search_timehut(
     \b
     stoker tune search timehut --data Chinatown_TRAIN.tsv --scenario combined --budget 60s
     """
-    from stoker.recipes.timehut.search import DEFAULTS, SPACES, objective_of
-    from stoker.train.plots import check_plot
+    from stoker.recipes.timehut.search import SPACES, objective_of
     from stoker.tune.budget import parse_budget
     from stoker.tune.search_loop import search
 
@@ -303,18 +280,11 @@ def _search_timehut(
         flags = " ".join(f"--{key.replace('_', '-')} {value:.6g}" for key, value in params.items())
         return f"train it: stoker train timehut --data {base.shown_path(data)} {flags}"
 
-    if skip_search:
-        known = {name: DEFAULTS[name] for name in SPACES[scenario]}
-        click.echo(json.dumps({"best": {"params": known}}) if as_json else printable(use(known)))
-        return
-    if plot is not None:
-        check_plot(plot)
     parse_budget(budget)
     objective = objective_of(data, epochs=epochs, device=device)
-    space = {name: (["log"] if "log" in bounds else ["uniform"]) + list(bounds[:2]) for name, bounds in SPACES[scenario].items()}
     study = search(
         objective,
-        {name: tuple(bounds) for name, bounds in space.items()},
+        SPACES[scenario],
         budget=budget,
         direction="maximize",
         seed=seed,
@@ -324,8 +294,6 @@ def _search_timehut(
         on_constant="warn" if allow_constant else "error",
         report=base.announce,
     )
-    if plot is not None and study.has_result:
-        study.plot(plot)
     _show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)
 
 

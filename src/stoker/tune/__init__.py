@@ -1,12 +1,9 @@
-"""Tuning: the batch size by throughput, hyperparameters by a search with a budget, and many trials that train at once.
+"""Tuning: the batch size by throughput, and hyperparameters by a search with a budget.
 
-batch_size            the smallest batch that loses no throughput
-step_of               one update of a trainer per call, for `batch_size`
-search                the best configuration within a number of seconds or trials
-Study                 all trials of a search; `Study.open` reads one of Stoker or Optuna
-Population            K models with settings of their own train in one step
-PopulationObjective   what a search evaluates with populations
-MemberRandom          random numbers of a member, for its loss
+batch_size   the smallest batch that loses no throughput
+step_of      one update of a trainer per call, for `batch_size`
+search       the best configuration within a number of seconds or trials
+Study        all trials of a search; `Study.open` reads one of Stoker or Optuna
 """
 
 from typing import TYPE_CHECKING
@@ -15,9 +12,6 @@ from stoker._lazy import lazy
 
 _LAZY = {
     "BatchSizeChoice": "stoker.tune.batch_sizes:BatchSizeChoice",
-    "MemberRandom": "stoker.tune.randomness:MemberRandom",
-    "Population": "stoker.tune.population:Population",
-    "PopulationObjective": "stoker.tune.population_objective:PopulationObjective",
     "Study": "stoker.tune.study:Study",
     "batch_size": "stoker.tune.batch_sizes:batch_size",
     "search": "stoker.tune.search_loop:search",
@@ -28,9 +22,6 @@ if TYPE_CHECKING:
     from stoker.tune.batch_sizes import BatchSizeChoice as BatchSizeChoice
     from stoker.tune.batch_sizes import batch_size as batch_size
     from stoker.tune.configured import step_of as step_of
-    from stoker.tune.population import Population as Population
-    from stoker.tune.population_objective import PopulationObjective as PopulationObjective
-    from stoker.tune.randomness import MemberRandom as MemberRandom
     from stoker.tune.search_loop import search as search
     from stoker.tune.study import Study as Study
 else:

@@ -18,16 +18,15 @@ import resource
 import statistics
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stoker._batch import map_tensors, num_rows, tensors_of
-from stoker._clock import RunQueueDelay, now_ns, thread_busy_ns
+from stoker._clock import RunQueueDelay, thread_busy_ns
 from stoker._text import readable_bytes
 from stoker.errors import OptionError
 
@@ -54,7 +53,7 @@ ABOUT, MOST_IN_TURN, IN_TURN_ROUNDS = 0.85, 8, 12
 make sizes that are measured one after the other look faster or slower than they are."""
 
 T = TypeVar("T")
-Limit = Literal["throughput", "memory", "epoch", "largest", "loader"]
+Limit = Literal["throughput", "memory", "epoch", "largest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +86,9 @@ class BatchSizeChoice:
         samples_per_second: Throughput at that size, of the step alone.
         memory: Peak bytes that a step of that size adds.
         curve: All sizes that were measured, in order.
-        limit: What bounds the size: `"throughput"` where larger batches are not faster, `"loader"` where batches do not arrive
-            faster, `"memory"`, `"epoch"` where an epoch would have too few steps, or `"largest"`.
+        limit: What bounds the size: `"throughput"` where larger batches are not faster, `"memory"`, `"epoch"` where an epoch would have
+            too few steps, or `"largest"`.
         grad_accum_steps: Batches per update that keep the effective batch that was asked for.
-        loader_samples_per_second: What the loader delivers; None where it was not measured.
         notes: Sentences about the choice.
 
     Example:
@@ -106,7 +104,6 @@ class BatchSizeChoice:
     curve: tuple[BatchPoint, ...]
     limit: Limit
     grad_accum_steps: int = 1
-    loader_samples_per_second: float | None = None
     notes: tuple[str, ...] = field(default=())
 
     def scaled_lr(self, lr: float, *, batch_size: int, rule: Literal["linear", "sqrt"] = "linear") -> float:
@@ -122,25 +119,6 @@ class BatchSizeChoice:
         """
         factor = self.size * self.grad_accum_steps / batch_size
         return lr * (factor if rule == "linear" else math.sqrt(factor))
-
-    def plot(self, path: str | Path) -> Path:
-        """Plot throughput and memory over the batch size into an .svg or .png file; needs matplotlib.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The path.
-        """
-        from stoker.tune.plots import plot_batch_sizes
-
-        return plot_batch_sizes(
-            path,
-            fitting={one.size: (one.samples_per_second, one.memory) for one in self.curve if one.fits},
-            too_large=[one.size for one in self.curve if not one.fits],
-            chosen=self.size,
-            loader=self.loader_samples_per_second,
-        )
 
     def __str__(self) -> str:
         lines = [f"{'batch':>8}{'samples/s':>14}{'memory':>12}"]
@@ -163,7 +141,6 @@ def batch_size(
     num_samples: int | None = None,
     min_steps_per_epoch: int = MIN_STEPS_PER_EPOCH,
     effective_batch: int | None = None,
-    loader: Callable[[int], Iterable[Any]] | None = None,
     memory: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> BatchSizeChoice:
@@ -180,7 +157,6 @@ def batch_size(
         num_samples: Samples of an epoch.
         min_steps_per_epoch: With `num_samples`: steps that an epoch keeps.
         effective_batch: Samples per update to keep: the size then divides it, and `grad_accum_steps` says how many batches make one.
-        loader: A function of a size that returns the batches of an epoch, to measure whether the loader is the bottleneck.
         memory: Bytes that a trial on a CPU may use; by default 80 % of what is free.
         report: Gets a line per measured size.
 
@@ -215,8 +191,7 @@ def batch_size(
         if not measure.fitting():
             raise OptionError("not even a batch of 1 sample fits into memory. Make the model smaller, or its sequences shorter.")
         _bisect_memory(measure, bound)
-        delivered = _measure_loader(loader, max(measure.fitting(), key=lambda one: one.samples_per_second).size)
-        size = _knee(measure, tolerance, delivered, bound)
+        size = _knee(measure, tolerance, bound)
     sizes = measure.fitting()
     best = max(sizes, key=lambda one: one.samples_per_second)
     reason: Limit = "throughput"
@@ -244,12 +219,6 @@ def batch_size(
     if measure.errors:
         failed = min(measure.errors)
         notes.append(f"a batch of {failed:,} fails: {measure.errors[failed]}")
-    if delivered is not None and delivered < best.samples_per_second:
-        reason = "loader"
-        notes.append(
-            f"the loader is the bottleneck: it delivers {delivered:,.0f} samples/s, and the step could take "
-            f"{best.samples_per_second:,.0f}. A larger batch does not help, however much memory is free; make the loader faster"
-        )
     if grad_accum_steps > 1:
         notes.append(f"{grad_accum_steps} batches per update keep the effective batch of {effective_batch:,}")
     return BatchSizeChoice(
@@ -259,7 +228,6 @@ def batch_size(
         curve=tuple(sorted(measure.points.values(), key=lambda one: one.size)),
         limit=reason,
         grad_accum_steps=grad_accum_steps,
-        loader_samples_per_second=delivered,
         notes=tuple(notes),
     )
 
@@ -339,12 +307,11 @@ def _bisect_memory(measure: _Measure, bound: int) -> None:
         low, high = (middle, high) if measure(middle).fits else (low, middle)
 
 
-def _knee(measure: _Measure, tolerance: float, delivered: float | None, bound: int) -> int:
-    """The smallest size whose throughput is within the tolerance of the best, or that is as fast as batches arrive."""
+def _knee(measure: _Measure, tolerance: float, bound: int) -> int:
+    """Return the smallest size whose throughput is within the tolerance of the best."""
 
     def wanted(points: Sequence[BatchPoint]) -> float:
-        best = max(one.samples_per_second for one in points)
-        return (1 - tolerance) * min(best, delivered if delivered is not None else best)
+        return (1 - tolerance) * max(one.samples_per_second for one in points)
 
     def first_fast(points: Sequence[BatchPoint]) -> int:
         return next(one.size for one in points if one.samples_per_second >= wanted(points))
@@ -381,22 +348,6 @@ def _round_size(size: int, low: int, high: int) -> int:
     """A multiple of 8 between two sizes, where there is one: matmuls are fastest there."""
     rounded = size - size % 8
     return rounded if low < rounded < high else size
-
-
-def _measure_loader(loader: Callable[[int], Iterable[Any]] | None, size: int) -> float | None:
-    """Samples per second that the loader delivers by itself, after its first batch."""
-    if loader is None:
-        return None
-    rates, batches = list[float](), iter(loader(size))
-    next(batches, None)
-    begin = now_ns()
-    while (now_ns() - begin) / 1e9 < 4 * ROUND_SECONDS or len(rates) < 3:
-        start = now_ns()
-        batch = next(batches, None)
-        if batch is None:
-            break
-        rates.append((num_rows(batch) or 0) / max((now_ns() - start) / 1e9, 1e-9))
-    return statistics.median(rates) if rates else None
 
 
 # ---- one trial ----

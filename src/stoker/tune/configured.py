@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +89,7 @@ class ConfigObjective:
 
         class Report:
             def on_epoch_end(inner, report: CallbackReport) -> None:
-                seen.append(self.sign * self._metric(report.metrics))
+                seen.append(self.sign * float(report.metrics[self.metric]))
                 trial.report(self.sign * min(seen), report.epoch + 1)
                 if trial.should_prune():
                     report.stop()
@@ -101,26 +100,24 @@ class ConfigObjective:
             trainer.fit(data.train, valid=data.valid, epochs=config.train.epochs)
         return self.sign * min(seen) if seen else math.nan
 
-    def _metric(self, metrics: Mapping[str, float]) -> float:
-        if self.metric not in metrics:
-            raise ConfigError(
-                f"the metric to search by is {self.metric!r}, but an epoch has {', '.join(metrics)}. Name one of them; those of the "
-                f"validation need a `split` or `data.valid_store`."
-            )
-        return float(metrics[self.metric])
-
     def check(self) -> None:
-        """Check that the metric can be measured: otherwise every trial would fail.
+        """Check that an epoch has the metric: otherwise every trial would fail, and a new study would keep the name.
 
         Raises:
-            ConfigError: The metric is one of the validation, and there is no data for it.
+            ConfigError: An epoch has no such metric, or it is one of the validation and there is no data for it.
         """
         config = load(self.path, self.overrides)
-        if self.metric.startswith("val_") and open_data(config, choose_device(config, 0)).valid is None:
+        data = open_data(config, choose_device(config, 0))
+        names = ["loss"]
+        if data.valid is not None:
+            names += [f"val_{name}" for name in make_trainer(config, data).evaluate([next(iter(data.valid))])]
+        elif self.metric.startswith("val_"):
             raise ConfigError(
                 f"the metric to search by is {self.metric!r}, but {self.path} has no data to validate on. Add a section `split`, set "
                 f"`data.valid_store`, or search by another metric."
             )
+        if self.metric not in names:
+            raise ConfigError(f"the metric to search by is {self.metric!r}, but an epoch has {', '.join(names)}. Name one of them.")
 
 
 def with_batch_size(config: Config, size: int) -> Config:
@@ -159,10 +156,8 @@ def step_of(trainer: Trainer, batches: Iterable[Any]) -> Callable[[Any], None]:
     return step
 
 
-def steps_of(
-    config: Config,
-) -> tuple[Callable[[], Callable[[Any], None]], Callable[[int], Any], Callable[[int], Iterable[Any]], int]:
-    """What `batch_size` needs of a config: steps, batches of a size, the loader, and the samples of an epoch."""
+def steps_of(config: Config) -> tuple[Callable[[], Callable[[Any], None]], Callable[[int], Any], int]:
+    """Return what `batch_size` needs of a config: steps, batches of a size, and the samples of an epoch."""
     device = choose_device(config, 0)
 
     def feed_of(size: int) -> Fed:
@@ -176,4 +171,4 @@ def steps_of(
     def make_batch(size: int) -> Any:
         return next(iter(feed_of(size).train))
 
-    return make_step, make_batch, lambda size: islice(iter(feed_of(size).train), 1000), first.train.num_samples
+    return make_step, make_batch, first.train.num_samples

@@ -29,7 +29,7 @@ from stoker.tune.objective import GroupObjective, Stopping, check_objective, eva
 from stoker.tune.proposals import SeededTpe
 from stoker.tune.separation import constant_score, measure_noise, repeats_of
 from stoker.tune.space import as_space
-from stoker.tune.storage import Claims, Ending, open_study
+from stoker.tune.storage import Claims, Ending, StudyJournal, open_storage, open_study
 from stoker.tune.study import Stopped, Study, summary
 from stoker.tune.trial import ERROR, RECORD, busy_seconds, ended, ranked, repeat_of
 
@@ -89,7 +89,7 @@ def search(
         report: Gets lines instead of stderr.
 
     Returns:
-        The study: `best`, `trials`, `importances()`, `noise`, `plot(path)`.
+        The study: `best`, `trials`, `noise`, and `optuna_study` for the rest of Optuna.
 
     Raises:
         OptionError: The space is empty, an option is invalid, or the storage holds a study with another metric, direction or space.
@@ -114,9 +114,10 @@ def search(
     rule = pruner or optuna.pruners.MedianPruner()
     stopping = Stopping(lambda study, trial: limits.has_to_end(study) or rule.prune(study, trial))
     stopped: Stopped = "finished"
+    place = open_storage(storage)
     with Interrupts() as interrupts:
         study = open_study(
-            storage, name=name, direction=direction, metric=metric, sampler=sampler or SeededTpe(seed), pruner=stopping
+            place, name=name, direction=direction, metric=metric, sampler=sampler or SeededTpe(seed), pruner=stopping
         )
         running = _Search(
             study=study,
@@ -137,9 +138,11 @@ def search(
             running.run()
         except KeyboardInterrupt:
             stopped = "interrupted"
+            if isinstance(place, StudyJournal):  # the study in memory may have stopped between two records
+                study = open_study(place, name=name)
         finally:
-            interrupts.end()
-            running.claims.give_back()
+            with interrupts.held():
+                running.claims.give_back(study)
     return Study(
         optuna_study=study,
         storage=None if storage is None else without_credentials(str(storage)),
@@ -226,7 +229,10 @@ class _Search:
         if self.budget.most is not None:
             running = sum(trial.state == TrialState.RUNNING and RECORD in trial.user_attrs for trial in trials)
             count = min(count, self.budget.most - len(ended(trials)) - running)
-        return [self.claims.take(self.space) for _ in range(count)]
+        with self.interrupts.held():
+            claimed = [self.claims.take(self.space) for _ in range(count)]
+        self.interrupts.check()
+        return claimed
 
     def _has_to_end(self) -> bool:
         return self.budget.has_to_end(self.study)
@@ -237,7 +243,8 @@ class _Search:
         return best_of_group(scores, sign=self.sign, count=count)
 
     def _finish(self, trial: optuna.Trial, ending: Ending) -> None:
-        self.claims.finish(trial, ending)
+        with self.interrupts.held():
+            self.claims.finish(trial, ending)
         self.interrupts.check()
 
     def _enqueue_repeats(self, trials: Sequence[FrozenTrial]) -> None:
@@ -285,8 +292,8 @@ class _Search:
         if (constant := constant_score(trials)) is not None:
             score, count = constant
             line = (
-                f"the objective is {score:.6g} in each of the first {count} trials, which differ in {_ranges(trials)}: it cannot "
-                f"separate configurations. Use a score that varies, such as the loss on more validation samples"
+                f"the objective is {score:.6g} in each of the first {count} trials: it cannot separate configurations. "
+                f"Use a score that varies, such as the loss on more validation samples"
             )
             if self.on_constant == "error":
                 raise SearchError(f"{line}, or pass on_constant='warn'.")
@@ -320,15 +327,3 @@ class _Search:
                 f"{readable_seconds(self.budget.spent())} of {readable_seconds(self.budget.seconds or 0.0)}, {len(trials):,} trials"
             )
         self.say(f"search: {part} · best {best.value:.6g} (trial {best.number}: {summary(best.params)})")
-
-
-def _ranges(trials: Sequence[FrozenTrial]) -> str:
-    names = list(dict.fromkeys(name for trial in trials for name in trial.params))[:4]
-    parts = []
-    for name in names:
-        values = [trial.params[name] for trial in trials if name in trial.params]
-        is_number = all(isinstance(value, int | float) for value in values)
-        parts.append(
-            f"{name} from {min(values):.3g} to {max(values):.3g}" if is_number else f"{name} over {len(set(values))} values"
-        )
-    return ", ".join(parts)

@@ -70,22 +70,38 @@ class _JournalLock(JournalFileOpenLock):
             self._held = None
 
 
-def _backend(storage: str | Path) -> JournalStorage | str:
-    """Return what Optuna takes: a journal for a path; a URL as it is."""
-    if is_url(storage):
-        return str(storage)
-    path = _disk.check_path(str(storage))
-    _disk.make_folder(Path(path).parent)
-    with suppress(FileNotFoundError), Path(path).open("rb") as file:
-        if not FIRST_BYTES.startswith(file.read(len(FIRST_BYTES))):
-            raise OptionError(
-                f"storage {path} is not a journal of Optuna. Choose another file, or give a database as a URL (sqlite:///{path})."
-            )
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=_JournalLock(str(path))))
+class StudyJournal(JournalFileBackend):
+    """The journal file of a path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, lock_obj=_JournalLock(path))
+        self._path = path
+
+    def __str__(self) -> str:
+        return self._path
+
+
+def open_storage(storage: str | Path | None) -> StudyJournal | str | None:
+    """Return a journal for a path, a URL as it is, and None for memory.
+
+    Raises:
+        OptionError: The file is something else, or its folder cannot be made.
+    """
+    if storage is None or is_url(storage):
+        return None if storage is None else str(storage)
+    with _opening(storage):
+        path = _disk.check_path(str(storage))
+        _disk.make_folder(Path(path).parent)
+        with suppress(FileNotFoundError), Path(path).open("rb") as file:
+            if not FIRST_BYTES.startswith(file.read(len(FIRST_BYTES))):
+                raise OptionError(
+                    f"storage {path} is not a journal of Optuna. Choose another file, or give a database as a URL (sqlite:///{path})."
+                )
+        return StudyJournal(str(path))
 
 
 def open_study(
-    storage: str | Path | None,
+    storage: StudyJournal | str | Path | None,
     *,
     name: str,
     direction: Literal["minimize", "maximize"] | None = None,
@@ -95,12 +111,21 @@ def open_study(
 ) -> optuna.Study:
     """Open a study of Optuna, made if it is new.
 
+    Args:
+        storage: A path, a URL, or a journal that is open; None for memory.
+        name: The name of the study.
+        direction: By default `"minimize"`, or that of the study.
+        metric: What its scores are.
+        sampler: Proposes its trials.
+        pruner: Ends its trials.
+
     Raises:
         OptionError: The storage cannot be opened, or the study has another direction or metric.
     """
+    place = storage if isinstance(storage, StudyJournal) else open_storage(storage)
     with _opening(storage):
         study = optuna.create_study(
-            storage=None if storage is None else _backend(storage),
+            storage=JournalStorage(place) if isinstance(place, StudyJournal) else place,
             study_name=name,
             direction=direction or "minimize",
             load_if_exists=True,
@@ -128,8 +153,9 @@ def read_study(storage: str | Path, *, name: str | None = None) -> optuna.Study:
     shown = without_credentials(str(storage))
     if not is_url(storage) and not Path(storage).is_file():
         raise OptionError(f"storage is {shown}, which does not exist. Give a file or URL that `search(storage=…)` wrote.")
+    place = open_storage(storage)
     with _opening(storage):
-        backend = _backend(storage)
+        backend: Any = JournalStorage(place) if isinstance(place, StudyJournal) else place
         names = optuna.get_all_study_names(backend)
     if name is None and len(names) != 1:
         raise OptionError(f"{shown} holds {len(names)} studies ({', '.join(names[:9])}). Choose one: name=….")
@@ -143,7 +169,7 @@ def read_study(storage: str | Path, *, name: str | None = None) -> optuna.Study:
 
 
 @contextmanager
-def _opening(storage: str | Path | None) -> Iterator[None]:
+def _opening(storage: StudyJournal | str | Path | None) -> Iterator[None]:
     """Raise one error without a password, whatever a driver or a database raises."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -205,10 +231,12 @@ class Claims:
         self._study.tell(trial, ending.value, ending.state)
         self._open.pop(trial.number, None)
 
-    def give_back(self) -> None:
-        """Let the trials that have not ended be run again."""
-        for trial in self._open.values():
-            self._retry(trial, record_of(trial).get("attempt", 1))
+    def give_back(self, study: optuna.Study) -> None:
+        """Let the trials that have not ended be run again. `study` is the study, read again after a Ctrl-C."""
+        self._study = study
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if trial.number in self._open:
+                self._retry(trial, record_of(trial).get("attempt", 1))
         self._open.clear()
 
     def retry_lost(self) -> None:
@@ -217,7 +245,7 @@ class Claims:
             if trial.number not in self._open and has_ended(record_of(trial).get("process", {})):
                 self._retry(trial, record_of(trial).get("attempt", 1) + 1)
 
-    def _retry(self, trial: optuna.Trial | FrozenTrial, attempt: int) -> None:
+    def _retry(self, trial: FrozenTrial, attempt: int) -> None:
         try:
             self._study.tell(trial.number, state=TrialState.FAIL)
         except (ValueError, UpdateFinishedTrialError):

@@ -25,7 +25,7 @@ class Study:
     """All trials of a search.
 
     Args:
-        optuna_study: The study of Optuna, for its plots, samplers and importances.
+        optuna_study: The study of Optuna, for its plots and importances.
         storage: Where it is kept, without a password; None for memory.
         stopped: `"finished"` when the budget was used, `"interrupted"` after Ctrl-C, `"opened"` for a study that was read.
         notes: What the search has to say about its result.
@@ -107,18 +107,6 @@ class Study:
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         return {name: sum(trial.state == state for trial in self.trials) for name, state in states.items()}
 
-    def importances(self) -> dict[str, float]:
-        """Return how much of the variation of the score each parameter explains, the largest first (PED-ANOVA of Optuna).
-
-        Returns:
-            Shares by name, which add up to 1. Empty where too few trials are complete, or all have one value.
-        """
-        done = self._complete()
-        if len(done) < 4 or len({trial.value for trial in done}) < 2:
-            return {}
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        return dict(optuna.importance.get_param_importances(self.optuna_study, evaluator=evaluator))
-
     def rerun(self, number: int, objective: Any = None) -> FrozenTrial:
         """Repeat one trial alone, from its record: the same parameters, seed and number of updates.
 
@@ -139,22 +127,6 @@ class Study:
         if objective is None:
             raise OptionError("this study was opened, so its objective is not known. Pass objective=.")
         return repeat(trial, objective)
-
-    def plot(self, path: str | Path) -> Path:
-        """Plot history, importances and noise into an .svg or .png file; needs matplotlib.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The path.
-
-        Raises:
-            OptionError: The name ends in neither .svg nor .png, or matplotlib is missing.
-        """
-        from stoker.tune.plots import plot_study
-
-        return plot_study(path, self.optuna_study, self.trials, importances=self.importances(), noise=self.noise)
 
     def __str__(self) -> str:
         trials = self.trials

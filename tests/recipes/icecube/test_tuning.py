@@ -24,7 +24,7 @@ def test_the_command_measures_sizes_up_to_the_largest(ice: Path, capsys: pytest.
     found = json.loads(capsys.readouterr().out)
     assert found["size"] in (1, 2)
     assert {one["size"] for one in found["curve"]} <= {1, 2}
-    assert found["loader_samples_per_second"] > 0
+    assert found["samples_per_second"] > 0
 
 
 def test_bad_options_are_refused(ice: Path) -> None:

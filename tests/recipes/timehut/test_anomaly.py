@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.recipes.timehut.test_forecast import new_encoder
 
-from stoker.errors import OptionError
-from stoker.recipes.timehut.anomaly import alarms, anomaly_scores, score_alarms
-from stoker.recipes.timehut.forecast import step_representations
+from stoker.recipes.timehut.anomaly import alarms, score_alarms
 
 
 def slow_alarms(scores: np.ndarray, num_train: int, delay: int) -> list[bool]:
@@ -54,18 +51,3 @@ def test_a_segment_counts_as_a_whole() -> None:
         assert found.precision == pytest.approx(precision)
         assert found.recall == pytest.approx(recall)
         assert found.f1 == pytest.approx(2 * precision * recall / (precision + recall) if hits else 0)
-
-
-def test_a_spike_has_the_highest_score() -> None:
-    values = np.sin(np.arange(60) / 4)[None, :, None].astype(np.float32)
-    values[0, 45] += 8
-    encoder = new_encoder(1)
-    scores = anomaly_scores(encoder, values, padding=12)
-    usual, masked = (step_representations(encoder, values, padding=12, mask_last=one) for one in (False, True))
-    assert np.allclose(scores, np.abs(usual - masked).sum(-1))
-    assert scores[0].argmax() == 45
-
-
-def test_too_few_training_steps_are_an_error() -> None:
-    with pytest.raises(OptionError, match=r"num_train is 23; expected 24 to 59, as there are 60 scores"):
-        alarms(np.ones(60), num_train=23)

@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.recipes.timehut.sets import write_tsv
 
-from stoker.errors import OptionError
-from stoker.recipes.timehut.archive import ArchiveRow, _executor, compare_methods, embed_members, find_datasets, run_archive
+from stoker.recipes.timehut.archive import ArchiveRow, _executor, compare_methods, find_datasets, run_archive
 from stoker.recipes.timehut.evaluate import accuracy
-from stoker.recipes.timehut.settings import make_settings
 
 SMALL: dict[str, Any] = {"hidden": 4, "depth": 3, "width": 8, "updates": 2}
 
@@ -30,14 +27,6 @@ def test_every_set_has_a_row_per_method(tmp_path: Path) -> None:
     assert rows[1::2] == run_archive(tmp_path, methods=["softclt"], seeds=2, device="cpu", **SMALL)
 
 
-def test_members_of_a_data_set_are_single_members() -> None:
-    data = np.random.default_rng(0).normal(size=(6, 9, 1)).astype(np.float32)
-    settings = [make_settings(method, seed=seed, **SMALL) for method in ("ts2vec", "softclt") for seed in (0, 1)]
-    found = embed_members(data, data[:3], settings, device=torch.device("cpu"))
-    alone = embed_members(data, data[:3], settings[2:3], device=torch.device("cpu"))
-    assert (found[2][1] == alone[0][1]).all()
-
-
 def test_methods_are_compared_seed_by_seed() -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(0.5, 0.9, 16)
@@ -49,15 +38,6 @@ def test_methods_are_compared_seed_by_seed() -> None:
     assert found.difference.low > 0  # though the seeds differ by far more than the methods
     assert found.wins + found.losses == 16
     assert rows[0].interval.low < rows[1].interval.high  # which two separate intervals would have missed
-
-
-def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="has no data set; expected files like NAME/NAME_TRAIN"):
-        run_archive(tmp_path, device="cpu")
-    with pytest.raises(OptionError, match="seeds is 0"):
-        run_archive(tmp_path, seeds=0, device="cpu")
-    with pytest.raises(OptionError, match="method is 'x'"):
-        run_archive(tmp_path, methods=["x"], device="cpu")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.recipes.timehut.sets import files, write_tsv
 
-from stoker.errors import OptionError, SourceError, SourceInvalidError
+from stoker.errors import OptionError, SourceError
 from stoker.recipes.timehut.data import as_series, fit_scaler, for_training, read_series
 
 
@@ -69,11 +69,3 @@ def test_long_series_are_cut_into_sections() -> None:
     assert sorted(found[~np.isnan(found)].tolist()) == list(range(20))
     with pytest.raises(OptionError, match="no series of at least 2 steps"):
         for_training(np.full((2, 5, 1), np.nan))
-
-
-def test_strings_are_not_channels(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("k,close\n" + "".join(f"a,{i % 3}\n" for i in range(8)))
-    assert read_series(tmp_path / "a.csv").values.shape == (1, 8, 1)
-    (tmp_path / "b.csv").write_text("k\na\nb\n")
-    with pytest.raises(SourceInvalidError, match="b has no column of numbers with one value per step"):
-        read_series(tmp_path / "b.csv")

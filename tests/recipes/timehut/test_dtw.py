@@ -1,14 +1,11 @@
-"""DTW: tslearn's distances bit for bit, ragged and multivariate; SoftCLT's targets; the cache; errors."""
+"""DTW: tslearn's distances bit for bit, ragged and multivariate; SoftCLT's targets; errors."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.recipes.timehut import dtw
 from stoker.recipes.timehut.dtw import dtw_distances, instance_targets
 
 
@@ -60,21 +57,6 @@ def test_gaps_are_interpolated_and_constant_series_have_targets() -> None:
     data[1, 2], data[2] = np.nan, np.arange(5)[:, None]
     assert np.isfinite(instance_targets(data, tau=1.0)).all()
     assert instance_targets(data[:1], tau=1.0).tolist() == [[1.0]]
-
-
-def test_results_are_cached_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOKER_CACHE", str(tmp_path))
-    monkeypatch.setattr(dtw, "CACHED_CELLS", 1)
-    series = np.random.default_rng(3).normal(size=(4, 5, 1))
-    first = dtw_distances(series)
-    (file,) = (tmp_path / "dtw").iterdir()
-    changed = first + 1 - np.eye(4)
-    with file.open("wb") as opened:
-        np.save(opened, changed)
-    assert (dtw_distances(series) == changed).all()  # the cache was read
-    assert (dtw_distances(series + 1e-9) != changed).any()  # another content
-    file.write_bytes(b"damaged")
-    assert (dtw_distances(series) == first).all()
 
 
 def test_errors_name_what_is_wrong() -> None:

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aeon.datasets import load_basic_motions, load_japanese_vowels
+from aeon.datasets import load_basic_motions
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from stoker.errors import OptionError
 from stoker.recipes.timehut import Encoder
 
 SMALL: dict[str, Any] = {"updates": 2, "hidden": 4, "depth": 2, "width": 6, "device": "cpu"}
@@ -34,15 +33,6 @@ def test_a_pipeline_on_series_of_aeon() -> None:
     assert pipeline[0].get_feature_names_out()[0] == "encoder0"
 
 
-def test_ragged_lists() -> None:
-    x, _ = load_japanese_vowels(split="train")
-    assert isinstance(x, list)
-    encoder = Encoder(**SMALL).fit(x[:20])
-    found = encoder.transform(x[:5])
-    assert found.shape == (5, 6)
-    assert np.isfinite(found).all()
-
-
 def test_seeds_are_reproducible() -> None:
     x = np.random.default_rng(0).normal(size=(6, 10))
     one, other, third = (Encoder(**SMALL, random_state=seed).fit_transform(x) for seed in (1, 1, 2))
@@ -50,8 +40,3 @@ def test_seeds_are_reproducible() -> None:
     assert (one != third).any()
     drawn = Encoder(**SMALL, random_state=np.random.RandomState(0)).fit(x)
     assert drawn.encoder_.settings.seed != 2002
-
-
-def test_an_invalid_method_is_an_error_of_fit() -> None:
-    with pytest.raises(OptionError, match="method is 'x'"):
-        Encoder("x").fit(np.zeros((3, 4)))

@@ -7,9 +7,8 @@ import pytest
 import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder
 
-from stoker.errors import OptionError
 from stoker.recipes.timehut.encoder import initial_weights, to_tensors
-from stoker.recipes.timehut.forecast import PENALTIES, ridge_fits, score_forecasts, step_representations
+from stoker.recipes.timehut.forecast import PENALTIES, score_forecasts, step_representations
 from stoker.recipes.timehut.settings import make_settings
 from stoker.recipes.timehut.training import TrainedEncoder
 
@@ -50,17 +49,6 @@ def test_representations_know_nothing_of_the_future() -> None:
     assert np.abs(one[0, 12:] - other[0, 12:]).max() > 1e-3  # negative control
 
 
-def test_one_factorisation_gives_the_fits_of_scikit_learn() -> None:
-    from sklearn.linear_model import Ridge
-
-    rng = np.random.default_rng(2)
-    x, y = rng.normal(size=(60, 9)) + 3, rng.normal(size=(60, 4)) - 2
-    for penalty, (coefficients, intercept) in zip(PENALTIES, ridge_fits(x, y), strict=True):
-        fitted = Ridge(alpha=penalty).fit(x, y)
-        assert np.allclose(coefficients, fitted.coef_.T, atol=1e-8)
-        assert np.allclose(intercept, fitted.intercept_, atol=1e-8)
-
-
 def test_scores_are_those_of_a_loop() -> None:
     from sklearn.linear_model import Ridge
 
@@ -83,13 +71,3 @@ def test_scores_are_those_of_a_loop() -> None:
     assert score.penalty == best
     assert score.mse == pytest.approx((error**2).mean(), rel=1e-6)
     assert score.mae == pytest.approx(np.abs(error).mean(), rel=1e-6)
-
-
-def test_errors_name_the_parameter() -> None:
-    values = np.zeros((1, 40, 1), np.float32)
-    with pytest.raises(OptionError, match=r"horizons has 8, but the shortest part of the series has 8 steps"):
-        score_forecasts(new_encoder(1), values, horizons=[8], padding=4)
-    with pytest.raises(OptionError, match=r"padding is 0; expected an integer from 1"):
-        step_representations(new_encoder(1), values, padding=0)
-    with pytest.raises(OptionError, match=r"values has the shape \(1, 40, 1\); expected \(series, steps, 2 channels\)"):
-        step_representations(new_encoder(2), values)

@@ -103,10 +103,3 @@ def test_negative_control_the_authors_clamp_has_an_infinite_gradient() -> None:
     cosine.clamp(-1 + 1e-10, 1 - 1e-10).acos().square().sum().backward()
     assert cosine.grad is not None
     assert not torch.isfinite(cosine.grad).all()
-
-
-def test_one_series_has_no_instance_loss() -> None:
-    one = make_settings("timehut", **{**SIZES, "batch_size": 1})
-    population = make_population(series("univariate")[:1], [one], dtype=torch.float64)
-    expected, _ = plain(population, one, series("univariate")[:1], 2, None)
-    assert abs(float(population.losses_of(population.weights, population.batch(2)).detach()) - expected) < 1e-9

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import OptionError
 from stoker.recipes.timehut.encoder import initial_weights, kept_positions
 from stoker.recipes.timehut.population import dropout_scale, make_population
 from stoker.recipes.timehut.settings import make_settings
@@ -69,14 +68,6 @@ def test_compaction_changes_nothing_for_those_that_stay() -> None:
     assert float((cut.average() - whole.average()[[2, 0]]).abs().max()) < 1e-5
 
 
-def test_common_random_numbers_are_kept_once() -> None:
-    population = make_population(DATA, [make_settings("timehut", seed=i, **SMALL) for i in range(3)], crop_seeds=[7, 7, 7])
-    assert population.tables.rows.shape[1] == 1
-    population.advance(2)
-    population.keep([1])
-    assert torch.isfinite(population.advance(3)).all()
-
-
 def test_a_member_that_fails_stays_alone() -> None:
     population = make_population(DATA, MEMBERS, targets=TARGETS)
     with torch.no_grad():
@@ -84,20 +75,6 @@ def test_a_member_that_fails_stays_alone() -> None:
     losses = population.advance(3)
     assert torch.isfinite(losses).tolist() == [True, False, True]
     assert torch.isfinite(population.average()).all(1).tolist() == [True, False, True]
-
-
-def test_the_same_seed_gives_the_same_bits() -> None:
-    one, other = (make_population(DATA, MEMBERS[:1]) for _ in range(2))
-    assert torch.equal(one.advance(5), other.advance(5))
-    assert torch.equal(one.weights, other.weights)
-
-
-def test_longer_series_are_encoded_with_all_taps() -> None:
-    population = make_population(DATA, MEMBERS[:1])
-    population.advance(2)
-    longer = np.random.default_rng(1).normal(size=(3, 40, 2)).astype(np.float32)
-    assert population.encode(longer).shape == (1, 3, 10)
-    assert np.abs(population.encode(longer)[0, 0] - population.encode(longer[:1])[0, 0]).max() < 1e-6
 
 
 def test_dropout_is_random_and_depends_on_seed_update_and_place() -> None:
@@ -116,11 +93,3 @@ def test_dropout_is_random_and_depends_on_seed_update_and_place() -> None:
         both = float(((one == 0) & (other == 0)).float().mean())
         assert abs(both - 0.01) < 0.003  # independent: 0.1 * 0.1
     assert torch.equal(first, draw(0, 0))
-
-
-def test_errors_name_the_option() -> None:
-    with pytest.raises(OptionError, match=r"lr differs between members"):
-        make_population(DATA, [make_settings(**SMALL), make_settings(**SMALL, lr=0.1)])
-    population = make_population(DATA, MEMBERS[:1])
-    with pytest.raises(OptionError, match=r"updates is 9; expected 0 \(done\) to 8 \(planned\)\."):
-        population.advance(9)

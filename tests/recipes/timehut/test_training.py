@@ -25,10 +25,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "unit"
     data, test = files("UnitTest")
     said: list[str] = []
-    done = train(data, test=test, folder=folder, say=lambda word, sentence: said.append(word), flags=["amp"], **SMALL)
+    done = train(data, test=test, folder=folder, say=lambda word, sentence: said.append(word), **SMALL)
     assert set(done.scores) == {"svm", "knn", "linear"}
     assert done.majority == 12 / 22
-    assert said == ["series", "test", "classes", "scaling", "ignored", "encoder"]
+    assert said == ["series", "test", "classes", "scaling", "encoder"]
     return folder
 
 
@@ -114,8 +114,3 @@ def test_a_damaged_encoder_is_named(tmp_path: Path) -> None:
     path.write_bytes(content[:100])
     with pytest.raises(ConfigError, match=r"encoder\.safetensors is damaged"):
         load_encoder(tmp_path / "run")
-
-
-def test_series_of_another_shape_are_refused(run: Path) -> None:
-    with pytest.raises(OptionError, match=r"the series have the shape \(2, 5, 3\); expected \(series, steps, 1 channels\)"):
-        load_encoder(run)(np.zeros((2, 5, 3), np.float32))

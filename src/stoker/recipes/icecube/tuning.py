@@ -69,6 +69,5 @@ def tune_batch_size(
         return step_of(make_trainer(settings, store, model, total=_UPDATES, device=place, progress=False), [])
 
     return batch_size(
-        make_step, make_batch, device=place, tolerance=tolerance, largest=largest, num_samples=batches(1).num_samples, loader=batches,
-        report=report,
+        make_step, make_batch, device=place, tolerance=tolerance, largest=largest, num_samples=batches(1).num_samples, report=report,
     )  # fmt: skip

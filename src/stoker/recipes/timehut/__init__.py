@@ -1,7 +1,6 @@
 """TimeHUT: representations of time series by contrastive learning, with TS2Vec and SoftCLT beside it.
 
-    settings     methods, all settings of an encoder, and which of the authors' options have an effect
-    schedules    temperatures over epochs
+    settings     methods, all settings of an encoder, temperatures over epochs
     data         files and arrays -> series                      crops        which pieces of series the two views have, and batches of them
     encoder      dilated convolutions over a leading axis of members
     losses       the three losses, with static shapes            dtw          distances of series, for SoftCLT

@@ -152,15 +152,11 @@ def _prepare(name: str, train_path: Path, test_path: Path, settings: Sequence[En
     train, test = read_series(train_path), read_series(test_path)
     if train.labels is None or test.labels is None:
         return None
-    return _scale(name, (train.labels, test.labels), train.values, test.values, settings)
-
-
-def _scale(name: str, labels: tuple[Array, Array], train: Array, test: Array, settings: Sequence[EncoderSettings]) -> _Prepared:
-    scaler = fit_scaler(train)
-    train, test = (values if scaler is None else scaler(values) for values in (train, test))
-    trained = for_training(train, max_length=settings[0].max_train_length)
+    scaler = fit_scaler(train.values)
+    inside, outside = (part.values if scaler is None else scaler(part.values) for part in (train, test))
+    trained = for_training(inside, max_length=settings[0].max_train_length)
     targets = {one.tau_instance: targets_of(trained, one) for one in {one.tau_instance: one for one in settings}.values()}
-    return _Prepared(name=name, labels=labels, train=train, test=test, trained=trained, targets=targets)
+    return _Prepared(name=name, labels=(train.labels, test.labels), train=inside, test=outside, trained=trained, targets=targets)
 
 
 def _score_members(
@@ -216,14 +212,6 @@ def _executor(workers: int) -> Iterator[Executor]:
 
 def _warm_up() -> None:
     import sklearn.svm  # noqa: F401
-
-
-def embed_members(
-    train: Array, test: Array, settings: Sequence[EncoderSettings], *, device: torch.device
-) -> list[tuple[Array, Array]]:
-    """Representations of training and test series by each member."""
-    none = np.empty(0)
-    return _embed(_scale("", (none, none), train, test, settings), settings, device=device)
 
 
 def _embed(one: _Prepared, settings: Sequence[EncoderSettings], *, device: torch.device) -> list[tuple[Array, Array]]:

@@ -2,39 +2,31 @@
 
 The distance of two series is the square root of the smallest sum of squared differences over all monotone alignments, as tslearn's `dtw`
 has it. The kernel fills the table of one series against `LANES` others at once, so that the inner loop runs over neighbours in memory and
-is vectorised. Threads take different rows; only half of the pairs is computed. Results are cached on disk by the content of the series.
+is vectorised. Threads take different rows; only half of the pairs is computed.
 """
 
 from __future__ import annotations
 
-import io
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
-from stoker import _cache_files, _disk
-from stoker._kernels import cache_folders, kernel
+from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.errors import DiskError, OptionError
+from stoker.errors import OptionError
 
 LANES = 32
-CACHED_CELLS = 1 << 26
-"""Tables of fewer cells are computed again: that is faster than reading a file."""
-_VERSION = 1
 
 
-def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int | None = None, cache: bool = True) -> Array:
+def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int | None = None) -> Array:
     """The distances of all pairs of series.
 
     Args:
         series: (N, T, D) without NaN in the steps that count.
         lengths: The steps that count of each series, from its first on. Default: T.
         threads: Number of threads. Default: the cores available to this process.
-        cache: Keep large results on disk, and use them again for the same series.
 
     Returns:
         float64 (N, N), symmetric, 0 on the diagonal.
@@ -48,7 +40,7 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
     """
     if series.ndim != 3:
         raise OptionError(f"series has the shape {series.shape}; expected (series, steps, channels).")
-    num, steps, channels = series.shape
+    num, steps, _ = series.shape
     lengths = np.full(num, steps, np.int64) if lengths is None else np.asarray(lengths, np.int64)
     counts = np.arange(steps) < lengths[:, None]
     if lengths.min(initial=1) < 1 or np.isnan(series[counts]).any():
@@ -56,10 +48,6 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
             "a series has no steps, or NaN between its first and last step; distances need values. Fill the gaps first."
         )
     values = np.where(counts[..., None], series, 0.0).astype(np.float64)
-    place = _place(values, lengths) if cache and num * num / 2 * steps * steps * channels >= CACHED_CELLS else None
-    found = None if place is None else _read(place, num)
-    if found is not None:
-        return found
     found = np.zeros((num, num))
     lanes = np.ascontiguousarray(values.transpose(1, 2, 0))  # (T, D, N): lanes are neighbours
     workers = threads or len(os.sched_getaffinity(0))
@@ -73,10 +61,7 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
                     lambda i: _fill_rows(values, lanes, lengths, np.ascontiguousarray(rows[i::workers]), found), range(workers)
                 )
             )
-    found = found + found.T
-    if place is not None:
-        _write(place, found)
-    return found
+    return found + found.T
 
 
 @kernel
@@ -157,27 +142,3 @@ def _fill_gaps(data: Array) -> tuple[Array, Array]:
             if given.any():
                 filled[i, : end - begin, c] = np.interp(np.arange(end - begin), np.flatnonzero(given), values[given])
     return filled, lengths
-
-
-def _place(values: Array, lengths: Array) -> Path | None:
-    digest = xxhash.xxh3_128(repr((_VERSION, values.shape)).encode() + lengths.tobytes())
-    digest.update(np.ascontiguousarray(values))
-    folders = cache_folders()
-    return folders[0].parent / "dtw" / f"{digest.hexdigest()}.npy" if folders else None
-
-
-def _read(place: Path, num: int) -> Array | None:
-    """A cached result; None where there is none, or where it is damaged."""
-    try:
-        found: Array = np.load(io.BytesIO(place.read_bytes()), allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    return found if found.shape == (num, num) and found.dtype == np.float64 and bool((found == found.T).all()) else None
-
-
-def _write(place: Path, found: Array) -> None:
-    try:
-        _cache_files.make_cache_folder(place.parent)
-        _cache_files.write_cache_file(place, _disk.npy_bytes(found))
-    except (DiskError, OSError):
-        return  # a cache that cannot be written costs time, nothing else

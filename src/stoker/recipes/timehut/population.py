@@ -28,8 +28,7 @@ from stoker.recipes.timehut.crops import Crops, Tables, draw_crops, gather_batch
 from stoker.recipes.timehut.encoder import RowLayout, encode, expand, initial_weights, kept_positions, make_layout, pool_over_time
 from stoker.recipes.timehut.encoder_views import encode_views, gather_views
 from stoker.recipes.timehut.losses import LossTerms, contrastive_loss
-from stoker.recipes.timehut.schedules import temperatures
-from stoker.recipes.timehut.settings import EncoderSettings
+from stoker.recipes.timehut.settings import EncoderSettings, temperatures
 
 SHARED = ("batch_size", "lr", "weight_decay", "hidden", "depth", "width", "dropout", "max_train_length", "compat")
 """Settings that all members of a population share."""

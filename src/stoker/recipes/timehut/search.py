@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,15 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.timehut.data import fit_scaler, for_training, read_series
 from stoker.recipes.timehut.population import EncoderPopulation, make_population, targets_of
-from stoker.recipes.timehut.settings import OF_METHOD, EncoderSettings, change, make_settings
+from stoker.recipes.timehut.settings import EncoderSettings, make_settings
 
-_TEMP: dict[str, tuple[Any, ...]] = {"min_tau": (0.08, 0.25), "max_tau": (0.65, 0.95), "t_max": (6.0, 15.0)}
-_AMC: dict[str, tuple[Any, ...]] = {"amc_instance": (0.1, 3.0, "log"), "amc_temporal": (0.1, 3.0, "log"), "amc_margin": (0.3, 0.7)}
-SPACES: dict[str, dict[str, tuple[Any, ...]]] = {"temp": _TEMP, "amc": _AMC, "combined": {**_TEMP, **_AMC}}
-"""Spaces by scenario: for each name (low, high) or (low, high, "log")."""
-DEFAULTS: dict[str, Any] = {**OF_METHOD["timehut"], "amc_margin": 0.5}
-"""Known-good values: what `--skip-search` means."""
-SCORES = ("margin", "holdout")
+_TEMP = {"min_tau": ("uniform", 0.08, 0.25), "max_tau": ("uniform", 0.65, 0.95), "t_max": ("uniform", 6.0, 15.0)}
+_AMC = {"amc_instance": ("log", 0.1, 3.0), "amc_temporal": ("log", 0.1, 3.0), "amc_margin": ("uniform", 0.3, 0.7)}
+SPACES: dict[str, dict[str, tuple[str, float, float]]] = {"temp": _TEMP, "amc": _AMC, "combined": {**_TEMP, **_AMC}}
+"""Spaces of `stoker.tune.search` by scenario."""
 MOST_SCORED = 1000
 """Series that the criterion uses at most; its matrices are (members, series, series)."""
 FOLDS, REPEATS, RIDGE = 5, 4, 0.1
-FEW = 8
-"""From this number of members on, equal scores are an error: fewer may agree by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +46,6 @@ class SearchObjective:
         labels: Their classes, which the criterion uses and the training does not.
         settings: What all configurations have in common.
         rungs: Updates after which members are compared; the last is the whole run.
-        score: "margin", or "holdout": the authors' accuracy on 30 % of the series.
         crop_seed: Seed of the crops that all members share.
         device: Where it is computed.
 
@@ -69,20 +63,15 @@ class SearchObjective:
     labels: Array
     settings: EncoderSettings
     rungs: Sequence[int] = (10, 40, 160)
-    score: str = "margin"
     crop_seed: int = 2002
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.score not in SCORES:
-            raise OptionError(f"score is {self.score!r}; expected one of {', '.join(SCORES)}.")
         if list(self.rungs) != sorted(set(self.rungs)) or not self.rungs or self.rungs[0] < 1:
             raise OptionError(f"rungs is {tuple(self.rungs)}; expected increasing numbers of updates.")
         _, counts = np.unique(self.labels, return_counts=True)
         if len(counts) < 2 or counts.min() < 2:
-            raise OptionError(
-                "a search needs at least two classes of two labelled series each; use the defaults (--skip-search) instead."
-            )
+            raise OptionError("a search needs at least two classes of two labelled series each; train with the defaults instead.")
 
     def start(self, configs: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> TrainingGroup:
         """A group with one member per configuration and seed.
@@ -93,8 +82,8 @@ class SearchObjective:
         unknown = sorted({name for one in configs for name in one} - set(SPACES["combined"]))
         if unknown:
             raise OptionError(f"a configuration has {unknown[0]!r}; expected some of {', '.join(SPACES['combined'])}.")
-        base = change(self.settings, {"updates": max(self.rungs), "epochs": None})
-        members = [change(base, {**config, "seed": int(seed)}) for config, seed in zip(configs, seeds, strict=True)]
+        base = replace(self.settings, updates=max(self.rungs), epochs=None)
+        members = [replace(base, **config, seed=int(seed)) for config, seed in zip(configs, seeds, strict=True)]
         trained = for_training(self.values, max_length=base.max_train_length)
         population = make_population(
             trained,
@@ -113,19 +102,11 @@ class TrainingGroup:
         self.population, self._objective = population, objective
 
     def advance(self, updates: int) -> list[float]:
-        """Train up to `updates` updates in total; one score per member, NaN for a failed one.
-
-        Raises:
-            OptionError: All of at least 8 members have the same score.
-        """
+        """Train up to `updates` updates in total; one score per member, NaN for a failed one."""
         losses = self.population.advance(updates)
         found = torch.from_numpy(self.population.encode(self._objective.values))
-        score = (
-            margins(found, self._objective.labels) if self._objective.score == "margin" else holdout(found, self._objective.labels)
-        )
-        scores = torch.where(torch.isfinite(losses.cpu()) & torch.isfinite(found).all(-1).all(-1), score, float("nan")).tolist()
-        refuse_constant(scores, score=self._objective.score)
-        return scores
+        score = margins(found, self._objective.labels)
+        return torch.where(torch.isfinite(losses.cpu()) & torch.isfinite(found).all(-1).all(-1), score, float("nan")).tolist()
 
     def keep(self, indices: Sequence[int]) -> None:
         """Continue with these members only."""
@@ -169,31 +150,6 @@ def margins(embeddings: Tensor, labels: Array, *, seed: int = 0) -> Tensor:
     return (total / (REPEATS * len(labels))).cpu()
 
 
-def holdout(embeddings: Tensor, labels: Array, *, seed: int = 42) -> Tensor:
-    """The authors' criterion: the accuracy of an SVM on 30 % of the series."""
-    from sklearn.model_selection import train_test_split
-
-    from stoker.recipes.timehut.evaluate import accuracy
-
-    train, test = train_test_split(np.arange(len(labels)), test_size=0.3, random_state=seed, stratify=labels)
-    found = embeddings.numpy()
-    return torch.tensor([accuracy(one[train], labels[train], one[test], labels[test]) for one in found], dtype=torch.float64)
-
-
-def refuse_constant(scores: Sequence[float], *, score: str) -> None:
-    """An objective that does not separate configurations is an error.
-
-    Raises:
-        OptionError: At least 8 scores, all equal.
-    """
-    finite = [one for one in scores if math.isfinite(one)]
-    if len(finite) >= FEW and max(finite) - min(finite) < 1e-9:
-        raise OptionError(
-            f"the search objective is constant: {len(finite)} of {len(scores)} configurations score {finite[0]:.6g} ({score}). "
-            "A search would return its first guess. Use score='margin', more series, or the defaults (--skip-search)."
-        )
-
-
 def _some(labels: Array, seed: int) -> Array:
     """Numbers of at most `MOST_SCORED` series, with the same share of each class."""
     if len(labels) <= MOST_SCORED:
@@ -211,32 +167,6 @@ def _folds(codes: Array, rng: np.random.Generator) -> list[Array]:
     return [np.sort(order[i::number]) for i in range(number)]
 
 
-def draw_configs(scenario: str, number: int, *, seed: int = 0) -> list[dict[str, float]]:
-    """The defaults, then random configurations of a space.
-
-    Args:
-        scenario: "temp", "amc" or "combined".
-        number: How many.
-        seed: Of the draws.
-
-    Raises:
-        OptionError: An unknown scenario.
-
-    Example:
-        >>> [sorted(one) for one in draw_configs("temp", 2)]
-        [['max_tau', 'min_tau', 't_max'], ['max_tau', 'min_tau', 't_max']]
-    """
-    if scenario not in SPACES:
-        raise OptionError(f"scenario is {scenario!r}; expected one of {', '.join(SPACES)}.")
-    rng, space = np.random.default_rng(seed), SPACES[scenario]
-
-    def draw(low: float, high: float, scale: str = "") -> float:
-        return float(np.exp(rng.uniform(np.log(low), np.log(high)))) if scale == "log" else float(rng.uniform(low, high))
-
-    first = {name: float(DEFAULTS[name]) for name in space}
-    return [first, *({name: draw(*bounds) for name, bounds in space.items()} for _ in range(number - 1))][:number]
-
-
 def objective_of(data: str | Path, *, epochs: int | None = None, device: str | None = None) -> SearchObjective:
     """The objective of TimeHUT on a file of labelled series, scaled as in training.
 
@@ -250,7 +180,7 @@ def objective_of(data: str | Path, *, epochs: int | None = None, device: str | N
     """
     series = read_series(data)
     if series.labels is None:
-        raise OptionError(f"{data} has no labels, which the score of a search needs; use the defaults (--skip-search) instead.")
+        raise OptionError(f"{data} has no labels, which the score of a search needs; train with the defaults instead.")
     scaler = fit_scaler(series.values)
     settings = make_settings("timehut")
     per_epoch = max(1, len(series.values) // min(settings.batch_size, len(series.values)))

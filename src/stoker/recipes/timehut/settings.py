@@ -1,25 +1,60 @@
-"""Settings of one member: its method, the terms of its loss, its sizes, and how long it is trained; flags of the authors' script."""
+"""Settings of one member: its method, the terms of its loss, its sizes, and how long it is trained."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
+import numpy as np
 
+from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.timehut.encoder import EncoderSize
-from stoker.recipes.timehut.schedules import SCHEDULES, temperatures
 
 METHODS = ("timehut", "ts2vec", "softclt")
+SCHEDULES = ("cosine", "linear", "constant")
 OF_METHOD: dict[str, dict[str, Any]] = {
     "timehut": {"schedule": "cosine", "min_tau": 0.15, "max_tau": 0.75, "t_max": 10.5, "amc_instance": 0.5, "amc_temporal": 0.5},
     "ts2vec": {},
     "softclt": {"tau_instance": 0.1, "tau_temporal": 2.5},
 }
 """Defaults of a method, where they differ from those of `EncoderSettings`: known-good values of the authors."""
+
+
+def temperatures(schedule: str, epochs: int, *, low: float, high: float, period: float = 10.5) -> Array:
+    """Return the temperature of each epoch.
+
+    `"cosine"` is low + (high - low) / 2 * (1 + cos(pi * epoch / period)), `"linear"` goes from high to low over all epochs, `"constant"` is
+    high.
+
+    Args:
+        schedule: One of `SCHEDULES`.
+        epochs: Number of epochs.
+        low: Smallest temperature, above 0.
+        high: Largest temperature.
+        period: t_max of the cosine, in epochs.
+
+    Returns:
+        float64 of length `epochs`.
+
+    Raises:
+        OptionError: An unknown schedule, or values that give a temperature of 0 or below.
+
+    Example:
+        >>> temperatures("cosine", 3, low=0.5, high=1.0, period=2).round(3).tolist()
+        [1.0, 0.75, 0.5]
+    """
+    if schedule not in SCHEDULES:
+        raise OptionError(f"schedule is {schedule!r}; expected one of {', '.join(SCHEDULES)}.")
+    if not 0 < low <= high or not np.isfinite(high) or not 0 < period < np.inf:
+        raise OptionError(
+            f"the temperature goes from {low} to {high} with period {period}; expected 0 < low <= high and a period above 0."
+        )
+    epoch = np.arange(epochs, dtype=np.float64)
+    if schedule == "cosine":
+        return low + (high - low) / 2 * (1 + np.cos(np.pi * epoch / period))
+    return high - (high - low) * epoch / max(epochs - 1, 1) if schedule == "linear" else np.full(epochs, float(high))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,87 +140,3 @@ def make_settings(method: str = "timehut", **given: Any) -> EncoderSettings:
     if unknown:
         raise OptionError(f"{unknown[0]!r} is not a setting; expected some of {', '.join(NAMES)}.")
     return EncoderSettings(method=method, **{**OF_METHOD[method], **{name: one for name, one in given.items() if one is not None}})
-
-
-def change(settings: EncoderSettings, values: Mapping[str, Any]) -> EncoderSettings:
-    """The settings with other values."""
-    return replace(settings, **values)
-
-
-# Does this optimisation do anything? The options of the authors' training script, and what each does here. Their script swallows errors,
-# so a flag that fails looks like one that works. Here each flag that is given is answered: it acts, with what it changes, or it is
-# ignored, with the reason.
-
-
-FLAGS = {
-    "amp": "Mixed precision.",
-    "compile": "torch.compile.",
-    "channels-last": "Memory format of convolutions.",
-    "memory-mode": "Clear caches, collect garbage often.",
-    "dynamic-batch": "Batch size from the number of series.",
-    "cudnn-benchmark": "Let cuDNN choose its kernels by measuring.",
-    "tf32": "TensorFloat-32 matmuls.",
-    "pin-memory": "Pinned memory and persistent loader workers.",
-    "skip-search": "No search of hyperparameters.",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlagEffect:
-    """What a flag did."""
-
-    flag: str
-    acts: bool
-    reason: str
-
-
-def apply_flags(
-    flags: Collection[str], settings: EncoderSettings, *, num_series: int, device: torch.device
-) -> tuple[EncoderSettings, list[FlagEffect]]:
-    """The settings with what the flags change, and an answer for each flag.
-
-    Args:
-        flags: Names of `FLAGS`.
-        settings: The settings without them.
-        num_series: Training series.
-        device: Where the encoder is trained.
-
-    Raises:
-        OptionError: An unknown flag.
-
-    Example:
-        >>> from stoker.recipes.timehut import make_settings
-        >>> changed, found = apply_flags(["dynamic-batch", "amp"], make_settings(), num_series=20, device=torch.device("cpu"))
-        >>> changed.batch_size, [(one.flag, one.acts) for one in found]
-        (20, [('dynamic-batch', True), ('amp', False)])
-    """
-    is_gpu, effects = device.type == "cuda", []
-    ignored = {
-        "amp": "the loss needs float32 (acos and softmax lose the digits that count), and "
-        + ("matmuls use TF32 already." if is_gpu else "on a CPU matmuls of bfloat16 this small are slower."),
-        "compile": "an update is one CUDA graph of fused kernels already."
-        if is_gpu
-        else "compiling takes longer than a run of this size.",
-        "channels-last": "it is a format of images (4 dimensions); here channels are last anyway, and convolutions are matmuls.",
-        "memory-mode": "the memory of an update is allocated once; emptying caches would only allocate it again.",
-        "cudnn-benchmark": "no cuDNN kernel is used: convolutions are matmuls.",
-        "pin-memory": "there is no loader: all series and crops are on the device before the first update.",
-        "skip-search": "training never searches; the defaults are known-good. Searching is `stoker tune search timehut`.",
-    }
-    for flag in flags:
-        if flag not in FLAGS:
-            raise OptionError(f"flags has {flag!r}; expected some of {', '.join(FLAGS)}.")
-        if flag == "dynamic-batch":
-            # The authors' rule: 4 times as many for fewer than 500 series, a quarter for more than 5,000; at most all series.
-            factor = 4 if num_series < 500 else 0.25 if num_series > 5000 else 1
-            size = max(1, min(num_series, int(settings.batch_size * factor)))
-            acts = size != settings.batch_size
-            reason = f"batch size {settings.batch_size} -> {size}; this changes the results, and the number of updates of an epoch."
-            effects.append(FlagEffect(flag=flag, acts=acts, reason=reason if acts else f"the batch size stays {size}."))
-            settings = replace(settings, batch_size=size)
-        elif flag == "tf32":
-            reason = "matmuls use TF32, which is the default on a GPU." if is_gpu else "a CPU has no TF32."
-            effects.append(FlagEffect(flag=flag, acts=is_gpu, reason=reason))
-        else:
-            effects.append(FlagEffect(flag=flag, acts=False, reason=ignored[flag]))
-    return settings, effects

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from stoker.recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler
 from stoker.recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
 from stoker.recipes.timehut.evaluate import CLASSIFIERS, fit_classifier
 from stoker.recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
-from stoker.recipes.timehut.settings import EncoderSettings, apply_flags, make_settings
+from stoker.recipes.timehut.settings import EncoderSettings, make_settings
 
 ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "encoder.safetensors", "train.npz", "score.json"
 RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
@@ -137,7 +137,6 @@ def train(
     device: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    flags: Collection[str] = (),
     progress: bool = False,
     say: Say = _silent,
     **options: Any,
@@ -153,7 +152,6 @@ def train(
         device: Default: a GPU if there is one.
         resume: Continue the run in `folder`.
         overwrite: Replace the run in `folder`.
-        flags: Options of the authors' script, by the names of `FLAGS`: those that do something are applied, all are reported.
         progress: Show a progress bar.
         say: Called with a word and a sentence for each thing to report.
         **options: Fields of `EncoderSettings`, such as `epochs`, `seed` or `amc_margin`.
@@ -176,14 +174,11 @@ def train(
     }
     series = read_series(data)
     held_out = None if test is None else read_series(test)
-    settings, effects = apply_flags(flags, settings, num_series=len(series.values), device=where)
     record = {"recipe": "timehut", **known, "settings": asdict(settings)}
     claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
     scaler = fit_scaler(series.values, normalize=normalize)
     for word, sentence in describe(series, held_out, scaler):
         say(word, sentence)
-    for one in effects:
-        say("acts" if one.acts else "ignored", f"--{one.flag}: {one.reason}")
     scaled = series.values if scaler is None else scaler(series.values)
     population = new_population(for_training(scaled, max_length=settings.max_train_length), settings, device=where)
     say("encoder", _describe_encoder(population))
