@@ -181,7 +181,6 @@ def test_subjects_are_split_once() -> None:
 def test_batch_sizes_grow_with_the_subjects() -> None:
     assert [default_batch_size(count, 10**5, 50) for count in (10, 2000, 10**5, 10**7)] == [8, 16, 1024, 2048]
     assert default_batch_size(10**7, 10**5, 500) == default_batch_size(10**7, 2 * 10**6, 50) == 512
-    assert default_batch_size(10**7, 10**5, 500, scale=2.0) == 1024
 
 
 def test_events_shuffled_inside_subjects_are_learned_worse(tmp_path: Path) -> None:

@@ -28,12 +28,6 @@ from stoker._ray_tasks import run_tasks
 from stoker._types import Array
 from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular.compat_encodings import (
-    Binned,
-    DatetimeParts,
-    Digit,
-    RelativeParts,
-)
 from stoker.recipes.tabular.dates import (
     Datetime,
     Relative,
@@ -62,10 +56,7 @@ from stoker.recipes.tabular.encodings import (
 from stoker.recipes.tabular.files import SUFFIXES, Partitions, are_files, check_names, find_files, name_of, plain, read_files
 from stoker.recipes.tabular.values import Values, family_of, read_values
 
-AnyEncoding = (
-    Categorical | Numeric | Character | LatLong | Datetime | Relative | Since | Digit | Binned
-    | DatetimeParts | RelativeParts
-)  # fmt: skip
+AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Since
 KINDS = ("auto", "categorical", "numeric", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
 LEAST_TABLE = 20
@@ -215,31 +206,40 @@ def group_rows(
         coded = column.dictionary_encode()
         keys, owner = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     else:
-        import pyarrow.compute as pc
-
-        found = pc.index_in(column, value_set=cast_keys(keys, column.type, key, what))
-        if found.null_count:
-            row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-            where, number = place(row) if place is not None else (what, row)
-            raise BadValueError(
-                f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which context does not have. Add it there, or drop "
-                f"its rows."
-            )
-        owner = found.to_numpy(zero_copy_only=False).astype(np.int64)
+        owner = find_owners(column, keys, key=key, what=what, place=place)
     lengths = np.bincount(owner, minlength=len(keys))
     if len(owner) and (np.diff(owner) < 0).any():
         rows = rows.take(pa.array(np.argsort(owner, kind="stable")))  # stable: the order of a subject's events stays
     return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
 
 
-def cast_keys(keys: pa.Array, kind: pa.DataType, key: str, what: str) -> pa.Array:
-    """The keys of contexts in the type of those of events."""
+def find_owners(
+    column: pa.Array,
+    keys: pa.Array,
+    *,
+    key: str,
+    what: str,
+    other: str = "context",
+    place: Callable[[int], tuple[str, int]] | None = None,
+) -> Array:
+    """Return the number of the subject of each row; a row whose key is not among `keys`, those of `other`, is an error."""
+    import pyarrow.compute as pc
+
     try:
-        return keys.cast(kind)
+        keys = keys.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise BadValueError(
-            f"{key} is of the type {kind} in {what}, but of the type {keys.type} in context. Convert one of them."
+            f"{key} is of the type {column.type} in {what}, but of the type {keys.type} in {other}. Convert one of them."
         ) from None
+    owner = pc.index_in(column, value_set=keys)
+    if owner.null_count:
+        row = int(np.flatnonzero(owner.is_null().to_numpy(zero_copy_only=False))[0])
+        where, number = place(row) if place is not None else (what, row)
+        raise BadValueError(
+            f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which {other} does not have. Add it there, or drop "
+            f"its rows."
+        )
+    return np.asarray(owner.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def key_column(

@@ -103,14 +103,11 @@ class Plateau:
                 self.add(float(entry["val_loss"]))
 
 
-def default_batch_size(num_subjects: int, num_weights: int, points: float, *, scale: float = 1.0) -> int:
-    """A power of two, about 1/64 of the subjects, smaller for large models and for many codes per subject (`points`).
-
-    The largest ones are multiplied by `scale`.
-    """
+def default_batch_size(num_subjects: int, num_weights: int, points: float) -> int:
+    """A power of two, about 1/64 of the subjects, smaller for large models and for many codes per subject (`points`)."""
     limits = ((8, 1e9, 1e5), (32, 1e8, 1e4), (128, 1e7, 1e3), (512, 1e6, 1e2))
     most = next((limit for limit, weights, codes in limits if num_weights > weights or points > codes), 2048)
-    return int(min(most * scale, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
+    return int(min(most, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
 
 
 def split_subjects(count: int, settings: TabularSettings) -> tuple[Array, Array]:
