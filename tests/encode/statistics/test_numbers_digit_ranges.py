@@ -60,16 +60,6 @@ def test_ranges_are_those_of_the_printed_digits(rng: np.random.Generator) -> Non
         assert found_in(values) == printed(values), name
 
 
-def test_ranges_of_parts_merge_into_those_of_the_whole(rng: np.random.Generator) -> None:
-    values = rng.normal(size=FEW) * 10.0 ** rng.integers(-9, 9, FEW)
-    whole = DigitRanges()
-    for part in np.array_split(values, 5):
-        ranges = DigitRanges()
-        ranges.add(np.unique(float_keys(part)[0]), "float")
-        whole.merge(DigitRanges.of(*ranges.named(num_values=len(part)), num_values=len(part)))
-    assert whole.named(num_values=len(values)) == found_in(values)
-
-
 def test_most_blocks_are_left_out_where_they_cannot_matter(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
     widen = DigitRanges._widen
