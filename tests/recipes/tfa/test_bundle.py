@@ -17,7 +17,7 @@ from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, make_folder, s
 
 import stoker
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
-from stoker.recipes.tfa import BarPredictor, train, verify_bundle, write_bundle, write_program
+from stoker.recipes.tfa import BarPredictor, train, verify_bundle, write_bundle
 from stoker.recipes.tfa.bundle import read_bundle
 
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
@@ -193,8 +193,7 @@ def test_no_program_of_a_bundle_is_loaded_by_reading_it(bundle: Path, monkeypatc
     for owner in (torch.jit, torch.export):
         monkeypatch.setattr(owner, "load", lambda *given, **options: 1 / 0)
     assert verify_bundle(bundle).logits == 64
-    with pytest.raises(ZeroDivisionError):  # control: an export reads back what it wrote
-        write_program(next(path.parent for path in bundle.parent.rglob("run.json")), bundle.parent / "control.pt")
+    assert json.loads((bundle / "bundle.json").read_text())["files"].keys() >= {"model.pt", "model.pt2"}
 
 
 def edit(folder: Path, **changes: Any) -> None:
