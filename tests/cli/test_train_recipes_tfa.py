@@ -153,7 +153,10 @@ def test_a_name_of_a_file_never_becomes_a_folder(stoker: Stoker, folder: Path) -
     assert stoker("train", "tfa.yaml", "--quiet", "--set", "epochs=1").code == 0
     for name in ("model.pt", "model.onnx", "model.safetensors"):
         done = stoker("export", "run", name)
-        assert done.err == f"stoker: {name} would be a file, but a run on market bars becomes a folder with its programs. Give a folder.\n"
+        assert (
+            done.err
+            == f"stoker: {name} would be a file, but a run on market bars becomes a folder with its programs. Give a folder.\n"
+        )
         assert not (folder / name).exists()
 
 

@@ -130,7 +130,6 @@ def train(
     overwrite: bool = False,
     progress: bool = False,
     say: Say = _silent,
-    on: str | None = None,
     **options: Any,
 ) -> TrainedTabular:
     """Learn a table of events, or of single rows.
@@ -148,7 +147,6 @@ def train(
         overwrite: Replace the run in `folder`.
         progress: Show a progress bar.
         say: Called with a word and a sentence for each thing to report.
-        on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
         **options: Fields of `TabularSettings`, such as `size`, `epochs` or `seed`.
 
     Returns:
@@ -164,9 +162,7 @@ def train(
     where = check_device(device or ("cuda" if torch.cuda.is_available() and settings.noise is None else "cpu"))
     if settings.noise is not None and where.type != "cpu":
         raise OptionError(f"device is {device!r}, but training with noise runs on the CPU only. Leave device out, or noise.")
-    prepared = prepare(
-        events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say, on=on
-    )
+    prepared = prepare(events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say)
     record: dict[str, Any] = {
         "recipe": "tabular",
         "target": _named(events),
