@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -119,12 +119,12 @@ def split_digits(
         >>> digits.matrix.tolist()
         [[0, 0, 1, 9, 9, 9], [0, 1, 0, 0, 5, 0], [1, 0, 0, 0, 0, 0]]
     """
+    device = None
     if type(values).__module__.partition(".")[0] == "torch":
         import torch
 
-        array = (values.double() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
-        made: Any = split_digits(array, max_decimal=max_decimal, min_decimal=min_decimal, name=name, frame=frame)
-        return made if frame else replace(made, matrix=torch.from_numpy(made.matrix).to(values.device))
+        device = values.device
+        values = (values.double() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
     numbers, window = Numbers.of(values, name=name), DigitWindow.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
         window = DigitWindow.derived(_used_places(numbers), max_decimal, min_decimal)
@@ -140,7 +140,9 @@ def split_digits(
         # At least two rows: a matrix of one row is contiguous both ways, for which the kernel would be compiled again.
         matrix = np.empty((max(numbers.num_rows, 2), len(window.columns)), dtype=np.int8)
         num_cut = write(matrix.T)
-        return Digits(matrix=matrix[: numbers.num_rows], window=window, num_cut=num_cut, name=numbers.name)
+        digits = matrix[: numbers.num_rows]
+        on_device = digits if device is None else torch.from_numpy(digits).to(device)
+        return Digits(matrix=on_device, window=window, num_cut=num_cut, name=numbers.name)
     try:
         pandas = import_module("pandas")
     except ImportError:
