@@ -6,9 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -68,20 +66,6 @@ def test_torchscript_answers_in_a_fresh_process_without_stoker(runs: dict[str, P
     found = [float(line) for line in done.stdout.split()]
     assert len(found) == 6
     assert max(found) <= 1e-6
-
-
-def test_only_the_warnings_of_torchscript_are_silenced(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings are errors in these tests: exporting gives none, and one of another kind still comes through."""
-    write_bundle(run, run.parent / "again", overwrite=True)
-    forward = bundles._Column.forward
-
-    def noisy(self: Any, features: torch.Tensor) -> torch.Tensor:
-        warnings.warn("another deprecation", DeprecationWarning, stacklevel=1)
-        return forward(self, features)
-
-    monkeypatch.setattr(bundles._Column, "forward", noisy)
-    with pytest.raises(DeprecationWarning, match="another deprecation"):
-        write_bundle(run, run.parent / "again", overwrite=True)
 
 
 def test_torchscript_that_answers_otherwise_is_not_written(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
