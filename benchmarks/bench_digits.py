@@ -17,7 +17,7 @@ import pandas as pd
 
 from benchmarks import record
 from benchmarks.before.mostlyai_digits import split_printed
-from stoker.encode import join_digits, profile_digits, split_digits
+from stoker.encode import join_digits, split_digits
 
 QUESTION = "What does splitting numbers into digits cost, next to printing each of them?"
 
@@ -31,7 +31,6 @@ seconds = {}
 for name, run in {
     "split": lambda: encode.split_digits(values),
     "frame": lambda: encode.split_digits(values, frame=True),
-    "profile": lambda: encode.profile_digits(values),
     "join": lambda: encode.join_digits(encode.split_digits(values)),
 }.items():
     start = time.process_time()
@@ -54,7 +53,6 @@ beyond = {}
 for name, run, width in [
     ("frame", lambda x: encode.split_digits(x, frame=True), 29 * 8),
     ("int8", lambda x: encode.split_digits(x).matrix, 29),
-    ("profile", encode.profile_digits, 0),
 ]:
     run(values[:5000])
     Path("/proc/self/clear_refs").write_text("5")
@@ -113,8 +111,6 @@ def alone(values: Array, rounds: int) -> dict[str, Any]:
         "drop-in frame": lambda: split_digits(column, frame=True),
         "int8": lambda: split_digits(values),
         "int8, all places": lambda: split_digits(values, max_decimal=49, min_decimal=-20),
-        "fused profile": lambda: profile_digits(values),
-        "fused profile, all places": lambda: profile_digits(values, max_decimal=49, min_decimal=-20),
         "join": lambda: join_digits(digits),
     }
     seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)

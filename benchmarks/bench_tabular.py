@@ -6,9 +6,7 @@ formulation is a loop over sub-columns with batches of subjects in random order,
 The table: 1,000,000 rows of 100,000 subjects with 50 numeric columns, half of them amounts with two decimals, and 100,000 contexts with
 3 columns; fitted and encoded. With --wheels also a twentieth of it, by mostlyai-engine (analyze and encode) and by this recipe.
 Frames: 200,000 rows with 20 columns, encoded from frames of Arrow, Polars and pandas. Partitions: 20,000 rows with 20 columns, by `compat`
-in 1 partition and in 8. Ray (`--part ray`, in the environment of `make test-scale`): 300,000 rows with 50 columns in 7 Parquet files,
-fitted and encoded by one process, and on clusters of one and of two nodes with one core each, in turns. The critical path is the CPU
-time of this process and of the busiest node. Categories: a column of 100,000 and two others, 200,000 rows; learned for one
+in 1 partition and in 8. Categories: a column of 100,000 and two others, 200,000 rows; learned for one
 epoch, generated and compared.
 """
 
@@ -16,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -31,8 +28,8 @@ from pyarrow import parquet
 
 from benchmarks import record
 from benchmarks.before.tabular_heads import PlainModel
-from stoker import _disk, _ray_tasks
-from stoker.recipes.tabular import Synthesizer, compat, tables
+from stoker import _disk
+from stoker.recipes.tabular import Synthesizer, compat
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel
@@ -65,13 +62,11 @@ def main() -> None:
         "partitions": lambda: partitions(rounds=rounds, small=options.small),
     }
     parts["categories"] = lambda: categories(small=options.small)
-    if "ray" in asked:
-        parts["ray"] = lambda: on_ray(rounds=rounds, small=options.small)
     if options.wheels:
         parts["upstream"] = lambda: upstream(options.wheels, small=options.small)
     path = record.RESULTS / "bench_tabular.json"
     earlier = json.loads(path.read_text()) if path.is_file() and not options.small else {}
-    answer = {name: one for name, one in earlier.items() if name in (*parts, "upstream", "ray") and name not in asked}
+    answer = {name: one for name, one in earlier.items() if name in (*parts, "upstream") and name not in asked}
     if answer:
         answer["stayed"] = f"{', '.join(answer)}: of commit {earlier['commit']}"
     answer |= {name: work() for name, work in parts.items() if name in asked}
@@ -246,82 +241,6 @@ def categories(*, small: bool) -> dict[str, Any]:
     sizes = model.trained.spec.target.sizes[0]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"rows": rows, "categories": count, "classes": sizes, "cpu_seconds": seconds, "peak_bytes_of_process": peak}
-
-
-def on_ray(*, rounds: int, small: bool) -> dict[str, Any]:
-    """`prepare` of 7 files by one process, and by clusters of one and of two nodes, in turns."""
-    events, context = make_tables(*((20_000, 8) if small else (300_000, 50)))
-    rng = np.random.default_rng(1)
-    rows = rng.permutation(len(events))  # so that subjects lie in several files
-    events = events.add_column(0, "user", pa.array(rng.integers(0, len(context), len(events))))
-    options: dict[str, Any] = {"key": "user", "settings": make_settings(size="s"), "say": lambda *_: None}
-    seconds: dict[str, dict[str, list[float]]] = {name: {"wall": [], "cpu": []} for name in ("process", "1", "2")}
-    codes: set[bytes] = set()
-    with _disk.temporary_folder() as folder:
-        edges = [len(rows) * one // 7 for one in range(8)]
-        for one in range(7):
-            parquet.write_table(events.take(pa.array(rows[edges[one] : edges[one + 1]])), folder / f"{one}.parquet")
-        prepare(folder, **options)  # compiles the kernels
-        for _ in range(rounds):
-            wall, cpu = time.perf_counter(), time.process_time()
-            codes.add(prepare(folder, **options).codes.tobytes())
-            seconds["process"]["wall"].append(time.perf_counter() - wall)
-            seconds["process"]["cpu"].append(time.process_time() - cpu)
-            for nodes in (1, 2):
-                wall, cpu, made = _on_cluster(nodes, lambda: prepare(folder, on="ray", **options).codes.tobytes())
-                codes.add(made)
-                seconds[str(nodes)]["wall"].append(wall)
-                seconds[str(nodes)]["cpu"].append(cpu)
-    if len(codes) != 1:
-        raise RuntimeError("codes differ")
-    return {
-        "rows": len(events), "columns": events.num_columns, "files": 7, "codes equal": True,
-        "wall_seconds": {name: record.spread(one["wall"]) for name, one in seconds.items()},
-        "cpu_seconds_critical_path": {name: record.spread(one["cpu"]) for name, one in seconds.items()},
-        "one node / two nodes": {
-            "wall": record.ratio(seconds["1"]["wall"], seconds["2"]["wall"]),
-            "critical path": record.ratio(seconds["1"]["cpu"], seconds["2"]["cpu"]),
-        },
-    }  # fmt: skip
-
-
-def _on_cluster(nodes: int, work: Callable[[], bytes]) -> tuple[float, float, bytes]:
-    """Wall seconds, CPU seconds of the critical path, and the result, on a cluster whose processes have imported everything."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 400 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    cores = sorted(os.sched_getaffinity(0))
-    for core in cores[:nodes]:  # processes of a node inherit its core; without it, the threads of one node use both
-        os.sched_setaffinity(0, {core})
-        cluster.add_node(num_cpus=1, object_store_memory=400 << 20)
-    os.sched_setaffinity(0, cores)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    spent: dict[str, float] = {}
-
-    def run_tasks(address: str, task: Callable[[Any], Any], items: Any) -> list[Any]:
-        def timed(item: Any) -> tuple[str, float, Any]:
-            begun = time.process_time()
-            found = task(item)
-            return ray.get_runtime_context().get_node_id(), time.process_time() - begun, found
-
-        found = _ray_tasks.run_tasks(address, timed, items)
-        for node, cpu, _ in found:
-            spent[node] = spent.get(node, 0.0) + cpu
-        return [one for _, _, one in found]
-
-    tables.run_tasks = run_tasks  # type: ignore[assignment]
-    try:
-        work()
-        spent.clear()
-        wall, own = time.perf_counter(), time.process_time()
-        made = work()
-        return time.perf_counter() - wall, time.process_time() - own + max(spent.values()), made
-    finally:
-        tables.run_tasks = _ray_tasks.run_tasks
-        ray.shutdown()
-        cluster.shutdown()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""Tasks of a Ray cluster: results in order, errors as they are. Real clusters are in `make test-scale`."""
+"""Tasks of a Ray cluster: errors as they are. Real clusters are in `make test-scale`."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,44 +18,17 @@ class TaskError(Exception):
         self.cause = cause
 
 
-def fake_ray(sent: list[Any]) -> Any:
-    """Runs a task when its result is asked for."""
+@pytest.mark.parametrize(("error", "expected"), [(BadValueError("row 3"), BadValueError), (RuntimeError("bug"), TaskError)])
+def test_errors_of_stoker_come_back_as_they_are(error: Exception, expected: type[Exception]) -> None:
+    def get(ref: object) -> None:
+        raise TaskError(error)
 
-    def get(ref: Callable[[], Any]) -> Any:
-        try:
-            return ref()
-        except Exception as error:
-            raise TaskError(error) from error
-
-    def remote(**options: Any) -> Any:
-        assert options == {"num_cpus": 1, "max_retries": -1}  # a task whose node died is run again
-        return lambda function: SimpleNamespace(remote=lambda work, item: lambda: function(work, item))
-
-    exceptions = SimpleNamespace(RayTaskError=TaskError)
-    put = lambda work: (sent.append(work), work)[1]  # noqa: E731
-    return SimpleNamespace(is_initialized=lambda: True, put=put, get=get, remote=remote, exceptions=exceptions)
-
-
-def test_results_are_in_the_order_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Any] = []
-    monkeypatch.setitem(sys.modules, "ray", fake_ray(sent))
-    work = lambda item: item * 2  # noqa: E731
-    assert _ray_tasks.run_tasks("ray", work, range(5)) == [0, 2, 4, 6, 8]
-    assert sent == [work]  # once for all tasks
-
-
-@pytest.mark.parametrize(("error", "found"), [(BadValueError("row 3"), BadValueError), (RuntimeError("bug"), TaskError)])
-def test_errors_of_stoker_come_back_as_they_are(error: Exception, found: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", fake_ray([]))
-
-    def work(item: int) -> None:
-        raise error
-
-    with pytest.raises(found):
-        _ray_tasks.run_tasks("ray", work, [1])
+    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayTaskError=TaskError))
+    with pytest.raises(expected):
+        _ray_tasks.result(ray, object())
 
 
 @pytest.mark.parametrize("address", ["", "local", "http://head:10001", None, 3])
 def test_addresses_that_are_invalid(address: Any) -> None:
     with pytest.raises(OptionError, match="expected 'ray', or the address of a cluster"):
-        _ray_tasks.run_tasks(address, str, [1])
+        _ray_tasks.connect(address)

@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster: packs (`store.pack.on_ray`) and the columns of tables (`recipes.tabular.files`) run on one.
+"""Tasks on a Ray cluster: packs (`store.pack.on_ray`) run on one.
 
 Ray starts a task again, on another node if need be, where its process or node dies. So a task must be a pure function of what it is
 given, or leave one result however often it runs. Ray (extra `ray`) is imported when a cluster is asked for.
@@ -7,14 +7,10 @@ given, or leave one result however often it runs. Ray (extra `ray`) is imported 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from stoker._text import redact
 from stoker.errors import OptionError, StokerError
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 def check_address(address: str) -> str:
@@ -46,15 +42,3 @@ def result(ray: Any, ref: Any) -> Any:
         if isinstance(error.cause, StokerError):
             raise error.cause from None
         raise
-
-
-def run_tasks(address: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Like `list(map(work, items))`, one task per item and CPU of the cluster; `work` is sent to each node once."""
-    ray = connect(address)
-    shared = ray.put(work)
-    remote = ray.remote(num_cpus=1, max_retries=-1)(_call)
-    return [result(ray, ref) for ref in [remote.remote(shared, item) for item in items]]
-
-
-def _call(work: Callable[[T], R], item: T) -> R:
-    return work(item)

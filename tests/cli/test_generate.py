@@ -94,8 +94,6 @@ def test_several_files_are_one_table(stoker: Stoker, folder: Path) -> None:
         assert Path(f"runs/{run}/model.safetensors").read_bytes() == Path("runs/parts/model.safetensors").read_bytes()
     done = stoker("train", "--resume", "runs/0", "--quiet", "--device", "cpu")
     assert done.code == 0, done.err
-    done = stoker("train", "tabular", "--target", "parts", "--on", "elsewhere", *options)
-    assert done.err == "stoker: --on elsewhere is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'.\n"
 
 
 @pytest.mark.parametrize(

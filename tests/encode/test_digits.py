@@ -224,14 +224,13 @@ SPLIT_ALL_KINDS = """
 import json
 import numpy as np
 from stoker.encode.kernels import join_rows, place_most, place_shortest, widen_ranges, write_columns
-from stoker.encode import join_digits, profile_digits, split_digits
+from stoker.encode import join_digits, split_digits
 
 kinds = [np.ones(3), np.frombuffer(np.full(3, 1e300).tobytes()), np.ones(6, dtype=np.int16)[::2], [1.5, None], [1], []]
 for values in kinds:
     for bounds in ({}, {"max_decimal": None, "min_decimal": None}, {"min_decimal": 3}):
         split_digits(values, frame=True, **bounds)
         join_digits(split_digits(values, **bounds))
-    profile_digits(values)
 kernels = [place_most, place_shortest, write_columns, widen_ranges, join_rows]
 assert all(kernel.targetoptions["nogil"] and not kernel.targetoptions.get("parallel") for kernel in kernels)
 print(json.dumps({kernel.__name__: len(kernel.signatures) for kernel in kernels}))

@@ -170,11 +170,3 @@ def test_other_than_one_column_is_refused(given: Any) -> None:
 def test_only_what_is_needed_is_imported(run_python: Callable[..., str], code: str, loaded: set[str]) -> None:
     modules = run_python(f"{code}\nimport json, sys; print(json.dumps(sorted(sys.modules)))")
     assert {"torch", "numba", "pandas", "pyarrow", "polars"} & set(json.loads(modules)) == loaded
-
-
-def test_public_names_are_listed_and_unknown_ones_refused() -> None:
-    from stoker import encode
-
-    assert {"split_digits", "join_digits", "profile_digits", "Digits"} <= set(dir(encode)) & set(encode.__all__)
-    with pytest.raises(AttributeError, match=r"module 'stoker\.encode' has no attribute 'split_digit'"):
-        _ = encode.split_digit  # type: ignore[attr-defined]

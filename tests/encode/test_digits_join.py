@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
 from stoker.encode.digit_window import DigitWindow
-from stoker.encode.kernels import BLOCK
 from stoker.errors import BadValueError, OptionError
 
 
@@ -73,49 +69,11 @@ def test_plain_columns_come_back_through_the_plain_window(rng: np.random.Generat
     np.testing.assert_array_equal(join_digits(digits), values)
 
 
-def test_tables_of_digits_join_too(rng: np.random.Generator) -> None:
-    values = money(rng, BLOCK + 7)
-    values[3] = np.nan
-    frame = split_digits(pd.Series(values, index=np.arange(len(values)) * 2), frame=True)
-    joined = join_digits(frame)
-    assert isinstance(joined, pd.Series)
-    assert joined.index.equals(frame.index)
-    np.testing.assert_array_equal(joined, values)
-    plain = {name: frame[name].to_numpy() for name in frame}
-    for table in (plain, pl.DataFrame(plain), pa.table(plain), pl.DataFrame(plain).select(sorted(plain)), frame.astype("Int64")):
-        np.testing.assert_array_equal(np.asarray(join_digits(table)), values)
-
-
 @pytest.mark.parametrize("window", [(49, 30), (18, -8), (-15, -20)])
 def test_no_digit_at_all_is_zero(window: tuple[int, int]) -> None:
     matrix = np.zeros((2, 3 + window[0] - window[1]), dtype=np.int8)
     matrix[1, 1] = 1
     assert str(join_digits(Digits(matrix=matrix, window=DigitWindow(*window), num_cut=0)).tolist()) == "[0.0, -0.0]"
-
-
-def test_columns_that_are_left_out_count_as_zero() -> None:
-    assert join_digits({"E2": [1, 2], "E-1": [5, 0]}).tolist() == [100.5, 200.0]
-    assert join_digits({"neg": [1], "E0": [7]}).tolist() == [-7.0]
-    assert join_digits({"E0": []}).tolist() == []
-
-
-@pytest.mark.parametrize(
-    ("table", "error", "message"),
-    [
-        ({"E0": [1, 10]}, BadValueError, "column 'E0' holds 10 in row 2, expected a digit from 0 to 9"),
-        ({"E1": [1, 1], "E0": [1, 0.5]}, BadValueError, "column 'E0' holds 0.5 in row 2"),
-        ({"E0": [1, None]}, BadValueError, "column 'E0' holds nan in row 2"),
-        ({"E0": [1], "neg": [2]}, BadValueError, "column 'neg' holds 2 in row 1, expected 0 or 1"),
-        ({"E0": [1], "price": [2]}, OptionError, "has price; expected the columns"),
-        ({"nan": [1]}, OptionError, "has nan; expected the columns"),
-        ({}, OptionError, "has no columns"),
-        ({"E0": [1], "E1": [1, 2]}, OptionError, r"have \[1, 2\] rows"),
-        ({"E50": [1]}, OptionError, "places end at 49 and -20"),
-    ],
-)
-def test_a_table_with_other_columns_is_refused(table: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        join_digits(table)
 
 
 @pytest.mark.parametrize(("row", "column", "value"), [(1, 0, 2), (0, 1, -1), (1, 5, 10), (0, 2, -128)])

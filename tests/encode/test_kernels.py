@@ -35,6 +35,12 @@ def with_kernels(frame: Any, **options: Any) -> Statistics:
     return analyze(frame, **options)
 
 
+def check_same(one: Statistics, other: Statistics) -> None:
+    """All values, and as JSON, where -0.0 is not 0.0."""
+    assert one == other
+    assert one.to_json() == other.to_json()
+
+
 def table(rng: np.random.Generator, num_rows: int) -> pd.DataFrame:
     mixed = mixed_numbers(rng, num_rows)
     return pd.DataFrame(
@@ -54,7 +60,7 @@ def table(rng: np.random.Generator, num_rows: int) -> pd.DataFrame:
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 300, SMALL - 1, SMALL, SMALL + 1])
 def test_both_ways_have_the_same_bits(num_rows: int, rng: np.random.Generator) -> None:
     frame = table(rng, num_rows)
-    assert plain(frame).to_json(partial=True) == with_kernels(frame).to_json(partial=True)
+    check_same(plain(frame), with_kernels(frame))
 
 
 @given(
@@ -65,13 +71,7 @@ def test_both_ways_have_the_same_bits(num_rows: int, rng: np.random.Generator) -
 @settings(max_examples=num_examples(150))
 def test_any_few_values_have_the_same_bits(floats: list[float], whole: list[int], moments: list[int]) -> None:
     for values in (np.array(floats, dtype=np.float64), np.array(whole, dtype=np.int64), np.array(moments, dtype="M8[us]")):
-        assert plain({"x": values}).to_json(partial=True) == with_kernels({"x": values}).to_json(partial=True)
-
-
-def test_parts_that_are_joined_in_different_ways_are_the_whole(rng: np.random.Generator) -> None:
-    frame = table(rng, 2000)
-    joined = plain(frame[:700]).merge(with_kernels(frame[700:].reset_index(drop=True)))
-    assert joined.to_json(partial=True) == with_kernels(frame).to_json(partial=True)
+        check_same(plain({"x": values}), with_kernels({"x": values}))
 
 
 @pytest.mark.parametrize("part", ["_widen_by_printing", "lowest"])

@@ -1,4 +1,4 @@
-"""The laws of digits, for any number: they are those of the printed number, in any window, block and device, and join again."""
+"""The laws of digits, for any number: they are those of the printed number, in any window, and join again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from tests.encode.digits_twin import mixed_numbers, printed_digits
 from tests.harness import num_examples
 
-from stoker.encode import Digits, join_digits, profile_digits, split_digits
+from stoker.encode import Digits, join_digits, split_digits
 from stoker.encode.digit_window import DigitWindow
-from stoker.encode.digits import HIGHEST, LOWEST, split_on_device
+from stoker.encode.digits import HIGHEST, LOWEST
 
 BITS = st.integers(0, 2**64 - 1).map(lambda bits: float(np.uint64(bits).view(np.float64)))
 DECIMALS = st.builds(lambda digits, place: float(f"{digits}e{place}"), st.integers(-(10**17), 10**17), st.integers(-40, 60))
@@ -56,15 +55,6 @@ def test_integers_are_those_of_their_float64(values: list[int], window: tuple[in
     np.testing.assert_array_equal(found.matrix, printed_digits(column, *window))
 
 
-@settings(max_examples=num_examples(300))
-@given(values=COLUMNS, window=WINDOWS)
-def test_a_device_gives_the_same_bits(values: Any, window: tuple[int, int]) -> None:
-    here = split_digits(values, max_decimal=window[0], min_decimal=window[1])
-    there = split_on_device(torch.from_numpy(values), *window, None)
-    np.testing.assert_array_equal(there.matrix.numpy(), here.matrix)  # type: ignore[union-attr]
-    assert there.num_cut == here.num_cut
-
-
 @settings(max_examples=num_examples(500))
 @given(values=COLUMNS)
 def test_without_bounds_no_digit_is_lost_that_is_printed(values: Any) -> None:
@@ -88,11 +78,6 @@ def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tupl
     assert join_digits(made).view(np.int64).tolist() == np.array([expected]).view(np.int64).tolist()
 
 
-@given(values=COLUMNS, cut=st.integers(0, 30))
-def test_profiles_merge(values: Any, cut: int) -> None:
-    assert profile_digits(values[:cut]).merge(profile_digits(values[cut:])) == profile_digits(values)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(8))
@@ -104,7 +89,5 @@ def test_four_million_numbers_of_all_magnitudes(rng: np.random.Generator, part: 
         found = split_digits(values, max_decimal=top, min_decimal=bottom)
         np.testing.assert_array_equal(found.matrix[:, :2], expected[:, :2])
         np.testing.assert_array_equal(found.digits, expected[:, 2 + HIGHEST - top : 3 + HIGHEST - bottom])
-    there = split_on_device(torch.from_numpy(values), HIGHEST, LOWEST, None)
-    np.testing.assert_array_equal(there.matrix.numpy(), expected)  # type: ignore[union-attr]
-    back = join_digits(there)
-    assert int((back.numpy() == values).sum() + np.isnan(values).sum()) == len(values) - there.num_cut
+    whole = split_digits(values, max_decimal=HIGHEST, min_decimal=LOWEST)
+    assert int((join_digits(whole) == values).sum() + np.isnan(values).sum()) == len(values) - whole.num_cut

@@ -11,10 +11,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
 from hypothesis import given, settings
 from tests.encode import sequences_twin as twin
-from tests.encode.sequences.test_pad_device import check_same, on_tensors
 from tests.harness import num_examples
 
 from stoker.encode import pack_sequences, pad_sequences
@@ -74,16 +72,6 @@ def test_padded_and_packed_are_those_of_the_loop(case: tuple[Any, Any, Any], kin
     assert padded.num_left_out == sum(key not in set(chosen) for key in keys)
     found = padded.contexts
     assert list(found.to_pylist() if hasattr(found, "to_pylist") else found.tolist()) == list(chosen)
-
-
-@given(cases(("whole", "far", "any")), st.sampled_from(["padded", "packed"]))
-@settings(max_examples=num_examples(150))
-def test_operations_of_torch_and_kernels_agree(case: tuple[Any, Any, Any], layout: str) -> None:
-    keys, columns, options = case
-    contexts = None if options["contexts"] is None else torch.tensor(options["contexts"], dtype=torch.int64)
-    tensors = {"k": torch.tensor(keys), **{name: torch.from_numpy(values) for name, values in columns.items()}}
-    asked = {"key": "k", "layout": layout, "max_length": options["max_length"], "contexts": contexts}
-    check_same(on_tensors(tensors, **asked), pad_sequences(tensors, **asked))
 
 
 @given(cases())

@@ -38,14 +38,13 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     validation (or training) data before it is written, and must answer as the model does; samples and answers stay beside it.
 
     A run on market bars becomes a bundle: a folder with the model, its features and its window, and bars whose features and logits
-    were computed in a batch and bar by bar; with --onnx it holds model.onnx too. Where PATH ends in .pt2, .onnx or .pt (that is
-    TorchScript) only the program is written. A run of Time-MoE becomes an official checkpoint, which is a folder.
+    were computed in a batch and bar by bar. Its programs are model.pt2, model.pt (TorchScript) and, with --onnx, model.onnx. A run of
+    Time-MoE becomes an official checkpoint, which is a folder.
 
     \b
     stoker export runs/first model.pt2
     stoker export runs/first model.onnx
     stoker export runs/tfa bundle/
-    stoker export runs/tfa model.pt
     """
     from stoker.cli.train import recipe_of_run
     from stoker.experiment.build import make_trained, open_data
@@ -56,7 +55,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     folder, is_onnx = Path(run), Path(path).suffix == ".onnx"
     recipe = recipe_of_run(folder)
     if recipe is not None:
-        export = {"tfa": _export_tfa, "time-moe": _export_checkpoint}[recipe]
+        export = {"tfa": _export_bundle, "time-moe": _export_checkpoint}[recipe]
         export(folder, path, latest=latest, onnx=onnx, overwrite=overwrite, as_json=as_json)
         return
     if onnx and not is_onnx:
@@ -82,30 +81,11 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     click.echo(f"checked on {exported.rows} samples, {off}: {printable(str(exported.golden))}")
 
 
-def _export_tfa(folder: Path, path: str, *, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
-    """A bundle, or one file where the name says so."""
-    if Path(path).suffix not in FILES:
-        _export_bundle(folder, path, latest=latest, onnx=onnx, overwrite=overwrite, as_json=as_json)
-        return
-    from stoker.recipes.tfa import write_program
-
-    if onnx and Path(path).suffix != ".onnx":
-        raise OptionError(
-            f"--onnx writes a file of ONNX, but PATH is {path}. Give a name that ends in .onnx, or a folder for a bundle."
-        )
-    exported = write_program(folder, path, latest=latest, overwrite=overwrite)
-    if as_json:
-        values = {"path": str(exported.path), "beside": str(exported.golden), "num_bytes": exported.num_bytes}
-        click.echo(json.dumps({**values, "rows": exported.rows, "difference": exported.difference}))
-        return
-    click.echo(f"exported the program, {readable_bytes(exported.num_bytes)}: {printable(path)}")
-    off = f"largest difference from the model {exported.difference:.2g}"
-    click.echo(f"checked on {exported.rows} windows, {off}; beside it: {printable(str(exported.golden))}")
-
-
 def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
     from stoker.recipes.tfa import write_bundle
 
+    if Path(path).suffix in FILES:
+        raise OptionError(f"{path} would be a file, but a run on market bars becomes a folder with its programs. Give a folder.")
     bundle, proof = write_bundle(folder, path, latest=latest, onnx=onnx, overwrite=overwrite)
     if as_json:
         values = {"path": path, "step": bundle.step, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}

@@ -548,9 +548,6 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
 @base.resume_option
 @base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
 @base.device_option
-@click.option(
-    "--on", metavar="ADDRESS", help="Encode files on a Ray cluster, like ray://head:10001; 'ray' for one on this machine."
-)
 @base.json_option
 def _tabular(
     target: tuple[str, ...], encoding: tuple[str, ...], folder: str | None, resume: str | None, overwrite: bool, device: str | None,

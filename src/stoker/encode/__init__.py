@@ -24,7 +24,6 @@ _LAZY = {
     "pad_sequences": "stoker.encode.sequences.pad:pad_sequences",
     "parse_dates": "stoker.encode.statistics.analyze:parse_dates",
     "parse_numbers": "stoker.encode.statistics.analyze:parse_numbers",
-    "profile_digits": "stoker.encode.digits:profile_digits",
     "split_days": "stoker.encode.calendar_features:split_days",
     "split_digits": "stoker.encode.digits:split_digits",
 }
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from stoker.encode.calendar_features import split_days as split_days
     from stoker.encode.digits import Digits as Digits
     from stoker.encode.digits import join_digits as join_digits
-    from stoker.encode.digits import profile_digits as profile_digits
     from stoker.encode.digits import split_digits as split_digits
     from stoker.encode.indicators.bars import FeatureFrame as FeatureFrame
     from stoker.encode.indicators.engine import FeatureStream as FeatureStream

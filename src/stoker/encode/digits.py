@@ -7,14 +7,12 @@
 The digits are those of the printed number, `np.format_float_positional(abs(x), unique=True, precision=20)`, for every float64.
 They are not `x // 10**place % 10`, which float64 cannot compute: 19.99 would read as 19.98999.
 
-A column (`Numbers`) is read in blocks of 2048 rows, of which only the current one is copied, and `kernels` compute the digits;
-tensors on a GPU are split there (`digit_tensors`).
+A column (`Numbers`) is read in blocks of 2048 rows, of which only the current one is copied, and `kernels` compute the digits.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +98,7 @@ def split_digits(
     """Split a column of numbers into its decimal digits.
 
     Args:
-        values: NumPy array, pandas, polars or Arrow column, list, or tensor on any device.
+        values: NumPy array, pandas, polars or Arrow column, list, or tensor (one on a GPU is copied to the CPU).
         max_decimal: Highest decimal place (power of ten). None: the highest place at which any digit is not 0.
         min_decimal: Lowest decimal place. None: the lowest place at which any digit is not 0. With both None, no digit is lost.
         name: Name of the column in error messages, where it has none of its own.
@@ -121,15 +119,15 @@ def split_digits(
         >>> digits.matrix.tolist()
         [[0, 0, 1, 9, 9, 9], [0, 1, 0, 0, 5, 0], [1, 0, 0, 0, 0, 0]]
     """
+    device = None
     if type(values).__module__.partition(".")[0] == "torch":
-        from stoker.encode.digit_tensors import as_array
+        import torch
 
-        if not frame:
-            return _split_tensor(values.detach(), max_decimal, min_decimal, name)
-        values = as_array(values.detach())
+        device = values.device
+        values = (values.double() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
     numbers, window = Numbers.of(values, name=name), DigitWindow.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
-        window = DigitWindow.derived(_profile(numbers, DigitWindow(HIGHEST, LOWEST)).used_places, max_decimal, min_decimal)
+        window = DigitWindow.derived(_used_places(numbers), max_decimal, min_decimal)
 
     def write(target: Array) -> int:
         num_cut = 0
@@ -142,7 +140,9 @@ def split_digits(
         # At least two rows: a matrix of one row is contiguous both ways, for which the kernel would be compiled again.
         matrix = np.empty((max(numbers.num_rows, 2), len(window.columns)), dtype=np.int8)
         num_cut = write(matrix.T)
-        return Digits(matrix=matrix[: numbers.num_rows], window=window, num_cut=num_cut, name=numbers.name)
+        digits = matrix[: numbers.num_rows]
+        on_device = digits if device is None else torch.from_numpy(digits).to(device)
+        return Digits(matrix=on_device, window=window, num_cut=num_cut, name=numbers.name)
     try:
         pandas = import_module("pandas")
     except ImportError:
@@ -152,27 +152,6 @@ def split_digits(
     columns = np.empty((len(window.columns), numbers.num_rows), dtype=np.int64)
     write(columns)
     return pandas.DataFrame(columns.T, index=numbers.index, columns=list(window.columns), copy=False)
-
-
-def _split_tensor(values: torch.Tensor, max_decimal: int | None, min_decimal: int | None, name: str | None) -> Digits:
-    import torch
-
-    from stoker.encode.digit_tensors import as_array
-
-    if values.device.type != "cpu" and values.dtype != torch.bool and not values.is_complex() and values.ndim == 1:
-        return split_on_device(values, max_decimal, min_decimal, name)
-    made = split_digits(as_array(values), max_decimal=max_decimal, min_decimal=min_decimal, name=name)
-    return Digits(matrix=torch.from_numpy(made.matrix), window=made.window, num_cut=made.num_cut, name=name)
-
-
-def split_on_device(values: torch.Tensor, max_decimal: int | None, min_decimal: int | None, name: str | None) -> Digits:
-    """Split a tensor into digits without leaving its device."""
-    from stoker.encode.digit_tensors import split_tensor
-
-    matrix, window, num_cut, infinite = split_tensor(values, max_decimal, min_decimal)
-    if infinite is not None:
-        raise infinite_value(name, infinite, float(values[infinite]))
-    return Digits(matrix=matrix, window=window, num_cut=num_cut, name=name)
 
 
 def _filled_blocks(numbers: Numbers, window: DigitWindow) -> Iterator[tuple[int, Any]]:
@@ -187,109 +166,35 @@ def _filled_blocks(numbers: Numbers, window: DigitWindow) -> Iterator[tuple[int,
         yield start, block
 
 
-@dataclass(frozen=True, kw_only=True)
-class DigitProfile:
-    """Counts of a column and the range of its digits at each place; missing values have no digits."""
-
-    window: DigitWindow
-    num_rows: int
-    num_null: int
-    num_negative: int
-    num_cut: int
-    """Values with digits other than 0 outside of the window."""
-    min_digits: tuple[int, ...]
-    """The smallest digit of each place, the highest place first; 0 if there is no value."""
-    max_digits: tuple[int, ...]
-    """The largest digit of each place."""
-
-    @property
-    def used_places(self) -> list[int]:
-        """The places at which any digit is not 0, the highest first."""
-        return [place for place, digit in zip(self.window.places, self.max_digits, strict=True) if digit]
-
-    def merge(self, other: DigitProfile) -> DigitProfile:
-        """The profile of this part and `other` together; both need the same window."""
-        if self.window != other.window:
-            raise OptionError(f"profiles of {self.window} and {other.window} cannot be merged. Make them with the same places.")
-        if not other.num_rows - other.num_null:
-            least, most = self.min_digits, self.max_digits
-        elif not self.num_rows - self.num_null:
-            least, most = other.min_digits, other.max_digits
-        else:
-            least = tuple(map(min, self.min_digits, other.min_digits))
-            most = tuple(map(max, self.max_digits, other.max_digits))
-        counts = ("num_rows", "num_null", "num_negative", "num_cut")
-        added = {name: getattr(self, name) + getattr(other, name) for name in counts}
-        return DigitProfile(window=self.window, **added, min_digits=least, max_digits=most)
-
-
-def profile_digits(
-    values: Any, *, max_decimal: int = MAX_DECIMAL, min_decimal: int = MIN_DECIMAL, name: str | None = None
-) -> DigitProfile:
-    """Count missing and negative values, and find the range of digits at each place, in one pass without writing digits.
-
-    Args:
-        values: A column, as for `split_digits`.
-        max_decimal: Highest decimal place.
-        min_decimal: Lowest decimal place.
-        name: Name of the column in error messages, where it has none of its own.
-
-    Returns:
-        The profile. Profiles of parts with the same places can be joined with `merge`.
-
-    Raises:
-        BadValueError: A value is infinite or not numeric.
-
-    Example:
-        >>> profile = profile_digits([19.99, -0.5, None], max_decimal=1, min_decimal=-2)
-        >>> profile.num_null, profile.num_negative, profile.max_digits
-        (1, 1, (1, 9, 9, 9))
-    """
-    return _profile(Numbers.of(values, name=name), DigitWindow(max_decimal, min_decimal))
-
-
-def _profile(numbers: Numbers, window: DigitWindow) -> DigitProfile:
-    least = np.full(window.num_places, 9, dtype=np.int8)
-    most = np.zeros(window.num_places, dtype=np.int8)
-    num_null = num_negative = num_cut = 0
+def _used_places(numbers: Numbers) -> list[int]:
+    """The places at which any digit is not 0."""
+    window = DigitWindow(HIGHEST, LOWEST)
+    least, most = np.full(window.num_places, 9, dtype=np.int8), np.zeros(window.num_places, dtype=np.int8)
     for _, block in _filled_blocks(numbers, window):
         block.widen(least, most)
-        num_null += int(np.count_nonzero(block.null[: block.num_rows]))
-        num_negative += int(np.count_nonzero(block.negative[: block.num_rows]))
-        num_cut += block.num_cut
-    if num_null == numbers.num_rows:
-        least[:] = 0
-    counts = {"num_rows": numbers.num_rows, "num_null": num_null, "num_negative": num_negative, "num_cut": num_cut}
-    return DigitProfile(window=window, **counts, min_digits=tuple(least.tolist()), max_digits=tuple(most.tolist()))
+    return [place for place, digit in zip(window.places, most.tolist(), strict=True) if digit]
 
 
-_PLACE = re.compile(r"E(-?\d{1,2})")
-
-
-def join_digits(digits: Any) -> Any:
+def join_digits(digits: Digits) -> Any:
     """Join digits to the numbers that they were split from.
 
     The result is the float64 nearest to the decimal that the digits spell, as `float("19.99")` is. So values that were split
     without loss (`num_cut` is 0) return bit for bit, except -0.0, whose sign has no digit.
 
     Args:
-        digits: `Digits`, or a table (pandas, polars, Arrow, a mapping) with columns `nan`, `neg` and `E{place}` in any order.
-            Columns that a table lacks count as 0.
+        digits: What `split_digits` returned, or a model made: `dataclasses.replace(digits, matrix=generated)`.
 
     Returns:
-        float64, NaN where a value is missing: a pandas Series with the index of a pandas table, a tensor on the device of the
-        digits, or else a NumPy array.
+        float64, NaN where a value is missing: a tensor on the device of the digits, or else a NumPy array.
 
     Raises:
         BadValueError: An entry is not a digit.
-        OptionError: The table has other columns.
+        OptionError: The matrix has another type or number of columns.
 
     Example:
         >>> join_digits(split_digits([19.99, -0.5])).tolist()
         [19.99, -0.5]
     """
-    if not isinstance(digits, Digits):
-        return _joined_table(digits)
     if isinstance(digits.matrix, np.ndarray):
         return _joined(digits.matrix, digits.window)
     import torch
@@ -297,7 +202,7 @@ def join_digits(digits: Any) -> Any:
     return torch.from_numpy(_joined(digits.matrix.cpu().numpy(), digits.window)).to(digits.matrix.device)
 
 
-def _joined(matrix: Array, window: DigitWindow, first_row: int = 0) -> npt.NDArray[np.float64]:
+def _joined(matrix: Array, window: DigitWindow) -> npt.NDArray[np.float64]:
     from stoker.encode.kernels import join_rows, powers_of_ten
 
     if matrix.dtype != np.int8 or matrix.ndim != 2 or matrix.shape[1] != len(window.columns):
@@ -307,47 +212,13 @@ def _joined(matrix: Array, window: DigitWindow, first_row: int = 0) -> npt.NDArr
     values, open_rows = np.empty(len(matrix)), np.empty(len(matrix), dtype=np.uint8)
     num_open, row, column = join_rows(matrix, window.max_decimal, powers_of_ten(), values, open_rows)
     if row >= 0:
-        raise _not_a_digit(window.columns[column], first_row + row, int(matrix[row, column]))
+        name = window.columns[column]
+        wanted = "0 or 1" if name in ("nan", "neg") else "a digit from 0 to 9"
+        raise BadValueError(f"column {name!r} holds {int(matrix[row, column])} in row {row + 1:,}, expected {wanted}.")
     if num_open:  # too near to the middle between two float64 for 128 bits to decide
         for row in np.flatnonzero(open_rows):
             text = "".join(map(str, matrix[row, 2:].tolist()))
             values[row] = float(f"{'-' if matrix[row, 1] else ''}{text}e{window.min_decimal}")
-    return values
-
-
-def _not_a_digit(column: str, row: int, value: float) -> BadValueError:
-    wanted = "0 or 1" if column in ("nan", "neg") else "a digit from 0 to 9"
-    return BadValueError(f"column {column!r} holds {value:g} in row {row + 1:,}, expected {wanted}.")
-
-
-def _joined_table(table: Any) -> Any:
-    from stoker.encode.kernels import BLOCK
-
-    names = table.column_names if hasattr(table, "column_names") else list(getattr(table, "columns", table))
-    places = {str(name): int(found[1]) for name in names if (found := _PLACE.fullmatch(str(name)))}
-    unknown = [name for name in names if str(name) not in places and name not in ("nan", "neg")]
-    if not places or unknown:
-        given = ", ".join(map(str, unknown or names)) or "no columns"
-        raise OptionError(f"the table of digits has {given}; expected the columns nan, neg, E18, E17 and so on.")
-    window = DigitWindow(max(places.values()), min(places.values()))
-    columns = {window.columns.index(str(name)): Numbers.of(table[name], name=str(name)) for name in names}
-    lengths = {column.num_rows for column in columns.values()}
-    if len(lengths) != 1:
-        raise OptionError(f"the columns of digits have {sorted(lengths)} rows; expected the same number in all.")
-    values = np.empty(lengths.pop())
-    readers = {number: column.blocks(BLOCK) for number, column in columns.items()}
-    for start in range(0, len(values), BLOCK):
-        matrix = np.zeros((min(BLOCK, len(values) - start), len(window.columns)), dtype=np.int8)
-        for number, reader in readers.items():
-            _, entries = next(reader)
-            wrong = ~((entries >= 0) & (entries <= 9) & (entries == np.floor(entries)))
-            if wrong.any():
-                row = int(wrong.argmax())
-                raise _not_a_digit(window.columns[number], start + row, float(entries[row]))
-            matrix[:, number] = entries
-        values[start : start + BLOCK] = _joined(matrix, window, start)
-    if type(table).__module__.partition(".")[0] == "pandas":
-        return import_module("pandas").Series(values, index=table.index, copy=False)
     return values
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from tests.encode.indicators.golden import EDGE_BITS, EDGE_WINDOWS, GOLDEN, ROWS
 from tests.encode.indicators.markets import edge_markets, golden_bars
 from tests.encode.indicators.specs import all_operators
 
+from stoker.encode.indicators import operators
 from stoker.encode.indicators.engine import features
 from stoker.encode.indicators.operators import OPERATORS, FeatureSettings
 from stoker.encode.indicators.program import Assembly, Term
@@ -99,7 +99,7 @@ def _klass_of_squares(make: SentioAssembly, on: FeatureSettings) -> Term:
 def test_negative_control_another_grouping_of_the_same_formula_is_found(
     monkeypatch: pytest.MonkeyPatch, op: str, wrong: Any
 ) -> None:
-    monkeypatch.setitem(OPERATORS, op, replace(OPERATORS[op], sentio=wrong))
+    monkeypatch.setattr(operators._Sentio, op.lower(), wrong)
     found = edge_bits()
     assert [name for name in EDGE_BITS if found[name] != EDGE_BITS[name]] == [op]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 from tests.encode.indicators.specs import all_operators, minimal_spec
 
 from stoker.encode.indicators.operators import OPERATORS
-from stoker.encode.indicators.spec import MAX_WINDOW, MEANING_CLOSE, parse_spec
+from stoker.encode.indicators.spec import MEANING_CLOSE, parse_spec
 from stoker.errors import OptionError
 
 EMA = {"name": "a", "op": "EMA", "window": 20}
@@ -71,38 +70,10 @@ def refused(change: Any) -> str:
     ("change", "message"),
     [
         ({"op": "EMAA"}, "the spec at $.features[1].op: found 'EMAA', expected an operator (did you mean 'EMA'?)."),
-        ({"op": "ema"}, "the spec at $.features[1].op: found 'ema', expected an operator (did you mean 'EMA'?)."),
-        ({"source": "clsoe"}, "the spec at $.features[1].source: found 'clsoe', expected a source (did you mean 'close'?)."),
-        ({"window": "20"}, "the spec is not a spec of features: Expected int | null, got str - at $.features[1].window."),
         ({"window": 2.5}, "the spec is not a spec of features: Expected int | null, got float - at $.features[1].window."),
-        ({"window": 0}, f"the spec at $.features[1].window: found 0, expected a number of bars from 1 to {MAX_WINDOW:,}."),
-        ({"window": -3}, f"the spec at $.features[1].window: found -3, expected a number of bars from 1 to {MAX_WINDOW:,}."),
-        (
-            {"window": 10**9},
-            f"the spec at $.features[1].window: found {10**9}, expected a number of bars from 1 to {MAX_WINDOW:,}.",
-        ),
         ({"k": 2.0}, "the spec at $.features[1].k: found 2, expected nothing: EMA takes window."),
-        ({"op": "OBV", "window": 3}, "the spec at $.features[1].window: found 3, expected nothing: OBV takes no fields."),
-        ({"name": "a"}, "the spec at $.features[1].name: found 'a', expected a unique name: features[0] has this one."),
-        ({"name": ""}, "the spec at $.features[1].name: found an empty string, expected a printable name."),
-        ({"name": "a\nb"}, r"the spec at $.features[1].name: found 'a\nb', expected a printable name."),
         ({"name": 7}, "the spec is not a spec of features: Expected str | null, got int - at $.features[1].name."),
-        ({"windwo": 3}, "the spec is not a spec of features: Object contains unknown field windwo - at $.features[1]."),
-        ({"features": []}, "the spec at $.features: found 0 features, expected 1 to 4,096."),
-        ({"features": {}}, "the spec is not a spec of features: Expected array, got object - at $.features."),
         ({"features": [{}]}, "the spec is not a spec of features: Object missing required field op - at $.features[0]."),
-        (
-            {"features": [EMA], "dtype": "float64"},
-            "the spec is not a spec of features: Invalid enum value 'float64' - at $.dtype.",
-        ),
-        (
-            {"features": [EMA], "schema_version": "2.0"},
-            "the spec is not a spec of features: Invalid enum value '2.0' - at $.schema_version.",
-        ),
-        (
-            {"features": [EMA], "alignment_policy": {"emit_from_index": -1}},
-            "the spec at $.alignment_policy.emit_from_index: found -1, expected a row from 0 to 2,147,483,647.",
-        ),
         (
             {"features": [{"op": "BOLLINGER_UPPER", "k": float("inf")}]},
             "the spec at $.features[0].k: found inf, expected a finite number.",
@@ -111,10 +82,6 @@ def refused(change: Any) -> str:
 )
 def test_what_is_wrong_is_named(change: Any, message: str) -> None:
     assert refused(change) == message
-
-
-def test_an_operator_like_no_other_lists_them_all() -> None:
-    assert refused({"op": "?"}).startswith("the spec at $.features[1].op: found '?', expected an operator: one of ADX AD_LINE ATR ")
 
 
 def test_a_file_that_is_not_a_spec_is_named(tmp_path: Path) -> None:
@@ -138,13 +105,10 @@ def test_a_file_that_is_not_a_spec_is_named(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "the spec is not JSON: "),
-        ("[1]", 'the spec holds a list, but a spec is an object with "features".'),
         ("features:\n  - op: EMA\n", "the spec is not JSON: "),
         ('{"features": [{"op": "EMA"}], "features": []}', "the spec has the field 'features' twice in one object."),
-        ('{"features": [{"op": "EMA", "window": 3, "window": 4}]}', "the spec has the field 'window' twice in one object."),
         ('{"features": ' + "[" * 100_000, "the spec is not JSON: "),
         ('{"features": [{"op": "EMA", "window": ' + "9" * 5000 + "}]}", "the spec "),
-        ("a" * 5000, "a" * 200 + " cannot be read as a spec: File name too long."),
         ("a\0b", "a\0b cannot be read as a spec: "),
     ],
 )
@@ -161,11 +125,6 @@ def test_a_byte_order_mark_is_not_part_of_a_spec(tmp_path: Path) -> None:
     assert (
         parse_spec(text).content_hash == parse_spec(tmp_path / "spec.json").content_hash == parse_spec(minimal_spec()).content_hash
     )
-
-
-def test_mappings_of_any_kind(tmp_path: Path) -> None:
-    given = MappingProxyType({"features": (MappingProxyType(EMA),)})
-    assert parse_spec(given).content_hash == parse_spec({"features": [EMA]}).content_hash
 
 
 def test_sentio_ignores_numbers_that_an_operator_does_not_take() -> None:

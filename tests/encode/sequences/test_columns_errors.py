@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import numpy as np
@@ -32,26 +31,10 @@ def message(table: Any, kind: type[StokerError], **options: Any) -> str:
     ("options", "expected"),
     [
         ({"max_length": 0}, "max_length is 0; expected an integer from 1 to 2,147,483,646."),
-        ({"max_length": -3}, "max_length is -3; expected an integer from 1 to 2,147,483,646."),
-        ({"max_length": 2.5}, "max_length is 2.5; expected an integer from 1 to 2,147,483,646."),
-        ({"max_length": True}, "max_length is True; expected an integer from 1 to 2,147,483,646."),
         ({"max_length": 2**40}, "max_length is 1099511627776; expected an integer from 1 to 2,147,483,646."),
-        ({"layout": "ragged"}, "layout is 'ragged'; expected 'padded' or 'packed'."),
-        ({"compat": "x"}, "compat is 'x'; expected 'mostlyai' or None."),
         ({"compat": "mostlyai"}, "compat='mostlyai' needs max_length=, and dtype=None: its tensors are int64."),
-        ({"dtype": "int"}, "dtype is 'int'; expected one of bool, int8"),
-        ({"key": "user"}, "the table has no column 'user' to group by; it has k, v."),
-        ({"key": None}, "pass either key= or lengths=: rows are grouped by one of them."),
         ({"lengths": [3]}, "pass either key= or lengths=: rows are grouped by one of them."),
-        (
-            {"key": None, "lengths": [3], "contexts": [1]},
-            "contexts= are keys: they need key=",
-        ),
-        ({"key": None, "lengths": [3, 1]}, "lengths sum to 4, but column 'k' has 3 rows."),
         ({"key": None, "lengths": [4, -1]}, "column 'lengths' holds -1 (int) in row 2, expected 0 or more rows."),
-        ({"columns": ["v", "w"]}, "the table has no column 'w'; it has k, v."),
-        ({"columns": ["v", "v"]}, "columns names 'v' twice."),
-        ({"columns": "v"}, "columns is 'v'; expected a list of names."),
         ({"columns": []}, "the table has no column to pad besides 'k'. Add some, or name them with columns=."),
     ],
 )
@@ -63,11 +46,6 @@ def test_options(options: dict[str, Any], expected: str) -> None:
 def test_a_missing_key_column_lists_those_that_are_there(frame: Any) -> None:
     text = message(frame({"a": [1], "b": [2]}), OptionError, key="user")
     assert text == "the table has no column 'user' to group by; it has a, b."
-
-
-def test_what_is_not_a_table() -> None:
-    assert "the table is a ndarray; expected a pandas" in message(np.zeros(3), OptionError)
-    assert "the table is a str; expected" in message("events.parquet", OptionError)
 
 
 def test_two_columns_of_one_name() -> None:
@@ -84,13 +62,10 @@ def test_columns_of_different_lengths() -> None:
     ("values", "expected"),
     [
         (["x", "y", "z"], "column 'v' holds 'x' (str) in row 1, and its type is string; expected a number."),
-        ([1, "y", 3], "column 'v' holds 'y' (str) in row 2, but int in the rows before. Use one type per column."),
         ([None, 2, 2.5], "column 'v' holds 2.5 (float) in row 3, but int in the rows before. Use one type per column."),
         ([True, 2, 3], "column 'v' holds 2 (int) in row 2, but bool in the rows before. Use one type per column."),
-        ([1, None, 3], "column 'v' holds None (NoneType) in row 2, which int64 cannot hold. Fill the gaps, or"),
         ([[1], [2], [3]], "column 'v' holds [1] (list) in row 1, and its type is list<item: int64>"),
         ([None, None, None], "column 'v' has no values (type null); expected numbers. Leave it out of columns=."),
-        ([object(), 1, 2], "column 'v' holds 1 (int) in row 2, but object in the rows before."),
         ([1j, 2j, 3j], "column 'v' holds 1j (complex) in row 1, expected a number or a string. Convert it first."),
     ],
 )  # fmt: skip
@@ -101,29 +76,14 @@ def test_values_that_are_not_numbers(values: list[Any], expected: str) -> None:
         assert message({"k": KEYS, "v": given}, BadValueError).startswith(expected)
 
 
-def test_values_with_axes() -> None:
-    text = message({"k": KEYS, "v": np.zeros((3, 2))}, OptionError)
-    assert text == "column 'v' has 2 axes, shape (3, 2); expected one value per row."
-
-
-def test_nullable_columns_of_pandas() -> None:
-    frame = pd.DataFrame({"k": KEYS, "v": pd.array([1, 2, None], dtype="Int64")})
-    assert message(frame, BadValueError).startswith("column 'v' holds None (NoneType) in row 3, which int64 cannot hold.")
-
-
 @pytest.mark.parametrize(
     ("values", "dtype", "row", "shown"),
     [
         (np.array([1.0, 2.5, 3.0]), "int64", 2, "2.5 (float)"),
-        (np.array([1.0, 2.0, np.nan]), "int32", 3, "nan (float)"),
         (np.array([1.0, -1.0, 3.0]), "uint8", 2, "-1.0 (float)"),
-        (np.array([300, 1, 1]), "uint8", 1, "300 (int)"),
         (np.array([1, -1, 1]), "uint64", 2, "-1 (int)"),
-        (np.array([1, 2**63, 1], dtype=np.uint64), "int64", 2, f"{2**63} (int)"),
         (np.array([1, 2**53 + 1, 1]), "float64", 2, f"{2**53 + 1} (int)"),
-        (np.array([1, 2**63 - 1, 1]), "float64", 2, f"{2**63 - 1} (int)"),
         (np.array([1.0, 1e300, 1]), "float32", 2, "1e+300 (float)"),
-        (np.array([2.0**63, 1, 1]), "int64", 1, "9.223372036854776e+18 (float)"),
         (np.array([0, 1, 2]), "bool", 3, "2 (int)"),
     ],
 )
@@ -144,10 +104,8 @@ def test_a_row_far_behind_is_named() -> None:
     [
         [1.0, np.nan, 2.0],
         np.array([1, np.nan, 2]),
-        ["a", None, "b"],
         pd.Categorical(["a", None, "b"]),
         pd.array([1, None, 2], dtype="Int64"),
-        pl.Series([1, None, 2]),
         np.array([1, "NaT", 2], dtype="datetime64[s]"),
         pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None])),
     ],
@@ -158,38 +116,13 @@ def test_a_missing_key(keys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ([1, "a", 2], "column 'k' holds 'a' (str) in row 2, but int in the rows before."),
-        ([b"a", "a", b"b"], "column 'k' holds 'a' (str) in row 2, but bytes in the rows before."),
-        ([[1], [2], [3]], "column 'k' holds [1] (list) in row 1, and its type is list<item: int64>, which cannot be a key."),
-        ([uuid.UUID(int=1), "a", "b"], "column 'k' holds 'a' (str) in row 2, but UUID in the rows before."),
-        (pa.array([1, 2, 3], pa.decimal128(5, 1)), "column 'k' holds Decimal('1.0') (Decimal) in row 1, and its type is decimal"),
-        ([None, None, None], "the key 'k' is missing in row 1."),
-    ],
-)
-def test_keys_that_are_none(keys: Any, expected: str) -> None:
-    assert message({"k": keys, "v": [1, 2, 3]}, BadValueError).startswith(expected)
-
-
-@pytest.mark.parametrize(
     ("keys", "contexts", "expected"),
     [
         ([1, 2, 3], [3, 1, 3], "column 'contexts' holds 3 (int) in row 3, as in row 1. List each context once."),
-        (["a", "b", "c"], ["a", "c", "c"], "column 'contexts' holds 'c' (str) in row 3, as in row 2. List each context once."),
-        ([1, 2, 3], ["1", "2"], "column 'contexts' holds '1' (str) in row 1, but the key 'k' is int64. List keys"),
         (["a", "b", "c"], [1, 2], "column 'contexts' holds 1 (int) in row 1, but the key 'k' is string. List keys"),
-        (pd.Categorical(["a", "b", "a"]), [1], "column 'contexts' holds 1 (int) in row 1, but the key 'k' is"),
-        ([1, 2, 3], [1.5], "column 'contexts' holds 1.5 (float) in row 1, which int64 cannot hold."),
         (np.array([1, 2, 3], dtype=np.uint64), [-1], "column 'contexts' holds -1 (int) in row 1, which uint64 cannot hold."),
-        ([1, 2, 3], pd.DataFrame({"k": [1]}), "column 'contexts' is a table (DataFrame); expected one column."),
-        ([1, 2, 3], {"k": [1]}, "column 'contexts' is a table (dict); expected one column."),
         ([1, 2, 3], {1, 2}, "column 'contexts' is a set; expected an array or a column of a table."),
-        ([1, 2, 3], [1, None], "contexts has no key in row 2. Every context needs a key."),
-        ([1.0, 2.0, 3.0], [1.0, None], "contexts has no key in row 2. Every context needs a key."),
         (["a", "b", "c"], ["a", None], "contexts has no key in row 2. Every context needs a key."),
-        ([1, 2, 3], [1, "a"], "column 'contexts' holds 'a' (str) in row 2, but int in the rows before."),
-        (SECONDS, SECONDS.astype("datetime64[ns]"), "contexts is datetime64[ns], but the key 'k' is datetime64[s]."),
         (SECONDS, np.array(["NaT"], dtype="datetime64[s]"), "contexts has no key in row 1."),
     ],
 )  # fmt: skip
@@ -200,18 +133,6 @@ def test_invalid_contexts(keys: Any, contexts: Any, expected: str) -> None:
 def test_more_than_there_is_memory_for() -> None:
     text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLargeError, max_length=2**31 - 2, contexts=np.arange(2**20))
     assert text.startswith("1 columns of shape [1048576, 2147483646, 1] take 18,014.4 TB, which do not fit into memory.")
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.array([1.0, np.nan, 1.0]), "column 'v' holds nan (float) in row 2, which int64 cannot hold."),
-        (np.array([1.0, 1.0, np.inf]), "column 'v' holds inf (float) in row 3, which int64 cannot hold."),
-        (np.array([1e19, 1.0, 1.0]), "column 'v' holds 1e+19 (float) in row 1, which int64 cannot hold."),
-    ],
-)
-def test_codes_that_are_none(values: Any, expected: str) -> None:
-    assert message({"k": KEYS, "v": values}, BadValueError, compat="mostlyai", max_length=3).startswith(expected)
 
 
 def test_a_store_cannot_hold_every_key() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
 from benchmarks.before.mostlyai_statistics import analyze_numeric
-from hypothesis import given
 from tests.encode.digits_twin import mixed_numbers, money
 
-from stoker.encode.kernels import BLOCK, settled_down_to
+from stoker.encode.kernels import BLOCK
 from stoker.encode.statistics import numbers
 from stoker.encode.statistics.numbers import DigitRanges
 from stoker.encode.statistics.quantiles import float_keys, whole_keys
@@ -60,16 +57,6 @@ def test_ranges_are_those_of_the_printed_digits(rng: np.random.Generator) -> Non
         assert found_in(values) == printed(values), name
 
 
-def test_ranges_of_parts_merge_into_those_of_the_whole(rng: np.random.Generator) -> None:
-    values = rng.normal(size=FEW) * 10.0 ** rng.integers(-9, 9, FEW)
-    whole = DigitRanges()
-    for part in np.array_split(values, 5):
-        ranges = DigitRanges()
-        ranges.add(np.unique(float_keys(part)[0]), "float")
-        whole.merge(DigitRanges.of(*ranges.named(num_values=len(part)), num_values=len(part)))
-    assert whole.named(num_values=len(values)) == found_in(values)
-
-
 def test_most_blocks_are_left_out_where_they_cannot_matter(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
     widen = DigitRanges._widen
@@ -87,39 +74,9 @@ def test_most_blocks_are_left_out_where_they_cannot_matter(rng: np.random.Genera
     assert looked_at > 20  # any of them could have a third decimal
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from([0, 3, 9, 9, 9])), min_size=1, max_size=8))
-def test_places_are_settled_below_the_leading_digit_down_to_the_first_that_is_not(ranges: list[tuple[int, int]]) -> None:
-    least, most = (np.array(digits, dtype=np.int8) for digits in zip(*ranges, strict=True))
-    top = 5
-    places = {top - i: digits for i, digits in enumerate(ranges)}
-    leading = next((place for place in places if places[place][1]), None)
-    expected = top + 1
-    if leading is not None and not least.any():
-        expected = leading
-        while places.get(expected - 1) == (0, 9):
-            expected -= 1
-    assert settled_down_to(least, most, top) == expected
-
-
 def test_negative_control_leaving_out_too_much_is_found(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.concatenate([money(rng, 20 * BLOCK), [123.456]])
     expected = printed(values[-3 * BLOCK :])
     assert expected[1]["E-3"] == found_in(values)[1]["E-3"] == 6
     monkeypatch.setattr(numbers, "_lowest_reached", lambda sizes, lowest: np.full(sizes.shape[1], 99))
     assert found_in(values)[1]["E-3"] == 0
-
-
-def test_the_scratch_does_not_grow_with_the_column(rng: np.random.Generator) -> None:
-    def peak(num_values: int) -> int:
-        keys = np.unique(float_keys(money(rng, num_values))[0])
-        ranges = DigitRanges()
-        ranges.add(keys[:BLOCK], "float")
-        tracemalloc.start()
-        ranges.add(keys, "float")
-        taken = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return taken
-
-    small, large = peak(50_000), peak(1_000_000)
-    assert large < small + 100_000
-    assert large < 4 * 1_000_000

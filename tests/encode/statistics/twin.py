@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stoker.encode.statistics.quantiles import KeyRun, Keys
+from stoker.encode.statistics.quantiles import KeyRun
 
 
 def as_json(analysis: dict[str, Any]) -> Any:
     """An analysis as the engine writes it: keys of counts are texts."""
     texts = {key: {str(k): v for k, v in value.items()} if isinstance(value, dict) else value for key, value in analysis.items()}
     return json.loads(json.dumps(texts, default=lambda number: number.item()))
-
-
-def run_of(values: list[int]) -> KeyRun:
-    counts = {value: values.count(value) for value in sorted(set(values))}
-    return KeyRun(np.array(list(counts), dtype=np.uint64), np.array(list(counts.values()), dtype=np.int64))
 
 
 def listed(run: KeyRun) -> list[int]:
@@ -33,10 +28,6 @@ def rank_distance(ordered: Any, found: float, position: int) -> int:
     first, last = int(np.searchsorted(ordered, found, side="left")), int(np.searchsorted(ordered, found, side="right")) - 1
     assert last >= first, f"{found} is none of the values"
     return max(first - position, position - last, 0)
-
-
-def keys_in(values: Any) -> Keys:
-    return np.array(values, dtype=np.uint64)
 
 
 def number_columns(rng: np.random.Generator, size: int) -> dict[str, pd.Series]:  # type: ignore[type-arg]

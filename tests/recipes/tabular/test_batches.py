@@ -88,17 +88,6 @@ def test_long_sequences_are_cut_to_the_window() -> None:
     assert 0.03 < (found == 41).mean() < 0.25  # ends
 
 
-def test_lengths_of_a_batch_are_similar() -> None:
-    rng = np.random.default_rng(0)
-    lengths = np.minimum(rng.geometric(0.05, 2000), 100)
-    layout, data = make_data(lengths, max_length=100)
-    batches = list(make_batches(layout, data, batch_size=16))
-    cells = sum(16 * len(batch["steps"]) for batch in batches)
-    assert cells < 1.15 * (lengths + 1).sum()
-    shuffled = rng.permutation(lengths).reshape(-1, 16)
-    assert 16 * (shuffled.max(1) + 1).sum() > 2 * (lengths + 1).sum()  # negative control: without sorting
-
-
 def test_a_resumed_pass_continues() -> None:
     batches = make_batches(*make_data())
     batches.set_epoch(3)
@@ -133,18 +122,6 @@ def test_the_loss_does_not_depend_on_the_batch_size() -> None:
         losses = [whole(batch).item() for batch in batches]
         means.append(sum(count * loss for count, loss in zip(counts, losses, strict=True)) / sum(counts))
     assert means == pytest.approx([means[0]] * 3, rel=1e-5)
-
-
-def test_a_subject_that_is_repeated_weighs_as_much() -> None:
-    lengths = np.full(8, 3)
-    layout, data = make_data(lengths, max_length=7)
-    whole = SubjectLoss(TabularModel(layout, seed=1).eval(), data, 3.0)
-    batch = {"begin": torch.zeros(1, dtype=torch.long), "steps": torch.arange(4), "rank": torch.arange(3)}
-    losses = []
-    for count in (1, 2, 8):
-        own = {"subjects": torch.zeros(count, dtype=torch.long), "valid": torch.ones(count, dtype=torch.bool)}
-        losses.append(whole({**batch, **own, "begin": batch["begin"].expand(count)}).item())
-    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
 
 def test_other_data_has_another_identity() -> None:

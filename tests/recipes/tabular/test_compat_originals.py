@@ -1,4 +1,4 @@
-"""Files, codes, values and weights are those of mostlyai-engine; each library opens the workspace of the other."""
+"""Statistics and codes are those of mostlyai-engine, which trains on them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ import torch
 from tests.recipes.tabular.compat_tables import encode_both, every_kind
 
 from stoker.recipes.tabular import compat
-from stoker.recipes.tabular.compat_model import SIZES, layout_of, model_units, read_stats, spec_of, workspace_weights
-from stoker.recipes.tabular.compat_workspace import Workspace, column_names
-from stoker.recipes.tabular.model import TabularModel
-from stoker.recipes.tabular.tables import decode_table
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("mostlyai.engine", reason="mostlyai-engine is not installed: make test-originals", exc_type=ImportError)
@@ -25,7 +21,6 @@ pytest.importorskip("mostlyai.engine", reason="mostlyai-engine is not installed:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from mostlyai import engine
-    from mostlyai.engine._tabular import argn, generation
 
 
 @pytest.fixture(autouse=True)
@@ -79,82 +74,14 @@ def test_files_are_equal(tmp_path: Path, case: str) -> None:
                 assert [plain(value) for value in ours[column]] == [plain(value) for value in theirs[column]], (name, column)
 
 
-@pytest.fixture(scope="module")
-def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("workspaces")
-    both(folder)
-    return folder
-
-
-def test_values_of_codes(workspaces: Path, rng: np.random.Generator) -> None:
-    """Any codes decode to the same values; numbers drawn from an interval lie in the same one."""
-    stats = read_stats(Workspace(folder=workspaces / "theirs"))
-    entries = stats["tgt"]["columns"]
-    lengths = rng.integers(1, 9, 60)
-    names = [name for entry in entries.values() for name in column_names(entry)]
-    sizes = [size for entry in entries.values() for size in entry["cardinalities"].values()]
-    codes = np.stack([rng.integers(0, size, lengths.sum()) for size in sizes], 1)
-    frame = pd.DataFrame(codes.astype(np.int32), columns=names)
-    frame.insert(0, "id", np.repeat(np.arange(60), lengths))
-    expected = generation._decode_df(frame, stats["tgt"], context_key="id")
-    spec = spec_of(stats, "s").target
-    starts = np.cumsum(lengths) - lengths
-    found = decode_table(codes, spec, starts=starts, uniform=rng.random((len(codes), len(entries)))).to_pandas()
-    for name, entry in entries.items():
-        one, two = expected[name], found[name]
-        if entry.get("no_of_rare_categories") == 0:  # a class that is never generated is missing here and `_RARE_` there
-            one = one.mask(frame[column_names(entry)[0]] == 0)
-        if entry["encoding_type"] in ("TABULAR_NUMERIC_BINNED", "TABULAR_NUMERIC_DISCRETE"):
-            assert (two[one.isna().to_numpy()].isna()).all()
-            codes_of = frame[column_names(entry)[0]].to_numpy()
-            known = codes_of >= len(entry["codes"]) if "bins" in entry else codes_of > 0
-            a, b = one[known].astype(float), two[known].astype(float)
-            if "bins" in entry:
-                edges = np.array(entry["bins"])
-                place = codes_of[known] - len(entry["codes"])
-                assert (np.abs(a - b) <= edges[place + 1] - edges[place] + 1e-9).all(), name
-                a, b = one[codes_of == entry["codes"]["<<MAX>>"]], two[codes_of == entry["codes"]["<<MAX>>"]]
-            assert a.fillna(-1).tolist() == b.fillna(-1).tolist(), name
-            continue
-        assert [plain(value) for value in one] == [plain(value) for value in two], name
-
-
-@pytest.mark.parametrize("model", SIZES)
-def test_weights_have_the_names_and_shapes_of_the_package(workspaces: Path, model: str) -> None:
-    stats = read_stats(Workspace(folder=workspaces / "ours"))
-    layout = layout_of(stats, SIZES[model])
-    theirs = argn.SequentialModel(
-        tgt_cardinalities={sub.name: sub.num_classes for sub in layout.subs},
-        ctx_cardinalities={sub.name: sub.num_classes for sub in layout.context},
-        tgt_seq_len_median=stats["tgt"]["seq_len"]["median"],
-        tgt_seq_len_max=stats["tgt"]["seq_len"]["max"],
-        ctxseq_len_median={},
-        model_size=argn.ModelSize(SIZES[model].upper()),
-        column_order=None,
-        device=torch.device("cpu"),
-    )
-    assert model_units(layout) == argn.get_model_units(theirs)
-    ours = workspace_weights(TabularModel(layout))
-    assert {name: tuple(one.shape) for name, one in ours.items()} == {
-        name: tuple(one.shape) for name, one in theirs.state_dict().items()
-    }
-    theirs.load_state_dict(ours)  # strictly
-
-
 @pytest.mark.parametrize("has_key", [True, False])
-def test_each_opens_the_workspace_of_the_other(tmp_path: Path, has_key: bool) -> None:
-    """Train with one library, on codes of the other, and generate with the other."""
-    both(tmp_path, has_key=has_key, missing=False)
-    for trainer, generator, name in ((engine, compat, "ours"), (compat, engine, "theirs")):
-        folder = tmp_path / name  # the codes are those of the library that generates
-        trainer.train(workspace_dir=folder, model="MOSTLY_AI/Small", max_epochs=1)
-        generator.generate(workspace_dir=folder, sample_size=40)
-        found = pd.read_parquet(folder / "SyntheticData")
-        assert len(found) == 40 if not has_key else found["id"].nunique() > 10
-        assert found["money"].between(0, 1000).all()
-        if trainer is engine:  # the same weights give the same lengths and values with the package's generator
-            engine.generate(workspace_dir=folder, sample_size=40)
-            other = pd.read_parquet(folder / "SyntheticData")
-            assert set(found.columns) == set(other.columns)
-            kinds = {name: str(kind) for name, kind in found.dtypes.items() if str(kind)[:4] in ("Int6", "Floa", "int6")}
-            assert kinds == {name: str(other.dtypes[name]) for name in kinds}
+def test_the_package_trains_on_codes_of_compat(tmp_path: Path, has_key: bool) -> None:
+    events, context = every_kind(missing=False)
+    if not has_key:
+        events = events.drop(columns=["id", "rel"])
+    encode_both(compat, tmp_path, events, context if has_key else None)
+    engine.train(workspace_dir=tmp_path, model="MOSTLY_AI/Small", max_epochs=1)
+    engine.generate(workspace_dir=tmp_path, sample_size=40)
+    rows = pd.read_parquet(tmp_path / "SyntheticData")
+    assert len(rows) == 40 if not has_key else rows["id"].nunique() > 10
+    assert rows["money"].between(0, 1000).all()

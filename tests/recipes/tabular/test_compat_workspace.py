@@ -12,7 +12,7 @@ import pytest
 
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
 from stoker.recipes.tabular.compat_statistics import part_of_column, reduce_column
-from stoker.recipes.tabular.compat_workspace import Workspace, codes_of_column, position_columns, read_column, value_type
+from stoker.recipes.tabular.compat_workspace import Workspace, codes_of_column, position_columns, read_column
 
 TEXT, NUMBER, TIME = "TABULAR_CATEGORICAL", "TABULAR_NUMERIC_AUTO", "TABULAR_DATETIME"
 
@@ -62,12 +62,6 @@ def test_missing_values_are_filled_from_the_others() -> None:
     assert {tuple(one) for one in codes[missing, 1:].tolist()} == {tuple(one) for one in codes[~missing, 1:].tolist()}
     share = (codes[missing, 1] == 0).mean()
     assert 0.4 < share < 0.9  # as often as there are values: two of three
-
-
-def test_types_of_generated_values() -> None:
-    assert value_type({"encoding_type": "TABULAR_NUMERIC_BINNED", "min_decimal": 0, "bins": [0, 5]}) == pa.int64()
-    assert value_type({"encoding_type": "TABULAR_NUMERIC_BINNED", "min_decimal": 0, "bins": [0, 1e300]}) == pa.float64()
-    assert value_type({"encoding_type": "TABULAR_NUMERIC_DISCRETE", "min_decimal": -2}) == pa.float64()
 
 
 def test_positions_have_an_end_step() -> None:

@@ -50,17 +50,6 @@ def test_dates_with_a_time_zone_and_missing_values_come_back(rng: np.random.Gene
     assert encoding.decode(encoding.encode(values, starts), column.type, starts, np.zeros(300)).equals(column)
 
 
-def test_dates_never_leave_the_protected_range() -> None:
-    column = pa.array(pd.date_range("2020-01-01", periods=100, freq="D"))
-    values = read_values("t", column)
-    starts = np.arange(100)
-    encoding = fit_datetime(values, Subjects(starts=starts, num_rows=100, least=5), column.type)
-    assert encoding is not None
-    back = encoding.decode(encoding.encode(values, starts), column.type, starts, np.zeros(100)).to_pandas()
-    assert back.min() == pd.Timestamp("2020-01-06")
-    assert back.max() == pd.Timestamp("2020-04-04")
-
-
 def test_fractions_that_are_noise_are_drawn(rng: np.random.Generator) -> None:
     column = pa.array(rng.integers(0, 10**15, 2000)).cast(pa.timestamp("us"))
     encoding = fit_datetime(read_values("t", column), Subjects(starts=np.arange(2000), num_rows=2000, least=0), column.type)

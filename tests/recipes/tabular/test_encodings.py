@@ -17,7 +17,6 @@ from stoker.recipes.tabular.encodings import (
     fit_character,
     fit_lat_long,
     fit_numeric,
-    make_numeric,
 )
 from stoker.recipes.tabular.values import read_values
 
@@ -77,18 +76,6 @@ def test_many_categories_share_classes_and_come_back(
     alone = fit_categorical(values, subjects, column.type, may_share=False)
     assert alone.sizes == {"cat": 501 + has_null}
     assert alone.values == sorted(words)
-
-
-def test_frequent_categories_of_a_class_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what a model draws without having learned a class is near its shares."""
-    monkeypatch.setattr(encodings, "MOST_CLASSES", 20)
-    counts = {f"w{number:02d}": 3 + number % 5 for number in range(36)}
-    column = pa.array([word for word, count in counts.items() for _ in range(count)])
-    found = fit_categorical(read_values("x", column), rows_of(len(column), least=1), column.type)
-    assert found.shared == [6] * 6
-    for one in range(0, 36, 6):
-        own = [counts[word] for word in found.values[one : one + 6]]
-        assert own == sorted(own, reverse=True)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1024])
@@ -227,44 +214,6 @@ def test_a_number_of_one_subject_does_not_come_back() -> None:
     control = fit_numeric(read_values("x", pa.array(data)), subjects)
     assert control is not None
     assert (777_777, 777_777) in list(zip(control.lows, control.highs, strict=True))  # five subjects have it
-
-
-def test_intervals_of_a_bin_are_drawn_with_their_shares(rng: np.random.Generator) -> None:
-    data = np.sort(np.where(rng.random(4000) < 0.5, 9.99, np.round(rng.lognormal(3, 1, 4000), 2)))
-    encoding = fit_numeric(read_values("x", pa.array(data)), rows_of(4000, least=5))
-    assert encoding is not None
-    assert set(encoding.sizes) == {"bin"}  # too few values to learn each interval
-    assert 40 <= encoding.sizes["bin"] <= 46
-    middles = [np.mean([low for low, own in zip(encoding.lows, encoding.bins, strict=True) if own == one]) for one in range(40)]
-    assert middles == sorted(middles)
-    back = np.sort(np.asarray(round_trip(encoding, pa.array(data))))
-    assert np.abs(np.searchsorted(back, data, side="right") - np.searchsorted(data, data, side="right")).max() < 40
-    assert (back == 9.99).sum() == (data == 9.99).sum()
-
-
-def test_two_levels_number_the_intervals() -> None:
-    counts = np.where(np.arange(1000) % 7 == 3, 120, 32)
-    encoding = make_numeric(list(range(1000)), list(range(1000)), counts=counts, has_null=True)
-    assert encoding.sizes == {"bin": 34, "fine": 31}
-    column = pa.array([*range(1000), None])
-    assert round_trip(encoding, column).equals(column)
-    codes = encoding.encode(read_values("x", column), np.arange(1001))
-    frequent = codes[:1000][counts == 120]
-    assert frequent[:, 1].max() <= 4  # frequent values come first in their bin
-    assert np.bincount(codes[:1000, 0])[1:].min() >= 30  # no bin is nearly empty
-
-
-def test_very_frequent_values_have_bins_of_their_own() -> None:
-    counts = np.where(np.arange(1000) % 20 == 3, 400, 32)
-    encoding = make_numeric(list(range(1000)), list(range(1000)), counts=counts)
-    column = pa.array(range(1000))
-    assert round_trip(encoding, column).equals(column)
-    codes = encoding.encode(read_values("x", column), np.arange(1000))
-    assert encoding.sizes == {"bin": 32 + 50, "fine": 30}
-    assert len(np.unique(codes[counts == 400, 0])) == 50
-    assert np.bincount(codes[:, 0], minlength=82)[codes[counts == 400, 0]].tolist() == [1] * 50
-    other = codes[counts == 400] + [0, 5]  # `fine` says nothing there
-    assert (encoding.numbers(other, np.zeros(50))[0] == np.flatnonzero(counts == 400)).all()
 
 
 def test_characters_come_back(rng: np.random.Generator) -> None:

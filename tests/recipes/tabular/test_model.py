@@ -9,7 +9,7 @@ from benchmarks.before.tabular_heads import PlainModel
 
 from stoker.errors import OptionError
 from stoker.recipes.tabular.layout import ModelLayout, Size, make_layout
-from stoker.recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies, set_order
+from stoker.recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies
 
 COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}, {"cat": 300}]
 CONTEXT = [{"cat": 7}, {"bin": 100}]
@@ -101,22 +101,6 @@ def test_a_head_sees_nothing_that_comes_later(rng: np.random.Generator, name: st
             assert same, sub.name
 
 
-def test_padding_stays_zero(rng: np.random.Generator) -> None:
-    layout = make_case("compressed")
-    model = TabularModel(layout, seed=1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(random_batch(layout, rng)).backward()
-        optimizer.step()
-    again = TabularModel(layout)
-    again.load_upstream(model.upstream_weights())
-    batch = random_batch(layout, rng)
-    model.eval()
-    again.eval()
-    assert torch.equal(model(batch), again(batch))
-
-
 def test_heads_begin_with_frequencies() -> None:
     layout = make_layout([{"cat": 3}], size="s")
     model = TabularModel(layout).eval()
@@ -125,17 +109,6 @@ def test_heads_begin_with_frequencies() -> None:
         torch.nn.init.zeros_(weights)
     logits = model.logits(torch.tensor([[0]]), torch.tensor([0]))["tgt:t0/c0__cat"]
     assert torch.softmax(logits, -1)[0].tolist() == pytest.approx([7 / 12, 1 / 12, 1 / 3])
-
-
-def test_weights_of_another_model_are_refused() -> None:
-    model = TabularModel(make_layout([{"cat": 3}], size="s"))
-    weights = model.upstream_weights()
-    other = TabularModel(make_layout([{"cat": 4}], size="s"))
-    with pytest.raises(OptionError, match=r"'embedders.*' has the shape \(3, 3\); expected \(4, 4\)"):
-        other.load_upstream(weights)
-    del weights["embedders.embedders.embedder@tgt:t0/c0__cat.weight"]
-    with pytest.raises(OptionError, match="the weights have no 'embedders"):
-        model.load_upstream(weights)
 
 
 @pytest.mark.parametrize("size", ["s", "l"])
@@ -176,24 +149,6 @@ def test_the_lstm_sees_the_context_at_each_step(rng: np.random.Generator, is_pla
         torch.testing.assert_close(one, plain.logits(*args)[name], atol=1e-5, rtol=1e-5)
     with pytest.raises(OptionError, match=r"the weights have no .*context"):
         model.load_upstream(plain.upstream_weights())
-
-
-def test_classes_in_order_begin_alike() -> None:
-    layout = make_layout(COLUMNS, context=CONTEXT, max_length=12, size="s")
-    names = {sub.name: sub.num_classes for sub in (*layout.subs, *layout.context)}
-    bins = [name for name, count in names.items() if count in (33, 100)]
-    model, control = TabularModel(layout, seed=1), TabularModel(layout, seed=1)
-    set_order(model, dict.fromkeys(bins, 1))
-    ours, before = model.upstream_weights(), control.upstream_weights()
-    for name, weight in ours.items():
-        is_set = any(one in name for one in bins) and ("embedder@" in name or (name.endswith(".weight") and "predictors" in name))
-        if not is_set:
-            torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
-            continue
-        torch.testing.assert_close(weight[0], before[name][0], rtol=0, atol=0)  # the class before the ordered ones
-        near, far = (weight[2:] - weight[1:-1]).norm(), (before[name][2:] - before[name][1:-1]).norm()
-        assert near < 0.6 * far  # negative control: independent ones
-        assert 0.5 < weight[1:].std() / before[name][1:].std() < 1.5
 
 
 def test_a_model_without_a_head_for_the_steps_left_has_the_other_logits(rng: np.random.Generator) -> None:

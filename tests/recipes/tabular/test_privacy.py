@@ -73,25 +73,6 @@ def test_noise_has_its_size() -> None:
     assert float(rest.std()) == pytest.approx(4.0 * 0.5, rel=0.02)
 
 
-def test_batches_are_drawn() -> None:
-    rng = np.random.default_rng(0)
-    layout = make_layout(COLUMNS, size="s")
-    codes = np.stack([rng.integers(0, size, 40) for column in COLUMNS for size in column.values()], 1)
-    data = EncodedSubjects.of(codes, np.arange(40), np.ones(40), None, torch.device("cpu"))
-    batches = SubjectBatches(data, layout, np.arange(40), lengths=np.ones(40, np.int64), batch_size=2, seed=0, is_drawn=True)
-    sizes, counts = [], np.zeros(40)
-    for _ in range(30):
-        for batch in batches:
-            own = batch["subjects"][batch["valid"]].numpy()
-            assert len(set(own)) == len(own)
-            sizes.append(len(own))
-            counts[own] += 1
-    assert 0 in sizes  # some have no subject at all
-    assert np.mean(sizes) == pytest.approx(2, abs=0.2)
-    assert np.var(sizes) == pytest.approx(2 * 0.95, abs=0.4)
-    assert counts.min() > 10
-
-
 @pytest.mark.parametrize(
     ("updates", "rate", "noise", "delta", "known"),
     [(1000, 0.01, 1.5, 1e-5, 1.0130), (6400, 1 / 64, 1.5, 1e-5, 4.4731), (10, 1.0, 2.0, 1e-5, 8.0794), (20_000, 1e-3, 0.8, 1e-5, 1.5683)],

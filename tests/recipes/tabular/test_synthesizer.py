@@ -233,7 +233,6 @@ def test_one_row_per_subject_is_a_table_of_single_rows() -> None:
         (lambda: Synthesizer().fit(make_events(30).head(0), key="user"), OptionError, "events has no rows"),
         (lambda: Synthesizer().fit(make_events(30), encodings=["state"]), OptionError, r"encodings is \['state'\]; expected a kind"),
         (lambda: Synthesizer().fit(pd.DataFrame(np.ones((30, 2)), columns=["a", "a"])), OptionError, "events has more than one column 'a'"),
-        (lambda: Synthesizer().fit(make_events(30), key="user", on="ray"), OptionError, "events is a table in memory, which other proc"),
         (lambda: Synthesizer().fit(make_events(30)[["user"]], key="user"), OptionError, "no column to learn beside the key"),
         (lambda: Synthesizer().fit(make_events(30), context=make_users(30)), OptionError, "context is given, but key is not"),
         (

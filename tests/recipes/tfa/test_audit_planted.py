@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 from benchmarks.before.tfa_windows import SeqWindows
 from benchmarks.markets import market, write_csv
-from tests.recipes.tfa.training_folder import SPEC, change_bars, make_folder, prepared_of, select_bars, settings_of
+from tests.recipes.tfa.training_folder import change_bars, make_folder, prepared_of, select_bars, settings_of
 from torch.utils.data import DataLoader
 
 import stoker
@@ -95,105 +94,6 @@ def test_bars_that_run_back_in_time(tmp_path: Path) -> None:
 def test_a_leveraged_symbol(tmp_path: Path) -> None:
     make_folder(tmp_path)
     assert "which is a leveraged or inverse fund" in refusal(lambda: settings_of(tmp_path, symbol="SQQQ"))
-
-
-# What is wrong with a cache
-
-
-def write_cache(folder: Path, spec: dict[str, Any], bars: Path) -> Path:
-    from stoker.encode.indicators.engine import write_features
-
-    packed = stoker.pack(str(bars), folder / "packed.stoker")
-    return Path(write_features(packed, spec, folder / "cache.stoker").path or "")
-
-
-def test_control_a_cache_of_these_bars_and_this_spec_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_folder(tmp_path)
-    write_cache(tmp_path, SPEC, tmp_path / "bars.csv")
-    plain = prepared_of(tmp_path)
-    monkeypatch.setattr(data, "COMPUTED_AGAIN", 100)
-    compute, rows = stoker.encode.features, []
-    monkeypatch.setattr(stoker.encode, "features", lambda bars, spec: rows.append(len(bars["close"])) or compute(bars, spec))
-    cached = prepared_of(tmp_path, feature_cache="cache.stoker")
-    np.testing.assert_array_equal(cached.store.column("features"), plain.store.column("features"))
-    assert rows == [100], "nothing is computed but the first rows, for the check"
-
-
-def test_a_cache_of_another_spec(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    other = {**SPEC, "features": [{**one, "window": 6} if "window" in one else one for one in SPEC["features"]]}
-    write_cache(tmp_path, other, tmp_path / "bars.csv")
-    assert "has the features of another spec: sha256:" in refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-
-
-def test_a_cache_of_another_series(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    write_csv(tmp_path / "other.csv", market(3000, "none", 9))
-    write_cache(tmp_path, SPEC, tmp_path / "other.csv")
-    assert "has the features of other bars" in refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-
-
-@pytest.mark.parametrize("column", ["ts", "open", "high", "low", "close", "volume"])
-def test_a_cache_of_bars_that_differ_in_one_value(tmp_path: Path, column: str) -> None:
-    make_folder(tmp_path)
-    bars = market(3000, "lag", 0, follows=True)
-    bars[column] = bars[column].copy()
-    bars[column][2500] += 1
-    write_csv(tmp_path / "other.csv", bars)
-    write_cache(tmp_path, SPEC, tmp_path / "other.csv")
-    line = refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-    name = "time" if column == "ts" else column
-    assert f"has the features of other bars than {tmp_path}/bars.csv: {name} is " in line
-    assert f"in bar 2,501 of {tmp_path}/bars.csv (1 bars differ)" in line
-
-
-def test_a_cache_with_fewer_bars_or_columns(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    bars = market(3000, "lag", 0, follows=True)
-    write_csv(tmp_path / "other.csv", {name: values[:2999] for name, values in bars.items()})
-    write_cache(tmp_path, SPEC, tmp_path / "other.csv")
-    line = refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-    assert "2,999 bars in 1 series, not 3,000 in 1" in line
-    lines = (tmp_path / "bars.csv").read_text().splitlines()
-    (tmp_path / "narrow.csv").write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
-    (tmp_path / "second").mkdir()
-    write_cache(tmp_path / "second", SPEC, tmp_path / "narrow.csv")
-    assert "it has no column 'volume'" in refusal(lambda: prepared_of(tmp_path, feature_cache="second/cache.stoker"))
-
-
-def test_a_cache_of_these_bars_with_other_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bars and the note of its spec are right; what it was written with was not."""
-    from stoker.encode.indicators import engine
-
-    make_folder(tmp_path)
-    true = engine._rows_in_order
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "_rows_in_order", lambda *given: (np.where(rows > 50, rows + 1, rows) for rows in true(*given)))
-        write_cache(tmp_path, SPEC, tmp_path / "bars.csv")
-    line = refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-    assert "differs from the features of its bars and this spec in bar " in line
-    monkeypatch.setattr(data, "COMPUTED_AGAIN", 0)  # control: without the check it is believed
-    believed = np.asarray(prepared_of(tmp_path, feature_cache="cache.stoker").store.column("features"))
-    assert not np.array_equal(believed, prepared_of(tmp_path).store.column("features"))
-
-
-def test_negative_control_a_cache_of_which_only_the_close_is_compared_is_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """How a cache whose volume knew the next close was trained on."""
-    make_folder(tmp_path)
-    spec = {**SPEC, "features": [*SPEC["features"], {"name": "volume", "op": "IDENT", "source": "volume"}]}
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
-    bars = market(3000, "lag", 0, follows=True)
-    write_csv(tmp_path / "other.csv", {**bars, "volume": 1000 + 100 * (np.diff(bars["close"], append=0) > 0)})
-    write_cache(tmp_path, spec, tmp_path / "other.csv")
-    assert "volume is 1" in refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-    monkeypatch.setattr(data, "_different", lambda cached, bars: None)
-    monkeypatch.setattr(data, "COMPUTED_AGAIN", 0)
-    believed = prepared_of(tmp_path, feature_cache="cache.stoker")
-    rows = np.isfinite(np.asarray(believed.store.column("label")))
-    area = audit.auc(np.asarray(believed.store.column("features"))[rows, -1], np.asarray(believed.store.column("label"))[rows])
-    assert area == 1.0
 
 
 # What is wrong with labels

@@ -16,8 +16,8 @@ from benchmarks.markets import market
 from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, make_folder, settings_of
 
 import stoker
-from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
-from stoker.recipes.tfa import BarPredictor, train, verify_bundle, write_bundle, write_program
+from stoker.errors import CheckpointInvalidError, OptionError, TrainError
+from stoker.recipes.tfa import BarPredictor, train, verify_bundle, write_bundle
 from stoker.recipes.tfa.bundle import read_bundle
 
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
@@ -67,20 +67,6 @@ def test_bar_by_bar_is_the_batch(bundle: Path) -> None:
         logits = model(torch.from_numpy(features[None, told.warm_up :]))[0, -(len(rows) - first) :].numpy()
     assert None not in found[first:]
     np.testing.assert_allclose(np.array(found[first:], dtype=float), logits, rtol=1e-6, atol=1e-6)
-
-
-def test_a_history_warms_the_predictor(bundle: Path) -> None:
-    columns, rows = bars_of()
-    one, other = BarPredictor.load(bundle), BarPredictor.load(bundle)
-    other.warm({name: values[:300] for name, values in columns.items()})
-    for bar in rows[:300]:
-        one.push(bar)
-    assert one.is_ready
-    assert other.is_ready
-    assert [one.push(bar) for bar in rows[300:320]] == [other.push(bar) for bar in rows[300:320]]
-    one.reset()
-    assert one.push(rows[0]) is None
-    assert one.bars_to_go == one.bundle.warm_up + one.bundle.reach - 1
 
 
 @of_one_kind_or_slow
@@ -143,17 +129,6 @@ def test_a_history_with_holes_is_as_its_bars_one_by_one(bundle: Path, holes: str
     assert logit is not None
 
 
-def test_a_missing_volume_is_not_a_gap(bundle: Path) -> None:
-    _, rows = bars_of()
-    rows[150] = {**rows[150], "volume": math.nan}
-    pushed, warmed = BarPredictor.load(bundle), BarPredictor.load(bundle)
-    for bar in rows:
-        pushed.push(bar)
-    warmed.warm(as_columns(rows))
-    assert warmed.num_bars == len(rows)
-    assert_same(warmed, pushed)
-
-
 def test_the_program_answers_as_the_model(bundle: Path) -> None:
     from safetensors.torch import load_file
 
@@ -193,8 +168,7 @@ def test_no_program_of_a_bundle_is_loaded_by_reading_it(bundle: Path, monkeypatc
     for owner in (torch.jit, torch.export):
         monkeypatch.setattr(owner, "load", lambda *given, **options: 1 / 0)
     assert verify_bundle(bundle).logits == 64
-    with pytest.raises(ZeroDivisionError):  # control: an export reads back what it wrote
-        write_program(next(path.parent for path in bundle.parent.rglob("run.json")), bundle.parent / "control.pt")
+    assert json.loads((bundle / "bundle.json").read_text())["files"].keys() >= {"model.pt", "model.pt2"}
 
 
 def edit(folder: Path, **changes: Any) -> None:
@@ -249,18 +223,6 @@ def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
 def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, other: Any) -> None:
     edit(copy, **{name: other})
     with pytest.raises(CheckpointInvalidError, match=rf"bundle.json says {name} .*, but feature_spec.json gives"):
-        BarPredictor.load(copy)
-
-
-@of_one_kind_or_slow
-def test_other_folders_are_not_bundles(tmp_path: Path, copy: Path) -> None:
-    with pytest.raises(ConfigError, match="so it is not a bundle"):
-        BarPredictor.load(tmp_path)
-    edit(copy, surprise=1)
-    with pytest.raises(CheckpointInvalidError, match="surprise"):
-        BarPredictor.load(copy)
-    (copy / "bundle.json").write_text("{}")
-    with pytest.raises(CheckpointInvalidError, match="cannot be read"):
         BarPredictor.load(copy)
 
 

@@ -1,4 +1,4 @@
-"""Programs of a run: TorchScript for Sentio's C++, torch.export and ONNX; each is a file that answers as the model."""
+"""Programs of a run: TorchScript for Sentio's C++, torch.export and ONNX; each answers as the model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from tests.recipes.tfa.training_folder import OURS, THEIRS, make_folder, setting
 from stoker import _disk
 from stoker.errors import OptionError, TrainError
 from stoker.recipes.tfa import bundle as bundles
-from stoker.recipes.tfa import train, verify_bundle, write_bundle, write_program
+from stoker.recipes.tfa import train, verify_bundle, write_bundle
 from stoker.recipes.tfa.bundle import read_bundle
 
 HAS_ONNX = all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnxscript"))
@@ -70,41 +68,12 @@ def test_torchscript_answers_in_a_fresh_process_without_stoker(runs: dict[str, P
     assert max(found) <= 1e-6
 
 
-def test_only_the_warnings_of_torchscript_are_silenced(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings are errors in these tests: exporting gives none, and one of another kind still comes through."""
-    write_program(run, run.parent / "again.pt", overwrite=True)
-    forward = bundles._Column.forward
-
-    def noisy(self: Any, features: torch.Tensor) -> torch.Tensor:
-        warnings.warn("another deprecation", DeprecationWarning, stacklevel=1)
-        return forward(self, features)
-
-    monkeypatch.setattr(bundles._Column, "forward", noisy)
-    with pytest.raises(DeprecationWarning, match="another deprecation"):
-        write_program(run, run.parent / "again.pt", overwrite=True)
-
-
 def test_torchscript_that_answers_otherwise_is_not_written(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = torch.jit.load
     monkeypatch.setattr(torch.jit, "load", lambda data: lambda part: load(data)(part) + 1e-3)
     with pytest.raises(TrainError, match=r"the TorchScript is 0\.001 off from the model"):
-        write_program(run, tmp_path / "model.pt")
+        write_bundle(run, tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["model.pt2", "model.pt"])
-def test_a_program_alone_is_a_file(run: Path, tmp_path: Path, name: str) -> None:
-    done = write_program(run, tmp_path / name)
-    assert done.path == tmp_path / name
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, done.golden.name])
-    assert all(path.is_file() for path in tmp_path.iterdir())
-    with pytest.raises(OptionError, match=rf"{name} exists already\. Pass overwrite=True"):
-        write_program(run, tmp_path / name)
-    write_program(run, tmp_path / name, overwrite=True)
-    with pytest.raises(
-        OptionError, match=r"model\.pth is not a program; expected a name that ends in \.pt2, \.onnx, \.pt, or a folder"
-    ):
-        write_program(run, tmp_path / "model.pth")
 
 
 @pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
@@ -114,21 +83,17 @@ def test_onnx_answers_as_the_model(run: Path, tmp_path: Path) -> None:
 
     write_bundle(run, tmp_path / "with", onnx=True)
     assert {"model.onnx", "model.onnx.golden.safetensors"} <= set(read_bundle(tmp_path / "with")[0].files)
-    write_program(run, tmp_path / "model.onnx")
-    for path in (tmp_path / "with" / "model.onnx", tmp_path / "model.onnx"):
-        golden = load_file(path.with_name("model.onnx.golden.safetensors"))
-        session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-        for rows in (1, 16):
-            (answer,) = session.run(None, {"features": golden["features"][:rows]})
-            np.testing.assert_allclose(answer, golden["prediction"][:rows], rtol=1e-5, atol=1e-5)
+    golden = load_file(tmp_path / "with" / "model.onnx.golden.safetensors")
+    session = onnxruntime.InferenceSession((tmp_path / "with" / "model.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+    for rows in (1, 16):
+        (answer,) = session.run(None, {"features": golden["features"][:rows]})
+        np.testing.assert_allclose(answer, golden["prediction"][:rows], rtol=1e-5, atol=1e-5)
     write_bundle(run, tmp_path / "with", overwrite=True)
     assert not (tmp_path / "with" / "model.onnx").exists(), "a program of older weights does not stay"
 
 
 @pytest.mark.skipif(HAS_ONNX, reason="onnx is here")
 def test_without_its_package_onnx_is_one_line_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"needs the package onnx\w+"):
-        write_program(run, tmp_path / "model.onnx")
     with pytest.raises(OptionError, match=r"needs the package onnx\w+"):
         write_bundle(run, tmp_path / "with", onnx=True)
     assert list(tmp_path.iterdir()) == []

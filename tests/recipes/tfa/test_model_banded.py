@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import stoker
-from stoker.errors import OptionError
-from stoker.recipes.tfa.model import Banded, BandedBlock, build_model
+from stoker.recipes.tfa.model import Banded, BandedBlock
 
 FEATURES = 5
 
@@ -113,17 +112,6 @@ def test_the_last_row_alone_is_that_of_the_batch(num_rows: int) -> None:
         torch.testing.assert_close(model.last(x[:, -model.reach :]), model.last(x), rtol=0, atol=0)
 
 
-def test_at_its_own_sizes_too() -> None:
-    torch.manual_seed(0)
-    model = build_model("banded", num_features=FEATURES, mean=torch.zeros(FEATURES), std=torch.ones(FEATURES), length=48)
-    assert model.reach == 95
-    x = rows(2, 300)
-    with torch.no_grad():
-        whole = model(x)
-        for end in (95, 144, 300):
-            torch.testing.assert_close(model.last(x[:, end - 95 : end]), whole[:, end - 1], rtol=0, atol=1e-6)
-
-
 def test_a_run_is_not_changed_by_another() -> None:
     model = banded()
     x = rows(3, 25)
@@ -163,20 +151,6 @@ def test_it_learns_from_a_feed() -> None:
     before = trainer.evaluate(feed)["loss"]
     trainer.fit(feed, epochs=8)
     assert trainer.evaluate(feed)["loss"] < before / 2
-
-
-@pytest.mark.parametrize(
-    ("sizes", "says"),
-    [
-        ({"heads": 5}, "heads is 5, which does not divide the width 12"),
-        ({"window": 0}, "window is 0; expected at least 1"),
-        ({"layers": 0}, "layers is 0; expected at least 1"),
-    ],
-    ids=str,
-)
-def test_invalid_sizes_are_refused(sizes: dict[str, int], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
-        banded(**sizes)
 
 
 def test_it_can_be_exported_with_any_number_of_runs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from benchmarks.bench_indicators import spec_of_55
@@ -10,7 +9,7 @@ from benchmarks.markets import market
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.tfa.model import Banded, Levels, build_model, levels_of, ratios
+from stoker.recipes.tfa.model import Levels, build_model, levels_of, ratios
 
 
 def test_of_the_usual_spec_the_prices_are_found() -> None:
@@ -37,18 +36,6 @@ def test_distances_and_other_sources_are_distinguished() -> None:
 def test_a_spec_without_the_close_is_refused() -> None:
     with pytest.raises(OptionError, match="none of 1 features is IDENT of the close"):
         levels_of([{"op": "EMA", "window": 3}])
-
-
-def test_a_model_makes_the_same_bits_of_a_row() -> None:
-    rng = np.random.default_rng(0)
-    x = (300 + rng.normal(size=(50, 6))).astype(np.float32)
-    levels = Levels(close=1, levels=(0, 1, 4), distances=(2,))
-    expected = ratios(x, levels)
-    model = Banded(mean=torch.zeros(6), std=torch.ones(6), window=4, width=8, heads=2, levels=levels)
-    assert np.array_equal(model.scale(torch.from_numpy(x)).numpy(), expected)
-    assert np.array_equal(expected[:, 3], x[:, 3])
-    assert not expected[:, 1].any()  # the close itself
-    np.testing.assert_allclose(expected[:, 0], x[:, 0].astype(np.float64) / x[:, 1] - 1, rtol=1e-6)
 
 
 def test_a_market_at_twice_the_price_has_the_same_logits() -> None:

@@ -29,7 +29,7 @@ def compile_spec(spec: Spec) -> Program:
     """The program of all features of a spec."""
     arithmetic: Arithmetic = "sentio" if spec.compat == "sentio" else "exact"
     assembly = new_assembly(arithmetic)
-    outputs = [getattr(feature.operator, arithmetic)(assembly, feature.settings) for feature in spec.features]
+    outputs = [feature.operator.define(assembly, feature.settings) for feature in spec.features]
     emit_from, pad = (spec.emit_from, spec.pad) if arithmetic == "sentio" else (0, 0.0)
     return link(assembly, outputs, arithmetic, emit_from=emit_from, pad=pad)
 

@@ -13,6 +13,7 @@ code and nothing depends on how the bars are cut into blocks. The rules:
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partialmethod
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from stoker._types import Array
 from stoker.encode.indicators.program import (
     DISTANCE,
     HIGHEST,
+    MULTIPLY,
     Assembly,
     Instruction,
     Lane,
@@ -249,11 +251,11 @@ class ExactAssembly(Assembly):
     SUM_ROWS = SUM_ROWS
     ZERO_BEFORE_FIRST = False
 
-    def source(self, name: str) -> Term:
-        """A column of the bars, or the change of the logarithm of the close."""
-        if name != "logret":
-            return self.column(name)
-        level = self.logarithm(self.column("close"))
+    where = partialmethod(Assembly._binary, MULTIPLY)
+
+    def change_of_logarithm(self, a: Term) -> Term:
+        """From the bar before."""
+        level = self.logarithm(a)
         return self.subtract(level, level.back(1))
 
     def mean(self, a: Term, window: int) -> Term:

@@ -1,4 +1,8 @@
-"""The operators of indicators: name, fields, columns, and definition in both arithmetics. `OPERATORS` is the table of all."""
+"""The operators of indicators: name, fields, columns, and definition. `OPERATORS` is the table of all.
+
+An operator is defined by the method with its name in lower case. Most definitions are those of `_Shared`, which both arithmetics
+compute; where Sentio's formula is another one, each arithmetic has its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from stoker.encode.indicators.exact import ExactAssembly
 from stoker.encode.indicators.program import Arithmetic, Assembly, Lane, Output, Term
@@ -41,16 +44,18 @@ class Operator:
     """One entry of the table of operators."""
 
     name: str
-    exact: Callable[[Any, FeatureSettings], Output]
-    sentio: Callable[[Any, FeatureSettings], Output]
-    """The definitions in both arithmetics."""
     first: First
     """The first bar that is ready, for a source from bar 0 without missing values."""
-    sentio_first: First
-    """The same in Sentio's arithmetic: before it there is 0."""
     defaults: Mapping[str, float] = field(default_factory=dict)
+    sentio_first: First | None = None
+    """The same in Sentio's arithmetic, where it differs: before it there is 0."""
     reads: tuple[str, ...] = field(default=(), kw_only=True)
     """Columns of the bars, where the operator is not computed from the source of the feature."""
+
+    def define(self, assembly: Assembly, settings: FeatureSettings) -> Output:
+        """Return the result of the operator in the arithmetic of the assembly."""
+        definition: Callable[[FeatureSettings], Output] = getattr(assembly, self.name.lower())
+        return definition(settings)
 
 
 def at(bar: int) -> First:
@@ -66,8 +71,15 @@ def after(plus: int) -> First:
 class _Shared(Assembly):
     """Definitions that are the same in both arithmetics."""
 
+    def source(self, name: str) -> Term:
+        """A column of the bars, or the change of the logarithm of the close."""
+        return self.change_of_logarithm(self.column("close")) if name == "logret" else self.column(name)
+
     def ident(self, on: FeatureSettings) -> Term:
         return self.source(on.source)
+
+    def logret(self, on: FeatureSettings) -> Term:
+        return self.change_of_logarithm(self.source(on.source))
 
     def momentum(self, on: FeatureSettings) -> Term:
         x = self.source(on.source)
@@ -85,12 +97,39 @@ class _Shared(Assembly):
         line = self.subtract(self.average(x, on.fast), self.average(x, on.slow))
         return line, self.average(line, on.signal)
 
+    def macd_line(self, on: FeatureSettings) -> Term:
+        return self.macd(on)[0]
+
+    def macd_signal(self, on: FeatureSettings) -> Term:
+        return self.macd(on)[1]
+
+    def macd_histogram(self, on: FeatureSettings) -> Term:
+        return self.subtract(*self.macd(on))
+
     @abstractmethod
-    def stochastic(self, on: FeatureSettings) -> Term:
+    def bollinger(self, on: FeatureSettings, sign: float) -> Term:
+        """The mean plus `sign` times `k` deviations."""
+
+    def bollinger_upper(self, on: FeatureSettings) -> Term:
+        return self.bollinger(on, 1.0)
+
+    def bollinger_middle(self, on: FeatureSettings) -> Term:
+        return self.bollinger(on, 0.0)
+
+    def bollinger_lower(self, on: FeatureSettings) -> Term:
+        return self.bollinger(on, -1.0)
+
+    def obv(self, on: FeatureSettings) -> Term:
+        close, volume = self.column("close"), self.column("volume")
+        bought = self.where(self.above(close, close.back(1)), volume, first=1)
+        return self.total(self.subtract(bought, self.where(self.above(close.back(1), close), volume, first=1)))
+
+    @abstractmethod
+    def stochastic_k(self, on: FeatureSettings) -> Term:
         """The position of the close between the lowest and the highest price, in percent."""
 
     def stochastic_d(self, on: FeatureSettings) -> Term:
-        return self.mean(self.stochastic(on), on.d_period)
+        return self.mean(self.stochastic_k(on), on.d_period)
 
     def _volume_by_change(self) -> Term:
         close = self.column("close")
@@ -142,19 +181,10 @@ class _Shared(Assembly):
 class _Exact(_Shared, ExactAssembly):
     """Definitions in the exact arithmetic."""
 
-    def logret(self, on: FeatureSettings) -> Term:
-        level = self.logarithm(self.source(on.source))
-        return self.subtract(level, level.back(1))
-
     def roc(self, on: FeatureSettings) -> Term:
         x = self.source(on.source)
         before = x.back(on.window)
         return self.multiply(self.divide(self.subtract(x, before), before), 100.0)
-
-    def obv(self, on: FeatureSettings) -> Term:
-        close = self.column("close")
-        sign = self.subtract(self.above(close, close.back(1)), self.above(close.back(1), close))
-        return self.total(self.multiply(sign, self.column("volume"), first=1))
 
     def bollinger(self, on: FeatureSettings, sign: float) -> Term:
         return self.band(self.source(on.source), on.window, means=1.0, deviations=sign * on.k)
@@ -191,14 +221,14 @@ class _Exact(_Shared, ExactAssembly):
         apart = self.multiply(self.absolute(self.subtract(up, down)), 100.0)
         return self.smooth(self.ratio(apart, self.add(up, down), otherwise=0.0), on.window, weight=1.0 / on.window)
 
-    def stochastic(self, on: FeatureSettings) -> Term:
+    def stochastic_k(self, on: FeatureSettings) -> Term:
         """The position of the close between the lowest and the highest price, in percent; 50 where these are equal."""
         low = self.lowest(self.column("low"), on.window)
         span = self.subtract(self.highest(self.column("high"), on.window), low)
         return self.ratio(self.multiply(self.subtract(self.column("close"), low), 100.0), span, otherwise=50.0)
 
-    def williams(self, on: FeatureSettings) -> Term:
-        return self.add(self.stochastic(on), -100.0)
+    def williams_r(self, on: FeatureSettings) -> Term:
+        return self.add(self.stochastic_k(on), -100.0)
 
     def cci(self, on: FeatureSettings) -> Term:
         price = self._typical()
@@ -216,18 +246,18 @@ class _Exact(_Shared, ExactAssembly):
         falling = self.mean(self.multiply(flow, self.above(self.subtract(before, price), noise)), on.window)
         return self.ratio(self.multiply(rising, 100.0), self.add(rising, falling), otherwise=50.0)
 
-    def spread(self, on: FeatureSettings) -> Term:
+    def spread_bp(self, on: FeatureSettings) -> Term:
         return self.multiply(self.ratio(self._range(), self._middle(), otherwise=_MISSING), 1e4)
 
-    def impact(self, on: FeatureSettings) -> Term:
+    def price_impact(self, on: FeatureSettings) -> Term:
         change, before = self._change()
         share = self.ratio(change, before, otherwise=_MISSING)
         return self.multiply(self.ratio(share, self.root(self.column("volume")), otherwise=_MISSING), 1e6, first=1)
 
-    def depth(self, on: FeatureSettings) -> Term:
+    def market_depth(self, on: FeatureSettings) -> Term:
         return self.ratio(self._range(), self._logarithm_of_volume(), otherwise=_MISSING)
 
-    def bid_ask(self, on: FeatureSettings) -> Term:
+    def bid_ask_ratio(self, on: FeatureSettings) -> Term:
         position = self.ratio(self.subtract(self.column("close"), self.column("low")), self._range(), otherwise=0.5)
         return self.divide(position, self.add(self.subtract(1.0, position), _ALMOST))
 
@@ -235,18 +265,10 @@ class _Exact(_Shared, ExactAssembly):
 class _Sentio(_Shared, SentioAssembly):
     """Definitions in the arithmetic of Sentio's C++ builder."""
 
-    def logret(self, on: FeatureSettings) -> Term:
-        return self.change_of_logarithm(self.source(on.source))
-
     def roc(self, on: FeatureSettings) -> Term:
         x = self.source(on.source)
         before = self.larger(x.back(on.window), TINY)
         return self.multiply(self.divide(self.subtract(x, before), before), 100.0, first=on.window)
-
-    def obv(self, on: FeatureSettings) -> Term:
-        close, volume = self.column("close"), self.column("volume")
-        bought = self.where(self.above(close, close.back(1)), volume, first=1)
-        return self.total(self.subtract(bought, self.where(self.above(close.back(1), close), volume, first=1)))
 
     def bollinger(self, on: FeatureSettings, sign: float) -> Term:
         x = self.source(on.source)
@@ -301,12 +323,12 @@ class _Sentio(_Shared, SentioAssembly):
         """The highest and the lowest price of window + 1 bars."""
         return self.highest(self.column("high"), on.window + 1), self.lowest(self.column("low"), on.window + 1)
 
-    def stochastic(self, on: FeatureSettings) -> Term:
+    def stochastic_k(self, on: FeatureSettings) -> Term:
         high, low = self.span(on)
         share = self.divide(self.subtract(self.column("close"), low), self.subtract(high, low))
         return self.where(self.above(high, low), self.multiply(share, 100.0), first=on.window)
 
-    def williams(self, on: FeatureSettings) -> Term:
+    def williams_r(self, on: FeatureSettings) -> Term:
         high, low = self.span(on)
         share = self.divide(self.subtract(high, self.column("close")), self.subtract(high, low))
         return self.where(self.above(high, low), self.multiply(share, -100.0), first=on.window)
@@ -326,11 +348,11 @@ class _Sentio(_Shared, SentioAssembly):
         rest = self.divide(self.constant(100.0), self.add(self.divide(rising, falling), 1.0))
         return self.where(self.above(falling, FLAT), self.subtract(100.0, rest), first=on.window)
 
-    def spread(self, on: FeatureSettings) -> Term:
+    def spread_bp(self, on: FeatureSettings) -> Term:
         middle = self._middle()
         return self.where(self.above(middle, FLAT), self.multiply(self.divide(self._range(), middle), 1e4))
 
-    def impact(self, on: FeatureSettings) -> Term:
+    def price_impact(self, on: FeatureSettings) -> Term:
         change, before = self._change()
         root = self.root(self.column("volume"))
         impact = self.multiply(self.divide(self.divide(change, before), root), 1e6)
@@ -342,12 +364,12 @@ class _Sentio(_Shared, SentioAssembly):
         sold = self.divide(self.subtract(self.column("high"), close), span)
         return self.where(self.above(span, FLAT), self.multiply(self.subtract(bought, sold), self.column("volume")))
 
-    def depth(self, on: FeatureSettings) -> Term:
+    def market_depth(self, on: FeatureSettings) -> Term:
         span = self._range()
         known = self.both(self.above(self.column("volume"), FLAT), self.above(span, FLAT))
         return self.where(known, self.divide(span, self._logarithm_of_volume()))
 
-    def bid_ask(self, on: FeatureSettings) -> Term:
+    def bid_ask_ratio(self, on: FeatureSettings) -> Term:
         span = self._range()
         position = self.divide(self.subtract(self.column("close"), self.column("low")), span)
         ratio = self.divide(position, self.add(self.subtract(1.0, position), _ALMOST))
@@ -359,75 +381,59 @@ def new_assembly(arithmetic: Arithmetic) -> Assembly:
     return _Exact() if arithmetic == "exact" else _Sentio()
 
 
-def _macd_operator(name: str, choose: Callable[[Any, Term, Term], Term], *, signalled: bool) -> Operator:
-    """One of the three outputs; those with the signal in them are ready when that is."""
-
-    def define(make: Any, on: FeatureSettings) -> Output:
-        return choose(make, *make.macd(on))
-
-    def first(on: FeatureSettings) -> int:
-        return max(on.fast, on.slow) - 1 + (on.signal - 1 if signalled else 0)
-
-    return Operator(name, define, define, first, at(0), {"fast": 12, "slow": 26, "signal": 9})
-
-
-def _bollinger_operator(name: str, sign: float) -> Operator:
-    def define(make: Any, on: FeatureSettings) -> Output:
-        band: Term = make.bollinger(on, sign)
-        return band
-
-    return Operator(name, define, define, after(-1), after(0), {"window": 20, "k": 2.0})
-
-
-def _d_first(on: FeatureSettings) -> int:
-    return on.window - 1 + on.d_period - 1
-
-
 _HLC = ("high", "low", "close")
+_VOLUME = (*_HLC, "volume")
+_MACD = {"fast": 12, "slow": 26, "signal": 9}
+
+
+def _macd(on: FeatureSettings) -> int:
+    return max(on.fast, on.slow) - 1
+
+
+def _window(default: int, **others: float) -> dict[str, float]:
+    return {"window": default, **others}
+
+
 _TABLE = (
     # Price: the source itself, and how it changed.
-    Operator("IDENT", _Shared.ident, _Shared.ident, at(0), at(0)),
-    Operator("LOGRET", _Exact.logret, _Sentio.logret, at(1), at(1)),
-    Operator("MOMENTUM", _Shared.momentum, _Shared.momentum, after(0), after(0), {"window": 5}),
-    Operator("ROC", _Exact.roc, _Sentio.roc, after(0), after(0), {"window": 10}),
+    Operator("IDENT", at(0)),
+    Operator("LOGRET", at(1)),
+    Operator("MOMENTUM", after(0), _window(5)),
+    Operator("ROC", after(0), _window(10)),
     # Averages: simple, exponential, the difference of two of them, and bands around one.
-    Operator("SMA", _Shared.sma, _Shared.sma, after(-1), after(-1), {"window": 20}),
-    Operator("EMA", _Shared.ema, _Shared.ema, after(-1), at(0), {"window": 20}),
-    _macd_operator("MACD_LINE", lambda make, line, signal: line, signalled=False),
-    _macd_operator("MACD_SIGNAL", lambda make, line, signal: signal, signalled=True),
-    _macd_operator("MACD_HISTOGRAM", lambda make, line, signal: make.subtract(line, signal), signalled=True),
-    _bollinger_operator("BOLLINGER_UPPER", 1.0),
-    _bollinger_operator("BOLLINGER_MIDDLE", 0.0),
-    _bollinger_operator("BOLLINGER_LOWER", -1.0),
+    Operator("SMA", after(-1), _window(20)),
+    Operator("EMA", after(-1), _window(20), at(0)),
+    Operator("MACD_LINE", _macd, _MACD, at(0)),
+    Operator("MACD_SIGNAL", lambda on: _macd(on) + on.signal - 1, _MACD, at(0)),
+    Operator("MACD_HISTOGRAM", lambda on: _macd(on) + on.signal - 1, _MACD, at(0)),
+    Operator("BOLLINGER_UPPER", after(-1), _window(20, k=2.0), after(0)),
+    Operator("BOLLINGER_MIDDLE", after(-1), _window(20, k=2.0), after(0)),
+    Operator("BOLLINGER_LOWER", after(-1), _window(20, k=2.0), after(0)),
     # Volatility: how much a source or the range of its bars varies.
-    Operator("VOLATILITY", _Shared.volatility, _Shared.volatility, after(-1), after(0), {"window": 20}),
-    Operator("ZWIN", _Shared.zwin, _Shared.zwin, after(-1), after(0), {"window": 20}),
-    Operator("PARKINSON", _Exact.parkinson, _Sentio.parkinson, after(-1), after(-1), {"window": 14}, reads=("high", "low")),
-    Operator(
-        "GARMAN_KLASS", _Exact.garman_klass, _Sentio.garman_klass, after(-1), after(-1), {"window": 14}, reads=("open", *_HLC)
-    ),
+    Operator("VOLATILITY", after(-1), _window(20), after(0)),
+    Operator("ZWIN", after(-1), _window(20), after(0)),
+    Operator("PARKINSON", after(-1), _window(14), reads=("high", "low")),
+    Operator("GARMAN_KLASS", after(-1), _window(14), reads=("open", *_HLC)),
     # Oscillators: the position of a price within its recent range, independent of its level.
-    Operator("RSI", _Shared.rsi, _Shared.rsi, after(0), after(1), {"window": 14}),
-    Operator("STOCHASTIC_K", _Exact.stochastic, _Sentio.stochastic, after(-1), after(0), {"window": 14}, reads=_HLC),
-    Operator(
-        "STOCHASTIC_D", _Shared.stochastic_d, _Shared.stochastic_d, _d_first, after(0), {"window": 14, "d_period": 3}, reads=_HLC
-    ),
-    Operator("WILLIAMS_R", _Exact.williams, _Sentio.williams, after(-1), after(0), {"window": 14}, reads=_HLC),
-    Operator("CCI", _Exact.cci, _Sentio.cci, after(-1), after(0), {"window": 20}, reads=_HLC),
-    Operator("MFI", _Exact.mfi, _Sentio.mfi, after(0), after(0), {"window": 14}, reads=(*_HLC, "volume")),
+    Operator("RSI", after(0), _window(14), after(1)),
+    Operator("STOCHASTIC_K", after(-1), _window(14), after(0), reads=_HLC),
+    Operator("STOCHASTIC_D", lambda on: on.window + on.d_period - 2, _window(14, d_period=3), after(0), reads=_HLC),
+    Operator("WILLIAMS_R", after(-1), _window(14), after(0), reads=_HLC),
+    Operator("CCI", after(-1), _window(20), after(0), reads=_HLC),
+    Operator("MFI", after(0), _window(14), reads=_VOLUME),
     # Trend: the true range of bars, and how much of their movement has one direction.
-    Operator("ATR", _Exact.atr, _Sentio.atr, after(0), after(0), {"window": 14}, reads=_HLC),
-    Operator("ADX", _Exact.adx, _Sentio.adx, lambda on: 2 * on.window - 1, lambda on: 2 * on.window, {"window": 14}, reads=_HLC),
+    Operator("ATR", after(0), _window(14), reads=_HLC),
+    Operator("ADX", lambda on: 2 * on.window - 1, _window(14), lambda on: 2 * on.window, reads=_HLC),
     # Volume: sums from the first bar on of what was traded, signed or weighted by the price.
-    Operator("OBV", _Exact.obv, _Sentio.obv, at(1), at(1), reads=("close", "volume")),
-    Operator("VPT", _Exact.vpt, _Sentio.vpt, at(1), at(1), reads=("close", "volume")),
-    Operator("AD_LINE", _Exact.ad_line, _Sentio.ad_line, at(0), at(1), reads=(*_HLC, "volume")),
+    Operator("OBV", at(1), reads=("close", "volume")),
+    Operator("VPT", at(1), reads=("close", "volume")),
+    Operator("AD_LINE", at(0), sentio_first=at(1), reads=_VOLUME),
     # Microstructure: estimates of spread, impact and depth from a single bar.
-    Operator("SPREAD_BP", _Exact.spread, _Sentio.spread, at(0), at(0), reads=("high", "low")),
-    Operator("PRICE_IMPACT", _Exact.impact, _Sentio.impact, at(1), at(1), reads=("close", "volume")),
-    Operator("ORDER_FLOW", _Exact.order_flow, _Sentio.order_flow, at(0), at(0), reads=(*_HLC, "volume")),
-    Operator("MARKET_DEPTH", _Exact.depth, _Sentio.depth, at(0), at(0), reads=("high", "low", "volume")),
-    Operator("BID_ASK_RATIO", _Exact.bid_ask, _Sentio.bid_ask, at(0), at(0), reads=_HLC),
+    Operator("SPREAD_BP", at(0), reads=("high", "low")),
+    Operator("PRICE_IMPACT", at(1), reads=("close", "volume")),
+    Operator("ORDER_FLOW", at(0), reads=_VOLUME),
+    Operator("MARKET_DEPTH", at(0), reads=("high", "low", "volume")),
+    Operator("BID_ASK_RATIO", at(0), reads=_HLC),
 )
 
 OPERATORS: dict[str, Operator] = {operator.name: operator for operator in _TABLE}

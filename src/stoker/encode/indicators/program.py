@@ -264,8 +264,13 @@ class Assembly(ABC):
         self._sums: dict[Term, Instruction] = {}
 
     @abstractmethod
-    def source(self, name: str) -> Term:
-        """The source of a feature: a column of the bars, or `logret`."""
+    def change_of_logarithm(self, a: Term) -> Term:
+        """The change of the logarithm from the bar before."""
+
+    where: Callable[..., Term]
+    """The value `b` where the condition `a` is 1, else 0."""
+    total: Callable[[Term], Term]
+    """The sum of all values so far."""
 
     @abstractmethod
     def mean(self, a: Term, window: int) -> Term:

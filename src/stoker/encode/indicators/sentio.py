@@ -302,10 +302,6 @@ class SentioAssembly(Assembly):
     def _load(self, name: str) -> int:
         return LOAD_WHOLE if name == "volume" else LOAD
 
-    def source(self, name: str) -> Term:
-        """A column of the bars, or the change of the logarithm of the close."""
-        return self.change_of_logarithm(self.column("close")) if name == "logret" else self.column(name)
-
     def change_of_logarithm(self, a: Term) -> Term:
         """From the bar before; values below 1e-12 count as that."""
         level = self.logarithm(self.larger(a, TINY))

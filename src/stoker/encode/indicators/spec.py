@@ -196,7 +196,8 @@ class _Checker:
             self.refuse(f"{field}.source", repr(one.source), f"a source{_nearest(one.source, SOURCES)}")
         settings = FeatureSettings(source=source, **self._numbers(field, one, operator))  # type: ignore[arg-type]
         own = 1 if source == "logret" and not operator.reads else 0  # the first bar of the source itself
-        first = operator.sentio_first(settings) if self._compat else operator.first(settings) + own
+        find_first = operator.sentio_first if self._compat and operator.sentio_first is not None else operator.first
+        first = find_first(settings) + (0 if self._compat else own)
         if one.name is not None:
             name = one.name
         elif self._compat:  # the name that Sentio's Python gives: the fields of the spec, empty where missing

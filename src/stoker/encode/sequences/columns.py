@@ -122,7 +122,10 @@ def read_column(name: str, given: Any) -> TableColumn:
     if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
         raise OptionError(f"column {name!r} is a table ({type(given).__name__}); expected one column.")
     if module == "torch":
-        given = given.detach().numpy()
+        try:
+            given = given.detach().cpu().numpy()
+        except TypeError:  # bfloat16
+            raise OptionError(f"column {name!r} is {given.dtype}, which NumPy does not have. Convert it to float32.") from None
     elif isinstance(given, range):
         given = np.arange(given.start, given.stop, given.step)
     elif module == "pandas":

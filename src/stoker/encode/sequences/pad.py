@@ -9,8 +9,7 @@
     packed.store()                     # a store: stoker.Feed with stoker.Sequences serves it
 
 The tensors are those of the plain loop that, context by context, selects the rows of its key in their order and copies the first
-`max_length` of them. Beyond the result, 4 bytes per row are in memory. Tensors on a GPU are laid out there by torch operations, with
-the same result bit for bit.
+`max_length` of them. Beyond the result, 4 bytes per row are in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.encode.sequences.columns import Contexts, TableColumn, number_blocks, number_keys, number_type, read_column, read_table
 from stoker.encode.sequences.kernels import MAX_NARROW, NO_STARTS, count_rows, place_rows, put_positions, put_values, start_steps
-from stoker.errors import BadValueError, OptionError, SourceTooLargeError
+from stoker.errors import OptionError, SourceTooLargeError
 
 if TYPE_CHECKING:
     from stoker.store import Store
@@ -84,7 +83,7 @@ def pad_sequences(
     """Group the rows of a table by a key and lay them out as tensors: one sequence per key, rows in their order.
 
     Args:
-        table: A pandas or polars frame, an Arrow table, or a mapping of arrays. A mapping of tensors on a GPU is laid out there.
+        table: A pandas or polars frame, an Arrow table, or a mapping of arrays or tensors (those on a GPU are copied to the CPU).
         key: Column with the key of each row.
         lengths: Rows per sequence, instead of a key, where the rows of each sequence are consecutive.
         columns: Columns of values. Default: all but the key.
@@ -97,7 +96,7 @@ def pad_sequences(
             sequence, the columns of positions, and a sequence without rows for all rows whose key is missing.
 
     Returns:
-        A mapping from column names to tensors, with `lengths` and `contexts`.
+        A mapping from column names to tensors on the CPU, with `lengths` and `contexts`.
 
     Raises:
         OptionError: An option is invalid.
@@ -118,9 +117,6 @@ def pad_sequences(
     if lengths is not None and contexts is not None:
         raise OptionError("contexts= are keys: they need key=, not lengths=.")
     options = Options(max_length=max_length, layout=layout, dtype=dtype, compat=compat)
-    tensors = [one for one in table.values() if isinstance(one, torch.Tensor)] if isinstance(table, Mapping) else []
-    if any(one.device.type != "cpu" or one.dtype == torch.bfloat16 for one in tensors):  # on a device, or not a type of NumPy
-        return pad_tensors(table, key=key, lengths=lengths, columns=columns, contexts=contexts, options=options)
     keyed, values = read_table(table, key=key, columns=columns)
     types = [options.target or kind for kind in map(number_type, values)]
     if keyed is None:
@@ -165,15 +161,10 @@ def _lay_out(
     for names, divisor in positions:
         put_positions(lengths, NO_STARTS if starts is None else starts, steps, divisor, *(flat[name] for name in names))
     tensors = {name: torch.from_numpy(one).view(shape) for name, one in flat.items()}
-    return _result(tensors, found.keys, torch.from_numpy(lengths), found.num_left_out, starts)
-
-
-def _result(tensors: Any, keys: Any, lengths: torch.Tensor, num_left_out: int, starts: Any) -> PaddedSequences | PackedSequences:
-    """Packed where there are `starts`."""
-    if starts is None:
-        return PaddedSequences(tensors=tensors, contexts=keys, lengths=lengths, num_left_out=num_left_out)
-    bounds = torch.as_tensor(starts)
-    return PackedSequences(tensors=tensors, contexts=keys, lengths=lengths, num_left_out=num_left_out, cu_seqlens=bounds)
+    known: dict[str, Any] = {
+        "tensors": tensors, "contexts": found.keys, "lengths": torch.from_numpy(lengths), "num_left_out": found.num_left_out,
+    }  # fmt: skip
+    return PaddedSequences(**known) if starts is None else PackedSequences(**known, cu_seqlens=torch.from_numpy(starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +217,7 @@ class _Sequences(Mapping[str, torch.Tensor]):
 
     tensors: Mapping[str, torch.Tensor]
     contexts: Any
-    """The key of each sequence: a NumPy array (numbers, times), an Arrow array (texts), a tensor; None for `lengths=`."""
+    """The key of each sequence: a NumPy array (numbers, times), an Arrow array (texts); None for `lengths=`."""
     lengths: torch.Tensor
     """Rows of each sequence, after cutting: int32."""
     num_left_out: int
@@ -259,7 +250,7 @@ class PaddedSequences(_Sequences):
     def mask(self) -> torch.Tensor:
         """Which steps are rows of the table: bool [contexts, steps]."""
         steps = next(iter(self.values())).shape[1]
-        return torch.arange(steps, dtype=torch.int32, device=self.lengths.device) < self.lengths[:, None]
+        return torch.arange(steps, dtype=torch.int32) < self.lengths[:, None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -284,11 +275,8 @@ class PackedSequences(_Sequences):
 
         if key is not None and key in self.tensors:
             raise OptionError(f"the store has a column {key!r} of values already. Give the contexts another name with key=.")
-        for name, one in self.items():
-            if one.dtype == torch.bfloat16:
-                raise OptionError(f"column {name!r} is bfloat16, which a store in memory cannot hold. Convert it to float32 first.")
-        columns = {name: one.cpu().numpy() for name, one in self.items()}
-        offsets = self.cu_seqlens.cpu().numpy().astype(np.int64)
+        columns = {name: one.numpy() for name, one in self.items()}
+        offsets = self.cu_seqlens.numpy().astype(np.int64)
         return store_in_memory(columns, offsets, None if key is None or self.contexts is None else (key, self.contexts))
 
 
@@ -339,188 +327,3 @@ def position_names(max_length: int) -> list[tuple[tuple[str, ...], int]]:
     digits = {f"E{place}": 10**place for place in reversed(range(len(str(max_length))))}
     suffixes = digits if max_length >= DIGITS_FROM else {"cat": 0}
     return [(tuple(f"{PREFIX}{kind}_{suffix}" for kind in KINDS), divisor) for suffix, divisor in suffixes.items()]
-
-
-# ---- tensors on a device ----
-# Values are moved as integers of their size, so that no bit of a float changes and every type can be moved. Rows that are left out
-# or cut off go to a cell after the last one: they need not be counted, so the host does not wait for the device.
-
-Tensor = torch.Tensor
-_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def pad_tensors(
-    table: Mapping[str, Tensor], *, key: str | None, lengths: Any, columns: Sequence[str] | None, contexts: Any, options: Options
-) -> PaddedSequences | PackedSequences:
-    """`pad_sequences` for tensors of one device."""
-    names = _check_tensors(table, key, columns)
-    values = {name: _cast(name, table[name], options.target, truncate=options.compat is not None) for name in names}
-    words = {name: one.contiguous().view(_WORDS[one.element_size()]) for name, one in values.items()}
-    num_rows, where = len(words[names[0]]), words[names[0]].device
-    keys, num_left_out = None, 0
-    if key is not None:
-        rows, keys = _number_rows(*_read_keys(key, table[key], contexts))
-        rows, order = rows.sort(stable=True)
-        words = {name: one[order] for name, one in words.items()}
-        counts = torch.bincount(rows + 1, minlength=len(keys) + 1)[1:]
-        num_left_out = num_rows - int(counts.sum())
-    else:
-        counts = _read_lengths(lengths, names[0], num_rows, where)
-        rows = torch.repeat_interleave(torch.arange(len(counts), device=where), counts, output_size=num_rows)
-    cut = counts.clamp(max=options.limit)
-    bounds = torch.zeros(len(cut) + 1, dtype=torch.int64, device=where)
-    bounds[1:] = (cut + options.end_steps).cumsum(0)
-    steps = None if options.layout == "packed" else options.steps(int(cut.max()) if len(cut) else 0)
-    begins = bounds[:-1] if steps is None else torch.arange(len(cut), device=where) * steps
-    num_cells = int(bounds[-1]) if steps is None else len(cut) * steps
-    places = _places(rows, counts, begins, num_left_out, options.limit, num_cells)
-    shape = (num_cells,) if steps is None else (len(cut), steps, 1)
-    tensors = {}
-    for name, one in words.items():
-        target = torch.zeros(num_cells + 1, dtype=one.dtype, device=where)
-        tensors[name] = target.scatter_(0, places, one)[:num_cells].view(values[name].dtype).view(shape)
-    if options.compat is not None:
-        tensors |= _positions(cut, begins, steps=steps, max_length=options.limit)
-    starts = None if steps is not None else bounds if num_cells > MAX_NARROW else bounds.int()
-    return _result(tensors, keys, cut.int(), num_left_out, starts)
-
-
-def _number_rows(keys: Tensor, listed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The context of each row, -1 where it is not listed; and the contexts, by default in order of first appearance."""
-    numbers = torch.arange(len(keys), device=keys.device)
-    if listed is None:
-        distinct, found = torch.unique(keys, return_inverse=True)
-        first = torch.full_like(distinct, len(keys), dtype=torch.int64).scatter_reduce_(0, found, numbers, "amin")
-        order = first.argsort()
-        place = torch.empty_like(order)
-        place[order] = numbers[: len(order)]
-        return place[found], distinct[order]
-    if not len(listed):
-        return torch.full_like(numbers, -1), listed
-    ordered, order = listed.sort()
-    slots = torch.searchsorted(ordered, keys).clamp(max=len(ordered) - 1)
-    return torch.where(ordered[slots] == keys, order[slots], -1), listed
-
-
-def _places(rows: Tensor, counts: Tensor, begins: Tensor, num_left_out: int, limit: int, num_cells: int) -> Tensor:
-    """The cell of each row; rows are sorted by context, those that are left out first."""
-    if not len(counts):
-        return torch.full_like(rows, num_cells)
-    contexts = rows.clamp(min=0)
-    firsts = counts.cumsum(0) - counts + num_left_out
-    slots = torch.arange(len(rows), device=rows.device) - firsts[contexts]
-    return torch.where((rows >= 0) & (slots < limit), begins[contexts] + slots, num_cells)
-
-
-def _positions(lengths: Tensor, begins: Tensor, *, steps: int | None, max_length: int) -> dict[str, Tensor]:
-    """The columns of positions of sequences that have one step more than rows."""
-    if steps is None:
-        contexts = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths + 1)
-        step, count = torch.arange(len(contexts), device=lengths.device) - begins[contexts], lengths[contexts]
-        numbers = (step, count, count - step)
-    else:
-        step, count = torch.arange(steps, device=lengths.device)[None, :, None], lengths[:, None, None]
-        inside = step <= count
-        numbers = (step * inside, count * inside, (count - step) * inside)
-    return {
-        name: values // divisor % 10 if divisor else values.clone()
-        for names, divisor in position_names(max_length)
-        for name, values in zip(names, numbers, strict=True)
-    }
-
-
-def _check_tensors(table: Mapping[str, Tensor], key: str | None, columns: Sequence[str] | None) -> list[str]:
-    """The names of the columns of values. All are on one device, of one axis, and equally long."""
-    names = [name for name in table if name != key] if columns is None else list(columns)
-    used = [*([] if key is None else [key]), *names]
-    for name in used:
-        if name not in table:
-            raise OptionError(f"the table has no column {name!r}; it has {', '.join(table)}.")
-    if not names:
-        raise OptionError(f"the table has no column to pad besides {key!r}. Add some, or name them with columns=.")
-    first = table[used[0]]
-    for name in used:
-        one = table[name]
-        if _where(one) != _where(first):
-            raise OptionError(f"column {name!r} is {_where(one)}, but {used[0]!r} is {_where(first)}. Move all to one device.")
-        if one.dim() != 1 or one.is_complex():
-            raise OptionError(f"column {name!r} is {one.dtype} of shape {tuple(one.shape)}; expected one number per row.")
-        if len(one) != len(first):
-            raise OptionError(f"column {name!r} has {len(one):,} rows, but {used[0]!r} has {len(first):,}.")
-    return names
-
-
-def _where(column: object) -> str:
-    return f"on {column.device}" if isinstance(column, torch.Tensor) else f"a {type(column).__name__}, not a tensor"
-
-
-def _read_keys(key: str, keys: Tensor, contexts: Any) -> tuple[Tensor, Tensor | None]:
-    """Keys and listed contexts as int64."""
-    listed = None if contexts is None else torch.as_tensor(contexts, device=keys.device)
-    for name, one in ((key, keys), ("contexts", listed)):
-        if one is not None and (one.is_floating_point() or one.dtype == torch.uint64 or one.dim() != 1):
-            raise OptionError(f"column {name!r} is {one.dtype} of shape {tuple(one.shape)}; expected integer keys on a device.")
-    if listed is None:
-        return keys.long(), None
-    ordered, order = listed.long().sort(stable=True)
-    repeats = (ordered[1:] == ordered[:-1]).nonzero()
-    if len(repeats):
-        first, second = order[int(repeats[0]) : int(repeats[0]) + 2].tolist()
-        raise _bad("contexts", second, int(listed[second]), f"as in row {first + 1:,}. List each context once")
-    return keys.long(), listed.long()
-
-
-def _read_lengths(given: Any, name: str, num_rows: int, device: torch.device) -> Tensor:
-    """Lengths as int64; together they are all rows."""
-    lengths = torch.as_tensor(given, device=device)
-    if lengths.dim() != 1 or lengths.is_floating_point():
-        raise OptionError(f"lengths is {lengths.dtype} of shape {tuple(lengths.shape)}; expected integers, one per sequence.")
-    lengths = lengths.long()
-    if len(lengths) and int(lengths.min()) < 0:
-        row = int(lengths.argmin())
-        raise _bad("lengths", row, int(lengths[row]), "expected 0 or more rows")
-    if int(lengths.sum()) != num_rows:
-        raise OptionError(f"lengths sum to {int(lengths.sum()):,}, but column {name!r} has {num_rows:,} rows.")
-    return lengths
-
-
-def _cast(name: str, values: Tensor, dtype: np.dtype[Any] | None, *, truncate: bool) -> Tensor:
-    """Values in another type, each exactly; `truncate` drops fractions."""
-    target: torch.dtype = values.dtype if dtype is None else getattr(torch, dtype.name)
-    if values.dtype == target:
-        return values
-    if torch.uint64 in (values.dtype, target):
-        raise OptionError(f"column {name!r} cannot be converted from {values.dtype} to {target} on a device. Convert it before.")
-    if values.dtype in (torch.uint16, torch.uint32):
-        values = values.long()
-    result = values.to(target)
-    bad = _differs(values, result, truncate)
-    if bool(bad.any()):
-        row = int(bad.int().argmax())
-        raise _bad(name, row, values[row].item(), f"which {str(target)[6:]} cannot hold. Choose another dtype, or fix the row")
-    return result
-
-
-def _differs(values: Tensor, result: Tensor, truncate: bool) -> Tensor:
-    """Which numbers differ after a cast; floats may round to narrower floats, but not overflow."""
-    if result.dtype == torch.bool:
-        return (values != 0) & (values != 1)
-    if values.is_floating_point() and result.is_floating_point():
-        return values.isfinite() & ~result.isfinite()
-    if values.is_floating_point():
-        whole = values.double().trunc()
-        outside = ~_fits(whole, result.dtype)
-        return outside if truncate else outside | (whole != values)
-    if result.is_floating_point():
-        return ~_fits(result.double(), torch.int64) | (result.double().long() != values)
-    whole_result = result.long()
-    return whole_result != values.long()
-
-
-def _fits(whole: Tensor, dtype: torch.dtype) -> Tensor:
-    bounds = torch.iinfo(dtype)
-    return (whole >= float(bounds.min)) & (whole < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0))
-
-
-def _bad(name: str, row: int, value: object, reason: str) -> BadValueError:
-    return BadValueError(f"column {name!r} holds {value!r} ({type(value).__name__}) in row {row + 1:,}, {reason}.")

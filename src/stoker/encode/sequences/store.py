@@ -50,8 +50,6 @@ def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
             return Column(name=name, dtype=None, level="series", kind="text", texts=lay_texts(keys)), None
         else:
             raise OptionError(f"the keys of the contexts are {keys.type}, which a store cannot hold. Pass key=None.")
-    elif not isinstance(keys, np.ndarray):
-        keys = keys.cpu().numpy()
     values = np.ascontiguousarray(keys)
     if values.dtype.kind in "mM":
         kind, unit = "timestamp" if values.dtype.kind == "M" else "duration", np.datetime_data(values.dtype)[0]

@@ -7,22 +7,19 @@ without a time where all are at midnight.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import UNSET, UnsetType
 
 from stoker._types import Array
-from stoker.encode.calendar_features import join_days, split_days
+from stoker.encode.calendar_features import split_days
 from stoker.encode.statistics.quantiles import (
     BaseColumn,
-    Extremes,
     KeyRun,
     OrderedGatherer,
-    State,
     decode_keys,
     whole_keys,
 )
@@ -34,7 +31,6 @@ DAY = 86_400_000_000
 _CLOCK = ((3_600_000_000, 24), (60_000_000, 60), (1_000_000, 60), (100_000, 10), (10_000, 10), (1_000, 10))
 """Microseconds of the parts of a day, and how many of them the next larger one has."""
 _BLOCK = 1 << 14
-_TEXT = re.compile(r"(-?\d{1,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{3}|\d{6}))?)?", re.ASCII)
 
 
 def widen_parts(micros: Array, least: Array, most: Array) -> None:
@@ -67,23 +63,6 @@ def moment_texts(micros: Array) -> list[str]:
     return [f"{text} {clock[11:]}" for text, clock in zip(texts, clocks, strict=True)]
 
 
-def parse_moments(texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The timestamps of strings; raises ValueError where one is invalid."""
-    moments = []
-    for text in texts:
-        found = _TEXT.fullmatch(text)
-        if not found:
-            raise ValueError(f"{text!r} is not a timestamp like '2024-02-29 13:05:00'")
-        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-        days = int(join_days(year, month, day))
-        moment = days * DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((found[7] or "").ljust(6, "0"))
-        valid = 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60 and split_days(days) == (year, month, day)
-        if not valid or not -(2**63) <= moment < 2**63:
-            raise ValueError(f"{text!r} is not a valid timestamp")
-        moments.append(moment)
-    return np.array(moments, dtype=np.int64)
-
-
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DEFAULT = {"year": 2022, "month": 1, "day": 1}
 """The parts of a column without any date."""
@@ -104,7 +83,8 @@ class DateColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rank_error: int
     log_hist: list[int]
     """Of the microseconds since 1970."""
-    state: State | None = None
+    run: KeyRun | UnsetType = UNSET
+    """As for numbers."""
 
     def analysis(self) -> dict[str, Any]:
         """What `analyze_datetime` of mostlyai-engine returns for these values."""
@@ -127,30 +107,12 @@ class DateGatherer(OrderedGatherer):
         self.most = np.full(len(PARTS), np.iinfo(np.int64).min)
         self._name = name
 
-    @staticmethod
-    def of(column: DateColumn, limit: int) -> DateGatherer:
-        """Resume from the statistics of a part."""
-        gatherer = DateGatherer(column.name, limit)
-        ends = [] if column.min is None or column.max is None else [column.min, column.max]
-        gatherer.resume(column, whole_keys(parse_moments(ends)).tolist())
-        if column.num_present:
-            gatherer.least[:] = [column.min_values[part] for part in PARTS]
-            gatherer.most[:] = [column.max_values[part] for part in PARTS]
-        gatherer.extremes = Extremes(whole_keys(parse_moments(column.min_n)), whole_keys(parse_moments(column.max_n[::-1])))
-        return gatherer
-
     def add(self, values: pa.Array) -> None:
         """Take in values."""
         micros = self._microseconds(values)
         self.num_values += len(values)
         self.num_null += values.null_count
         self.add_keys(whole_keys(micros))
-
-    def merge(self, other: DateGatherer) -> None:
-        """Take in what was gathered of other values; `other` is not usable afterwards."""
-        self.merge_ordered(other)
-        self.least = np.minimum(self.least, other.least)
-        self.most = np.maximum(self.most, other.most)
 
     def column(self, **known: Any) -> DateColumn:
         """All that was gathered; `known` are the fields that all columns have."""

@@ -1,7 +1,6 @@
-"""Gathering: what is known of each column while its values are read, part by part; merging of parts; and counts by key.
+"""Gathering: what is known of each column while its values are read, chunk by chunk; and counts by key.
 
-`ColumnGatherer` takes in the values of one column of any kind, `merge_columns` joins two parts of a column, and `CountsByKey`
-counts each key once, however many rows it has.
+`ColumnGatherer` takes in the values of one column of any kind, and `CountsByKey` counts each key once, however many rows it has.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from stoker.encode.statistics import numbers
 from stoker.encode.statistics.dates import DateColumn, DateGatherer
@@ -22,13 +22,12 @@ from stoker.encode.statistics.numbers import MAX_DISCRETE, NumberColumn, NumberG
 from stoker.encode.statistics.quantiles import (
     BaseColumn,
     Extremes,
+    Form,
     KeyRun,
     Limits,
-    counted_by_key,
     decode_keys,
-    with_counts_by_key,
 )
-from stoker.errors import OptionError, SchemaError, SourceInvalidError
+from stoker.errors import OptionError, SourceInvalidError
 from stoker.store import from_numpy, is_list, one_array, plain_type, to_numpy
 
 # ---- kinds: what the values of an Arrow type are taken for; a column of lists has the kind of its items ----
@@ -120,15 +119,6 @@ class CategoryGatherer:
         self._buffer: list[tuple[pa.Array, npt.NDArray[np.int64]]] = []
         self._num_buffered = 0
 
-    @staticmethod
-    def of(column: CategoryColumn, limit: int) -> CategoryGatherer:
-        """Resume from the statistics of a part."""
-        gatherer = CategoryGatherer(limit)
-        gatherer.num_values, gatherer.num_null, gatherer.error = column.num_values, column.num_null, column.count_error
-        gatherer._texts = pa.array(list(column.cnt_values), pa.large_string())
-        gatherer._counts = np.array(list(column.cnt_values.values()), dtype=np.int64)
-        return gatherer
-
     def add(self, values: pa.Array) -> None:
         """Take in values."""
         self.num_values += len(values)
@@ -147,15 +137,6 @@ class CategoryGatherer:
             self.num_null += int(counts[missing].sum())
             texts, counts = texts.drop_null(), counts[~missing]
         self._add_counts(_as_texts(texts), counts)
-
-    def merge(self, other: CategoryGatherer) -> None:
-        """Take in what was gathered of other values."""
-        other._combine()
-        self.num_values += other.num_values
-        self.num_null += other.num_null
-        self.error += other.error
-        self._add_counts(other._texts, other._counts)
-        self._combine()
 
     def column(self, **known: Any) -> CategoryColumn:
         """All that was gathered; `known` are the fields that all columns have."""
@@ -299,96 +280,6 @@ class ColumnGatherer:
         self._gatherer.add(values)
 
 
-def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn:
-    """Merge the statistics of two parts of one column, in the order of their rows."""
-    if isinstance(one, EmptyColumn) or isinstance(other, EmptyColumn):
-        return _with_missing(one, other)
-    if (one.type, type(one), one.cnt_lengths is None) != (other.type, type(other), other.cnt_lengths is None):
-        raise SchemaError(
-            f"column {one.name!r} is {_described(one)} in one part and {_described(other)} in another. "
-            "Analyse both with the same types and kinds."
-        )
-    gatherer: Any = _resumed(one, limits)
-    gatherer.merge(_resumed(other, limits))
-    lengths = merge_lengths(one.cnt_lengths, other.cnt_lengths or {})
-    merged: AnyColumn = gatherer.column(name=one.name, type=one.type, cnt_lengths=lengths)
-    if one.num_keys is None or other.num_keys is None:
-        return merged
-    # Parts have different keys, so counts by key add up.
-    known: dict[str, Any] = {"num_keys": one.num_keys + other.num_keys}
-    if isinstance(one, NumberColumn) and isinstance(other, NumberColumn) and isinstance(merged, NumberColumn):
-        known["cnt_values"] = _added_counts(one, other)
-        if merged.state is not None:
-            counts = _added_counts_of_all(one, other, merged.state.keys) if not merged.state.levels else None
-            known["state"] = with_counts_by_key(merged.state, counts)
-    return msgspec.structs.replace(merged, **known)
-
-
-def _added_counts(one: NumberColumn, other: NumberColumn) -> dict[str, int] | None:
-    if one.cnt_values is None or other.cnt_values is None:
-        return None
-    counts = Counter(one.cnt_values)
-    counts.update(other.cnt_values)
-    if "-0.0" in counts and "0.0" in counts:
-        counts["0.0"] += counts.pop("-0.0")
-    number = float if one.form == "float" else int
-    return {text: counts[text] for text in sorted(counts, key=number)} if len(counts) < MAX_DISCRETE else None
-
-
-def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: memoryview) -> npt.NDArray[np.int64] | None:
-    """How many keys of both parts have each of the merged values; None where that is not known."""
-    keys = np.frombuffer(merged, dtype="<u8")
-    counts = np.zeros(len(keys), dtype=np.int64)
-    for part in (one, other):
-        run = None if part.state is None else counted_by_key(part.state)
-        if run is None:
-            return None
-        counts[np.searchsorted(keys, run.keys)] += run.counts
-    numbers.count_zeros_once(keys, counts, one.form)
-    return counts
-
-
-def _resumed(column: NumberColumn | CategoryColumn | DateColumn, limits: Limits) -> Gatherer:
-    if isinstance(column, CategoryColumn):
-        return CategoryGatherer.of(column, limits.categories)
-    if column.state is None:
-        raise OptionError(
-            f"column {column.name!r} was saved without the state that merging needs. Save the parts with partial=True."
-        )
-    return DateGatherer.of(column, limits.exact) if isinstance(column, DateColumn) else NumberGatherer.of(column, limits.exact)
-
-
-def _with_missing(one: AnyColumn, other: AnyColumn) -> AnyColumn:
-    """One of the parts holds only missing values: add them to the other."""
-    empty, full = (one, other) if isinstance(one, EmptyColumn) else (other, one)
-    if full.cnt_lengths is not None and empty.cnt_lengths is None:
-        return full  # missing lists hold no values
-    added = empty.num_values
-    known: dict[str, Any] = {
-        "num_values": full.num_values + added,
-        "num_null": full.num_null + added,
-        "cnt_lengths": merge_lengths(one.cnt_lengths, other.cnt_lengths or {}),
-    }
-    if isinstance(full, NumberColumn) and full.first_infinite is not None and empty is one:
-        known["first_infinite"] = full.first_infinite + added
-    if one.num_keys is not None and other.num_keys is not None:
-        known["num_keys"] = one.num_keys + other.num_keys
-    return msgspec.structs.replace(full, **known)
-
-
-def merge_lengths(one: dict[str, int] | None, other: dict[str, int] | None) -> dict[str, int] | None:
-    """Counts of lengths, added up; None where one is not known."""
-    if one is None or other is None:
-        return None
-    lengths = Counter(one)
-    lengths.update(other)
-    return {length: lengths[length] for length in sorted(lengths, key=int)}
-
-
-def _described(column: AnyColumn) -> str:
-    return f"{'lists of ' if column.cnt_lengths is not None else ''}{column.type} (a {column.__struct_config__.tag})"
-
-
 # ---- counts by key ----
 # mostlyai-engine calls these keys root keys, and counts by them to find values that only a few people have. Values are reduced to
 # their smallest and largest per key, and to different pairs of key and value; then each kind of column gathers these as usual.
@@ -518,9 +409,9 @@ class CountsByKey:
             "max_n": decode_keys(most.largest[::-1], form).astype(np.float64).tolist(),
             "cnt_values": None,
         }
-        if column.name in self._pairs and column.state is not None and not column.rank_error:
-            run = self._keys_by_value(column)
-            known["state"] = with_counts_by_key(column.state, run.counts)
+        known["run"] = UNSET
+        if column.name in self._pairs and column.run is not UNSET:
+            known["run"] = run = self._keys_by_value(column.name, column.run.keys, form)
             if column.cnt_values is not None:
                 known["cnt_values"] = numbers.value_texts(numbers.joined_zeros(run, form), form)
         return known
@@ -533,15 +424,14 @@ class CountsByKey:
         counts = owned.cnt_values if error else {text: owned.cnt_values.get(text, 0) for text in every.cnt_values}
         return {"cnt_values": counts, "num_distinct": None if error else len(counts), "count_error": error}
 
-    def _keys_by_value(self, column: NumberColumn) -> KeyRun:
+    def _keys_by_value(self, name: str, values: npt.NDArray[np.uint64], form: Form) -> KeyRun:
         """All values, with how many keys have each; where both zeros occur, a key that has one of them is counted at 0.0."""
-        values = np.frombuffer(column.state.keys if column.state is not None else b"", dtype="<u8").astype(np.uint64)
         counts = np.zeros(len(values), dtype=np.int64)
-        table = self._pairs[column.name].table()
+        table = self._pairs[name].table()
         if table is not None and table.num_rows:
             owned = to_numpy(_of_known(table, "value"))
             np.add.at(counts, np.searchsorted(values, owned), 1)
-            if column.form == "float" and np.isin(_ZEROS, values).all():
+            if form == "float" and np.isin(_ZEROS, values).all():
                 zeros = table.filter(pc.is_in(table.column("value"), value_set=from_numpy(_ZEROS)))
                 counts[np.searchsorted(values, _ZEROS)] = 0, pc.count_distinct(zeros.column("key"), mode="only_valid").as_py()
         return KeyRun(values, counts)

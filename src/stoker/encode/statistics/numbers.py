@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET, UnsetType
 
 from stoker._types import Array
 from stoker.encode.digit_window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.encode.statistics import quantiles
-from stoker.encode.statistics.quantiles import BaseColumn, Extremes, Form, KeyRun, Keys, OrderedGatherer, State, compiled
+from stoker.encode.statistics.quantiles import BaseColumn, Extremes, Form, KeyRun, Keys, OrderedGatherer, compiled
 from stoker.errors import BadValueError, OptionError
 from stoker.store import decimals_as_floats, to_numpy
 
@@ -39,28 +40,11 @@ class DigitRanges:
         self.lowest = MIN_DECIMAL
         self._block: Any = None
 
-    @staticmethod
-    def of(least: dict[str, int], most: dict[str, int], num_values: int) -> DigitRanges:
-        """Ranges as `named` gives them."""
-        ranges = DigitRanges()
-        if num_values:
-            ranges.least[:] = 0
-            ranges.least[: len(least)] = list(least.values())
-            ranges.most[: len(most)] = list(most.values())
-            ranges.lowest = MAX_DECIMAL + 1 - len(least)
-        return ranges
-
     def named(self, *, num_values: int) -> tuple[dict[str, int], dict[str, int]]:
         """Smallest and largest digits by place: E18 down to E-8, or further down where values have more decimals."""
         places = [f"E{place}" for place in range(MAX_DECIMAL, self.lowest - 1, -1)]
         least = self.least if num_values else np.zeros_like(self.least)
         return dict(zip(places, least.tolist(), strict=False)), dict(zip(places, self.most.tolist(), strict=False))
-
-    def merge(self, other: DigitRanges) -> None:
-        """Take in the ranges of other values."""
-        self.least = np.minimum(self.least, other.least)
-        self.most = np.maximum(self.most, other.most)
-        self.lowest = min(self.lowest, other.lowest)
 
     def add(self, keys: Keys, form: Form) -> None:
         """Widen the ranges by sorted values."""
@@ -174,7 +158,8 @@ class NumberColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=
     """Bound on how far the rank of a quantile is off, in values; 0 means exact."""
     log_hist: list[int]
     """Number of values between powers of two; see `quantiles.EDGES`."""
-    state: State | None = None
+    run: KeyRun | UnsetType = UNSET
+    """The different values as ordered keys, with their counts (where rows have keys: how many keys have each); not part of the JSON."""
 
     def analysis(self, encoding: Encoding = "auto") -> dict[str, Any]:
         """What `analyze_numeric` of mostlyai-engine returns for these values. Raises `BadValueError` for infinite values."""
@@ -225,21 +210,6 @@ class NumberGatherer(OrderedGatherer):
         self.first_infinite: int | None = None
         self.digits = DigitRanges()
 
-    @staticmethod
-    def of(column: NumberColumn, limit: int) -> NumberGatherer:
-        """Resume from the statistics of a part."""
-        gatherer = NumberGatherer(column.form, limit)
-        ends = [] if column.min is None or column.max is None else [column.min, column.max]
-        gatherer.resume(column, _keys_of(ends, column.form).tolist())
-        gatherer.num_infinite, gatherer.first_infinite = column.num_infinite, column.first_infinite
-        gatherer.num_negative = column.num_negative
-        num_finite = column.num_present - column.num_infinite
-        gatherer.digits = DigitRanges.of(column.min_digits, column.max_digits, num_finite)
-        gatherer.extremes = Extremes(
-            quantiles.float_keys(np.array(column.min_n))[0], quantiles.float_keys(np.array(column.max_n[::-1]))[0]
-        )
-        return gatherer
-
     def add(self, values: pa.Array) -> None:
         """Take in values; null and NaN are missing."""
         if self.form == "float":
@@ -252,15 +222,6 @@ class NumberGatherer(OrderedGatherer):
         self.num_null += num_null
         self.num_values += len(values)
         self.add_keys(keys)
-
-    def merge(self, other: NumberGatherer) -> None:
-        """Take in what was gathered of the values after these; `other` is not usable afterwards."""
-        if self.first_infinite is None and other.first_infinite is not None:
-            self.first_infinite = self.num_values + other.first_infinite
-        self.merge_ordered(other)
-        self.num_infinite += other.num_infinite
-        self.num_negative += other.num_negative
-        self.digits.merge(other.digits)
 
     def column(self, **known: Any) -> NumberColumn:
         """All that was gathered; `known` are the fields that all columns have."""
@@ -332,26 +293,16 @@ def keys_of_present(values: pa.Array) -> tuple[Keys, npt.NDArray[np.bool_]]:
 
 def count_values(column: NumberColumn) -> dict[Any, int]:
     """How often each value of a column occurs, or how many keys have it."""
-    if column.rank_error or column.state is None:
-        raise OptionError(
-            f"column {column.name!r} cannot be counted value by value: it "
-            + ("has more different values than were kept." if column.rank_error else "was saved without its state.")
-            + " Analyse it with a larger `exact`, or save it with partial=True."
-        )
-    run = (
-        quantiles.distribution_of(column.state, 1 << 62).run if column.num_keys is None else quantiles.counted_by_key(column.state)
-    )
-    if run is None:
-        raise OptionError(
-            f"column {column.name!r} has more different pairs of key and value than were kept. Analyse it with a larger `exact`."
-        )
-    run = joined_zeros(run, column.form)
+    if column.run is UNSET:
+        what = "values" if column.num_keys is None or column.rank_error else "pairs of key and value"
+        raise OptionError(f"column {column.name!r} has more different {what} than were kept. Analyse it with a larger `exact`.")
+    run = joined_zeros(column.run, column.form)
     return dict(zip(quantiles.decode_keys(run.keys, column.form).tolist(), run.counts.tolist(), strict=True))
 
 
 def joined_zeros(run: KeyRun, form: Form) -> KeyRun:
     """-0.0 and 0.0 are one value, which is 0.0 if that occurs."""
-    counts = run.counts.copy()
+    counts = run.counts.astype(np.int64)
     place = count_zeros_once(run.keys, counts, form)
     return run if place is None else KeyRun(np.delete(run.keys, place), np.delete(counts, place))
 
@@ -369,9 +320,3 @@ def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> i
 def value_texts(run: KeyRun, form: Form) -> dict[str, int]:
     """Counts by the text of each value."""
     return dict(zip(map(repr, quantiles.decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
-
-
-def _keys_of(values: list[int | float], form: Form) -> Keys:
-    if form == "float":
-        return quantiles.float_keys(np.array(values, dtype=np.float64))[0]
-    return quantiles.whole_keys(np.array(values, dtype=np.int64 if form == "int" else np.uint64))

@@ -6,7 +6,7 @@ Keys. a < b exactly if the key of a is below that of b, and a key gives its numb
 before 0.0; NaN and infinite numbers have none. So one sort and one sketch serve all types.
 
 Runs. The sort goes byte by byte, the lowest first, and skips bytes in which all keys agree: a fourth of the time of a comparison
-sort, whatever the values (bench_statistics). A run depends only on which keys it holds how often, so runs of parts merge into the
+sort, whatever the values (bench_statistics). A run depends only on which keys it holds how often, so runs of chunks merge into the
 run of the whole.
 
 Few values are processed by NumPy, without kernels: `compiled` decides. Both ways have the same results, bit for bit.
@@ -15,7 +15,6 @@ Few values are processed by NumPy, without kernels: `compiled` decides. Both way
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET
 
 from stoker._types import Array
 from stoker.errors import OptionError
@@ -40,7 +40,7 @@ GROUP = 16
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Up to how many different values statistics are exact; parts can be merged only with the same limits."""
+    """Up to how many different values statistics are exact."""
 
     exact: int = EXACT
     """Quantiles of numbers and dates are exact for up to `exact` different values; also the block of the sketch."""
@@ -78,21 +78,6 @@ class BaseColumn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def num_present(self) -> int:
         """Values that are not missing."""
         return self.num_values - self.num_null
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What merging the quantiles of two parts needs; bytes are unsigned little-endian numbers.
-
-    keys      the different values as ordered keys of 8 bytes (with levels: those of the open block)
-    counts    how often each occurs, in 1, 2, 4 or 8 bytes each; empty means once
-    levels    of the sketch: keys that stand for 16, 32, 64 ... values each; empty where there are none
-    num_keys  where rows have keys: how many of them have each value, in 8 bytes each; where both zeros occur, -0.0 counts as 0.0
-    """
-
-    keys: memoryview
-    counts: memoryview
-    levels: list[memoryview]
-    num_keys: memoryview | None = None
 
 
 SMALL = 65_536
@@ -172,6 +157,10 @@ class KeyRun:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, KeyRun) and np.array_equal(self.keys, other.keys)
+        return isinstance(other, KeyRun) and same and np.array_equal(self.counts, other.counts)
+
     @cached_property
     def num_values(self) -> int:
         """All counts together."""
@@ -204,6 +193,10 @@ class KeyRun:
         counts = np.empty(len(keys), dtype=np.int64)
         size = kernels.merge_runs(self.keys, self.counts, other.keys, other.counts, keys, counts)
         return KeyRun(keys, counts) if size == len(keys) else KeyRun(keys[:size].copy(), counts[:size].copy())
+
+    def narrowed(self) -> KeyRun:
+        """The same run, with counts in as few bytes as hold them."""
+        return KeyRun(self.keys, self.counts.astype(np.min_scalar_type(int(self.counts.max(initial=0)))))
 
     def at(self, positions: Array) -> Keys:
         """The keys at positions from 0 on, in the sorted sequence of all values."""
@@ -280,14 +273,6 @@ class Sketch:
                 start = stop
         self.open = together.cut(start, start + num_open)
 
-    def merge(self, other: Sketch) -> None:
-        """Take in the values of another sketch with the same block."""
-        for i in reversed(range(len(other.levels))):
-            level = other.levels[i]
-            if level is not None:
-                self._carry(i, level)
-        self.add(other.open)
-
     def weighted(self) -> KeyRun:
         """All that is kept, as keys with weights."""
         kept = self.open
@@ -360,23 +345,9 @@ class Distribution:
             return
         self.run = self.run.merge(run)
         if len(self.run) > self.limit:
-            self._open_sketch()
-
-    def merge(self, other: Distribution) -> None:
-        """Take in the values of another one with the same limit."""
-        if other.sketch is None:
-            self.add(other.run)
-            return
-        sketch = self.sketch or self._open_sketch()
-        sketch.merge(other.sketch)
-        self.least = min(one for one in (self.least, other.least) if one is not None)
-        self.most = max(one for one in (self.most, other.most) if one is not None)
-
-    def _open_sketch(self) -> Sketch:
-        self.sketch = Sketch(self.limit)
-        self.sketch.add(self.run)
-        self.run = KeyRun.empty()
-        return self.sketch
+            self.sketch = Sketch(self.limit)
+            self.sketch.add(self.run)
+            self.run = KeyRun.empty()
 
     def quantiles(self, shares: Array | None = None) -> Keys:
         """The keys of quantiles (by default 0, 0.001, ... 1); none where there are no values."""
@@ -392,92 +363,6 @@ class Distribution:
             keys[positions == 0] = self.least
             keys[positions == num_values - 1] = self.most
         return keys
-
-
-# ---- states: distributions as bytes and back, so that parts can be analysed on different machines and merged ----
-
-_WIDTHS = (1, 2, 4, 8)
-_NOTHING = memoryview(b"")
-
-
-def state_of(distribution: Distribution) -> State:
-    """The values of a distribution, or its sketch, as bytes."""
-    sketch = distribution.sketch
-    run = distribution.run if sketch is None else sketch.open
-    levels = [] if sketch is None else [_NOTHING if level is None else _bytes(level, "<u8") for level in sketch.levels]
-    width = 0 if run.once else next(width for width in _WIDTHS if int(run.counts.max()) < 1 << 8 * width)
-    return State(keys=_bytes(run.keys, "<u8"), counts=_bytes(run.counts, f"<u{width}") if width else _NOTHING, levels=levels)
-
-
-def distribution_of(state: State, limit: int) -> Distribution:
-    """The distribution of a state; the smallest and largest value of a sketch are not in it."""
-    keys = np.frombuffer(state.keys, dtype="<u8").astype(np.uint64)
-    counts = _counts(state)
-    distribution = Distribution(limit)
-    if not state.levels:
-        distribution.add(KeyRun(keys, counts))
-        return distribution
-    distribution.sketch = sketch = Sketch(limit)
-    sketch.open = KeyRun(keys, counts)
-    sketch.levels = [np.frombuffer(level, dtype="<u8").astype(np.uint64) if level else None for level in state.levels]
-    return distribution
-
-
-def find_fault(state: State, *, num_values: int, limit: int) -> tuple[str, str, str] | None:
-    """What makes a state invalid: the field, what was expected, and what was found; None where it is valid."""
-    if len(state.keys) % 8:
-        return "keys", "integers of 8 bytes", f"{len(state.keys):,} bytes"
-    keys = np.frombuffer(state.keys, dtype="<u8")
-    if state.counts and len(state.counts) not in [len(keys) * width for width in _WIDTHS]:
-        return "counts", f"1, 2, 4 or 8 bytes for each of {len(keys):,} keys, or none", f"{len(state.counts):,} bytes"
-    counts = _counts(state)
-    if not (keys[1:] > keys[:-1]).all():
-        return "keys", "ascending keys", "others"
-    if (counts < 1).any():
-        return "counts", "at least 1 each", str(counts.min())
-    total = int(counts.sum())
-    for i, level in enumerate(state.levels):
-        found = np.frombuffer(level, dtype="<u8") if len(level) % 8 == 0 else np.empty(0)
-        if level and (len(found) != limit // GROUP or not (found[1:] >= found[:-1]).all()):
-            return f"levels[{i}]", f"{limit // GROUP:,} ascending keys", f"{len(level):,} bytes"
-        total += limit << i if level else 0
-    if state.levels and not state.levels[-1]:
-        return "levels", "no empty level at the end", "one"
-    if state.num_keys is not None:
-        if state.levels or len(state.num_keys) != 8 * len(keys):
-            return "num_keys", f"8 bytes for each of {len(keys):,} keys and no levels", f"{len(state.num_keys):,} bytes"
-        if not (np.frombuffer(state.num_keys, dtype="<u8") <= num_values).all():
-            return "num_keys", f"at most {num_values:,} each", "more"
-    if total != num_values:
-        return "counts", f"{num_values:,} values in all", f"{total:,}"
-    if len(keys) > limit:
-        return "keys", f"at most {limit:,} keys", f"{len(keys):,}"
-    return None
-
-
-def counted_by_key(state: State) -> KeyRun | None:
-    """The values of a state with how many keys have each; None where that is not known."""
-    if state.num_keys is None:
-        return None
-    counts = np.frombuffer(state.num_keys, dtype="<u8").astype(np.int64)
-    return KeyRun(np.frombuffer(state.keys, dtype="<u8").astype(np.uint64), counts)
-
-
-def with_counts_by_key(state: State, counts: npt.NDArray[np.int64] | None) -> State:
-    """The same values, with how many keys have each."""
-    return msgspec.structs.replace(state, num_keys=None if counts is None else memoryview(counts.astype("<u8").tobytes()))
-
-
-def _counts(state: State) -> npt.NDArray[np.int64]:
-    num_keys = len(state.keys) // 8
-    if not state.counts:
-        return np.ones(num_keys, dtype=np.int64)
-    return np.frombuffer(state.counts, dtype=f"<u{len(state.counts) // num_keys}").astype(np.int64)
-
-
-def _bytes(values: Any, dtype: str) -> memoryview:
-    """Numbers as bytes, without a copy where possible."""
-    return memoryview(np.ascontiguousarray(values, dtype=dtype).view(np.uint8)) if len(values) else _NOTHING
 
 
 # ---- extremes: the 1000 smallest and largest values, from which rare-value protection draws its limits ----
@@ -574,27 +459,8 @@ class OrderedGatherer(ABC):
             "num_null": self.num_null,
             "rank_error": self.distribution.rank_error,
             "log_hist": self.histogram.tolist(),
-            "state": state_of(self.distribution),
+            "run": UNSET if self.distribution.sketch is not None else self.distribution.run.narrowed(),
         }
-
-    def resume(self, column: Any, ends: Sequence[int]) -> None:
-        """Continue from the statistics of a part; `ends` are the keys of its smallest and largest value, if it has any."""
-        self.num_values, self.num_null = column.num_values, column.num_null
-        self.histogram[:] = column.log_hist
-        if column.state is not None:
-            self.distribution = distribution_of(column.state, self.distribution.limit)
-        if ends:
-            self.distribution.least, self.distribution.most = ends
-
-    def merge_ordered(self, other: OrderedGatherer) -> None:
-        """Take in what was gathered of other values; `other` is not usable afterwards."""
-        self._take()
-        other._take()
-        self.num_values += other.num_values
-        self.num_null += other.num_null
-        self.histogram += other.histogram
-        self.extremes.merge(other.extremes)
-        self.distribution.merge(other.distribution)
 
     def _take(self) -> None:
         arrays, self._buffer, self._num_buffered = self._buffer, [], 0

@@ -2,7 +2,7 @@
 
     files                       one file, or partitions         tables        files and frames <-> codes, also on Ray
     values, encodings, dates    columns <-> classes
-    compat                      the workflow of mostlyai-engine; compat_*: its encodings, statistics, files and weights
+    compat                      split, analyze and encode of mostlyai-engine; compat_*: its statistics, codes and files
     intervals                   kernels over numbers            privacy       differentially private training
     subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
     model                       all heads in one matmul         batches       which subjects an update sees

@@ -1,16 +1,16 @@
-"""The workflow of mostlyai-engine, with its names, arguments, defaults and files, on the model and the generator of this recipe.
+"""The first steps of mostlyai-engine, with its names, arguments, defaults and files.
 
+    from mostlyai import engine
     from stoker.recipes.tabular import compat
 
     compat.split(events, tgt_context_key="user_id", workspace_dir="ws")
     compat.analyze(workspace_dir="ws")
     compat.encode(workspace_dir="ws")
-    compat.train(workspace_dir="ws", max_epochs=10)
-    compat.generate(workspace_dir="ws")          # ws/SyntheticData/part.000000.000000.parquet
+    engine.train(workspace_dir="ws", max_epochs=10)
 
-Statistics and codes are equal to those of mostlyai-engine 2.7.3 for the same state of `np.random`, and each library opens the
-workspace of the other. What is wrong there is not repeated: see "Against mostlyai-engine" in docs/recipes/tabular.md. Frames may be of
-pandas, Polars or Arrow, or files. What is not here is refused by name: language models, differential privacy, lists, fairness.
+Statistics and codes are equal to those of mostlyai-engine 2.7.3 for the same state of `np.random`, and each step also takes the
+workspace that the package left. What is wrong there is not repeated: see "Against mostlyai-engine" in docs/recipes/tabular.md. Frames may
+be of pandas, Polars or Arrow, or files. What is not here is refused by name: language models, differential privacy, lists.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ import torch
 
 from stoker import _disk
 from stoker._types import Array
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import OptionError
 from stoker.recipes.tabular.compat_encodings import KINDS
-from stoker.recipes.tabular.compat_encodings import encoding_of as encoding_of
-from stoker.recipes.tabular.compat_model import SIZES, decode_types, fit_workspace, load_workspace
 from stoker.recipes.tabular.compat_statistics import part_of_column, reduce_column, reduce_lengths
 from stoker.recipes.tabular.compat_workspace import (
     Role,
@@ -45,11 +43,10 @@ from stoker.recipes.tabular.compat_workspace import (
     write_json,
     write_parquet,
 )
-from stoker.recipes.tabular.synthesizer import Synthesizer
-from stoker.recipes.tabular.tables import GroupedRows, cast_keys, group_rows, key_column, read_table
+from stoker.recipes.tabular.subjects import check_unique
+from stoker.recipes.tabular.tables import GroupedRows, find_owners, group_rows, key_column, read_table
 
 Progress = Callable[..., Any]
-DEFAULT_MINUTES, DEFAULT_EPOCHS, DEFAULT_WINDOW = 14400.0, 100.0, 100
 
 
 def set_random_state(random_state: int | None = None) -> None:
@@ -114,12 +111,12 @@ def split(
         if isinstance(n_partitions, bool) or not isinstance(n_partitions, int) or n_partitions < 1:
             raise OptionError(f"n_partitions is {n_partitions!r}; expected an integer from 1.")
         if tgt_primary_key is not None:
-            _check_unique(key_column(target, tgt_primary_key, "tgt_data"), "tgt_data", tgt_primary_key)
+            check_unique(key_column(target, tgt_primary_key, "tgt_data"), tgt_primary_key, "tgt_data")
         if context is not None:
             for name, key in (("tgt_context_key", tgt_context_key), ("ctx_primary_key", ctx_primary_key)):
                 if key is None:
                     raise OptionError(f"ctx_data is given, but {name} is not. Pass the column that names the subject.")
-            _check_unique(key_column(context, str(ctx_primary_key), "ctx_data"), "ctx_data", str(ctx_primary_key))
+            check_unique(key_column(context, str(ctx_primary_key), "ctx_data"), str(ctx_primary_key), "ctx_data")
         elif tgt_context_key is not None:
             ctx_primary_key = ctx_primary_key or tgt_context_key
             context = pa.table({ctx_primary_key: key_column(target, tgt_context_key, "tgt_data").unique()})
@@ -157,13 +154,6 @@ def _with_pandas(table: pa.Table, given: Any, frame: str) -> pa.Table:
     )
 
 
-def _check_unique(keys: pa.Array, what: str, key: str) -> None:
-    if len(keys.unique()) < len(keys):
-        counts = keys.value_counts()
-        value = counts.field("values")[int(np.argmax(np.asarray(counts.field("counts"))))].as_py()
-        raise BadValueError(f"{what} has the {key} {value!r} more than once; expected one row for each. Drop the others.")
-
-
 def _kinds(
     role: Role, table: pa.Table, asked: Mapping[str, str] | None, keys: Sequence[str | None], is_object: set[str]
 ) -> dict[str, str]:
@@ -190,19 +180,12 @@ def _kinds(
 
 
 def _owners(target: pa.Table, context: pa.Table | None, key: str | None, primary: str | None) -> tuple[pa.Array, Array]:
-    """The keys of all subjects, and the number of the subject of each row."""
+    """Return the keys of all subjects, and the number of the subject of each row."""
     if context is None or key is None:
         return pa.array(np.arange(len(target))), np.arange(len(target))
-    import pyarrow.compute as pc
-
-    keys, own = key_column(context, str(primary), "ctx_data"), key_column(target, key, "tgt_data")
-    found = pc.index_in(own, value_set=cast_keys(keys, own.type, key, "tgt_data"))
-    if found.null_count:
-        row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-        raise BadValueError(
-            f"tgt_data has the {key} {own[row].as_py()!r} in row {row:,}, which ctx_data does not have. Add it there, or drop its rows."
-        )
-    return keys, found.to_numpy(zero_copy_only=False).astype(np.int64)
+    keys = key_column(context, str(primary), "ctx_data")
+    column = key_column(target, key, "tgt_data")
+    return keys, find_owners(column, keys, key=key, what="tgt_data", other="ctx_data")
 
 
 def _parts(keys: pa.Array, share: Any, count: int) -> Array:
@@ -241,7 +224,8 @@ def analyze(
     Raises:
         OptionError: There are too few subjects for protection, or `split` has not run.
     """
-    _refuse("differential_privacy", differential_privacy)
+    if differential_privacy is not None:
+        raise OptionError("differential_privacy is not supported here; expected None.")
     with _reported(update_progress) as report:
         workspace = Workspace(folder=Path(workspace_dir))
         roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
@@ -250,7 +234,7 @@ def analyze(
         counts = {"trn": 0, "val": 0}
         kinds = {role: workspace.read(workspace.meta(role, "encoding-types"), "split") for role in roles}
         keys = {role: workspace.read(workspace.meta(role, "keys"), "split") for role in roles}
-        files = workspace.parts(workspace.data("tgt"), "split")
+        files = workspace.parts()
         for number, path in enumerate(files):
             grouped, order = _read_part(workspace, path, keys)
             lengths.append(grouped.lengths)
@@ -328,7 +312,7 @@ def encode(*, workspace_dir: str | Path = "engine-ws", update_progress: Progress
         workspace = Workspace(folder=Path(workspace_dir))
         roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
         stats = {role: workspace.read(workspace.stats(role), "analyze") for role in roles}
-        files = workspace.parts(workspace.data("tgt"), "split")
+        files = workspace.parts()
         empty_folder(workspace.encoded)
         for number, path in enumerate(files):
             table = _encode_part(workspace, path, stats)
@@ -370,231 +354,6 @@ def _encode_part(workspace: Workspace, path: Path, stats: Mapping[Role, Mapping[
         whole[name] = np.zeros(len(steps) + len(kept), np.int64)
         whole[name][place] = codes[source]
     return pa.table(columns | {name: pa.ListArray.from_arrays(offsets, pa.array(codes)) for name, codes in whole.items()})
-
-
-def train(
-    *,
-    model: str | None = None,
-    max_training_time: float | None = DEFAULT_MINUTES,
-    max_epochs: float | None = DEFAULT_EPOCHS,
-    batch_size: int | None = None,
-    gradient_accumulation_steps: int | None = None,
-    enable_flexible_generation: bool = True,
-    max_sequence_window: int | None = None,
-    differential_privacy: Any = None,
-    model_state_strategy: str = "RESET",
-    device: Any = None,
-    workspace_dir: str | Path = "engine-ws",
-    update_progress: Progress | None = None,
-    upload_model_data_callback: Callable[[], Any] | None = None,
-) -> None:
-    """Train the model of a workspace.
-
-    Args:
-        model: "MOSTLY_AI/Small", "MOSTLY_AI/Medium" (default) or "MOSTLY_AI/Large".
-        max_training_time: Minutes; None for the default.
-        max_epochs: Epochs, rounded up; None for the default.
-        batch_size: Subjects per update. Default: 1/64 of them, a power of two, fewer for large models and long sequences.
-        gradient_accumulation_steps: Batches per update of the weights.
-        enable_flexible_generation: Learn columns in any order.
-        max_sequence_window: Events of a sequence that an update sees, at most. Default: 100.
-        differential_privacy: Not supported; expected None.
-        model_state_strategy: "RESET" starts again, "REUSE" starts with the weights of the workspace, "RESUME" continues a run.
-        device: Default: a GPU if there is one.
-        workspace_dir: The workspace of `encode`.
-        update_progress: Called with `total`, `completed` and, after each epoch, a `message`; it stops the run with
-            {"stopExecution": True}.
-        upload_model_data_callback: Called after each epoch.
-
-    Raises:
-        OptionError: A parameter is invalid, or `encode` has not run.
-    """
-    _refuse("differential_privacy", differential_privacy)
-    for name, value in (("max_training_time", max_training_time), ("max_epochs", max_epochs)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-            raise OptionError(f"{name} is {value!r}; expected a number above 0, or None for the default.")
-    sizes = {
-        "batch_size": batch_size, "gradient_accumulation_steps": gradient_accumulation_steps or 1,
-        "max_sequence_window": max_sequence_window,
-    }  # fmt: skip
-    for name, size in sizes.items():
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise OptionError(f"{name} is {size!r}; expected an integer from 1.")
-    if model is not None and model not in SIZES:
-        raise OptionError(f"model is {model!r}; expected one of {', '.join(SIZES)}.")
-    strategy = str(getattr(model_state_strategy, "value", model_state_strategy))
-    if strategy not in ("RESET", "REUSE", "RESUME"):
-        raise OptionError(f"model_state_strategy is {model_state_strategy!r}; expected RESET, REUSE or RESUME.")
-    with _reported(update_progress) as report:
-        fit_workspace(
-            Workspace(folder=Path(workspace_dir)),
-            model_id=model or "MOSTLY_AI/Medium",
-            minutes=DEFAULT_MINUTES if max_training_time is None else float(max_training_time),
-            epochs=int(np.ceil(DEFAULT_EPOCHS if max_epochs is None else max_epochs)),
-            batch_size=batch_size,
-            accumulation=gradient_accumulation_steps or 1,
-            any_order=enable_flexible_generation,
-            window=DEFAULT_WINDOW if max_sequence_window is None else max_sequence_window,
-            strategy=strategy,
-            device=None if device is None else str(device),
-            report=report,
-            on_epoch=upload_model_data_callback,
-        )
-
-
-def generate(
-    *,
-    ctx_data: Any = None,
-    seed_data: Any = None,
-    sample_size: int | None = None,
-    batch_size: int | None = None,
-    sampling_temperature: float = 1.0,
-    sampling_top_p: float = 1.0,
-    device: Any = None,
-    rare_category_replacement_method: str = "CONSTANT",
-    rebalancing: Any = None,
-    imputation: Any = None,
-    fairness: Any = None,
-    workspace_dir: str | Path = "engine-ws",
-    update_progress: Progress | None = None,
-) -> None:
-    """Generate rows, into `SyntheticData`. The events of a subject are side by side and in order.
-
-    Args:
-        ctx_data: Contexts to generate for. Default: those of `split`.
-        seed_data: First events of subjects, or rows, of which some columns are known. They come back as they are.
-        sample_size: The number of subjects; with contexts the first of them. Default: all, or as many as were learned.
-        batch_size: Has no effect: the result is the same for any number of subjects at once.
-        sampling_temperature: Below 1 makes likely values likelier.
-        sampling_top_p: Draw from the likeliest values that together have this probability.
-        device: Default: a GPU if there is one.
-        rare_category_replacement_method: "CONSTANT" generates rare categories as `_RARE_`, "SAMPLE" never.
-        rebalancing: Shares that values of a column get: {"column": "segment", "probabilities": {"gold": 0.5}}.
-        imputation: Columns without missing values: {"columns": ["score"]}.
-        fairness: Not supported; expected None.
-        workspace_dir: The workspace of `train`, or of mostlyai-engine.
-        update_progress: Called with `total` and `completed`.
-
-    Raises:
-        OptionError: A parameter is invalid, there are fewer contexts than `sample_size`, or there is no trained model.
-    """
-    _refuse("fairness", fairness)
-    shares, filled = (
-        _fields("rebalancing", rebalancing, ("column", "probabilities")),
-        _fields("imputation", imputation, ("columns",)),
-    )
-    method = str(getattr(rare_category_replacement_method, "value", rare_category_replacement_method))
-    if method not in ("CONSTANT", "SAMPLE"):
-        raise OptionError(f"rare_category_replacement_method is {method!r}; expected CONSTANT or SAMPLE.")
-    with _reported(update_progress):
-        workspace = Workspace(folder=Path(workspace_dir))
-        trained, stats = load_workspace(workspace, device=None if device is None else str(device), rare=method == "CONSTANT")
-        keys = {role: one["keys"] for role, one in stats.items()}
-        contexts = None
-        if "ctx" in stats:
-            contexts = _contexts(workspace, ctx_data, keys, stats["ctx"]["columns"], sample_size)
-            sample_size = len(contexts)
-        elif ctx_data is not None:
-            raise OptionError("ctx_data is given, but the model was trained without a context. Leave it out.")
-        seeds = None if seed_data is None else _seeds(seed_data, keys["tgt"], stats["tgt"]["columns"], contexts)
-        synthesizer = Synthesizer()
-        synthesizer._trained = trained
-        found: pa.Table = synthesizer.sample(
-            sample_size if seeds is None or contexts is not None else None,
-            context=contexts if trained.spec.context is not None else None,
-            given=seeds,
-            rebalance={shares["column"]: shares["probabilities"]} if shares else None,
-            impute=list(filled["columns"]) if filled else False,
-            temperature=sampling_temperature,
-            top_p=sampling_top_p,
-            seed=int(np.random.randint(2**31)),
-        )
-        found = _name_subjects(found, contexts, trained.spec.key, stats, seeds is not None)
-        primary = keys["tgt"].get("primary_key")
-        if primary is not None and primary not in found.column_names:
-            found = found.append_column(primary, pa.array(_uuids(len(found)), pa.string()))
-        empty_folder(workspace.synthetic)
-        write_parquet(workspace.synthetic / "part.000000.000000.parquet", _nullable(found, keys["tgt"].get("context_key")))
-
-
-def _contexts(
-    workspace: Workspace, given: Any, keys: Mapping[Role, Mapping[str, str]], entries: Mapping[str, Any], count: int | None
-) -> pa.Table:
-    """Contexts in the types of their encodings, with the key named as the target names it."""
-    primary, name = keys["ctx"]["primary_key"], keys["tgt"]["context_key"]
-    if given is None:
-        parts = workspace.parts(workspace.data("ctx"), "split")
-        table = pa.concat_tables([read_parquet(path).replace_schema_metadata(None) for path in parts])
-    else:
-        table = read_table(given, "ctx_data")[0]
-    own = key_column(table, primary, "ctx_data")
-    _check_unique(own, "ctx_data", primary)
-    missing = [one for one in entries if one not in table.column_names]
-    if missing:
-        raise OptionError(f"ctx_data lacks the columns {', '.join(map(repr, missing))}, which the model was trained with.")
-    if count is not None and count > len(table):
-        raise OptionError(f"sample_size is {count:,}, but there are {len(table):,} contexts. Give more of them: ctx_data=...")
-    found = pa.table({name: own} | decode_types(table, entries))
-    return found if count is None else found.slice(0, count)
-
-
-def _seeds(given: Any, keys: Mapping[str, str], entries: Mapping[str, Any], contexts: pa.Table | None) -> pa.Table:
-    table, key = read_table(given, "seed_data")[0], keys.get("context_key")
-    known = {name: entry for name, entry in entries.items() if name in table.column_names}
-    if key is None:
-        return pa.table(decode_types(table, known))
-    if key not in table.column_names and contexts is not None and len(table) == len(contexts):
-        return pa.table({key: contexts[key]} | decode_types(table, known))  # one row per context
-    return pa.table({key: key_column(table, key, "seed_data")} | decode_types(table, known))
-
-
-def _name_subjects(
-    found: pa.Table, contexts: pa.Table | None, key: str | None, stats: Mapping[Role, Any], has_seeds: bool
-) -> pa.Table:
-    """The keys of contexts, where they have nothing else: the model does not see them."""
-    if contexts is None or key is None or contexts.num_columns > 1 or has_seeds:
-        return found
-    numbers = found[key].combine_chunks()
-    codes = numbers.cast(pa.int64()) if not pa.types.is_integer(numbers.type) else numbers
-    place = found.column_names.index(key)
-    return found.set_column(place, key, contexts[key].take(codes))
-
-
-def _nullable(table: pa.Table, key: str | None) -> pa.Table:
-    """With a note for pandas that integers with missing values are integers."""
-    try:
-        import pandas as pd
-    except ImportError:
-        return table
-    kinds = {pa.int64(): "Int64", pa.float64(): "Float64", pa.string(): "string", pa.timestamp("us"): "datetime64[us]"}
-    own = {
-        field.name: "int64" if field.name == key and pa.types.is_integer(field.type) else kinds.get(field.type)
-        for field in table.schema
-    }
-    frame = pd.DataFrame({name: pd.Series(dtype=kind or "object") for name, kind in own.items()})
-    return table.replace_schema_metadata(pa.Schema.from_pandas(frame, preserve_index=False).metadata)
-
-
-def _uuids(count: int) -> list[str]:
-    """Random keys."""
-    import uuid
-
-    return [str(uuid.UUID(bytes=np.random.bytes(16), version=4)) for _ in range(count)]
-
-
-def _fields(name: str, value: Any, fields: Sequence[str]) -> dict[str, Any] | None:
-    """The fields of a configuration, given as a dict or as an object of mostlyai-engine."""
-    if value is None:
-        return None
-    found = dict(value) if isinstance(value, Mapping) else {one: getattr(value, one, None) for one in fields}
-    if set(found) != set(fields):
-        raise OptionError(f"{name} is {value!r}; expected a dict with {' and '.join(map(repr, fields))}.")
-    return found
-
-
-def _refuse(name: str, value: Any) -> None:
-    if value is not None:
-        raise OptionError(f"{name} is not supported here; expected None.")
 
 
 @contextmanager

@@ -4,15 +4,13 @@ OriginalData/tgt-data, ctx-data       part.000000-trn.parquet, part.000000-val.p
 OriginalData/tgt-meta, ctx-meta       encoding-types.json, keys.json
 OriginalData/encoded-data             part.*.parquet: one row per subject, sequences as lists
 ModelStore/tgt-stats, ctx-stats       stats.json
-ModelStore/model-data                 model-weights.pt, model-configs.json, progress-messages.csv
-SyntheticData                         part.*.parquet
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +22,7 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.encode import parse_dates, parse_numbers
 from stoker.errors import OptionError, SourceInvalidError
-from stoker.recipes.tabular.compat_encodings import KINDS, encoding_of
+from stoker.recipes.tabular.compat_encodings import KINDS, encode_values, range_of
 from stoker.recipes.tabular.layout import position_sizes
 from stoker.recipes.tabular.values import Values, is_text, read_values
 
@@ -56,16 +54,6 @@ class Workspace:
         """The codes of all subjects."""
         return self.folder / "OriginalData" / "encoded-data"
 
-    @property
-    def model(self) -> Path:
-        """Weights and what belongs to them."""
-        return self.folder / "ModelStore" / "model-data"
-
-    @property
-    def synthetic(self) -> Path:
-        """Generated rows."""
-        return self.folder / "SyntheticData"
-
     def read(self, path: Path, step: str) -> dict[str, Any]:
         """Read a JSON file that an earlier step writes; raises an error that names the step."""
         try:
@@ -75,13 +63,12 @@ class Workspace:
         except ValueError as error:
             raise SourceInvalidError(f"{path} is damaged: {error}.") from error
 
-    def parts(self, path: Path, step: str, *, suffix: str = "") -> list[Path]:
-        """The parts of a table, sorted by name."""
-        found = sorted(path.glob(f"part.*{suffix}.parquet"))
-        if not found:
-            where = path.relative_to(self.folder)
-            raise OptionError(f"{self.folder} has no part.*{suffix}.parquet in {where}. Call compat.{step}(...) first.")
-        return found
+    def parts(self) -> list[Path]:
+        """The parts of the target table, sorted by name."""
+        paths = sorted(self.data("tgt").glob("part.*.parquet"))
+        if not paths:
+            raise OptionError(f"{self.data('tgt')} has no part.*.parquet. Call compat.split(...) first.")
+        return paths
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -111,11 +98,11 @@ def read_parquet(path: Path) -> pa.Table:
         raise SourceInvalidError(f"{path} cannot be read: {error}.") from error
 
 
-def empty_folder(path: Path, keep: Sequence[str] = ()) -> None:
+def empty_folder(folder: Path) -> None:
     """Remove the files of an earlier run."""
-    for one in path.glob("*") if path.is_dir() else ():
-        if one.is_file() and one.name not in keep:
-            _disk.remove_file(one)
+    for path in folder.glob("*"):
+        if path.is_file():
+            _disk.remove_file(path)
 
 
 # ---- columns ----
@@ -183,7 +170,7 @@ def _to_time(name: str, array: pa.Array) -> pa.Array:
     return pa.array(micros, mask=~values.valid).cast(pa.timestamp("us"))
 
 
-def values_of(name: str, column: pa.ChunkedArray | pa.Array, kind: str, *, min_decimal: int = -1) -> Values:
+def _values_of(name: str, column: pa.ChunkedArray, kind: str, *, min_decimal: int) -> Values:
     """The values of a column, for its encoding; with `min_decimal` from 0 they are rounded to integers."""
     array = read_column(name, column, kind)
     if min_decimal >= 0 and kind != "TABULAR_NUMERIC_BINNED" and pa.types.is_floating(array.type):
@@ -192,15 +179,6 @@ def values_of(name: str, column: pa.ChunkedArray | pa.Array, kind: str, *, min_d
             array = pa.array(np.rint(values.data).astype(np.int64), mask=~values.valid)
     is_words = KINDS[kind] == "text" or kind == "TABULAR_NUMERIC_DISCRETE"
     return read_values(name, array, family="text" if is_words else None)
-
-
-def value_type(entry: Mapping[str, Any]) -> pa.DataType:
-    """The type that values of an encoding are decoded to."""
-    kind = KINDS[entry["encoding_type"]]
-    if kind != "number":
-        return pa.string() if kind == "text" else pa.timestamp("us")
-    largest = max(map(abs, (*entry.get("bins", ()), entry.get("min") or 0, entry.get("max") or 0)), default=0)
-    return pa.int64() if entry["min_decimal"] >= 0 and largest < 2**63 else pa.float64()
 
 
 def codes_of_column(name: str, column: pa.ChunkedArray, entry: Mapping[str, Any], order: Array, starts: Array) -> Array:
@@ -215,33 +193,32 @@ def codes_of_column(name: str, column: pa.ChunkedArray, entry: Mapping[str, Any]
         order: The rows of the result: those of a subject side by side.
         starts: The first row of each subject, in that order.
     """
-    kind, encoding = entry["encoding_type"], encoding_of(entry)
-    values = values_of(name, column, kind, min_decimal=entry.get("min_decimal", -1))
+    kind = entry["encoding_type"]
+    values = _values_of(name, column, kind, min_decimal=entry.get("min_decimal", -1))
     if kind == "TABULAR_DATETIME_RELATIVE":
         sorted_values = Values(family="time", data=values.data[order], valid=values.valid[order])
-        return encoding.encode(sorted_values, starts)
+        return encode_values(entry, sorted_values, starts)
     if kind not in FILLED:
-        return encoding.encode(values, starts)[order]
-    filled, is_missing = _fill(values, encoding)
-    codes = encoding.encode(filled, starts)
+        return encode_values(entry, values, starts)[order]
+    codes = encode_values(entry, _fill(values, range_of(entry)), starts)
     if entry["has_nan"]:
-        codes[:, list(encoding.sizes).index("nan")] = is_missing
+        codes[:, list(entry["cardinalities"]).index("nan")] = ~values.valid
     return codes[order]
 
 
-def _fill(values: Values, encoding: Any) -> tuple[Values, Array]:
-    """Values with random ones of the same column where they are missing, and where that is."""
+def _fill(values: Values, limits: tuple[Any, ...] | None) -> Values:
+    """Return values within the limits, with random ones of the same column where they are missing."""
     valid, data = values.valid, values.data
-    if encoding.low is not None:
-        data = np.clip(data, encoding.low, encoding.high).astype(data.dtype)
+    if limits is not None:
+        data = np.clip(data, *limits).astype(data.dtype)
     if valid.any() and not valid.all():
         distinct, first, counts = np.unique(data[valid], return_index=True, return_counts=True)
         by_count = np.lexsort((first, -counts))  # the most frequent first, ties by their first row
         chances = counts[by_count] / counts.sum()
         data = data.copy()
         data[~valid] = distinct[by_count][np.random.choice(len(distinct), size=int((~valid).sum()), p=chances)]
-        return Values(family=values.family, data=data, valid=np.ones(len(data), bool), words=values.words), ~valid
-    return Values(family=values.family, data=data, valid=valid, words=values.words), ~valid
+        valid = np.ones(len(data), bool)
+    return Values(family=values.family, data=data, valid=valid, words=values.words)
 
 
 def position_columns(lengths: Array, max_length: int) -> dict[str, Array]:

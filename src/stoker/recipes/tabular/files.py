@@ -2,7 +2,6 @@
 
 find_files      what a path, a folder, a pattern or a list of these names, in order
 read_files      all of them as one Arrow table
-Partitions      the same table without its values: a column is read when it is asked for
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ import glob
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
 from stoker import store
-from stoker._types import Array
-from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
+from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
 
 SUFFIXES = (".parquet", ".csv", ".arrow", ".feather")
 INDEX = r"__index_level_\d+__"
@@ -137,14 +134,14 @@ def _join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.large_string() if is_text else None
 
 
-def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A file as a table, or some of its columns."""
+def _read(path: Path) -> pa.Table:
+    """A file as a table."""
     from pyarrow import csv, feather, parquet
 
     try:
         if path.suffix == ".csv":
-            return csv.read_csv(str(path), convert_options=csv.ConvertOptions(include_columns=columns))
-        table = (parquet if path.suffix == ".parquet" else feather).read_table(str(path), columns=columns)
+            return csv.read_csv(str(path))
+        table = (parquet if path.suffix == ".parquet" else feather).read_table(str(path))
     except (pa.ArrowException, OSError) as error:
         if path.suffix == ".parquet":
             with contextlib.suppress(pa.ArrowException, OSError):  # the error above says more
@@ -153,19 +150,6 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
         raise SourceInvalidError(f"{path} cannot be read: {reason}. Is it a {path.suffix} file? Give another one.") from error
     # Files of pandas may hold the row numbers of a frame as a column.
     return plain(table.drop_columns([name for name in table.column_names if re.fullmatch(INDEX, name)]))
-
-
-def _schema(path: Path) -> pa.Schema:
-    """The columns of a file, without its values where it is Parquet."""
-    from pyarrow import parquet
-
-    if path.suffix != ".parquet":
-        return _read(path).schema
-    try:
-        schema = parquet.read_schema(str(path))
-    except (pa.ArrowException, OSError):
-        return _read(path).schema  # which says why it cannot be read
-    return plain(pa.schema([field for field in schema if not re.fullmatch(INDEX, field.name)]).empty_table()).schema
 
 
 def _count(path: Path) -> int:
@@ -181,60 +165,3 @@ def plain(table: pa.Table) -> pa.Table:
         fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
         table = table.cast(pa.schema(fields))
     return table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Partitions:
-    """A table in files that all processes see. A column is read from all of them when it is asked for: each process reads its own."""
-
-    files: list[Path]
-    rows: list[int]
-    """Of each file."""
-    schema: pa.Schema
-    order: Array | None = None
-    """Rows in the order in which they are wanted; None for that of the files."""
-
-    @classmethod
-    def of(cls, given: Any, what: str) -> Self:
-        """Open files.
-
-        Raises:
-            OptionError: They are CSV, of which every process would read all columns, or a table in memory.
-            SourceError: A file cannot be read, or has other columns than the first one.
-        """
-        if not are_files(given):
-            raise OptionError(f"{what} is a table in memory, which other processes do not see. Give files, or leave out on=.")
-        files = [path.absolute() for path in find_files(given, what)]
-        for path in files:
-            if path.suffix == ".csv":
-                raise OptionError(
-                    f"{what} is {path}; on= needs files that are read by column: .parquet, .arrow or .feather. Convert it."
-                )
-        schemas = [_schema(path) for path in files]
-        return cls(files=files, rows=[_count(path) for path in files], schema=join_schemas(files, schemas))
-
-    def __len__(self) -> int:
-        return sum(self.rows)
-
-    @property
-    def column_names(self) -> list[str]:
-        """The names of its columns."""
-        return list(self.schema.names)
-
-    def __getitem__(self, name: str) -> pa.ChunkedArray:
-        kind, chunks = self.schema.field(name).type, []
-        for path, rows in zip(self.files, self.rows, strict=True):
-            part = _read(path, [name])[name].cast(kind)
-            if len(part) != rows:
-                raise SourceChangedError(f"{path} has {len(part):,} rows, but had {rows:,} before. Run it again.")
-            chunks += part.chunks
-        column = pa.chunked_array(chunks, kind).unify_dictionaries()
-        return column if self.order is None else column.take(pa.array(self.order))
-
-    def drop_columns(self, names: Sequence[str]) -> Self:
-        """Without some columns."""
-        return replace(self, schema=pa.schema([field for field in self.schema if field.name not in names]))
-
-    def take(self, order: pa.Array) -> Self:
-        """With rows in another order."""
-        return replace(self, order=order.to_numpy() if self.order is None else self.order[order.to_numpy()])

@@ -173,8 +173,6 @@ def make_layout(
     size: Size = "m",
     predicts_left: bool = True,
     feeds_context: bool = False,
-    names: Sequence[str] = (),
-    context_names: Sequence[str] = (),
 ) -> ModelLayout:
     """Lay out a model.
 
@@ -189,8 +187,6 @@ def make_layout(
             history, so it learns those of training by heart.
         feeds_context: Whether the LSTM sees the context, where there is one. In TabularARGN only heads do, which have few hidden values to
             combine it with the history: what follows an event by context is hardly learned.
-        names: The names of columns in TabularARGN. Default: "t0/c0", "t1/c1", ...
-        context_names: The same of the context.
 
     Raises:
         OptionError: The size is unknown, or there is no column.
@@ -204,8 +200,6 @@ def make_layout(
         raise OptionError(f"size is {size!r}; expected one of {', '.join(SIZES)}.")
     if not any(columns):
         raise OptionError("there is no column to learn beside the key. Give a table with at least one more column.")
-    names = names or [f"t{number}/c{number}" for number in range(len(columns))]
-    context_names = context_names or [f"t{number}/c{number}" for number in range(len(context))]
     named: list[tuple[str, int, int]] = []
     only: dict[str, Moment] = {}
     first = 0
@@ -213,9 +207,9 @@ def make_layout(
         named += [(f"{POSITION}__{name}", 0, count) for name, count in position_sizes(max_length).items()]
         first = 1
     for number, sizes in enumerate(columns):
-        named += [(f"tgt:{names[number]}__{name}", first + number, count) for name, count in sizes.items()]
+        named += [(f"tgt:t{number}/c{number}__{name}", first + number, count) for name, count in sizes.items()]
     for number, own in enumerate(moments):
-        only |= {f"tgt:{names[number]}__{name}": moment for name, moment in own.items()}
+        only |= {f"tgt:t{number}/c{number}__{name}": moment for name, moment in own.items()}
     widths = [embedding_width(count, size) for _, _, count in named]
     compressed: dict[int, int] = {}
     by_column: dict[int, list[int]] = {}
@@ -226,9 +220,7 @@ def make_layout(
         compressed = {one: extra + len(w) for one, w in by_column.items() if len(w) > 2 and extra + len(w) < sum(w)}
     of_columns = sum(compressed.get(column, sum(one)) for column, one in by_column.items())
     flat = [
-        SubColumn(
-            name=f"ctxflt:{context_names[number]}__{name}", column=number, num_classes=count, width=embedding_width(count, size)
-        )
+        SubColumn(name=f"ctxflt:t{number}/c{number}__{name}", column=number, num_classes=count, width=embedding_width(count, size))
         for number, sizes in enumerate(context)
         for name, count in sizes.items()
     ]

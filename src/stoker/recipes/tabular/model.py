@@ -500,17 +500,17 @@ def set_order(model: TabularModel, ordered: Mapping[str, int]) -> None:
 
 
 @torch.no_grad()
-def set_frequencies(model: TabularModel, counts: Mapping[int, Array], *, each: float | None = None) -> None:
+def set_frequencies(model: TabularModel, counts: Mapping[int, Array]) -> None:
     """Let every head begin with the frequencies of its classes.
 
     Args:
         model: The model.
-        counts: How often each class of a sub-column occurs, by the number of the sub-column.
-        each: Added to each count. Default: equal parts of 1. TabularARGN adds 1, which is 11 % of 50 lengths of 400 sequences.
+        counts: How often each class of a sub-column occurs, by the number of the sub-column. Equal parts of 1 are added. TabularARGN
+            adds 1 to each, which is 11 % of 50 lengths of 400 sequences.
     """
     views = dict(model._views())
     for number, found in counts.items():
         name = f"predictors.predictors.{model.layout.subs[number].name}.bias"
         if name in views:
-            smooth = found + (1.0 / len(found) if each is None else each)
+            smooth = found + 1.0 / len(found)
             views[name].put(torch.from_numpy(np.log(smooth / smooth.sum())).to(model.first_weight), name)

@@ -19,7 +19,7 @@ from stoker.errors import BadValueError, OptionError
 from stoker.recipes.tabular.encodings import LEAST_SUBJECTS
 from stoker.recipes.tabular.files import check_names, name_of, place_of
 from stoker.recipes.tabular.layout import SIZES, ModelLayout, Size, make_layout
-from stoker.recipes.tabular.tables import KINDS, LEAST_TABLE, Rows, TableSpec, group_rows, key_column, learn_table, open_table
+from stoker.recipes.tabular.tables import KINDS, LEAST_TABLE, TableSpec, group_rows, key_column, learn_table, read_table
 
 Say = Callable[[str, str], None]
 
@@ -168,7 +168,6 @@ def prepare(
     encodings: Mapping[str, str] | None = None,
     settings: TabularSettings,
     say: Say,
-    on: str | None = None,
 ) -> PreparedSubjects:
     """Encode tables.
 
@@ -180,18 +179,17 @@ def prepare(
         encodings: Kinds of columns that are not to be chosen automatically; see `tables.KINDS`.
         settings: Of the model.
         say: Called with a word and a sentence for what a user should know.
-        on: The address of a Ray cluster, whose processes fit and encode a column each.
 
     Raises:
         OptionError: A parameter is invalid, or there are too few subjects.
         SourceError: A file or a value cannot be used.
     """
-    table, frame = open_table(events, "events", on)
+    table, frame = read_table(events, "events")
     what, other_what = name_of(events, "events"), name_of(context, "context")
     check_names(table.column_names, what)
     if not len(table):
         raise OptionError(f"{what} has no rows. Give a table with some.")
-    given = None if context is None else open_table(context, "context", on)[0]
+    given = None if context is None else read_table(context, "context")[0]
     if encodings is not None and not isinstance(encodings, Mapping):
         raise OptionError(f"encodings is {encodings!r}; expected a kind for each column, such as {{'place': 'lat_long'}}.")
     asked = dict(encodings or {})
@@ -219,7 +217,7 @@ def prepare(
     cut = int((lengths > limits[1]).sum())
     if cut:
         say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
-    options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say, "on": on}
+    options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
     target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, **options)
     other, other_codes = None, None
     if given is not None and given.column_names:
@@ -243,7 +241,7 @@ def prepare(
     return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 
 
-def _check_encodings(asked: Mapping[str, str], tables: Sequence[Rows]) -> None:
+def _check_encodings(asked: Mapping[str, str], tables: Sequence[pa.Table]) -> None:
     """Of tables without their keys, which have no encoding."""
     names = [name for table in tables for name in table.column_names]
     for name, kind in asked.items():

@@ -63,7 +63,6 @@ class Synthesizer:
         overwrite: bool = False,
         progress: bool = False,
         say: Say | None = None,
-        on: str | None = None,
     ) -> Self:
         """Learn a table.
 
@@ -79,7 +78,6 @@ class Synthesizer:
             overwrite: Replace the run in `folder`.
             progress: Show a progress bar.
             say: Called with a word and a sentence for each thing to report.
-            on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
 
         Returns:
             This object.
@@ -92,7 +90,7 @@ class Synthesizer:
             raise OptionError("resume=True needs folder=, where the run is.")
         with contextlib.ExitStack() as stack:
             where = Path(folder) if folder is not None else stack.enter_context(_disk.temporary_folder()) / "run"
-            common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress, "on": on}
+            common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress}
             if say is not None:
                 common["say"] = say
             self._trained = train(

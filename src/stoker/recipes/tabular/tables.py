@@ -3,7 +3,7 @@
 read_table      a file, or a frame of pandas, Polars or Arrow       to_frame        back, as a frame of the same kind
 group_rows      the rows of each subject, side by side
 fit_table       which encoding each column gets                     TableSpec       the result, kept with a run as JSON
-learn_table     fit and encode, also on a Ray cluster               ColumnTasks     what a process needs for a column
+learn_table     fit and encode
 encode_table    codes (rows, sub-columns)                           decode_table    values of codes
 """
 
@@ -14,9 +14,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +23,9 @@ import xxhash
 from msgspec import Struct
 
 from stoker import _disk
-from stoker._ray_tasks import run_tasks
 from stoker._types import Array
 from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular.compat_encodings import (
-    Binned,
-    DatetimeParts,
-    Digit,
-    RelativeParts,
-)
 from stoker.recipes.tabular.dates import (
     Datetime,
     Relative,
@@ -59,13 +51,10 @@ from stoker.recipes.tabular.encodings import (
     fit_lat_long,
     fit_numeric,
 )
-from stoker.recipes.tabular.files import SUFFIXES, Partitions, are_files, check_names, find_files, name_of, plain, read_files
+from stoker.recipes.tabular.files import SUFFIXES, are_files, check_names, find_files, name_of, plain, read_files
 from stoker.recipes.tabular.values import Values, family_of, read_values
 
-AnyEncoding = (
-    Categorical | Numeric | Character | LatLong | Datetime | Relative | Since | Digit | Binned
-    | DatetimeParts | RelativeParts
-)  # fmt: skip
+AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Since
 KINDS = ("auto", "categorical", "numeric", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
 LEAST_TABLE = 20
@@ -106,11 +95,6 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
     raise OptionError(
         f"{what} is of the type {type(given).__name__}; expected a file ({', '.join(SUFFIXES)}) or a frame of pandas, Polars or Arrow."
     )
-
-
-def open_table(given: Any, what: str, on: str | None) -> tuple[Rows, str]:
-    """As `read_table`; for the tasks of a cluster, files whose columns are read by those that need them."""
-    return read_table(given, what) if on is None else (Partitions.of(given, what), "arrow")
 
 
 def _reason(given: Any, error: Exception) -> str:
@@ -172,15 +156,11 @@ def number_keys(keys: pa.Array) -> Array:
     return found if len(np.unique(found)) == len(found) else np.array(hashed, np.int64)
 
 
-Rows: TypeAlias = "pa.Table | Partitions"
-"""A table in memory, or in files whose columns are read one at a time."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class GroupedRows:
     """Rows of subjects, side by side in the order of the file."""
 
-    rows: Any
+    rows: pa.Table
     """Without the key."""
     keys: pa.Array
     """One per subject, in the order of their first rows, or of the context."""
@@ -189,7 +169,7 @@ class GroupedRows:
 
 
 def group_rows(
-    table: Rows,
+    table: pa.Table,
     *,
     key: str,
     keys: pa.Array | None = None,
@@ -215,35 +195,44 @@ def group_rows(
         coded = column.dictionary_encode()
         keys, owner = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     else:
-        import pyarrow.compute as pc
-
-        found = pc.index_in(column, value_set=cast_keys(keys, column.type, key, what))
-        if found.null_count:
-            row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-            where, number = place(row) if place is not None else (what, row)
-            raise BadValueError(
-                f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which context does not have. Add it there, or drop "
-                f"its rows."
-            )
-        owner = found.to_numpy(zero_copy_only=False).astype(np.int64)
+        owner = find_owners(column, keys, key=key, what=what, place=place)
     lengths = np.bincount(owner, minlength=len(keys))
     if len(owner) and (np.diff(owner) < 0).any():
         rows = rows.take(pa.array(np.argsort(owner, kind="stable")))  # stable: the order of a subject's events stays
     return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
 
 
-def cast_keys(keys: pa.Array, kind: pa.DataType, key: str, what: str) -> pa.Array:
-    """The keys of contexts in the type of those of events."""
+def find_owners(
+    column: pa.Array,
+    keys: pa.Array,
+    *,
+    key: str,
+    what: str,
+    other: str = "context",
+    place: Callable[[int], tuple[str, int]] | None = None,
+) -> Array:
+    """Return the number of the subject of each row; a row whose key is not among `keys`, those of `other`, is an error."""
+    import pyarrow.compute as pc
+
     try:
-        return keys.cast(kind)
+        keys = keys.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise BadValueError(
-            f"{key} is of the type {kind} in {what}, but of the type {keys.type} in context. Convert one of them."
+            f"{key} is of the type {column.type} in {what}, but of the type {keys.type} in {other}. Convert one of them."
         ) from None
+    owner = pc.index_in(column, value_set=keys)
+    if owner.null_count:
+        row = int(np.flatnonzero(owner.is_null().to_numpy(zero_copy_only=False))[0])
+        where, number = place(row) if place is not None else (what, row)
+        raise BadValueError(
+            f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which {other} does not have. Add it there, or drop "
+            f"its rows."
+        )
+    return np.asarray(owner.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def key_column(
-    table: Rows, key: str, what: str, *, option: str = "key", place: Callable[[int], tuple[str, int]] | None = None
+    table: pa.Table, key: str, what: str, *, option: str = "key", place: Callable[[int], tuple[str, int]] | None = None
 ) -> pa.Array:
     """The column of keys, as one array; a missing key is an error. `option` is the one that names it."""
     check_names(table.column_names, what)
@@ -328,64 +317,15 @@ def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjec
     return {"number": "numeric", "time": "datetime", "text": "categorical", None: "categorical"}[family]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ColumnTasks:
-    """What is needed to fit and to encode each column of a table, here or in another process."""
-
-    table: Rows
-    """Rows of subjects side by side, without the key."""
-    starts: Array
-    """The first row of each subject."""
-    encodings: Mapping[str, str]
-    """A kind for each column that is not to be chosen automatically; see `KINDS`."""
-    protect: bool
-    """Keep only values that several subjects have."""
-    seed: int
-    """Of the number of subjects."""
-    is_sequence: bool
-    """Whether the rows of a subject are events, in order."""
-    bases: Mapping[str, str]
-    """Dates that are counted from another date of their row: that column of each."""
-
-    def fit(self, number: int) -> tuple[ColumnSpec, int]:
-        """The encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
-        return self._fit(number, self._read(number))
-
-    def fit_and_encode(self, number: int) -> tuple[ColumnSpec, int, Array]:
-        """The encoding of a column, as `fit` has it, and its codes, of the smallest type that holds them."""
-        given = self._read(number)
-        column, too_few = self._fit(number, given)
-        codes = encode_column(given, column, self.table.schema.field(number), self.starts)
-        return column, too_few, codes.astype(_code_type(column.encoding.sizes.values()))
-
-    def _read(self, number: int) -> dict[str, pa.ChunkedArray]:
-        """A column, and the one that it may be counted from."""
-        name = self.table.column_names[number]
-        return {one: self.table[one] for one in (name, self.bases.get(name, name))}
-
-    def _fit(self, number: int, given: Mapping[str, pa.ChunkedArray]) -> tuple[ColumnSpec, int]:
-        names = self.table.column_names
-        name, column = names[number], given[names[number]]
-        drawn = np.random.default_rng([self.seed, 1]).integers(3, size=len(names))
-        least = LEAST_SUBJECTS + int(drawn[number]) if self.protect else 0
-        owned = self.starts[np.diff(np.append(self.starts, len(self.table))) > 0]
-        subjects = Subjects(starts=owned, num_rows=len(self.table), least=least)
-        if name in self.bases:
-            base = self.bases[name]
-            later = fit_since(read_values(name, column), base, read_values(base, given[base]), subjects)
-            if later is not None:
-                return ColumnSpec(name=name, encoding=later), 0
-        asked = self.encodings.get(name, "auto")
-        kind = choose_kind(name, column, asked, subjects, is_sequence=self.is_sequence)
-        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto")
-        if encoding is not None:
-            return ColumnSpec(name=name, encoding=encoding), 0
-        hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
-        return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
-
-
 def fit_table(
-    table: pa.Table, *, say: Callable[[str, str], None], starts: Array, encodings: Mapping[str, str], **options: Any
+    table: pa.Table,
+    *,
+    say: Callable[[str, str], None],
+    starts: Array,
+    encodings: Mapping[str, str],
+    protect: bool,
+    seed: int,
+    is_sequence: bool,
 ) -> TableSpec:
     """Choose and fit the encodings of all columns.
 
@@ -393,33 +333,55 @@ def fit_table(
         table: Rows of subjects side by side, without the key.
         say: Called with a word and a sentence for what a user should know.
         starts: The first row of each subject.
-        encodings: A kind for each column that is not to be chosen automatically.
-        **options: The other fields of `ColumnTasks`: protect, seed and is_sequence.
+        encodings: A kind for each column that is not to be chosen automatically; see `KINDS`.
+        protect: Keep only values that several subjects have.
+        seed: Of the number of subjects.
+        is_sequence: Whether the rows of a subject are events, in order.
 
     Raises:
         OptionError: A kind is unknown, or not possible for its column.
         BadValueError: A column cannot be learned.
     """
-    tasks = ColumnTasks(table=table, starts=starts, encodings=encodings, bases=find_bases(table, encodings), **options)
-    found = _on_threads(tasks.fit, range(len(table.column_names)), num_rows=len(table))
-    return make_spec(table.schema, found, say)
+    names, bases = table.column_names, find_bases(table, encodings)
+    drawn = np.random.default_rng([seed, 1]).integers(3, size=len(names))
+    owned = starts[np.diff(np.append(starts, len(table))) > 0]
+
+    def fit(number: int) -> tuple[ColumnSpec, int]:
+        """Return the encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
+        name, column = names[number], table[names[number]]
+        least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
+        subjects = Subjects(starts=owned, num_rows=len(table), least=least)
+        if name in bases:
+            base = bases[name]
+            later = fit_since(read_values(name, column), base, read_values(base, table[base]), subjects)
+            if later is not None:
+                return ColumnSpec(name=name, encoding=later), 0
+        asked = encodings.get(name, "auto")
+        kind = choose_kind(name, column, asked, subjects, is_sequence=is_sequence)
+        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto")
+        if encoding is not None:
+            return ColumnSpec(name=name, encoding=encoding), 0
+        hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
+        return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
+
+    columns = []
+    for column, too_few in _on_threads(fit, range(len(names)), num_rows=len(table)):
+        if too_few:
+            say("protected", f"column {column.name!r}: fewer than {too_few} subjects have a value; they are left out")
+        columns.append(column)
+    types = base64.b64encode(table.schema.remove_metadata().serialize().to_pybytes()).decode()
+    return TableSpec(columns=columns, types=types)
 
 
-def learn_table(
-    given: Any, what: str, table: Rows, *, on: str | None, say: Callable[[str, str], None], **options: Any
-) -> tuple[TableSpec, Array]:
-    """Fit and encode all columns, by threads of this process or by tasks of a cluster: a column each, over all files.
-
-    Codes and encodings are the same in both cases, bit for bit, since a task has the whole column. Its statistics need all values in
-    order, so those of partitions would be as large as the column.
+def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **options: Any) -> tuple[TableSpec, Array]:
+    """Fit and encode all columns.
 
     Args:
         given: What the user gave, for messages.
         what: The name of the parameter, for messages.
         table: Rows of subjects side by side, without the key.
-        on: The address of a Ray cluster.
-        say: Called with a word and a sentence for what a user should know.
-        **options: Fields of `ColumnTasks`: starts, encodings, protect, seed and is_sequence.
+        starts: The first row of each subject.
+        **options: As for `fit_table`.
 
     Returns:
         The encodings, and the codes as `encode_table` has them.
@@ -429,20 +391,11 @@ def learn_table(
         BadValueError: A column cannot be learned.
     """
     try:
-        if on is None:
-            spec = fit_table(table, say=say, **options)
-            return spec, encode_table(table, spec, starts=options["starts"])
-        bases = run_tasks(on, partial(find_bases, table), [options["encodings"]])[0]
-        found = run_tasks(on, ColumnTasks(table=table, bases=bases, **options).fit_and_encode, range(len(table.column_names)))
+        spec = fit_table(table, starts=starts, **options)
+        return spec, encode_table(table, spec, starts=starts)
     except BadValueError:
         check_values(given, what)
         raise
-    spec = make_spec(table.schema, [one[:2] for one in found], say)
-    codes, at = new_codes(spec, len(table)), 0
-    for _, _, own in found:
-        codes[:, at : at + own.shape[1]] = own
-        at += own.shape[1]
-    return spec, codes
 
 
 def check_values(given: Any, what: str) -> None:
@@ -456,18 +409,7 @@ def check_values(given: Any, what: str) -> None:
                 raise BadValueError(f"{name_of(one, what)}, {error}") from None
 
 
-def make_spec(schema: pa.Schema, found: Iterable[tuple[ColumnSpec, int]], say: Callable[[str, str], None]) -> TableSpec:
-    """The encodings of columns, and their types; says which columns have too few values."""
-    columns = []
-    for column, too_few in found:
-        if too_few:
-            say("protected", f"column {column.name!r}: fewer than {too_few} subjects have a value; they are left out")
-        columns.append(column)
-    types = base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
-    return TableSpec(columns=columns, types=types)
-
-
-def find_bases(table: Rows, encodings: Mapping[str, str]) -> dict[str, str]:
+def find_bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
     """Dates that are counted from another date of their row: that column of each."""
     kinds = {field.name: field.type for field in table.schema if family_of(field.type) == "time"}
     free = [name for name in kinds if encodings.get(name, "auto") == "auto"]
@@ -516,7 +458,9 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
     Raises:
         OptionError: A column is missing, or has another type.
     """
-    codes = new_codes(spec, len(table))
+    widest = max((size for one in spec.sizes for size in one.values()), default=1)
+    kind = np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
+    codes: Array = np.empty((sum(map(len, spec.sizes)), len(table)), kind).T
     ends = np.cumsum([len(sizes) for sizes in spec.sizes])
 
     def encode(number: int) -> None:
@@ -527,18 +471,7 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
     return codes
 
 
-def new_codes(spec: TableSpec, num_rows: int) -> Array:
-    """Memory for the codes of a table."""
-    kind = _code_type([size for one in spec.sizes for size in one.values()])
-    return np.empty((sum(map(len, spec.sizes)), num_rows), kind).T
-
-
-def _code_type(sizes: Iterable[int]) -> Any:
-    widest = max(sizes, default=1)
-    return np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
-
-
-def encode_column(table: Rows | Mapping[str, pa.ChunkedArray], column: ColumnSpec, field: pa.Field, starts: Array) -> Array:
+def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: Array) -> Array:
     """The codes of a column, (rows, sub-columns)."""
     given = table[column.name]
     given = given if given.type == field.type else _cast(given, field)

@@ -103,14 +103,11 @@ class Plateau:
                 self.add(float(entry["val_loss"]))
 
 
-def default_batch_size(num_subjects: int, num_weights: int, points: float, *, scale: float = 1.0) -> int:
-    """A power of two, about 1/64 of the subjects, smaller for large models and for many codes per subject (`points`).
-
-    The largest ones are multiplied by `scale`.
-    """
+def default_batch_size(num_subjects: int, num_weights: int, points: float) -> int:
+    """A power of two, about 1/64 of the subjects, smaller for large models and for many codes per subject (`points`)."""
     limits = ((8, 1e9, 1e5), (32, 1e8, 1e4), (128, 1e7, 1e3), (512, 1e6, 1e2))
     most = next((limit for limit, weights, codes in limits if num_weights > weights or points > codes), 2048)
-    return int(min(most * scale, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
+    return int(min(most, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
 
 
 def split_subjects(count: int, settings: TabularSettings) -> tuple[Array, Array]:
@@ -133,7 +130,6 @@ def train(
     overwrite: bool = False,
     progress: bool = False,
     say: Say = _silent,
-    on: str | None = None,
     **options: Any,
 ) -> TrainedTabular:
     """Learn a table of events, or of single rows.
@@ -151,7 +147,6 @@ def train(
         overwrite: Replace the run in `folder`.
         progress: Show a progress bar.
         say: Called with a word and a sentence for each thing to report.
-        on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
         **options: Fields of `TabularSettings`, such as `size`, `epochs` or `seed`.
 
     Returns:
@@ -167,9 +162,7 @@ def train(
     where = check_device(device or ("cuda" if torch.cuda.is_available() and settings.noise is None else "cpu"))
     if settings.noise is not None and where.type != "cpu":
         raise OptionError(f"device is {device!r}, but training with noise runs on the CPU only. Leave device out, or noise.")
-    prepared = prepare(
-        events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say, on=on
-    )
+    prepared = prepare(events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say)
     record: dict[str, Any] = {
         "recipe": "tabular",
         "target": _named(events),

@@ -23,14 +23,12 @@ _LAZY = {
     "train": "stoker.recipes.tfa.pipeline:train",
     "verify_bundle": "stoker.recipes.tfa.bundle:verify_bundle",
     "write_bundle": "stoker.recipes.tfa.bundle:write_bundle",
-    "write_program": "stoker.recipes.tfa.bundle:write_program",
 }
 
 if TYPE_CHECKING:
     from stoker.recipes.tfa.bundle import BarPredictor as BarPredictor
     from stoker.recipes.tfa.bundle import verify_bundle as verify_bundle
     from stoker.recipes.tfa.bundle import write_bundle as write_bundle
-    from stoker.recipes.tfa.bundle import write_program as write_program
     from stoker.recipes.tfa.data import label_bars as label_bars
     from stoker.recipes.tfa.model import build_model as build_model
     from stoker.recipes.tfa.pipeline import train as train

@@ -5,8 +5,8 @@
     split       windows or labels of one block within another
     scaling     mean, deviation or weight of labels from other rows than the training rows
 
-The checks use the data that is fed, not how it was made: labels are computed again, rows are looked up, means are compared. Bars, and
-caches of features, are checked in `data`, before anything is computed.
+The checks use the data that is fed, not how it was made: labels are computed again, rows are looked up, means are compared. Bars are
+checked in `data`, before anything is computed.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@
     golden.safetensors     bars with their features and logits
 
 `write_bundle` checks the bundle on the golden bars, in one batch and bar by bar: features must be equal bit for bit, logits within
-1e-6. `verify_bundle` repeats that. A changed file, another spec or another window is an error. `write_program` writes the program
-alone, as one file.
+1e-6. `verify_bundle` repeats that. A changed file, another spec or another window is an error.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.saf
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
 ONNX_NAME, SCRIPT_NAME, META_NAME, SERVING_NAME = "model.onnx", "model.pt", "model.meta.json", "metadata.json"
 SIGN = b'"format": "stoker-tfa"'  # the beginning of bundle.json
-PROGRAMS = (".pt2", ".onnx", ".pt")  # suffixes of a program as one file
 GOLDEN_ROWS = 64  # logits that are checked
 TOLERANCE = 1e-6  # largest difference of a logit from that of the batch, relative to the larger of 1 and the largest logit
 
@@ -165,7 +163,7 @@ def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
         SPEC_NAME: json.dumps(trained.spec, indent=1).encode() + b"\n",
         WEIGHTS_NAME: _tensors(trained.model.state_dict(), **metadata),
         GOLDEN_NAME: _tensors({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in trained.golden.items()}),
-        SCRIPT_NAME: _script(trained)[0],
+        SCRIPT_NAME: _script(trained),
         META_NAME: _json(_meta(bundle, trained.spec)),
         SERVING_NAME: _json(_serving(bundle)),
     }
@@ -175,41 +173,6 @@ def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
     bundle = msgspec.structs.replace(bundle, files={name: _digest(folder / name) for name in names})
     _disk.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
     return bundle
-
-
-@using(1)
-def write_program(run: str | Path, path: str | Path, *, latest: bool = False, overwrite: bool = False) -> Exported:
-    """Write the model of a run as one checked file: raw features [batch, rows, features] -> logits [batch].
-
-    Args:
-        run: Folder of the run.
-        path: The file: `.pt2`, `.onnx`, or `.pt` for TorchScript with logits [batch, 1]. The golden batch of the check is written
-            beside it; for TorchScript, the .meta.json that Sentio's C++ reads.
-        latest: Use the latest checkpoint instead of the best.
-        overwrite: Replace existing files.
-
-    Returns:
-        The paths, the size, and the largest difference on the golden batch.
-
-    Raises:
-        OptionError: The suffix is unknown, or a file exists and `overwrite` is False.
-        TrainError: The program differs from the model; it is not written.
-    """
-    path = Path(path)
-    if path.suffix not in PROGRAMS:
-        raise OptionError(f"{path} is not a program; expected a name that ends in {', '.join(PROGRAMS)}, or a folder for a bundle.")
-    beside = path.with_suffix(".meta.json") if path.suffix == ".pt" else path.with_name(f"{path.name}.golden.safetensors")
-    for one in (path, beside):
-        if one.is_dir() or (one.exists() and not overwrite):
-            raise OptionError(f"{one} exists already. Pass overwrite=True to replace it, or choose another name.")
-    trained = _read_run(Path(run), latest=latest)
-    if path.suffix != ".pt":
-        return _export(trained, path)
-    data, difference = _script(trained)
-    _disk.make_folder(path.parent)
-    _disk.write_file(beside, _json(_meta(trained.bundle, trained.spec)))
-    _disk.write_file(path, data)
-    return Exported(path=path, golden=beside, num_bytes=len(data), rows=len(trained.windows), difference=difference)
 
 
 def _read_run(run: Path, *, latest: bool) -> _Trained:
@@ -389,9 +352,9 @@ class _Column(nn.Module):
         return logits
 
 
-def _script(trained: _Trained) -> tuple[bytes, float]:
-    """The model as TorchScript, and its largest difference on one window and on several, read back."""
-    module, windows, buffer, apart = _Column(trained.model).eval(), trained.windows, io.BytesIO(), 0.0
+def _script(trained: _Trained) -> bytes:
+    """The model as TorchScript, checked on one window and on several, read back."""
+    module, windows, buffer = _Column(trained.model).eval(), trained.windows, io.BytesIO()
     jit: Any = torch.jit
     with warnings.catch_warnings(), torch.no_grad():
         # Sentio's C++ reads nothing else. The trace fixes the number of rows, which is that of the window.
@@ -402,11 +365,11 @@ def _script(trained: _Trained) -> tuple[bytes, float]:
         for part in (windows[:1], windows):
             expected = module(part)
             allowed = TOLERANCE * max(1.0, float(expected.abs().max()))
-            apart = max(apart, float((again(part) - expected).abs().max()))
+            apart = float((again(part) - expected).abs().max())
             if not apart <= allowed:
                 off = f"{apart:.2g} off from the model; expected at most {allowed:.2g}"
                 raise TrainError(f"the TorchScript is {off}. Nothing was written.")
-    return buffer.getvalue(), apart
+    return buffer.getvalue()
 
 
 def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:

@@ -165,15 +165,13 @@ def _numbers(store: stoker.Store, name: str, path: str) -> Array:
     return np.asarray(store.column(name), dtype=np.float64)
 
 
-# ---- checks of the bars, and of a cache of their features ----
+# ---- checks of the bars ----
 
 HOUR = 3_600_000
 MOST_HOLES = 0.01  # share of bars that may be missing within sessions
 MOST_LAGS = 32
 LARGEST_MOVE = 0.05  # a series whose median bar moves by more is several prices in one
 SAME_PATH = 0.5
-COMPUTED_AGAIN = 4096  # rows at the start of each series whose features are computed again to check a cache
-AGAIN = "Write it again with `stoker indicators`, or leave feature_cache out."
 
 
 def check_bars(bars: BarSeries, *, gaps: str = "refuse") -> BarSeries:
@@ -260,57 +258,6 @@ def _check_paths(bars: BarSeries) -> None:
 
 def _seconds(milliseconds: float) -> str:
     return f"{milliseconds / 1000:,.0f} s"
-
-
-def check_cache(cache: stoker.Store, bars: BarSeries, spec: Mapping[str, Any]) -> Array:
-    """The features of a store of `stoker indicators`, if they are those of these bars and this spec."""
-    known = {stoker.encode.FeatureStream(one).spec.content_hash for one in (spec, without_compat(spec))}
-    parsed = stoker.encode.FeatureStream(spec).spec
-    notes = [] if cache.manifest is None else [note for note in cache.manifest.notes if "(spec " in note]
-    found = next((note.partition("(spec ")[2].split(",")[0].rstrip(")") for note in notes), "none")
-    theirs = "sentio" if any(", compat sentio" in note for note in notes) else "exact"
-    if found not in known or theirs != (parsed.compat or "exact"):
-        raise OptionError(
-            f"the cache {cache.name} has the features of another spec: {found} ({theirs}), expected {parsed.content_hash} "
-            f"({parsed.compat or 'exact'}). {AGAIN}"
-        )
-    column = cache.schema.get("features")
-    if column is None or column.width != len(parsed.names):
-        found = "no column 'features'" if column is None else f"{column.width} features"
-        raise OptionError(f"the cache {cache.name} has {found}; expected {len(parsed.names)}. {AGAIN}")
-    different = _different(bars_of(cache, DatasetSettings(path=cache.name)), bars)
-    if different is not None:
-        raise OptionError(f"the cache {cache.name} has the features of other bars than {bars.sources[0]}: {different}. {AGAIN}")
-    values = np.asarray(cache.column("features"), dtype=np.float32)
-    for first, end in zip(bars.offsets[:-1].tolist(), bars.offsets[1:].tolist(), strict=True):
-        rows = slice(first, min(first + COMPUTED_AGAIN, end))
-        again = stoker.encode.features({name: each[rows] for name, each in bars.columns.items()}, spec).values
-        wrong = np.flatnonzero(_unequal(values[rows], again).any(axis=1))
-        if len(wrong):
-            place = bars.place(first + int(wrong[0]))
-            raise OptionError(f"the cache {cache.name} differs from the features of its bars and this spec in {place}. {AGAIN}")
-    return values
-
-
-def _different(cached: BarSeries, bars: BarSeries) -> str | None:
-    """The first difference of cached bars from those of the run; None where they are equal."""
-    if not np.array_equal(cached.lengths, bars.lengths):
-        cut = " (`gaps: cut` cuts series, so a cache of whole ones cannot be used)" if len(bars.names) > len(cached.names) else ""
-        return f"{cached.num_bars:,} bars in {len(cached.names):,} series, not {bars.num_bars:,} in {len(bars.names):,}{cut}"
-    for name, own in {"time": bars.times, **bars.columns}.items():
-        there = cached.times if name == "time" else cached.columns.get(name)
-        if there is None:
-            return f"it has no column {name!r}"
-        wrong = np.flatnonzero(_unequal(there, own))
-        if len(wrong):
-            row = int(wrong[0])
-            return f"{name} is {there[row]:.12g} in it, but {own[row]:.12g} in {bars.place(row)} ({len(wrong):,} bars differ)"
-    return None
-
-
-def _unequal(one: Array, other: Array) -> Array:
-    """Where values differ; two NaN are equal."""
-    return np.asarray((one != other) & ~((one != one) & (other != other)))
 
 
 # ---- labels: the direction of the next bars ----
@@ -505,7 +452,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
         least_change=settings.least_change,
         compat=settings.labels == "compat",
     )
-    values = compute_features(settings, bars, spec)
+    values = stoker.encode.features(stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns), spec).values
     labels = _by_series(bars, lambda columns: label_bars(columns["close"], columns.get("volume"), rule, emit_from=warm_up))
     is_close = [one["op"].upper() == "IDENT" and one.get("source", "close") == "close" for one in spec["features"]]
     usual = settings.chosen_model == "banded" and any(is_close)
@@ -539,13 +486,6 @@ def drop_store(path: Path) -> None:
     """Remove a store, or the remains of a killed pack; other folders are kept."""
     if (path / "manifest.json").is_file() or (path / ".lock").is_file():
         _disk.remove_folder(path)
-
-
-def compute_features(settings: Settings, bars: BarSeries, spec: Mapping[str, Any]) -> Array:
-    """The indicators of all bars, or those of a cache for these bars and this spec."""
-    if settings.feature_cache is not None and (Path(settings.feature_cache) / "manifest.json").is_file():
-        return check_cache(stoker.open(settings.feature_cache), bars, spec)
-    return stoker.encode.features(stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns), spec).values
 
 
 def _by_series(bars: BarSeries, function: Any) -> Array:

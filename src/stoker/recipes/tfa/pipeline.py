@@ -39,6 +39,7 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.experiment.parse import to_tree, to_yaml
+from stoker.recipes.run_folder import RECIPE_NAME, claim_run
 from stoker.recipes.tfa import audit
 from stoker.recipes.tfa.data import (
     BARS_NAME,
@@ -55,11 +56,10 @@ from stoker.recipes.tfa.data import (
 from stoker.recipes.tfa.model import ScaledModel, TfaModel, build_model
 from stoker.recipes.tfa.settings import IGNORED, Settings, ignored, map_paths, read_settings
 
-SCORE_NAME, SPEC_NAME, RECIPE_NAME, CONFIG_NAME = "score.json", "feature_spec.json", "recipe.json", "config.yaml"
-SIGN = b'"recipe": "tfa"'  # the content of recipe.json
-OF_A_RUN = ("run.json", "metrics.jsonl", CONFIG_NAME, SPEC_NAME, SCORE_NAME, "checkpoints", DATA_NAME)
-"""Files of a run beside its bars; only these are removed for a new one."""
-MAY_CHANGE = {*IGNORED, *"epochs early_stopping_patience max_training_hours device feature_spec feature_cache out_dir".split()}
+SCORE_NAME, SPEC_NAME, CONFIG_NAME = "score.json", "feature_spec.json", "config.yaml"
+RESULTS = (CONFIG_NAME, SPEC_NAME, SCORE_NAME, DATA_NAME)
+"""Files of a run beside its bars and those of the trainer."""
+MAY_CHANGE = {*IGNORED, *"epochs early_stopping_patience max_training_hours device feature_spec out_dir".split()}
 """Settings that may change when a run is resumed; of the spec the content is compared."""
 ACCUMULATE = 4  # batches of one update of the authors' trainer of one series; that of several series has one
 LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}  # rows of a window where T is not given
@@ -187,7 +187,7 @@ def train(
 def _held(folder: Path) -> Iterator[None]:
     """Lock the folder of a run for this process, from its first file on; the trainer locks it only while it trains."""
     advice = "Give the run its own folder: `out_dir: runs/tfa` in the YAML, or --set out_dir=runs/tfa."
-    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice=advice)
+    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=b'"recipe": "tfa"', advice=advice)
     _disk.make_folder(folder / BARS_NAME)
     with contextlib.ExitStack() as stack:
         try:
@@ -200,11 +200,8 @@ def _held(folder: Path) -> Iterator[None]:
 
 def _begin(folder: Path, *, overwrite: bool) -> None:
     """Remove the files of an earlier run; one that ended before its first step is replaced without `overwrite`."""
-    if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
-        advice = "Pass resume=True to continue it, overwrite=True to replace it, or choose another folder (out_dir)."
-        raise OptionError(f"{folder} has a run already. {advice}")
-    for name in OF_A_RUN:
-        _disk.remove_folder(folder / name)
+    record = {"recipe": "tfa", "settings": {}}  # these are in config.yaml
+    claim_run(folder, record, results=RESULTS, check=dict, resume=False, overwrite=overwrite)
     for store in (folder / BARS_NAME).glob("*.stoker"):
         drop_store(store)
 
@@ -313,8 +310,6 @@ def describe(prepared: Prepared) -> list[tuple[str, str]]:
         ("features", f"{len(prepared.names)} ({arithmetic}), ready from bar {prepared.warm_up + 1} of a series on"),
         ("labels", f"{prepared.rule}: {counts['labelled']:.1%} of rows have one, {counts['up']:.1%} of them up"),
     ]
-    if settings.feature_cache and not (Path(settings.feature_cache) / "manifest.json").is_file():
-        lines.append(("note", f"{settings.feature_cache} is not read: only a store of `stoker indicators` records its spec"))
     lines += [("note", sentence) for sentence in ignored(settings)]
     times = np.asarray(prepared.store.column("ts"))
     for part, name in {"train": "train", "valid": "validation", "test": "score"}.items():
@@ -519,8 +514,7 @@ def judge(area: float, chance: float, best: Line, mean: float, error: float) -> 
     if abs(named[sharpest] - 0.5) >= SUSPICIOUS - 0.5:
         return False, (
             f"SUSPICIOUS: {sharpest} has an AUC of {named[sharpest]:.3f} on held-out rows, which no market allows. Check the "
-            "features for leaks of the future: a cache of other bars, a column with the next close, bars shifted in time. Do not "
-            "use this model."
+            "features for leaks of the future: a column with the next close, bars shifted in time. Do not use this model."
         )
     if not area > chance:
         within = f"within chance (up to {chance:.3f} with labels shifted in time)"

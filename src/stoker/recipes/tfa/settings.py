@@ -34,6 +34,7 @@ IGNORED = {
     "prefetch_factor": "there are no worker processes; batches are prefetched by threads",
     "pin_memory": "the feed pins memory itself where there is a GPU",
     "persistent_workers": "there are no worker processes",
+    "feature_cache": "features are computed from the bars, which takes less than reading a cache and checking it",
     "label_kind": "labels are the direction of the close, 1 or 0",
     "regime_balancing": "each dataset is sampled as often as its `weight` says",
     "cross_regime_validation": "validation and score are later in time than the training rows, over all datasets",
@@ -75,7 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     feature_spec: str
     """JSON with the indicators."""
     feature_cache: str | None = None
-    """A store that `stoker indicators` wrote for these bars and this spec; other caches are not read."""
+    """Ignored: features are computed from the bars."""
     out_dir: str | None = None
     """Folder of the run; by default `runs/` and the name of the YAML."""
     batch_size: Count | None = None
@@ -246,7 +247,7 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
 
 def map_paths(settings: Settings, change: Callable[[str], str]) -> Settings:
     """The settings with all paths but that of the spec changed by a function."""
-    given = {name: path for name in ("bars_csv", "feature_cache", "out_dir") if (path := getattr(settings, name)) is not None}
+    given = {name: path for name in ("bars_csv", "out_dir") if (path := getattr(settings, name)) is not None}
     changed: dict[str, Any] = {name: change(path) for name, path in given.items()}
     if settings.datasets is not None:
         changed["datasets"] = [msgspec.structs.replace(one, path=change(one.path)) for one in settings.datasets]
@@ -255,7 +256,7 @@ def map_paths(settings: Settings, change: Callable[[str], str]) -> Settings:
 
 def _refuse(document: Document, settings: Settings) -> None:
     """Raise an error for values that are invalid beyond their type."""
-    for key in ("bars_csv", "feature_spec", "feature_cache", "out_dir"):
+    for key in ("bars_csv", "feature_spec", "out_dir"):
         if "\0" in (getattr(settings, key) or ""):
             raise ConfigError(f"{document.place((key,))}: {key} holds a NUL character, which is invalid in a path. Remove it.")
     if settings.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,3})?", settings.device):
