@@ -129,7 +129,7 @@ def test_the_earlier_run_comes_first_where_keys_and_times_are_equal(tmp_path: Pa
 
 def test_a_merge_that_forgot_the_order_of_runs_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents: list[Series] = [[(1, [(0, 0.0)])], [(1, [(0, 1.0)])]]
-    take: Any = merge.concatenate
-    monkeypatch.setattr(merge, "concatenate", lambda blocks: take(list(reversed(blocks))))
+    sort: Any = merge.sort_blocks
+    monkeypatch.setattr(merge, "sort_blocks", lambda blocks, time: sort(list(reversed(blocks)), time))
     everything: list[Segment] = [segment for run in contents for segment in run]
     assert merged(tmp_path, contents, "int64", by_time=False) != grouped(everything)

@@ -33,7 +33,7 @@ from stoker.store.manifest import (
     format_version,
     parse_frequency,
 )
-from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
+from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_blocks, take
 from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
@@ -183,7 +183,7 @@ def merge_runs(
         bound = min((cursor.bound(-1) for cursor in live if cursor.has_more), default=None)
         parts = [part for cursor in live if (part := cursor.take(bound, equal=False)) is not None]
         if parts:
-            block = parts[0] if len(parts) == 1 else sort_block(concatenate(parts), time_index)
+            block = parts[0] if len(parts) == 1 else sort_blocks(parts, time_index)
             if unique_keys and len(join_segments(block).keys) < len(block.keys):
                 keys = block.keys.to_pylist()
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))

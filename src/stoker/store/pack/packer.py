@@ -419,7 +419,7 @@ class Packer:
                 time_index=self._plan.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
                 # Rules use several arrays of one number per row besides the rows.
-                memory_bytes=options.working_bytes // (40 if is_last and state.rules is not None else 10),
+                memory_bytes=options.working_bytes // (40 if is_last and state.rules is not None else 8),
                 marks=state.merge.cursors if state.merge is not None else None,
                 progress=partial(self._after_merged_block, state, first, len(group), out, rows),
                 rules=state.rules if is_last else None,
