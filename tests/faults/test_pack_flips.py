@@ -88,7 +88,7 @@ def row_of(shard: Shard, bit: int) -> int:
     return (bit // 8 - HEADER_BYTES) * shard.shape[0] // shard.values_bytes
 
 
-@pytest.mark.parametrize("name", ["categories", "segment", "lists"])
+@pytest.mark.parametrize("name", ["categories", "text keys", "lists"])
 def test_each_of_a_thousand_flipped_bits_is_found(quick_path: Path, rng: np.random.Generator, name: str) -> None:
     pack_shape(name, make_source(name, quick_path / "source"), quick_path / "store")
     seen = flip_many(quick_path / "store", rng, 1000)

@@ -276,13 +276,6 @@ def test_options_that_do_not_fit_are_refused(store: Path, options: Any, match: s
         stoker.append(store, DAYS[0], **options)
 
 
-def test_a_store_of_segments_does_not_grow(tmp_path: Path) -> None:
-    stoker.pack(joined(DAYS), tmp_path / "store", series="id", time="t", segment=1)
-    with pytest.raises(OptionError, match="was packed with segment=, so its series cannot grow"):
-        stoker.append(tmp_path / "store", DAYS[0])
-    assert not (tmp_path / "store" / "parts").exists()
-
-
 def test_there_must_be_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         stoker.append(tmp_path / "none", DAYS[0])

@@ -97,7 +97,6 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @base.choice_option("--nonexistent", choices=NONEXISTENT, default="error", help="How to treat skipped local times.")
 @click.option("--columns", metavar="A,B,…", help="Columns to pack. [default: all]")
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
-@click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
 @base.missing_option()
 @click.option("--source-column", metavar="NAME", help="Add a column with the file that each series comes from.")
 @base.reading_options

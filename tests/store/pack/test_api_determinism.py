@@ -67,7 +67,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "files": {"missing": "ffill"},
     "sorted": {"series": "mood", "time": "n", "sort": True},
     "wide": {"wide": True, "time": "ts"},
-    "segments": {"series": "symbol", "segment": 7},
 }
 
 
@@ -97,9 +96,9 @@ def test_the_folder_and_the_order_of_creation_do_not_matter(inputs: Path, tmp_pa
 def test_a_store_is_replaced_by_itself_and_by_another(inputs: Path, tmp_path: Path) -> None:
     first = contents(pack(inputs / "parquet", tmp_path / "out", **SHAPES["series"]))
     assert contents(pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["series"])) == first
-    other = pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["segments"])
+    other = pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["files"])
     assert contents(other) != first
-    assert contents(other) == contents(pack(inputs / "parquet", tmp_path / "fresh", **SHAPES["segments"]))
+    assert contents(other) == contents(pack(inputs / "parquet", tmp_path / "fresh", **SHAPES["files"]))
 
 
 def test_a_store_that_is_open_stays_as_it_was(tmp_path: Path) -> None:

@@ -72,12 +72,11 @@ def test_a_half_that_is_not_finite_is_counted_too(tmp_path: Path) -> None:
     assert (store.schema["y"].nonfinite.nan, store.schema["y"].nonfinite.first) == (2, [0, 0])
 
 
-@pytest.mark.parametrize("segment", [None, 2])
-def test_the_first_place_is_by_series_and_step(tmp_path: Path, segment: int | None) -> None:
+def test_the_first_place_is_by_series_and_step(tmp_path: Path) -> None:
     values = [1.0, 2.0, 3.0, math.inf, 5.0, math.nan]
-    store = pack({"k": [2, 2, 1, 2, 1, 2], "x": values}, tmp_path / "out", series="k", segment=segment)
+    store = pack({"k": [2, 2, 1, 2, 1, 2], "x": values}, tmp_path / "out", series="k")
     place = store.schema["x"].nonfinite.first
-    assert place == ([1, 2] if segment is None else [2, 0])
+    assert place == [1, 2]
     assert not math.isfinite(store[place[0]]["x"][place[1]])
     assert all(np.isfinite(one["x"]).all() for one in store[: place[0]])
 

@@ -174,11 +174,6 @@ def test_an_empty_column_is_numbers_that_are_missing(tmp_path: Path) -> None:
     assert np.isnan(store[1]["value"]).all()
 
 
-def test_segments_of_wide_tables(tmp_path: Path) -> None:
-    store = pack({"a": [1, 2, 3], "b": [4, 5, 6]}, tmp_path / "out", wide=True, segment=2)
-    assert [one["value"].tolist() for one in store] == [[1, 2], [3], [4, 5], [6]]
-
-
 # Names, time and several columns per series
 
 

@@ -16,8 +16,6 @@ from stoker.store.pack.options import DTYPE_NAMES, PackOptions, parse_bytes, par
     [
         ({"wide": True, "series": "k"}, "wide=True .* cannot be combined with series="),
         ({"sort": True}, "sort=True orders rows by time, so it needs time="),
-        ({"segment": 0}, "segment=0 is invalid; a segment has at least 1 step"),
-        ({"segment": -3}, "segment=-3"),
         ({"missing": "fill"}, "missing='fill' is invalid; expected one of keep, error, ffill, drop"),
         ({"columns": ()}, r"columns=\[\] names no column"),
         ({"memory_bytes": 1 << 20}, r"memory= is 1 MB, but a pack needs at least \d+ MB"),

@@ -86,7 +86,7 @@ SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "merged and filled": (hourly, {"time": "t", "sort": True, "duplicates": "last", "missing": "ffill"}),
     "wide and local": (local, {"wide": "{series}_{value}", "time": "t", "timezone": "Europe/Berlin", "freq": "15min"}),
     "lists": (lists, {"series": "k", "dtype": "name=category"}),
-    "segments": (lists, {"segment": 5}),
+    "lists in rows": (lists, {}),
 }
 
 

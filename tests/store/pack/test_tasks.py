@@ -28,7 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "steps": {"series": "user", "time": "ts", "sort": True, "duplicates": "last", "freq": "1s", "columns": "n,kind"},
     "files": {},
     "filled": {"series": "user", "time": "ts", "missing": "ffill", "sort": True},
-    "texts": {"series": "kind", "columns": "x,n", "segment": 50, "source_column": "file"},
+    "texts": {"series": "kind", "columns": "x,n", "source_column": "file"},
 }
 
 

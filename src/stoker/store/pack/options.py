@@ -42,7 +42,6 @@ class PackOptions:
     columns: tuple[str, ...] | None = None
     dtype: str | None = None  # for all numeric columns that are not named in `dtypes`
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    segment: int | None = None
     missing: Missing = "keep"
     duplicates: Duplicates | None = None
     freq: str | None = None
@@ -71,9 +70,6 @@ class PackOptions:
             raise OptionError("source_column= is not for wide=True, where series are named by their file and column.")
         if self.sort and self.time is None:
             raise OptionError("sort=True orders rows by time, so it needs time=.")
-        if self.segment is not None and not 1 <= self.segment < 2**63:
-            size = "at least 1 step" if self.segment < 1 else "less than 2^63 steps"
-            raise OptionError(f"segment={self.segment} is invalid; a segment has {size}.")
         if self.missing not in get_args(Missing):
             raise OptionError(f"missing={self.missing!r} is invalid; expected one of {', '.join(get_args(Missing))}.")
         self._check_time_rules()
