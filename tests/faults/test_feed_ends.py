@@ -113,13 +113,6 @@ def test_a_forgotten_feed_ends_its_threads_with_its_passes() -> None:
     assert all_end()
 
 
-def test_many_feeds_leave_nothing_behind() -> None:
-    for _ in range(50):
-        leave_early(feeding.make_feed(3))
-    gc.collect()
-    assert all_end()
-
-
 @pytest.mark.parametrize(("delay", "left"), [(0.05, 0), (3600.0, 2)], ids=["slow", "stuck"])
 def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, left: int, torch_zygote: Zygote) -> None:
     """A stuck one is left to itself: its thread dies with the process."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness import network
-from tests.harness.network import OutsideError, is_outside
+from tests.harness.network import OutsideError
 
 from stoker.errors import StokerError
 from stoker.store import object_storage
@@ -28,15 +28,6 @@ def refused() -> Iterator[list[str]]:
     """What was refused in this test, which is meant to try."""
     yield network.attempts
     network.attempts.clear()
-
-
-@pytest.mark.parametrize(("host", "expected"), [
-    ("127.0.0.1", False), ("127.8.8.8", False), ("::1", False), ("localhost", False), ("", False), (None, False), ("0.0.0.0", False),
-    (socket.gethostname(), False), (OUTSIDE, True), ("169.254.169.254", True), ("s3.amazonaws.com", True), ("2001:db8::1", True),
-    (b"example.org", True),
-])  # fmt: skip
-def test_what_is_outside(host: str | bytes | None, expected: bool) -> None:
-    assert is_outside(host) == expected
 
 
 def test_a_connection_to_another_host_is_refused(refused: list[str]) -> None:

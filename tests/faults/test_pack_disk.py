@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
 import os
@@ -100,13 +99,6 @@ def test_an_error_at_any_operation_leaves_an_older_store_as_it_was(quick_path: P
     assert first_new > len(seen) * 2 // 3, "only what comes behind the commit may leave the new store"
 
 
-@pytest.mark.slow
-def test_a_disk_that_fills_up_and_stays_full_leaves_nothing_behind(quick_path: Path) -> None:
-    source, store = make_source("grouped", quick_path / "source"), quick_path / "store"
-    for _ in fail_each("grouped", source, store, errno.ENOSPC, sticky=True):
-        assert not store.exists() or whole_content(store)
-
-
 def test_failed_packs_leave_no_descriptor_open(quick_path: Path) -> None:
     source, store = make_source("categories", quick_path / "source"), quick_path / "store"
     gc.collect()
@@ -148,22 +140,6 @@ def test_an_error_in_reading_back_names_the_file(quick_path: Path, where: str) -
     assert not store.exists()
 
 
-def test_a_folder_that_may_not_be_written_is_named(quick_path: Path, pack_zygote: Zygote) -> None:
-    source = make_source("straight", quick_path / "source")
-    quick_path.chmod(0o755)
-    (quick_path / "locked").mkdir(mode=0o555)
-    outcome = pack_zygote.run(pack_unprivileged, source=source, store=quick_path / "locked" / "store")
-    assert outcome.error is not None
-    assert outcome.error.startswith("DiskError")
-    assert f"{quick_path}/locked/store: Permission denied (EACCES)" in outcome.error
-
-
-def pack_unprivileged(source: str, store: str) -> None:
-    if os.getuid() == 0:
-        os.setresuid(65534, 65534, 65534)
-    pack_shape("straight", source, store)
-
-
 # ---- a disk that is really full ----
 
 
@@ -203,16 +179,6 @@ def test_a_really_full_disk_is_an_error_and_never_a_signal(small_disk: Path, tmp
     assert outcome.error.startswith("DiskFullError")
     assert verify(store).digest == digest
     whole_content(store)
-
-
-def test_a_disk_without_a_free_byte_is_an_error_and_stays_as_it_was(small_disk: Path, tmp_path: Path) -> None:
-    write_numbers(tmp_path / "small.csv", 1_000)
-    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while True:
-            filler.write(bytes(4096))
-    with pytest.raises(DiskFullError, match=r"the disk is full: .*0 (bytes )?free"):
-        packs.pack(tmp_path / "small.csv", small_disk / "store")
-    assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
 def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path, tmp_path: Path) -> None:
@@ -260,27 +226,6 @@ def test_files_that_no_pack_made_are_never_removed(quick_path: Path) -> None:
         with pytest.raises(StokerError, match="so that nothing is lost"):
             pack_shape("straight", source, folder)
         assert (folder / name).read_text() == "precious"
-
-
-def test_other_files_beside_a_store_stay(quick_path: Path) -> None:
-    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
-    for _ in range(2):
-        pack_shape("straight", source, store)
-        (store / "README").write_text("precious")
-    assert (store / "README").read_text() == "precious"
-
-
-def test_a_damaged_store_can_be_packed_again(quick_path: Path) -> None:
-    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
-    pack_shape("straight", source, store)
-    expected = whole_content(store)
-    for name in expected:
-        (store / name).chmod(0o644)
-        (store / name).write_bytes(expected[name][:-1] + b"\x55")
-        with pytest.raises(StokerError):
-            verify(store)
-        pack_shape("straight", source, store)
-        assert whole_content(store) == expected
 
 
 # ---- negative controls: the tests above can fail ----

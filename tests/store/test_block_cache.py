@@ -14,7 +14,7 @@ import pytest
 from tests.harness import Zygote
 
 import stoker
-from stoker.errors import OptionError, StorageError, StoreDamagedError
+from stoker.errors import OptionError, StorageError
 from stoker.store import block_cache
 from stoker.store.block_cache import ABSENT, NEVER, PRESENT, RESERVED, UNVERIFIED, BlockCache, BlockTable, CacheFullError
 from stoker.store.manifest import HEADER_BYTES, MANIFEST_NAME, Manifest, read_manifest
@@ -93,16 +93,6 @@ def test_blocks_are_fetched_once_and_only_those_asked_for(folder: Path, tmp_path
     again = Source(folder)
     with open_cache(folder, tmp_path / "cache", again).lease(ids(3, 4)):
         assert again.fetched == []
-
-
-def test_ids_of_ranges_are_those_of_a_loop(folder: Path) -> None:
-    _, table = read_table(folder)
-    generator, file = np.random.default_rng(1), table.shards[0].file
-    for longest in (BLOCK // 2, 40 * BLOCK):
-        starts = generator.integers(0, NUM_BLOCKS * BLOCK - 1000, 50)
-        stops = np.minimum(starts + generator.integers(0, longest, 50), NUM_BLOCKS * BLOCK - 800)
-        slow = sorted({byte // BLOCK for a, b in zip(starts, stops, strict=True) for byte in [*range(a, b, BLOCK), b - 1] if b > a})
-        assert table.ids(file, starts, stops).tolist() == slow
 
 
 def test_the_cache_stays_within_its_limit_on_disk(folder: Path, tmp_path: Path) -> None:
@@ -197,13 +187,6 @@ def test_a_folder_of_the_user_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("text")
     with pytest.raises(OptionError, match="was not made by Stoker"):
         open_cache(folder, tmp_path)
-
-
-def test_another_store_of_the_same_digest_is_refused(folder: Path, tmp_path: Path) -> None:
-    cache = open_cache(folder, tmp_path / "cache")
-    (cache.folder / "remote.json").write_bytes(b"other")
-    with pytest.raises(StoreDamagedError, match="another store of the same digest"):
-        open_cache(folder, tmp_path / "cache")
 
 
 def test_a_cache_that_lost_a_file_is_made_again(folder: Path, tmp_path: Path) -> None:

@@ -146,11 +146,6 @@ def test_the_names_of_the_series_count_among_the_columns(out: Path, tmp_path: Pa
     assert contents(out) == before
 
 
-def test_as_many_columns_as_a_store_may_have_can_be_opened(tmp_path: Path) -> None:
-    table = pa.table({f"c{i}": [1.0] for i in range(manifests.MAX_COLUMNS)})
-    assert len(pack(table, tmp_path / "out").schema) == manifests.MAX_COLUMNS
-
-
 def test_too_many_sources_are_refused_before_they_are_read(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "MAX_BYTES", 2000)
     before = contents(out)

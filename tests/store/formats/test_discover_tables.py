@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes
 
-from stoker.errors import BadValueError, OptionError, SourceInvalidError, TimeOrderError
+from stoker.errors import OptionError, SourceInvalidError, TimeOrderError
 from stoker.store.append import append
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import StreamSource, find_sources, is_table, table_source
 from stoker.store.pack.api import pack
-from stoker.store.store import Store
 
 COLUMNS: dict[str, list[Any]] = {"k": [2, 1, 2, 1], "x": [0.5, -0.0, 2.5, float("inf")], "w": ["a", "b", "a", "c"]}
 MAKERS: dict[str, Callable[[], Any]] = {
@@ -98,12 +97,6 @@ def test_columns_of_series_beside_values_of_series(tmp_path: Path) -> None:
     assert store[1]["name"] == "b"
 
 
-def test_the_wide_dtypes_of_numpy_are_kept(tmp_path: Path) -> None:
-    given = {dtype: np.array([0, 1], dtype=dtype) for dtype in ("bool", "int8", "uint16", "uint64", "float16", "float32")}
-    store = pack(given, tmp_path / "out")
-    assert {name: str(column.dtype) for name, column in store.schema.items()} == {name: name for name in given}
-
-
 @pytest.mark.parametrize(
     ("unit", "label"), [("D", "timestamp[s]"), ("s", "timestamp[s]"), ("us", "timestamp[us]"), ("ns", "timestamp[ns]")]
 )
@@ -113,21 +106,6 @@ def test_moments_of_numpy(tmp_path: Path, unit: str, label: str) -> None:
     assert store.schema["t"].label == label
     assert store.schema["t"].missing == 1
     assert np.isnat(store.column("t")[1].view("datetime64[s]"))
-
-
-def test_lists_of_python_may_have_gaps(tmp_path: Path) -> None:
-    store = pack({"n": [1, None], "w": ["a\x00", None], "t": [dt.date(2020, 1, 1), None]}, tmp_path / "out")
-    assert [column.label for column in store.schema.values()] == ["float64", "category", "timestamp[s]"]
-    assert [column.missing for column in store.schema.values()] == [1, 1, 1]
-    assert list(store.texts("w")) == ["a\x00"]
-    assert pack({"x": [[1, None], [2]]}, tmp_path / "out", replace=True).schema["x"].missing == 1
-
-
-def test_nan_of_numpy_keeps_its_bits(tmp_path: Path) -> None:
-    bits = np.array([0x7FF8000000000123, 0xFFF8000000000456, 0x7FF0000000000001], dtype="<u8")
-    store = pack({"x": bits.view("<f8")}, tmp_path / "out")
-    assert store.column("x").tobytes() == bits.tobytes()
-    assert (store.schema["x"].missing, store.schema["x"].nonfinite.nan) == (0, 3)
 
 
 # pandas
@@ -142,23 +120,6 @@ def test_an_index_with_a_name_is_data(tmp_path: Path) -> None:
         "t",
         "x",
     ]
-
-
-def test_row_numbers_are_not_data(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": [3, 1, 2]}).sort_values("x")
-    assert list(pack(frame, tmp_path / "out").schema) == ["x"]
-
-
-def test_an_index_of_times_is_data_even_without_a_name(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": [1, 2]}, index=pd.date_range("2020", periods=2))
-    assert list(pack(frame, tmp_path / "out").schema) == ["index", "x"]
-    assert list(pack(pd.DataFrame({"x": [1]}, index=["a"]), tmp_path / "out", replace=True).schema) == ["index", "x"]
-
-
-def test_an_index_named_like_a_column_is_refused(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": [1, 2]}, index=pd.Index([5, 6], name="x"))
-    with pytest.raises(SourceInvalidError, match=r"the DataFrame cannot be read as a table: .*x"):
-        pack(frame, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -195,13 +156,6 @@ def test_objects_of_pandas_are_refused(tmp_path: Path, values: Any) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_columns_that_are_not_texts_get_their_name(tmp_path: Path) -> None:
-    assert list(pack(pd.DataFrame({0: [1], 1: [2]}), tmp_path / "out").schema) == ["0", "1"]
-    twice = pd.DataFrame([[1, 2]], columns=["a", "a"])
-    with pytest.raises(SourceInvalidError, match=r"two columns named 'a'|Duplicate column names"):
-        pack(twice, tmp_path / "out")
-
-
 # polars
 
 
@@ -225,13 +179,6 @@ def test_columns_that_are_not_texts_get_their_name(tmp_path: Path) -> None:
 def test_types_of_polars(tmp_path: Path, values: pl.Series, label: str, missing: int) -> None:
     store = pack(pl.DataFrame({"v": values}), tmp_path / "out")
     assert (store.schema["v"].label, store.schema["v"].missing) == (label, missing)
-
-
-def test_lists_and_arrays_of_polars_are_series(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"l": [[1.0], [2.0, 3.0]]})
-    assert pack(frame, tmp_path / "out").lengths.tolist() == [1, 2]
-    frame = pl.DataFrame({"a": pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int32, 2))})
-    assert pack(frame, tmp_path / "out", replace=True).column("a").tolist() == [1, 2, 3, 4]
 
 
 # What is no table
@@ -271,13 +218,6 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path, given: Any, error: typ
     assert not (tmp_path / "out").exists()
 
 
-def test_a_key_of_integers_beyond_int64_is_kept(tmp_path: Path) -> None:
-    store = pack({"k": np.array([2**64 - 1, 1], dtype="u8"), "x": [1, 2]}, tmp_path / "out", series="k")
-    assert store.column("k").tolist() == [1, 2**64 - 1]
-    with pytest.raises(BadValueError, match="the key 'k' is missing in row 2 of <Table>"):
-        pack(pa.table({"k": [1, None], "x": [1, 2]}), tmp_path / "out", replace=True, series="k")
-
-
 # Stores
 
 
@@ -289,13 +229,6 @@ def test_a_store_is_packed_again_bit_for_bit(tmp_path: Path) -> None:
             assert again.column(name).tobytes() == first.column(name).tobytes()
         assert [again.texts("w")[i] for i in again.column("w")] == [first.texts("w")[i] for i in first.column("w")]
         assert again.lengths.tolist() == first.lengths.tolist()
-
-
-def test_a_store_in_memory_is_packed(tmp_path: Path) -> None:
-    store = Store.from_arrays(x=[np.arange(3.0), np.arange(1.0)], name=["a", "b"])
-    again = pack(store, tmp_path / "out")
-    assert again.lengths.tolist() == [3, 1]
-    assert again[1]["name"] == "b"
 
 
 def test_reading_continues_from_every_chunk() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
+from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
 from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import numpy
@@ -63,18 +63,6 @@ def test_reading_continues_behind_every_chunk(tmp_path: Path, compressed: bool, 
     assert_threads_agree(one, chunk_bytes=200)
     assert_projects(one)
     assert np.array_equal(np.array(table_of(one).column("x").to_pylist()), x)
-
-
-def test_large_fortran_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpy, "MAX_FORTRAN_BYTES", 100)
-    one = source(tmp_path, {"x": np.asfortranarray(np.zeros((10, 10)))})
-    with pytest.raises(SourceTooLargeError, match=r"'x\.npy' in .*a\.npz is in Fortran order"):
-        table_of(one)
-
-
-def test_archives_without_rows_are_read(tmp_path: Path) -> None:
-    one = source(tmp_path, {"x": np.empty(0), "y": np.empty((0, 2))})
-    assert chunks_of(one, one.schema()) == []
 
 
 def bomb() -> bytes:

@@ -14,7 +14,6 @@ from tests.store.formats.reading import assert_projects, assert_resumes, assert_
 
 from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import time_moe
-from stoker.store.formats.base import RowLocation
 from stoker.store.formats.time_moe import TimeMoeSource
 
 Array = np.ndarray[Any, Any]
@@ -100,15 +99,6 @@ def test_the_variant_with_a_placeholder_and_origins(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("first", ["scales", "num_sequences"])
-def test_keys_may_come_in_any_order(tmp_path: Path, first: str) -> None:
-    write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3), note={"made": "by hand"})
-    path = tmp_path / "set" / "meta.json"
-    meta = json.loads(path.read_text())
-    path.write_text(json.dumps({first: meta.pop(first), **meta}, indent=1))
-    assert table_of(TimeMoeSource(tmp_path / "set", "set")).column(0).to_pylist() == [[0.0, 1.0], [2.0, 3.0, 4.0]]
-
-
 def test_reading_continues_behind_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_moe, "_GROUP", 7)
     lengths = [i % 7 for i in range(80)]
@@ -117,17 +107,6 @@ def test_reading_continues_behind_every_chunk(tmp_path: Path, monkeypatch: pytes
     assert_resumes(one, chunk_bytes=60)
     assert_threads_agree(one, chunk_bytes=60)
     assert_projects(one)
-
-
-def test_chunks_hold_neighbours_up_to_their_size(tmp_path: Path) -> None:
-    one = write(tmp_path / "set", np.zeros(1000, "<f4"), places(*[10] * 100))
-    assert [chunk.table.num_rows for chunk in chunks_of(one, None, chunk_bytes=400)] == [10] * 10
-    assert [chunk.table.num_rows for chunk in chunks_of(one, None, chunk_bytes=1)] == [1] * 100
-
-
-def test_the_size_is_that_of_all_files(tmp_path: Path) -> None:
-    one = write(tmp_path / "set", np.zeros(10, "<f4"), places(10), cuts=(5,))
-    assert one.num_bytes == 40 + (tmp_path / "set" / "meta.json").stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -189,12 +168,6 @@ def test_a_type_that_changes_late_is_named(tmp_path: Path, monkeypatch: pytest.M
         table_of(one)
 
 
-def test_scaled_integers_are_refused(tmp_path: Path) -> None:
-    one = write(tmp_path / "set", np.arange(5, dtype="<i4"), places(2, 3, mean=[0.5] * 2, std=[2.0] * 2))
-    with pytest.raises(SourceInvalidError, match="scaled integers cannot be read"):
-        table_of(one)
-
-
 @pytest.mark.parametrize("num_bytes", [0, 1, 19])
 def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path, num_bytes: int) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
@@ -249,14 +222,3 @@ def test_odd_texts_are_named(tmp_path: Path, text: bytes, error: type[Exception]
     with pytest.raises(error, match=message) as raised:
         table_of(TimeMoeSource(tmp_path, "set"))
     assert "meta.json" in str(raised.value)
-
-
-def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalidError, match=r"'meta\.json', which is not in"):
-        TimeMoeSource(tmp_path, "set")
-
-
-def test_continuing_behind_the_end_of_a_shorter_folder_is_refused(tmp_path: Path) -> None:
-    one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
-    with pytest.raises(SourceInvalidError, match="It was changed"):
-        chunks_of(one, None, start=RowLocation(9, 9))

@@ -91,21 +91,6 @@ def test_which_columns_a_type_is_for(tmp_path: Path, dtype: Any, labels: list[st
     assert [column.label for column in store.schema.values()] == labels
 
 
-def test_types_of_values_per_series(tmp_path: Path) -> None:
-    table = pa.table({"x": [[1.0, 2.0], [3.0]], "label": [1, 2], "name": ["a", "b"], "mean": [0.5, np.nan]})
-    store = pack(table, tmp_path / "out", dtype="x=float32,label=uint8,name=category,mean=bfloat16")
-    assert [column.label for column in store.schema.values()] == ["float32", "uint8", "category", "bfloat16"]
-    assert store.schema["mean"].nonfinite.first == [1, 0]
-    with pytest.raises(BadValueError, match="column 'label' holds 300 in row 2 of <Table>, which uint8 cannot hold"):
-        pack(pa.table({"x": [[1.0], [2.0]], "label": [1, 300]}), tmp_path / "out", replace=True, dtype="label=uint8")
-
-
-def test_a_value_within_a_list_is_named_by_its_step(tmp_path: Path) -> None:
-    table = pa.table({"x": [[1, 2], [], [3, 400, 5]]})
-    with pytest.raises(BadValueError, match="column 'x' holds 400 in step 2 of row 3 of <Table>, which int8 cannot hold"):
-        pack(table, tmp_path / "out", dtype="int8")
-
-
 def test_the_row_is_counted_over_all_chunks_and_dropped_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,n\n" + "1,1\n,1\n" * 300 + "1,300\n")
     with pytest.raises(BadValueError, match=r"holds 300 in row 601 of .*a.csv, which uint8"):

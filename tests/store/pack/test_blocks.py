@@ -95,12 +95,6 @@ def test_the_order_holds_over_the_widest_span(values: list[int]) -> None:
     assert stable_order(unsigned).tolist() == sorted(range(len(values)), key=lambda i: int(unsigned[i]))
 
 
-@given(st.lists(st.integers(0, 3), min_size=70_000 // 700, max_size=200), st.integers(0, 2**40))
-def test_equal_values_keep_their_order(values: list[int], base: int) -> None:
-    array = np.array(values) * 70_001 + base
-    assert stable_order(array).tolist() == sorted(range(len(values)), key=lambda i: values[i])
-
-
 @given(blocks())
 def test_sorting_brings_equal_keys_together_in_their_order(given: tuple[RowBlock, list[Segment], pa.DataType]) -> None:
     block, _, _ = given
@@ -154,8 +148,3 @@ def test_whether_a_block_is_in_order(given: tuple[RowBlock, list[Segment], pa.Da
     in_time = all(a <= b for _, times in segments for a, b in itertools.pairwise(times))
     assert block.rises() == rises
     assert block.rises(0) == (rises and in_time)
-
-
-def test_the_size_counts_all_arrays() -> None:
-    block = make([("a", [1, 2]), ("b", [3])], pa.large_string())
-    assert block.num_bytes >= 3 * 8 + 3 * 4 + 2 * 8 + 2 * 8

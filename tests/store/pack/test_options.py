@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.store.pack.options import DTYPE_NAMES, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
+from stoker.store.pack.options import PackOptions, parse_bytes, parse_dtypes
 
 
 @pytest.mark.parametrize(
@@ -95,23 +95,3 @@ def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
 def test_what_is_not_a_type_is_refused(given: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_dtypes(given)
-
-
-def test_all_types_are_known() -> None:
-    assert all(parse_dtypes(f"a={name}") == (None, {"a": name}) for name in DTYPE_NAMES)
-
-
-def test_names() -> None:
-    assert parse_names(None) is None
-    assert parse_names("a, b,c d") == ("a", "b", "c d")
-    assert parse_names(["a, b", "c"]) == ("a, b", "c")
-
-
-def test_there_is_a_thread() -> None:
-    assert parse_threads(None) >= 1
-
-
-@pytest.mark.parametrize("name", ["series", "time"])
-def test_several_columns_where_one_is_meant_are_refused(name: str) -> None:
-    with pytest.raises(OptionError, match=rf"^{name} is \['a', 'b'\]; expected the name of one column. Join several columns"):
-        PackOptions(**{name: ["a", "b"]})  # type: ignore[arg-type]

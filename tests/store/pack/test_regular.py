@@ -109,25 +109,6 @@ def test_a_mean_does_not_depend_on_where_blocks_end(tmp_path: Path, rng: np.rand
     assert whole.lengths.tolist() == [6, 6]
 
 
-def test_a_row_without_another_of_its_time_is_stored_as_it_is(tmp_path: Path) -> None:
-    """Not as a sum of one: -0.0 stays."""
-    store = pack({"t": [1, 2, 2], "x": [-0.0, 1.0, 2.0]}, tmp_path / "out", time="t", duplicates="mean")
-    assert np.signbit(store.column("x")[0])
-    assert store.column("x").tolist() == [0.0, 1.5]
-
-
-def test_what_happened_is_noted(tmp_path: Path) -> None:
-    times = np.array(["2020-01-01", "2020-01-01", "2020-01-04"], dtype="datetime64[s]")
-    store = pack({"t": times, "x": [1.0, 2.0, 3.0]}, tmp_path / "out", time="t", duplicates="last", freq="1d")
-    assert notes(store) == [
-        "1 rows had the time of another row of their series: the last was stored",
-        "2 steps of 1d were missing and were added",
-    ]
-    assert store.column("x").tolist()[0] == 2.0
-    assert store.manifest is not None
-    assert store.manifest.version == 2
-
-
 @pytest.mark.parametrize("sort", [True, False])
 def test_equal_times_are_an_error_where_that_is_asked_for(tmp_path: Path, sort: bool) -> None:
     table = {"k": ["a", "b", "a"], "t": [1, 1, 1], "x": [0, 1, 2]}
@@ -211,19 +192,6 @@ def test_integers_become_floats_only_where_steps_are_missing(tmp_path: Path) -> 
     assert (filled.schema["n"].label, filled.column("n").tolist()) == ("int16", [1, 1, 1, 2])
 
 
-def test_integers_that_must_stay_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        OptionError, match=r"column 'n' is int32 by dtype=, but freq='1h' adds missing steps, which it cannot store"
-    ):
-        pack(gap(n=[1, 2]), tmp_path / "out", time="t", freq="1h", dtype="int32")
-    with pytest.raises(
-        OptionError, match=r"column 'n' is int32 by dtype=, but duplicates='mean' makes floats. Choose a float type"
-    ):
-        pack(gap(n=[1, 2]), tmp_path / "out", time="t", duplicates="mean", dtype="n=int32")
-    with pytest.raises(BadValueError, match="which float64 cannot hold exactly"):
-        pack(gap(n=[1, 2**53 + 1]), tmp_path / "out", time="t", freq="1h")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -243,18 +211,6 @@ def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], messag
     with pytest.raises((OptionError, BadValueError), match=message):
         pack(gap(x=[1.0, 2.0]), tmp_path / "out", time="t", **options)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["duplicates", "freq", "timezone"])
-def test_rules_for_times_need_a_time(tmp_path: Path, name: str) -> None:
-    value = {"duplicates": "first", "freq": "1h", "timezone": "UTC"}[name]
-    with pytest.raises(OptionError, match=f"{name}='{value}' is about the times of the rows, so it needs time="):
-        pack({"x": [1]}, tmp_path / "out", **{name: value})
-
-
-def test_a_frequency_needs_times(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="freq='1h' needs times, but the time column 't' is int64"):
-        pack({"t": [1, 2], "x": [1, 2]}, tmp_path / "out", time="t", freq="1h")
 
 
 def test_a_frequency_that_is_far_too_fine_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:
@@ -339,15 +295,3 @@ def test_gaps_in_regular_times_are_noted(tmp_path: Path, times: pd.DatetimeIndex
     else:
         assert len(notes(store)) == 1
         assert re.match(expected, notes(store)[0])
-
-
-def test_steps_between_two_series_are_not_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular, "_PART", 7)
-    times = np.concatenate([np.arange(30) + 1000, np.arange(30), np.arange(20) + 50]).astype("datetime64[s]")
-    keys = np.repeat([0, 1, 2], [30, 30, 20])
-    assert notes(pack({"k": keys, "t": times, "x": np.zeros(80)}, tmp_path / "out", series="k", time="t")) == []
-    times[50:60] += np.timedelta64(60, "s")
-    found = notes(pack({"k": keys, "t": times, "x": np.zeros(80)}, tmp_path / "gap", series="k", time="t"))
-    assert found == [
-        "1 of 77 steps of the time 't' are not 1s (the largest: 61s): windows span such gaps, unless --freq 1s adds the missing steps"
-    ]

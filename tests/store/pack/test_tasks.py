@@ -148,14 +148,6 @@ def test_tasks_hold_each_row_once_in_the_order_of_the_sources(
     assert len(shared.tasks) == 1 if total <= 3000 else len(shared.tasks) >= min(total // 6000, 5)
 
 
-def test_tasks_of_a_large_pack_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "TASKS", 4)
-    for limit, expected in (("MIN_TASK_BYTES", 1), ("MAX_TASK_BYTES", 100)):
-        monkeypatch.setattr(tasks, limit, expected)
-    shared = make_task_plan(write_numbers(tmp_path, [500] * 3, 10), PackOptions(), {})
-    assert len(shared.tasks) == 150  # a row group each: they are larger than 100 bytes
-
-
 def test_a_task_with_little_memory_merges_its_runs(events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "MAX_RUNS", 1)
     monkeypatch.setattr(PackOptions, "run_bytes", 2000)
