@@ -21,13 +21,22 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker._text import is_url
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
-from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks, batch_rows
+from stoker.store.formats.base import (
+    COMPRESSED,
+    MAX_LIMITS,
+    DataSource,
+    ReadLimits,
+    RowLocation,
+    Task,
+    batch_chunks,
+    batch_rows,
+    suffix_of,
+)
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
 from stoker.store.store import Store
 from stoker.store.versions import open_store
 
-_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
 _FORMATS = {
     "parquet:ParquetSource": ".parquet .pq",
     "arrow:ArrowSource": ".arrow .feather .ipc",
@@ -166,7 +175,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
                     f"{path} is a link to a folder, which is not followed. Pass its target as a source, or remove it."
                 )
         for name in sorted(names):
-            (found if _suffix(Path(name)) in SUFFIXES else others).append(Path(root, name))
+            (found if suffix_of(Path(name)) in SUFFIXES else others).append(Path(root, name))
     if not found:
         seen = f"it holds {len(others):,} other files, like {others[0].name!r}" if others else "it is empty"
         raise SourceEmptyError(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
@@ -204,13 +213,6 @@ def _is_hugging_face(folder: Path) -> bool:
     return one_split or (folder / "dataset_dict.json").is_file()
 
 
-def _suffix(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
 def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
     """The reader for a path."""
     if path.is_dir():
@@ -228,8 +230,8 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
 
 def _reader(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
     """The reader of a file that is there."""
-    suffix = _suffix(path)
-    if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
+    suffix = suffix_of(path)
+    if suffix in _PLAIN_ONLY and path.suffix.lower() in COMPRESSED:
         raise SourceInvalidError(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
     if suffix in (".csv", ".tsv", ".txt"):
         from stoker.store.formats.ucr import UcrSource, is_ucr

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
-from stoker.store.manifest import NANOSECONDS, parse_frequency
+from stoker.store.manifest import LAST_DAY, NANOSECONDS, month_parts, month_time, parse_frequency
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments
 from stoker.store.pack.plan import ColumnPlan, PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
@@ -28,7 +28,6 @@ from stoker.store.pack.values import Key, from_bfloat16, show_time, to_bfloat16,
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, from_numpy
 
 MAX_GAP_STEPS = 10**8
-_LAST_DAY = 30  # as days since the first of a month: the last day of every month
 
 
 class OffGridError(Exception):
@@ -343,16 +342,16 @@ class StepGrid:
 
     def day_of(self, first: Array, second: Array) -> Array:
         """The day of the month that a series has: that of its first time, or the last day if its first two times are last days."""
-        (_, day, _, size), (_, next_day, _, next_size) = self._parts(first), self._parts(second)
-        return np.where((day == size - 1) & (next_day == next_size - 1), _LAST_DAY, day)
+        (_, day, _, size), (_, next_day, _, next_size) = month_parts(first, self.per_day), month_parts(second, self.per_day)
+        return np.where((day == size - 1) & (next_day == next_size - 1), LAST_DAY, day)
 
     def steps_between(self, before: Array, now: Array, days: Array) -> tuple[Array, Array]:
         """The number of steps from one time to a later one, and whether it is an integer."""
         if self.step:
             count, rest = np.divmod(now.astype(np.uint64) - before.astype(np.uint64), np.uint64(self.step))
             return count.astype(np.int64), (rest == 0) & (now > before)
-        month, day, rest, size = self._parts(now)
-        month_before, _, rest_before, _ = self._parts(before)
+        month, day, rest, size = month_parts(now, self.per_day)
+        month_before, _, rest_before, _ = month_parts(before, self.per_day)
         count, left = np.divmod(month - month_before, self.months)
         return count, (left == 0) & (day == np.minimum(days, size - 1)) & (rest == rest_before) & (count > 0)
 
@@ -361,21 +360,9 @@ class StepGrid:
         if self.step:
             found = before + number * self.step
         else:
-            month, _, rest, _ = self._parts(before)
-            target = month + number * self.months
-            found = (_first_day(target) + np.minimum(days, _first_day(target + 1) - _first_day(target) - 1)) * self.per_day + rest
+            month, _, rest, _ = month_parts(before, self.per_day)
+            found = month_time(month + number * self.months, days, rest, self.per_day)
         return found if self.zone is None else to_utc(found, self.unit, self.zone)
-
-    def _parts(self, times: Array) -> tuple[Array, Array, Array, Array]:
-        """Months since 1970, days since the first of the month, units since midnight, and the days of the month."""
-        days, rest = np.divmod(times, self.per_day)
-        month = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
-        return month, days - _first_day(month), rest, _first_day(month + 1) - _first_day(month)
-
-
-def _first_day(month: Array) -> Array:
-    found: Array = month.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    return found
 
 
 # Without a frequency: are the steps regular?
