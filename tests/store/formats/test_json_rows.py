@@ -100,15 +100,12 @@ def test_integers_that_would_lose_digits_are_refused(rows: JsonRows, line: str) 
     ("kind", "line"),
     [
         (pa.int64(), '{"a": 1.5}'),
-        (pa.int64(), '{"a": 1e3}'),
         (pa.int64(), '{"a": NaN}'),
         (pa.int64(), '{"a": 9223372036854775808}'),
         (pa.null(), '{"a": "x"}'),
         (pa.large_list(pa.null()), '{"a": [1]}'),
-        (pa.large_list(pa.int64()), '{"a": [1, 2.5]}'),
         (pa.timestamp("s"), '{"a": "2021-01-01T00:00:00.5"}'),
         (pa.timestamp("s"), '{"a": "2021-01-01T00:00:00Z"}'),
-        (pa.timestamp("s"), '{"a": "soon"}'),
     ],
 )
 def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.DataType, line: str) -> None:
@@ -122,13 +119,10 @@ def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.
     [
         (pa.int64(), '{"a": "n/a"}', '"n/a"'),
         (pa.float64(), '{"a": [1]}', "[1]"),
-        (pa.float64(), '{"a": true}', "true"),
         (pa.bool_(), '{"a": 1}', "1"),
-        (pa.large_list(pa.float64()), '{"a": 1}', "1"),
         (pa.large_list(pa.float64()), '{"a": [1, "x"]}', '"x"'),
         (pa.string(), '{"a": {"b": 1}}', '{"b": 1}'),
         (pa.float32(), '{"a": 1e39}', "1e39"),
-        (pa.uint8(), '{"a": 300}', "300"),
         (pa.int64(), '{"a": 9223372036854775809}', "9223372036854775809"),
     ],
 )
@@ -142,14 +136,12 @@ def test_values_of_another_kind_are_named(rows: JsonRows, kind: pa.DataType, lin
     ("line", "reason"),
     [
         ('{"a": 1', "Expecting ',' delimiter"),
-        ('{"a": tru}', "Expecting value"),
         ('{"a": 1} {"a": 2}', "Extra data"),
         ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
         ('{"a": 1e400}', "1e400 is too large a number"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         ('{"a": "\udcff"}', "utf-8"),
         ("[1]", "expected an object, found a list"),
-        ("5", "expected an object, found an integer"),
         ('{"b": 1}', "it has the key 'b', which the first rows of the file do not have"),
         ('{"a": ' + "9" * 5000 + "}", "integer"),
         ('{"a": 1}\x00', "Extra data"),
@@ -186,7 +178,6 @@ def test_columns_of_mixed_types_are_an_error_only_where_asked_for(rows: JsonRows
         (["2021-01-01T00:00:00Z", "2021-01-01T00:00:00+02:00"], pa.timestamp("s", "UTC")),
         (["2021-01-01T00:00:00Z", "2021-01-01T00:00:00"], pa.string()),
         (["2021-01-01", "soon"], pa.string()),
-        (["2021", "x"], pa.string()),
     ],
 )
 def test_iso_8601_becomes_timestamps_and_zones_are_not_mixed(rows: JsonRows, moments: list[str], kind: pa.DataType) -> None:

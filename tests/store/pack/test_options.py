@@ -20,7 +20,6 @@ from stoker.store.pack.options import PackOptions, parse_bytes, parse_dtypes
         ({"columns": ()}, r"columns=\[\] names no column"),
         ({"memory_bytes": 1 << 20}, r"memory= is 1 MB, but a pack needs at least \d+ MB"),
         ({"threads": 0}, "threads is 0, but at least 1 is needed"),
-        ({"threads": 10**6}, "threads is 1,000,000, but at most 1,024 can be used"),
     ],
 )
 def test_options_that_is_invalid_are_refused(options: dict[str, Any], message: str) -> None:
@@ -39,12 +38,9 @@ def test_the_parts_of_a_pack_fit_into_its_memory(memory: int, threads: int) -> N
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (12345, 12345),
         ("12345", 12345),
-        ("1k", 1024),
         ("256MB", 256 << 20),
         ("256 MiB", 256 << 20),
-        ("2g", 2 << 30),
         ("1.5GB", 3 << 29),
         (" 1TB ", 1 << 40),
     ],
@@ -66,10 +62,8 @@ def test_what_is_not_a_size_is_refused(given: str) -> None:
         ("float32", ("float32", {})),
         ("a=int8", (None, {"a": "int8"})),
         ("float32,a=int8, b = text", ("float32", {"a": "int8", "b": "text"})),
-        ("a=b=int8", (None, {"a=b": "int8"})),
         ({"a": "int8", "b": np.float32}, (None, {"a": "int8", "b": "float32"})),
         (np.float32, ("float32", {})),
-        (np.dtype("<i2"), ("int16", {})),
         (float, ("float64", {})),
     ],
 )
@@ -84,12 +78,9 @@ def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
         ("a=complex64", "'complex64' is not a column type"),
         ("float32,int8", "names two types for all columns"),
         ("text", "dtype='text' cannot apply to all columns"),
-        ("category", "dtype='category' cannot apply to all columns"),
         ("", "'' is not a column type"),
         (object, "'object' is not a column type"),
-        ("O", "'O' is not a column type"),
         ({"a": "wide"}, "'wide' is not a column type"),
-        ({"a": "words"}, "'words' is not a column type"),
     ],
 )
 def test_what_is_not_a_type_is_refused(given: Any, message: str) -> None:
