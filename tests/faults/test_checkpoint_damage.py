@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -90,23 +88,6 @@ def check_fallback(folder: Path, *named: str) -> None:
 def test_a_damaged_file_is_found_and_the_one_before_it_taken(folder: Path, rng: np.random.Generator, name: str, kind: str) -> None:
     DAMAGES[kind](folder / NEW / name, rng)
     check_fallback(folder, NEW)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_the_disk_cannot_read_is_as_good_as_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    bad = (folder / NEW / name).stat().st_ino
-
-    def refuse(read: Any) -> Any:
-        def reading(fd: int, *arguments: Any) -> Any:
-            if os.fstat(fd).st_ino == bad:
-                raise OSError(errno.EIO, "Input/output error")
-            return read(fd, *arguments)
-
-        return reading
-
-    monkeypatch.setattr(os, "preadv", refuse(os.preadv))
-    monkeypatch.setattr(os, "pread", refuse(os.pread))
-    check_fallback(folder, NEW, name)
 
 
 def test_a_folder_that_is_a_link_is_refused(folder: Path) -> None:

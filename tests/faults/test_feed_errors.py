@@ -96,21 +96,6 @@ def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, sto
     assert "while making batch 2 of this pass" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize(
-    ("encode", "error", "message"),
-    [
-        (lambda batch: list(batch), FeedError, "transform returned list; expected a dict of arrays."),
-        (lambda batch: {"x": object()}, RuntimeError, "object"),
-        (lambda batch: {"x": batch["y"]}, KeyError, "'y'"),
-        (lambda batch: batch["x"].append(1), AttributeError, "append"),
-    ],
-)
-def test_a_wrong_encoder_is_noted(encode: Any, error: type[Exception], message: str, store: Store) -> None:
-    with pytest.raises(error, match=message) as caught:
-        next(iter(Feed(store, Sequences(8), batch_size=4, transform=encode)))
-    assert "while making batch 0 of this pass over epoch 0: samples 0, 1, 2, 3 of series" in caught.value.__notes__[0]
-
-
 class BrokenOrder(Shuffle):
     """Knows no position from 12 on."""
 

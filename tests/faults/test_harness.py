@@ -132,13 +132,4 @@ def test_each_corruption_changes_a_file_and_says_how(tmp_path: Path, rng: np.ran
         assert path.read_bytes() != data
 
 
-def test_corruption_is_replayed_by_its_seed(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    results = []
-    for _ in range(2):
-        path.write_bytes(OLD)
-        results.append((corrupt(path, np.random.default_rng(3)), path.read_bytes()))
-    assert results[0] == results[1]
-
-
 # ---- tiny stores ----

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import os
-import resource
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,21 +122,6 @@ def test_short_writes_at_any_operation_make_the_same_store(quick_path: Path, nam
         _disk.remove_folder(store)
 
 
-@pytest.mark.parametrize("where", ["preadv", "open"])
-def test_an_error_in_reading_back_names_the_file(quick_path: Path, where: str) -> None:
-    source, store = make_source("grouped", quick_path / "source"), quick_path / "store"
-    real = getattr(os, where)
-
-    def fail(*arguments: Any) -> Any:
-        if where == "preadv" or (str(store / "work") in str(arguments[0]) and arguments[1] == os.O_RDONLY | os.O_CLOEXEC):
-            raise OSError(errno.EIO, "Input/output error")
-        return real(*arguments)
-
-    with mock.patch(f"stoker.store.shards.os.{where}", fail), pytest.raises(DiskError, match=r"work/run\d+\.\w+: Input/output"):
-        pack_shape("grouped", source, store)
-    assert not store.exists()
-
-
 # ---- a disk that is really full ----
 
 
@@ -193,25 +175,6 @@ def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path,
         packs.pack(tmp_path / "zeros.parquet", small_disk / "store")
     assert not [operation for operation in disk.log if operation.kind == "write"]
     assert list(small_disk.iterdir()) == []
-
-
-def pack_with_file_limit(source: str, store: str, limit_bytes: int) -> str:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-    return pack_numbers(source, store)
-
-
-def test_a_limit_on_file_size_is_an_error_and_never_a_signal(tmp_path: Path, pack_zygote: Zygote) -> None:
-    write_numbers(tmp_path / "large.csv", 100_000)
-    for limit_bytes in (1, 100, 5_000, 300_000):
-        outcome = pack_zygote.run(
-            pack_with_file_limit, source=tmp_path / "large.csv", store=tmp_path / "store", limit_bytes=limit_bytes
-        )
-        assert outcome.signal is None
-        assert outcome.error is not None
-        assert outcome.error.startswith("DiskError")
-        assert "EFBIG" in outcome.error
-        assert not (tmp_path / "store").exists()
 
 
 # ---- what lies in the target folder ----

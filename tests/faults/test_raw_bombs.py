@@ -146,14 +146,6 @@ def test_columns_without_end_are_refused_with_their_number(bomb_zygote: Zygote, 
     assert "at most" in found["message"]
 
 
-def test_a_million_categories_and_more_are_refused_with_their_limit(bomb_zygote: Zygote, tmp_path: Path) -> None:
-    texts = pa.array([f"text {i}" for i in range(1_200_000)])
-    pq.write_table(pa.table({"x": np.zeros(len(texts)), "text": texts}), tmp_path / "bomb.parquet")
-    found = explode(bomb_zygote, tmp_path / "bomb.parquet", tmp_path / "store")
-    assert found["error"] == "SourceTooLargeError"
-    assert "distinct strings" in found["message"]
-
-
 def test_memory_that_runs_out_anywhere_is_an_error_of_ours(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.zeros(10)}), tmp_path / "small.parquet")
     for place in ("blocks.Shaper.block", "sorted_runs.SortedRun.add", "sorted_runs.SortedRun._write", "plan._plan"):

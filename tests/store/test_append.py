@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.store.appending import assert_same_content, joined
@@ -19,7 +18,6 @@ from stoker.errors import (
     OptionError,
     SchemaError,
     StoreError,
-    StoreExistsError,
     StoreLockedError,
     TimeOrderError,
 )
@@ -160,16 +158,6 @@ def test_values_per_series_are_those_of_the_newest_rows(tmp_path: Path) -> None:
     ]
 
 
-def test_streams_frames_and_stores_are_appended(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    stoker.pack({"id": ["a"], "x": [1.0]}, folder, series="id")
-    stoker.append(folder, pd.DataFrame({"id": ["a"], "x": [2]}))
-    stoker.append(folder, pa.table({"id": ["a"], "x": [3.0]}).to_reader())
-    stoker.pack({"id": ["a", "b"], "x": [4.0, 5.0]}, tmp_path / "more", series="id")
-    appended = stoker.append(folder, tmp_path / "more")
-    assert [one["x"].tolist() for one in appended] == [[1.0, 2.0, 3.0, 4.0], [5.0]]
-
-
 # ---- times ----
 
 
@@ -254,13 +242,6 @@ def test_one_process_writes_at_a_time(store: Path) -> None:
     assert inspect(stoker.append(store, late)).num_appends == 3
 
 
-def test_a_pack_that_replaces_the_store_removes_all_parts(store: Path) -> None:
-    stoker.pack(DAYS[0], store, series="id", time="t", replace=True)
-    assert inspect(store).num_appends == 0
-    assert not (store / "parts").exists()
-    assert not (store / "parts.jsonl").exists()
-
-
 def test_a_folder_of_the_user_among_the_parts_stays(store: Path) -> None:
     (store / "parts" / "000003" / "notes.txt").write_text("mine")
     (store / "parts" / "notes").mkdir()
@@ -270,14 +251,6 @@ def test_a_folder_of_the_user_among_the_parts_stays(store: Path) -> None:
         "000003/notes.txt",
         "notes",
     ]
-
-
-def test_compact_writes_over_another_store_only_if_allowed(store: Path, tmp_path: Path) -> None:
-    stoker.pack(DAYS[0], tmp_path / "other", series="id")
-    with pytest.raises(StoreExistsError):
-        stoker.compact(store, tmp_path / "other")
-    assert stoker.compact(store, tmp_path / "other", replace=True).num_steps == 8
-    assert inspect(store).num_appends == 2
 
 
 def test_negative_control_without_the_check_of_times_a_series_is_out_of_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,15 +189,6 @@ def test_a_folder_of_the_user_is_refused(folder: Path, tmp_path: Path) -> None:
         open_cache(folder, tmp_path)
 
 
-def test_a_cache_that_lost_a_file_is_made_again(folder: Path, tmp_path: Path) -> None:
-    cache = open_cache(folder, tmp_path / "cache")
-    with cache.lease(ids(0)):
-        pass
-    (cache.folder / cache.table.shards[0].file).unlink()
-    with open_cache(folder, tmp_path / "cache").lease(ids(0)):
-        assert is_same(cache, folder, 0)
-
-
 def test_unused_stores_go_before_blocks(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.stoker"
     stoker.Store.from_arrays(x=[np.arange(4 * BLOCK // 8)]).save(other)
@@ -256,12 +247,6 @@ def die_while_fetching(folder: str, root: str) -> None:
     open_cache(Path(folder), Path(root), source).acquire(ids(4))
 
 
-def fetch_all(folder: str, root: str) -> list[Any]:
-    source = Source(Path(folder))
-    with open_cache(Path(folder), Path(root), source).lease(np.arange(NUM_BLOCKS)):
-        return source.fetched
-
-
 def test_a_block_that_another_process_reads_is_not_evicted(folder: Path, tmp_path: Path, zygote: Zygote) -> None:
     root = tmp_path / "cache"
     cache = open_cache(folder, root, blocks=2)
@@ -283,10 +268,3 @@ def test_a_process_that_is_killed_while_it_fetches_leaves_the_cache_usable(folde
     assert cache.files.states[4] == RESERVED
     with cache.lease(ids(4)):
         assert is_same(cache, folder, 4)
-
-
-def test_processes_share_what_each_has_fetched(folder: Path, tmp_path: Path, zygote: Zygote) -> None:
-    root = tmp_path / "cache"
-    cases = [zygote.start(fetch_all, folder=folder, root=root) for _ in range(2)]
-    fetched = [case.wait().check() for case in cases]
-    assert sum(map(len, fetched)) == NUM_BLOCKS

@@ -97,12 +97,6 @@ def test_what_is_invalid_is_refused_with_the_column(columns: dict[str, Any], mes
         Store.from_arrays(**columns)
 
 
-def test_arrays_in_other_layouts_keep_their_values() -> None:
-    grid = np.arange(24.0).reshape(2, 3, 4)
-    for given_grid in (np.asfortranarray(grid), grid[:, ::-1][:, ::-1], grid.transpose(0, 1, 2)):
-        assert Store.from_arrays(x=given_grid)[1]["x"].tolist() == grid[1].tolist()
-
-
 def test_the_first_value_that_is_not_finite_is_placed() -> None:
     values = np.zeros(9)
     values[[4, 7]] = np.nan, -np.inf

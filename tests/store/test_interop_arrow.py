@@ -74,19 +74,6 @@ def test_the_arrow_table_holds_the_same_values(tmp_path: Path, options: dict[str
         assert as_plain(table[name]) == expected_in_arrow(built, name), name
 
 
-def test_the_arrow_table_has_fitting_types(built: TinyStore) -> None:
-    types = {field.name: field.type for field in built.open().to_arrow().schema}
-    assert types["price"] == pa.large_list(pa.float64())
-    assert types["wide"] == pa.large_list(pa.list_(pa.float32(), 3))
-    assert types["brief"] == pa.large_list(pa.float32())
-    assert types["flag"] == pa.large_list(pa.bool_())
-    assert types["when"] == pa.large_list(pa.timestamp("us", "UTC"))
-    assert types["seen"] == pa.large_list(pa.timestamp("ns"))
-    assert types["span"] == pa.large_list(pa.duration("ms"))
-    assert types["mood"] == pa.large_list(pa.dictionary(pa.int32(), pa.large_string()))
-    assert (types["label"], types["symbol"]) == (pa.int64(), pa.large_string())
-
-
 def test_numbers_in_arrow_are_shared_and_not_copied(built: TinyStore) -> None:
     store = built.open()
     for name in ("price", "wide", "when", "span", "mood"):

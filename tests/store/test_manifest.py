@@ -71,9 +71,6 @@ def many_columns(tree: Tree) -> None:
     tree["columns"] = [{**column(tree, "price"), "name": str(i)} for i in range(manifests.MAX_COLUMNS + 1)]
 
 
-HUGE = 2**63
-
-
 def nonfinite(nan: int, inf: int, first: list[int] | None) -> Callable[[Tree], None]:
     return set_at("price", "nonfinite", value={"nan": nan, "inf": inf, "first": first})
 
@@ -192,13 +189,6 @@ def changed(data: bytes, old: bytes, new: bytes) -> bytes:
 def test_a_change_that_breaks_no_rule_is_found_by_the_digest(ragged: Tree, change: Callable[[bytes], bytes]) -> None:
     with pytest.raises(ManifestError, match="does not match its digest: it was changed after it was written"):
         manifests.load(change(seal_manifest(ragged)), WHERE)
-
-
-def test_every_field_is_covered_by_the_digest(ragged: Tree) -> None:
-    changes: list[Tree] = [{"notes": []}, {"sources": []}, {"key": None}, {"time": None}]
-    for change in changes:
-        assert seal_manifest({**ragged, **change}) != seal_manifest(ragged)
-        assert manifests.load(seal_manifest({**ragged, **change}), WHERE).digest != ragged["digest"]
 
 
 @pytest.mark.parametrize(

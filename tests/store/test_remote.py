@@ -143,14 +143,6 @@ def test_of_two_writers_one_wins(storage: Storage, local: stoker.Store, tmp_path
     assert storage.backend("test://a").get(MANIFEST_NAME, 100)[0] == b"another writer"
 
 
-def test_a_store_is_replaced(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
-    uploaded(storage, local)
-    other = stoker.Store.from_arrays(x=[[1.0]]).save(tmp_path / "other.stoker")
-    assert other.path is not None
-    upload(other.path, "test://a", replace=True)
-    assert opened(tmp_path)[0]["x"].tolist() == [1.0]
-
-
 def test_a_damaged_store_is_not_uploaded(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
     assert local.path is not None
     copy = Path(shutil.copytree(local.path, tmp_path / "copy.stoker"))

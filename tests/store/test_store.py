@@ -16,7 +16,7 @@ from tests.store.tampering import edit_manifest
 from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
 from stoker.store import versions
 from stoker.store.manifest import HEADER_BYTES
-from stoker.store.store import Series, Store
+from stoker.store.store import Series
 from stoker.store.versions import open_store
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
@@ -62,15 +62,6 @@ def test_a_view_is_a_part_of_the_map_and_cannot_be_written(built: TinyStore) -> 
         assert not view.flags.writeable
         with pytest.raises(ValueError, match="WRITEABLE"):
             view.flags.writeable = True
-
-
-@pytest.mark.parametrize("name", ["offsets", "lengths"])
-def test_what_a_store_hands_out_cannot_change_it(built: TinyStore, name: str) -> None:
-    for store in (built.open(), Store.from_arrays(x=[np.arange(3), np.arange(2)])):
-        before = getattr(store, name).tolist()
-        if getattr(store, name).flags.writeable:
-            getattr(store, name)[:] = -7  # a copy, then
-        assert getattr(store, name).tolist() == before
 
 
 def test_indices_may_be_negative_and_slices(built: TinyStore) -> None:
@@ -216,17 +207,6 @@ def test_each_truncated_shard_is_refused_at_open(built: TinyStore) -> None:
 
 
 # ---- what happens to a store while it is open ----
-
-
-def test_a_store_whose_files_are_removed_stays_readable(built: TinyStore) -> None:
-    store = built.open()
-    for path in built.path.iterdir():
-        path.unlink()
-    for i, series in enumerate(store):
-        assert np.array_equal(series["price"], pieces(built, "price")[i])
-    assert list(store.texts("symbol")) == built.texts["symbol"]
-    with pytest.raises(StoreNotFoundError):
-        built.open()
 
 
 def test_a_store_that_is_replaced_stays_readable_until_it_is_closed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.harness import FaultyFiles, tiny_store
 
-from stoker.errors import DiskError, OptionError
+from stoker.errors import DiskError
 from stoker.store.inspect import verify
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -41,13 +41,6 @@ def test_a_column_of_several_blocks_is_hashed_block_by_block(tmp_path: Path) -> 
     store = Store.from_arrays(x=x).save(tmp_path / "store")
     verify(tmp_path / "store")
     assert np.array_equal(store.column("x"), x)
-
-
-def test_what_is_not_a_store_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(OptionError, match=r"is not a store and not empty \(it holds 'notes.txt'\)"):
-        Store.from_arrays(x=np.arange(3)).save(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +128,6 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     data.symlink_to("../outside.arrow")
     with pytest.raises(SourceInvalidError, match="a link that leads out"):
         one.schema()
-
-
-def test_files_that_disagree_are_named(tmp_path: Path) -> None:
-    write(tmp_path / "set", {"x": [1]})
-    write(tmp_path / "other", {"y": [1]})
-    shutil.copy(tmp_path / "other" / "data-00000-of-00001.arrow", tmp_path / "set" / "b.arrow")
-    state(tmp_path / "set", ["data-00000-of-00001.arrow", "b.arrow"])
-    with pytest.raises(SourceInvalidError, match=r"b\.arrow has other columns"):
-        HuggingFaceSource(tmp_path / "set", "set").schema()
 
 
 def test_a_stream_cut_between_batches_is_refused(tmp_path: Path) -> None:

@@ -21,11 +21,9 @@ from tests.harness import num_examples
 from tests.store.formats.csv_file import Csv, chunks_of, joined
 from tests.store.shrink import shrunk
 
-from stoker.errors import SchemaError, SourceError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import SourceError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.base import InferredTypeError
 from stoker.store.formats.csv import CsvSource, Dialect
-from stoker.store.pack.api import pack
 
 
 @pytest.fixture
@@ -194,29 +192,7 @@ def test_an_endless_first_line_is_refused(text: Csv, monkeypatch: pytest.MonkeyP
         text.pack(b"x" * (5 << 20))
 
 
-def test_an_overlong_field_is_read(text: Csv) -> None:
-    long = "x" * 300_000
-    assert list(text.pack(f"a,b\n1,{long}\n2,y\n").texts("b")) == [long, "y"]
-    with pytest.raises(SourceInvalidError, match="has a first line without names or values: field larger than"):
-        text.pack(f"{long},b\n1,2\n")
-
-
 # How the source says it
-
-
-def test_a_block_that_does_not_fit_is_unfit(text: Csv) -> None:
-    source = text.source("a\n" + "1\n" * 50 + "x\n")
-    with shrunk(), pytest.raises(InferredTypeError, match=r"column 'a' of .*table.csv"):
-        chunks_of(source, pa.schema({"a": pa.int64()}))
-
-
-def test_files_that_disagree_about_text_are_drift_unless_a_type_is_named(text: Csv) -> None:
-    (text.folder / "a.csv").write_text("code,x\nA1,1\n")
-    (text.folder / "b.csv").write_text("code,x\n77,2\n")
-    with pytest.raises(SchemaError, match=r"column 'code' of .*b.csv is int64, not string"):
-        pack(str(text.folder / "?.csv"), text.folder / "out")
-    store = pack(str(text.folder / "?.csv"), text.folder / "out", dtype="code=text")
-    assert list(store.texts("code")) == ["A1", "77"]
 
 
 @pytest.mark.parametrize("content", [b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, b"PAR1" + bytes(300)])

@@ -100,24 +100,7 @@ def test_integers_beyond_int64_are_refused_and_not_rounded(text: Csv, number: in
     assert list(text.pack("a\n" + "\n".join(lines) + "\n", dtype="a=text").texts("a"))[-1] == str(number)
 
 
-@pytest.mark.parametrize("other", ["2.5", ""], ids=["fraction", "gap"])
-def test_large_integers_do_not_become_floats_beside_others(text: Csv, other: str) -> None:
-    content = f"a,b\n1,1\n{2**53 + 1},1\n{other},1\n"
-    with pytest.raises(BadValueError, match=f"{2**53 + 1} in row 2"):
-        text.pack(content)
-    with shrunk(line_bytes=1), pytest.raises(BadValueError, match=f"{2**53 + 1} in row 2"):
-        text.pack(content)
-
-
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1.7976931348623159e308", "9" * 400, "9" * 5000])
 def test_numbers_beyond_float64_are_refused_and_not_infinite(text: Csv, number: str) -> None:
     with pytest.raises(BadValueError, match=rf"column 'a' of .* holds {number[:60]} in row 2, which is too large for float64"):
         text.pack(f"a\n1.5\n{number}\n")
-
-
-def test_an_integer_asked_as_float32_is_not_rounded(text: Csv) -> None:
-    with pytest.raises(BadValueError, match=r"16777217 in row 1 of .* which float32 cannot hold exactly"):
-        text.pack("a\n16777217\n", dtype="a=float32")
-    with pytest.raises(BadValueError, match="16777217 in row 1"):
-        text.pack("a\n16777217\n", dtype="float32")
-    assert text.pack("a\n0.1\n", dtype="a=float32").column("a").tolist() == [np.float32(0.1)]

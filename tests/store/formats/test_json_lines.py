@@ -60,13 +60,6 @@ def test_a_later_block_that_needs_a_wider_type_is_unfit(tmp_path: Path) -> None:
     assert wider[-1].table.column("a")[-1].as_py() == 1.5
 
 
-def test_a_later_block_of_another_kind_names_the_row(tmp_path: Path) -> None:
-    one = source(tmp_path, BLOCKS + '{"a": "n/a"}\n')
-    with pytest.raises(BadValueError, match=r"column 'a' of .*a\.jsonl holds \"n/a\" in row 20,001"):
-        chunks_of(one, one.schema())
-    assert one.find_misfit("a", pa.int64()) == (20_001, "n/a")
-
-
 def test_a_key_that_comes_up_late_names_the_row(tmp_path: Path) -> None:
     one = source(tmp_path, BLOCKS + '{"a": 1, "late": 2}\n')
     for schema in (one.schema(), None):

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats import numpy
+from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats.numpy import NpySource
 
 DTYPES = "|b1 |i1 |u1 <i2 >i2 <u2 <i4 >u4 <i8 >i8 <u8 <f2 >f2 <f4 >f4 <f8 >f8".split()
@@ -73,12 +72,6 @@ def test_wide_makes_columns(tmp_path: Path, order: Any) -> None:
     some = pa.schema([("c2", pa.int64()), ("c0", pa.int64())])
     assert chunks_of(one, some)[0].table.to_pylist() == [{"c2": 3, "c0": 1}, {"c2": 6, "c0": 4}]
     assert_resumes(source(tmp_path, np.asarray(np.arange(60).reshape(20, 3), order=order), wide=True), chunk_bytes=100)
-
-
-def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpy, "MAX_COLUMNS", 2)
-    with pytest.raises(SourceTooLargeError, match="3 columns"):
-        source(tmp_path, np.zeros((1, 3)), wide=True).schema()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
-from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats import numpy
+from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.numpy import NpzSource
 
 
@@ -124,12 +123,6 @@ def test_doubled_members_are_refused(tmp_path: Path) -> None:
 def test_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceInvalidError, match="could run code"):
         source(tmp_path, {"x": np.array([{}], dtype=object)}).schema()
-
-
-def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpy, "MAX_MEMBERS", 1)
-    with pytest.raises(SourceTooLargeError, match="2 arrays"):
-        source(tmp_path, {"x": np.zeros(1), "y": np.zeros(1)}).schema()
 
 
 def test_a_directory_that_lost_an_array_is_refused(tmp_path: Path) -> None:

@@ -159,14 +159,6 @@ def test_lists_are_series(tmp_path: Path, kind: pa.DataType) -> None:
     assert (store.schema["x"].missing, store.schema["name"].missing) == (1, 1)
 
 
-def test_lists_of_categories_and_times(tmp_path: Path) -> None:
-    moments = pa.array([[1, 2], [3]], pa.list_(pa.timestamp("us")))
-    store = packed(tmp_path, {"w": pa.array([["a", "b"], ["a"]]), "t": moments, "n": pa.array([[1, None], [2]])}, time="t")
-    assert store.column("w").tolist() == [0, 1, 0]
-    assert store.time == "t"
-    assert store.schema["n"].label == "float64"
-
-
 def rows_or_error(made: ParquetSource) -> tuple[list[dict[str, Any]], SourceError | None]:
     try:
         made.schema()

@@ -187,13 +187,3 @@ def test_a_line_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         cut(b"a,b\n" + b"x" * 5000 + b"\n", 10)
     with pytest.raises(SourceTooLargeError, match=r"or a quote that is never closed"):
         cut(b'a,"b\n' + b"x\n" * 5000, 10)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16"])
-def test_never_more_is_read_than_was_asked_for(tmp_path: Path, encoding: str) -> None:
-    """A reader that goes on at a position skips to it: one byte too many would be a byte lost."""
-    (tmp_path / "file").write_bytes("a\n1é3\n4öü\n".encode(encoding))
-    file = open_text(tmp_path / "file", encoding)
-    parts = [file.read(1 + i % 3) for i in range(30)]
-    assert b"".join(parts) == "a\n1é3\n4öü\n".encode()
-    assert all(len(part) <= 1 + i % 3 for i, part in enumerate(parts))

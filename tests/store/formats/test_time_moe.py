@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
+from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
-from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import time_moe
 from stoker.store.formats.time_moe import TimeMoeSource
 
@@ -161,14 +161,6 @@ def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path, num_bytes: int
     os.truncate(tmp_path / "set" / "data-1-of-1.bin", num_bytes)
     with pytest.raises(SourceInvalidError, match=rf"data-1-of-1\.bin is cut off: {num_bytes} bytes found, 20 expected"):
         one.schema()
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
-    one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
-    schema = one.schema()
-    os.truncate(tmp_path / "set" / "data-1-of-1.bin", 4)
-    with pytest.raises(SourceChangedError, match=r"data-1-of-1\.bin changed while it was read"):
-        chunks_of(one, schema)
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:

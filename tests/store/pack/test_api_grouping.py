@@ -66,11 +66,6 @@ def test_each_file_is_a_series(tmp_path: Path) -> None:
     assert store.key == "series"
 
 
-def test_a_table_in_memory_is_one_series_without_a_name(tmp_path: Path) -> None:
-    store = pack({"x": [1, 2, 3]}, tmp_path / "out")
-    assert (store.key, store.lengths.tolist()) == (None, [3])
-
-
 def test_rows_of_lists_are_series(tmp_path: Path) -> None:
     table = pa.table({"id": ["b", "a"], "x": [[1.0, 2.0], [3.0]], "n": [7, 8]})
     plain = pack(table, tmp_path / "plain")

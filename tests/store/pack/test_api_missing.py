@@ -115,14 +115,6 @@ def test_error(tmp_path: Path) -> None:
         pack({"x": [1.0, math.nan]}, tmp_path / "out", replace=True, missing="error")
 
 
-def test_an_empty_text_is_missing_in_a_csv(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,w\n1,a\n2,\n3,NA\n")
-    store = pack(tmp_path / "a.csv", tmp_path / "out")
-    assert series_of(store, "w") == [["a", None, "NA"]]
-    assert store.schema["w"].missing == 1
-    assert pack(tmp_path / "a.csv", tmp_path / "out", replace=True, missing="drop").column("x").tolist() == [1, 3]
-
-
 def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3])})
     assert pack(table, tmp_path / "out").schema["n"].label == "float64"

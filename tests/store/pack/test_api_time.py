@@ -54,12 +54,6 @@ def test_both_places_are_named(tmp_path: Path, limits: dict[str, int], files: di
     assert not (tmp_path / "out").exists()
 
 
-def test_places_within_lists(tmp_path: Path) -> None:
-    table = pa.table({"t": [[1, 2], [5, 6, 6]], "x": [[0, 0], [0, 0, 0]]})
-    with pytest.raises(TimeOrderError, match=r"the time 't' does not increase: 6 in row 2 of <Table> equals 6 in row 2 of <Table>"):
-        pack(table, tmp_path / "out", time="t")
-
-
 @pytest.mark.parametrize("limits", [{}, SMALL, {"run_bytes": 300, "chunk_bytes": 100, "fan_in": 3}])
 @pytest.mark.parametrize("kind", ["int", "float", "moment"])
 def test_sorting_is_stable_and_counts_equal_times(tmp_path: Path, limits: dict[str, int], kind: str) -> None:
@@ -96,12 +90,3 @@ def test_a_missing_time_is_named(tmp_path: Path, times: pa.Array, row: int, opti
     table = pa.table({"t": times, "x": [0.0] * len(times)})
     with pytest.raises(BadValueError, match=rf"the time 't' is missing in row {row} of <Table>. Every row needs a time"):
         pack(table, tmp_path / "out", time="t", **options)
-
-
-def test_a_gap_is_not_filled_from_another_file(tmp_path: Path) -> None:
-    source = write(tmp_path, a="u,1,5\n", b="u,1,\nu,2,6\nu,3,\n")
-    for limits in ({}, SMALL):
-        with shrunk(**limits):
-            store = pack(source, tmp_path / "out", replace=True, time="t", missing="ffill", columns="t,x")
-        assert np.isnan(store[1]["x"][0])
-        assert store[1]["x"][1:].tolist() == [6.0, 6.0]

@@ -71,19 +71,6 @@ def test_an_integer_that_the_shared_type_cannot_hold_is_refused_with_a_way_out(t
     assert pack(table, tmp_path / "x", wide=True, columns="x").column("value").tolist() == [0.5, 1.5]
 
 
-def test_types_of_single_columns_are_brought_together(tmp_path: Path) -> None:
-    for dtype in ("a=bfloat16", "b=bfloat16", {"a": "float16", "b": "int8"}):
-        store = pack(
-            {"a": [1, 2], "b": [3.0, 4.5] if dtype == "a=bfloat16" else [3.0, 4.0]},
-            tmp_path / "out",
-            replace=True,
-            wide=True,
-            dtype=dtype,
-        )
-        assert store.schema["value"].dtype is not None
-        assert store.column("value").astype(float).tolist()[:2] == [1.0, 2.0]
-
-
 def test_missing_values(tmp_path: Path) -> None:
     table = pa.table({"a": [1, None, 3], "b": [None, 5.0, 6.0]})
     kept = pack(table, tmp_path / "keep", wide=True)

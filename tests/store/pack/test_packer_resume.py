@@ -205,21 +205,3 @@ def test_a_stopped_pack_is_not_a_store_and_says_so(tmp_path: Path) -> None:
         StoreNotFoundError, match="holds a pack that was interrupted: run the same `stoker pack` again to resume it"
     ):
         open_store(tmp_path / "out")
-
-
-@pytest.mark.parametrize("damage", ["journal", "run", "categories"])
-def test_work_that_was_damaged_is_done_again(tmp_path: Path, damage: str) -> None:
-    make, options = SHAPES["series"]
-    make(tmp_path)
-    source = str(tmp_path / "*.parquet")
-    with shrunk(**LIMITS):
-        expected = contents(pack(source, tmp_path / "whole", **options))
-        with pytest.raises(Stopped):
-            pack(source, tmp_path / "out", progress=Reports(14), **options)
-        paths = sorted((tmp_path / "out" / "work").glob(f"{damage}*"))
-        assert paths
-        for path in paths:
-            data = bytearray(path.read_bytes())
-            data[-1] ^= 1
-            path.write_bytes(data)
-        assert contents(pack(source, tmp_path / "out", **options)) == expected

@@ -109,25 +109,6 @@ def test_a_mean_does_not_depend_on_where_blocks_end(tmp_path: Path, rng: np.rand
     assert whole.lengths.tolist() == [6, 6]
 
 
-@pytest.mark.parametrize("sort", [True, False])
-def test_equal_times_are_an_error_where_that_is_asked_for(tmp_path: Path, sort: bool) -> None:
-    table = {"k": ["a", "b", "a"], "t": [1, 1, 1], "x": [0, 1, 2]}
-    with pytest.raises(
-        TimeOrderError, match="the time 't' of k 'a' does not increase: 1 in row 3 of <dict> equals 1 in row 1 of <dict>"
-    ):
-        pack(table, tmp_path / "out", series="k", time="t", sort=sort, duplicates="error")
-    assert not (tmp_path / "out").exists()
-    kept = pack(table, tmp_path / "out", series="k", time="t", sort=sort, duplicates="keep")
-    assert kept.lengths.tolist() == [2, 1]
-
-
-def test_times_that_fall_are_refused_without_a_sort(tmp_path: Path) -> None:
-    with pytest.raises(
-        TimeOrderError, match=r"1 in row 3 of <dict> is before 2 in row 2 of <dict>. Fix the rows, or pass sort=True"
-    ):
-        pack({"t": [1, 2, 1], "x": [0, 1, 2]}, tmp_path / "out", time="t", duplicates="first")
-
-
 @pytest.mark.parametrize(
     ("freq", "times", "expected"),
     [

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from tests.store.pack.runs import Segment, block, layout, read
 
-from stoker.store.pack.blocks import RowBlock
 from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun, UnsortedTimesError
-from stoker.store.pack.values import to_bfloat16
 
 
 @pytest.fixture
@@ -77,15 +73,6 @@ def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, 
     assert second[1] == (3, 1.0)
 
 
-def test_equal_times_are_counted_where_they_are_allowed(tmp_path: Path, writer: BackgroundWriter) -> None:
-    shape = layout(time_index=0, strict_time=False)
-    run = run_of(tmp_path, writer, [[(1, [(1, 0.0), (1, 0.0)])], [(1, [(1, 0.0), (2, 0.0)]), (2, [(2, 0.0)])]], shape)
-    assert run.equal_times == 2
-    falling = SortedRun.create(tmp_path, 1, shape, writer)
-    with pytest.raises(UnsortedTimesError):
-        falling.add(block([(1, [(2, 0.0), (1, 0.0)])]))
-
-
 def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: BackgroundWriter) -> None:
     for i, parts in enumerate(([[(1, []), (1, [])]], [[(0, []), (1, [])], [(1, [])]], [[(0, []), (2, []), (2, [])]])):
         (tmp_path / str(i)).mkdir()
@@ -103,15 +90,6 @@ def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, write
     values = [number for _, rows in read(run) for _, number in rows]
     assert [None if math.isnan(v) else v for v in values] == [1.0, 1.0, None, None, 4.0, 4.0]
     assert (run.tallies[1].nan, run.tallies[1].first_step) == (2, 2)
-
-
-def test_halves_that_are_not_finite_are_counted(tmp_path: Path, writer: BackgroundWriter) -> None:
-    shape = RunLayout(key=np.dtype("<i8"), step=[np.dtype("<u2"), np.dtype("<u2")], series=[], bfloat16=frozenset({0}))
-    halves = to_bfloat16(np.array([1.0, np.inf, np.nan, 2.0], dtype="<f4"))
-    run = SortedRun.create(tmp_path, 0, shape, writer)
-    run.add(RowBlock(pa.array([1]), np.array([4]), [halves, halves], []))
-    run.finish()
-    assert [(tally.nan, tally.inf, tally.first_step) for tally in run.tallies] == [(1, 1, 1), (0, 0, None)]
 
 
 # Taking up a run of an earlier process

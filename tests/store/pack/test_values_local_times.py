@@ -57,14 +57,6 @@ def test_a_wide_table_of_local_hours(tmp_path: Path, form: str) -> None:
     assert one["value"].tolist() == (np.arange(48.0) * 2).tolist()
 
 
-def test_rows_in_any_order_are_sorted_by_utc(tmp_path: Path) -> None:
-    times = autumn("h", periods=12)
-    rows = pd.DataFrame({"t": times.tz_localize(None), "x": np.arange(12)})
-    rows = pd.concat([rows.iloc[6:], rows.iloc[:6]])  # both passes through the hour keep their order
-    store = pack(rows, tmp_path / "out", time="t", timezone=ZONE, sort=True)
-    assert store.column("t").tolist() == times.as_unit("ns").asi8.tolist()
-
-
 @pytest.mark.parametrize(("ambiguous", "pandas"), [("first", True), ("last", False)])
 def test_an_hour_that_is_passed_once_needs_a_rule(tmp_path: Path, ambiguous: str, pandas: bool) -> None:
     local = pd.DatetimeIndex(["2021-10-31 01:30", "2021-10-31 02:30", "2021-10-31 03:30"])
