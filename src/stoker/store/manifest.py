@@ -78,7 +78,7 @@ class Frequency:
             found: Array = times[0] + index * self.nanoseconds
             return found
         month, day, rest, size = month_parts(times)
-        days = np.int64(LAST_DAY) if (day == size - 1).all() else day[0]
+        days = np.array([LAST_DAY]) if (day == size - 1).all() else day[:1]
         return month_time(month[0] + index * self.months, days, rest[0])
 
 

@@ -1,7 +1,7 @@
 """`find_sources`: the readers of what the user passes: files, patterns, folders, always in sorted order, tables and streams.
 
 Tables are dicts, lists and arrays, stores, pandas and polars frames. Streams are DuckDB relations, lazy frames of polars, data sets of
-pyarrow, and all else that exports an Arrow stream: they are read batch by batch, and never collected.
+pyarrow and Ray, and all else that exports an Arrow stream: they are read batch by batch, and never collected.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -78,10 +78,6 @@ def find_sources(
         >>> [source.name for source in find_sources({"x": [1, 2]}, dialect=Dialect())]
         ['<dict>']
     """
-    if _library(given) == "ray":
-        from stoker.store.formats.arrow import RayDatasetSource
-
-        return [RayDatasetSource(given)]
     if isinstance(given, DataSource):
         return [given]
     if isinstance(given, list) and given and all(isinstance(one, DataSource) for one in given):
@@ -373,8 +369,8 @@ class StreamSource(DataSource):
 
 def is_stream(given: object) -> bool:
     """Whether `given` is made batch by batch, and so is larger than memory perhaps."""
-    if _library(given) == "polars":
-        return type(given).__name__ == "LazyFrame"
+    if _library(given) in ("polars", "ray"):
+        return type(given).__name__ in ("LazyFrame", "Dataset", "MaterializedDataset")
     if isinstance(given, Mapping | np.ndarray | Store | pa.Table | pa.RecordBatch) or _library(given) == "pandas":
         return False
     return isinstance(given, pa.RecordBatchReader) or hasattr(given, "__arrow_c_stream__") or _is_dataset_of_arrow(given)
@@ -392,6 +388,8 @@ def stream_source(given: Any) -> StreamSource:
     if library in ("duckdb", "_duckdb"):
         rows = batch_rows(pa.schema([(column, pa.null()) for column in given.columns]), _BATCH_BYTES)
         return StreamSource(name, partial(getattr(given, "to_arrow_reader", None) or given.fetch_record_batch, rows), once=False)
+    if library == "ray":
+        return StreamSource(name, partial(_block_batches, _blocks_in_order(given)), once=False)
     if _is_dataset_of_arrow(given):
         return StreamSource(name, partial(_dataset_batches, given), once=False)
     if isinstance(given, pa.RecordBatchReader):
@@ -411,6 +409,26 @@ def _dataset_batches(dataset: Any) -> pa.RecordBatchReader:
     """The rows of a data set of PyArrow, which by itself reads ahead more than a gigabyte."""
     rows = batch_rows(dataset.schema, _BATCH_BYTES)
     return dataset.scanner(batch_size=rows, batch_readahead=2, fragment_readahead=1).to_reader()
+
+
+def _blocks_in_order(dataset: Any) -> list[Any]:
+    """A data set of Ray, computed once: a pack may read its rows twice. Rows of one series keep its order."""
+    options = dataset.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        blocks: list[Any] = dataset.materialize().to_arrow_refs()
+    finally:
+        options.preserve_order = before
+    if not blocks:
+        raise SourceEmptyError("the ray.data.Dataset has no rows, so there is nothing to pack.")
+    return blocks
+
+
+def _block_batches(blocks: Sequence[Any]) -> pa.RecordBatchReader:
+    import ray
+
+    schema = ray.get(blocks[0]).schema
+    return pa.RecordBatchReader.from_batches(schema, (batch for block in blocks for batch in ray.get(block).to_batches()))
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:
