@@ -128,7 +128,7 @@ SHAPES = {
     "ffill": Shape(_gaps, {**_GROUPED, "missing": "ffill"}),
     "sort": Shape(_unsorted, {**_GROUPED, "sort": True}),
     "sort and ffill": Shape(_unsorted, {**_GROUPED, "sort": True, "missing": "ffill"}),
-    "rules": Shape(_hourly, {**_GROUPED, "sort": True, "duplicates": "mean", "freq": "1h"}),
+    "rules": Shape(_hourly, {**_GROUPED, "sort": True, "duplicates": "last", "freq": "1h"}),
     "lists": Shape(_lists, {"series": "id"}, run_bytes=12 << 10, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "lists in rows": Shape(_lists, {}, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "a statement": Shape(_categories, {**_GROUPED, "sql": "SELECT *, x > 0 AS up FROM source WHERE x > -1"}),

@@ -82,7 +82,7 @@ SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "wide": (text, {"wide": True, "columns": "left,k"}),
     "wide, each file its own": (various, {"wide": True, "time": "t"}),
     "wide with a time": (text, {"wide": True, "time": "t", "columns": "t,left"}),
-    "merged and regular": (hourly, {"series": "k", "time": "t", "sort": True, "duplicates": "mean", "freq": "1h"}),
+    "merged and regular": (hourly, {"series": "k", "time": "t", "sort": True, "duplicates": "last", "freq": "1h"}),
     "merged and filled": (hourly, {"time": "t", "sort": True, "duplicates": "last", "missing": "ffill"}),
     "wide and local": (local, {"wide": "{series}_{value}", "time": "t", "timezone": "Europe/Berlin", "freq": "15min"}),
     "lists": (lists, {"series": "k", "dtype": "name=category"}),

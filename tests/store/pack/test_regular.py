@@ -35,11 +35,7 @@ def twin(table: pd.DataFrame, *, sort: bool, duplicates: str, freq: str | None, 
     for key, rows in table.groupby("k"):
         one = rows.drop(columns="k")
         one = one.sort_values("t", kind="stable") if sort else one
-        if duplicates == "mean":
-            first = one.groupby("t", sort=False)[["word"]].agg(lambda words: words.iloc[0])
-            one = one.groupby("t", sort=False)[["x", "n"]].mean().join(first).reset_index()
-        else:
-            one = one.drop_duplicates("t", keep=duplicates)  # type: ignore[call-overload]
+        one = one.drop_duplicates("t", keep=duplicates)  # type: ignore[call-overload]
         one = one.set_index("t")
         one = one.asfreq(freq) if freq is not None else one
         found[key] = one.ffill() if missing == "ffill" else one
@@ -71,7 +67,7 @@ def panels(draw: st.DrawFn) -> tuple[pd.DataFrame, bool]:
 @settings(max_examples=8)
 @given(
     panel=panels(),
-    duplicates=st.sampled_from(["first", "last", "mean"]),
+    duplicates=st.sampled_from(["first", "last"]),
     freq=st.sampled_from([None, "1h"]),
     missing=st.sampled_from(["keep", "ffill"]),
     limits=st.sampled_from([{}, SMALL, {"run_bytes": 1, "chunk_bytes": 1}]),
@@ -92,21 +88,6 @@ def test_equal_times_and_missing_steps_are_those_of_pandas(
             words = [None if code < 0 else store.texts("word")[code] for code in one["word"].tolist()]
             assert words == [None if pd.isna(word) else word for word in rows["word"]]
         assert store.freq == freq
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_mean_does_not_depend_on_where_blocks_end(tmp_path: Path, rng: np.random.Generator, dtype: str) -> None:
-    table = {
-        "k": rng.integers(0, 2, 300),
-        "t": rng.integers(0, 6, 300),
-        "x": rng.normal(size=300) * 10.0 ** rng.integers(-9, 9, 300),
-    }
-    options: dict[str, Any] = {"series": "k", "time": "t", "sort": True, "duplicates": "mean", "dtype": dtype}
-    whole = pack(table, tmp_path / "whole", **options)
-    for i, limits in enumerate([SMALL, {"run_bytes": 1, "chunk_bytes": 1, "fan_in": 2}]):
-        with shrunk(**limits):
-            assert pack(table, tmp_path / f"{i}", **options).digest == whole.digest
-    assert whole.lengths.tolist() == [6, 6]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +166,7 @@ def test_integers_become_floats_only_where_steps_are_missing(tmp_path: Path) -> 
         ({"freq": "1ms"}, "freq='1ms' is finer than the times of column 't', which are in s"),
         ({"freq": "soon"}, "freq is 'soon'; expected a number and a unit"),
         ({"regular": False}, "regular=False says that freq= is only declared, so it needs freq="),
-        ({"duplicates": "some"}, "duplicates='some' is invalid; expected one of error, first, last, mean, keep"),
+        ({"duplicates": "some"}, "duplicates='some' is invalid; expected one of error, first, last, keep"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], message: str) -> None:

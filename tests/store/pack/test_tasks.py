@@ -22,7 +22,7 @@ from stoker.store.pack.tasks import PackTasks, make_task_plan
 OPTIONS: dict[str, dict[str, Any]] = {
     "keys": {"series": "user"},
     "sorted": {"series": "user", "time": "ts", "sort": True},
-    "rules": {"series": "user", "time": "ts", "duplicates": "mean"},
+    "rules": {"series": "user", "time": "ts", "duplicates": "last"},
     "steps": {"series": "user", "time": "ts", "sort": True, "duplicates": "last", "freq": "1s", "columns": "n,kind"},
     "files": {},
     "filled": {"series": "user", "time": "ts", "missing": "ffill", "sort": True},

@@ -51,7 +51,7 @@ def test_a_wide_table_of_local_hours(tmp_path: Path, form: str) -> None:
         rows.to_csv(source, index=False)
     elif form == "parquet":
         rows.to_parquet(source, index=False)
-    store = pack(source, tmp_path / "out", wide=True, time="date", timezone=ZONE, duplicates="mean", freq="1h")
+    store = pack(source, tmp_path / "out", wide=True, time="date", timezone=ZONE, duplicates="last", freq="1h")
     one = store[store.find("MT_003")]
     assert one["date"].tolist() == times.as_unit("ns").asi8.tolist()
     assert one["value"].tolist() == (np.arange(48.0) * 2).tolist()

@@ -85,7 +85,7 @@ def pack(
         dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
         missing: what to do with missing values: "keep" them as NaN, raise an "error", fill forward ("ffill"), or "drop" their rows.
         duplicates: what to do with rows of a series that have equal times: raise an "error", store the "first" or "last" of them,
-            or their "mean", or "keep" all. Without it they are an error, or kept with `sort=True`.
+            or "keep" all. Without it they are an error, or kept with `sort=True`.
         freq: the distance between two steps, like "15min", "1h", "1d" or "1mo". Steps that are missing are added, without values.
         regular: whether `freq` adds missing steps. With False it is only declared, and times are not checked.
         timezone: the zone of local times without one, like "Europe/Berlin". They are stored as UTC, with the zone as their unit.

@@ -392,7 +392,7 @@ class Shaper:
             is_equal = bool(before[row] == times[row])
             advice = "Sort the file by time, or pass sort=True."
             if is_equal:
-                advice = "Their times are equal: pass duplicates='first' (or last, mean, keep)."
+                advice = "Their times are equal: pass duplicates='first' (or last, keep)."
                 advice += "" if options.timezone else " Local times repeat when daylight saving ends: pass timezone= for these."
             raise TimeOrderError(f"the time {field.name!r} in {locate(row)} is not after the row before it. {advice}")
         self.wide_time = (number, times[-1].item())

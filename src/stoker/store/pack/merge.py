@@ -329,7 +329,7 @@ def _series_shown(plan: PackPlan, key: Any) -> str:
 
 def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) -> TimeOrderError:
     name, is_equal = plan.options.time, before[1] == behind[1]
-    advice = "duplicates='first' (or last, mean, keep)" if is_equal else "sort=True"
+    advice = "duplicates='first' (or last, keep)" if is_equal else "sort=True"
     return TimeOrderError(
         f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
         f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}."

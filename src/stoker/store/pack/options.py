@@ -16,7 +16,7 @@ from stoker.store.formats.csv import Dialect
 from stoker.store.manifest import parse_frequency
 
 Missing = Literal["keep", "error", "ffill", "drop"]
-Duplicates = Literal["error", "first", "last", "mean", "keep"]
+Duplicates = Literal["error", "first", "last", "keep"]
 Ambiguous = Literal["infer", "first", "last", "error"]
 Nonexistent = Literal["error", "shift"]
 
@@ -97,9 +97,7 @@ class PackOptions:
         elif not self.regular:
             raise OptionError("regular=False says that freq= is only declared, so it needs freq=.")
         if self.fills_steps and self.duplicates == "keep":
-            raise OptionError(
-                "freq= needs one row per time, so duplicates='keep' is invalid with it; expected 'first', 'last' or 'mean'."
-            )
+            raise OptionError("freq= needs one row per time, so duplicates='keep' is invalid with it; expected 'first' or 'last'.")
         if self.fills_steps and self.missing == "drop":
             raise OptionError("freq= adds missing steps, and missing='drop' drops them. Use one of them, or pass regular=False.")
 
@@ -111,7 +109,7 @@ class PackOptions:
     @property
     def merges_duplicates(self) -> bool:
         """Whether rows of equal times become one."""
-        return self.duplicates in ("first", "last", "mean")
+        return self.duplicates in ("first", "last")
 
     @property
     def has_rules(self) -> bool:

@@ -549,7 +549,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
 
 
 def _with_time(plan: PackPlan) -> PackPlan:
-    """The plan with what its options say about time: local times are stored as UTC, and means are floats."""
+    """The plan with what its options say about time: local times are stored as UTC."""
     options = plan.options
     for i, field in enumerate(plan.step):
         if field.name != options.time:
@@ -570,11 +570,11 @@ def _with_time(plan: PackPlan) -> PackPlan:
                     f"{plan.sources[0].label} {found}. Leave timezone= out."
                 )
             plan = replace(plan, step=(*plan.step[:i], replace(field, unit=f"ns, {options.timezone}"), *plan.step[i + 1 :]))
-    return widen_integers(plan, "duplicates='mean' makes floats") if options.duplicates == "mean" else plan
+    return plan
 
 
 def widen_integers(plan: PackPlan, why: str) -> PackPlan:
-    """Integers and booleans become float64, which has values for missing steps and means.
+    """Integers and booleans become float64, which has values for missing steps.
 
     Raises:
         OptionError: `dtype=` asks for another type.
