@@ -84,7 +84,7 @@ test-scale: $(SCALE)/.installed ## object storage, packs and training runs on se
 	@$(SCALE)/bin/python -c 'import moto, obstore, ray.train' # else their tests would be skipped
 	@PYTHONHASHSEED=0 $(SCALE)/bin/python -m pytest -q -m 'slow or not slow' tests/store/test_remote_servers.py tests/train/test_mirror_servers.py \
 	  tests/store/test_remote.py tests/store/test_object_storage.py tests/store/test_block_cache.py tests/feed/test_remote_blocks.py \
-	  tests/store/formats/test_remote_files.py tests/store/formats/test_arrow_ray_dataset.py tests/store/pack/test_on_ray.py tests/recipes/tabular/test_files.py \
+	  tests/store/formats/test_remote_files.py tests/store/formats/test_discover_ray_dataset.py tests/store/pack/test_on_ray.py tests/recipes/tabular/test_files.py \
 	  tests/test_ray.py tests/cli/test_train_elastic.py tests/train/test_ordered_sums.py tests/train/test_mirror.py
 	@PYTHONPATH=. $(SCALE)/bin/python -m tools.pages docs/scale.md
 

@@ -433,7 +433,7 @@ def test_commands_options_choices_recipes_and_files_are_completed() -> None:
     assert completions("di") == ["diagnose"]
     assert completions("") == list(cli.COMMANDS)
     assert completions("tune", "") == ["batch", "run", "search"]
-    assert {"--series", "--segment", "--sort", "--skip", "--source-column"} <= set(completions("pack", "--s"))
+    assert {"--series", "--sort", "--skip", "--source-column"} <= set(completions("pack", "--s"))
     assert completions("pack", "--missing", "") == base.MISSING
     assert completions("train", "tim") == ["time-moe", "timehut", "<file>"]
     assert completions("inspect", "a") == ["<file>"]

@@ -40,7 +40,7 @@ def test_version(stoker: Stoker) -> None:
         (["pack", "a.csv"], "Missing argument"),
         (["pack", "a.csv", "out", "--fast"], "No such option"),
         (["pack", "a.csv", "out", "--missing", "guess"], "Invalid value for '--missing'"),
-        (["pack", "a.csv", "out", "--segment", "x"], "Invalid value for '--segment'"),
+        (["pack", "a.csv", "out", "--skip", "x"], "Invalid value for '--skip'"),
         (["inspect"], "Missing argument 'STORE'"),
     ],
 )
@@ -60,7 +60,6 @@ def test_a_wrong_call_is_explained(stoker: Stoker, arguments: list[str], text: s
             "stoker: nothing.csv does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).\n",
         ),
         (["pack", "a.csv", "out", "--memory", "much"], "stoker: 'much' is not a size; write it like 256MB or 2GB.\n"),
-        (["pack", "a.csv", "out", "--segment", "0"], "stoker: --segment 0 is invalid; a segment has at least 1 step.\n"),
         (["pack", "a.csv", "out", "--series", "k"], "stoker: --series names 'k', but a.csv has the columns x.\n"),
         (["pack", "a.csv", "a.csv"], "stoker: a.csv is a file, but a store is a folder. Choose another name.\n"),
         (["inspect", "gone"], "stoker: gone does not exist. Make a store with `stoker pack SOURCE gone`.\n"),

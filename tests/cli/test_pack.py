@@ -97,7 +97,6 @@ GIVEN: dict[str, Any] = {
     "wide": True,
     "columns": "a,b",
     "dtype": "float32",
-    "segment": 5,
     "missing": "ffill",
     "duplicates": "last",
     "freq": "1h",

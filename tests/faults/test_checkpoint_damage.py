@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -92,34 +90,6 @@ def test_a_damaged_file_is_found_and_the_one_before_it_taken(folder: Path, rng: 
     check_fallback(folder, NEW)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_the_disk_cannot_read_is_as_good_as_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    bad = (folder / NEW / name).stat().st_ino
-
-    def refuse(read: Any) -> Any:
-        def reading(fd: int, *arguments: Any) -> Any:
-            if os.fstat(fd).st_ino == bad:
-                raise OSError(errno.EIO, "Input/output error")
-            return read(fd, *arguments)
-
-        return reading
-
-    monkeypatch.setattr(os, "preadv", refuse(os.preadv))
-    monkeypatch.setattr(os, "pread", refuse(os.pread))
-    check_fallback(folder, NEW, name)
-
-
-def test_a_missing_folder_is_found(folder: Path) -> None:
-    shutil.rmtree(folder / NEW)
-    check_fallback(folder, NEW)
-
-
-def test_a_folder_that_was_renamed_is_found(folder: Path) -> None:
-    shutil.rmtree(folder / NEW)
-    shutil.copytree(folder / OLD, folder / NEW)
-    check_fallback(folder, NEW)
-
-
 def test_a_folder_that_is_a_link_is_refused(folder: Path) -> None:
     (folder / NEW).rename(folder.parent / "elsewhere")
     (folder / NEW).symlink_to(folder.parent / "elsewhere")
@@ -155,26 +125,11 @@ def test_a_latest_that_says_something_else_still_leads_to_a_whole_checkpoint(fol
         Checkpoints(folder).latest(strict=True)
 
 
-def test_without_latest_the_newest_whole_one_is_taken(folder: Path) -> None:
-    (folder / "LATEST").unlink()
-    assert found(folder) == 2
-
-
 def test_if_none_is_whole_the_newest_is_named(folder: Path, rng: np.random.Generator) -> None:
     for name in (OLD, NEW):
         corrupt(folder / name / "model.safetensors", rng)
     with pytest.raises(CheckpointInvalidError, match=f"{NEW}.* No other checkpoint is whole"):
         Checkpoints(folder).latest()
-
-
-def test_several_damaged_ones_are_all_named(folder: Path, rng: np.random.Generator) -> None:
-    with Checkpoints(folder, keep=3) as checkpoints:
-        checkpoints.latest()
-        checkpoints.save(3, state(3), {}, wait=True)
-    for name in (NEW, "step-000000003"):
-        corrupt(folder / name / "model.safetensors", rng)
-    with pytest.warns(UserWarning, match=f"step-000000003.*{NEW}.*Falling back to .*{OLD}"):
-        assert Checkpoints(folder).latest() is not None
 
 
 def test_a_run_that_fell_back_continues_and_the_damaged_one_goes(folder: Path, rng: np.random.Generator) -> None:

@@ -19,7 +19,7 @@ from tests.harness import FaultyFiles, take_snapshot
 from tests.train.trees import state
 
 from stoker import _disk
-from stoker.errors import CheckpointError, CheckpointInvalidError
+from stoker.errors import CheckpointError
 from stoker.train import checkpoint
 from stoker.train.checkpoint import Checkpoints
 
@@ -120,14 +120,3 @@ def test_a_disk_that_is_really_full_ends_the_run_at_the_third_failure_with_the_l
         assert latest is not None
         assert torch.equal(latest.parts["model"]["w"], weights["w"])
         assert sorted(path.name for path in (disk / "run").iterdir()) == ["LATEST", "step-000000001"]
-
-
-def test_a_folder_that_may_not_be_read_names_itself(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(quick_path, "replacing")
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(CheckpointInvalidError, match="LATEST cannot be opened"):
-        Checkpoints(quick_path).latest()

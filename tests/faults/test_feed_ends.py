@@ -102,24 +102,6 @@ def test_negative_control_a_pass_that_does_not_end_its_threads_is_seen(monkeypat
     assert all_end()
 
 
-def test_a_forgotten_feed_ends_its_threads_with_its_passes() -> None:
-    feed = feeding.make_feed(2)
-    batches = iter(feed)
-    next(batches)
-    del feed
-    gc.collect()
-    assert feed_threads(), "who holds a pass may go on with it"
-    assert len(list(batches)) == 9
-    assert all_end()
-
-
-def test_many_feeds_leave_nothing_behind() -> None:
-    for _ in range(50):
-        leave_early(feeding.make_feed(3))
-    gc.collect()
-    assert all_end()
-
-
 @pytest.mark.parametrize(("delay", "left"), [(0.05, 0), (3600.0, 2)], ids=["slow", "stuck"])
 def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, left: int, torch_zygote: Zygote) -> None:
     """A stuck one is left to itself: its thread dies with the process."""
@@ -136,15 +118,6 @@ def test_a_fork_gets_no_threads_and_is_reported(threads: int, windows: bool, tor
     assert found["own"] == epoch
     assert found["again"] == epoch
     assert [found["first"], *found["rest"]] == epoch, "the parent notices nothing"
-
-
-@pytest.mark.parametrize("windows", [False, True])
-def test_a_fork_without_threads_continues(windows: bool, torch_zygote: Zygote) -> None:
-    found = torch_zygote.run(feeding.fork_with, threads=0, windows=windows).check()
-    epoch = [feeding.samples(batch) for batch in feeding.make_feed(0, windows=windows)]
-    assert found["pass"] == epoch[1]
-    assert found["own"] == found["again"] == epoch
-    assert [found["first"], *found["rest"]] == epoch
 
 
 def test_a_fork_does_not_wait_for_a_lock_of_its_parent(torch_zygote: Zygote) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,21 +96,6 @@ def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, sto
     assert "while making batch 2 of this pass" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize(
-    ("encode", "error", "message"),
-    [
-        (lambda batch: list(batch), FeedError, "transform returned list; expected a dict of arrays."),
-        (lambda batch: {"x": object()}, RuntimeError, "object"),
-        (lambda batch: {"x": batch["y"]}, KeyError, "'y'"),
-        (lambda batch: batch["x"].append(1), AttributeError, "append"),
-    ],
-)
-def test_a_wrong_encoder_is_noted(encode: Any, error: type[Exception], message: str, store: Store) -> None:
-    with pytest.raises(error, match=message) as caught:
-        next(iter(Feed(store, Sequences(8), batch_size=4, transform=encode)))
-    assert "while making batch 0 of this pass over epoch 0: samples 0, 1, 2, 3 of series" in caught.value.__notes__[0]
-
-
 class BrokenOrder(Shuffle):
     """Knows no position from 12 on."""
 
@@ -139,14 +123,6 @@ def test_an_error_of_an_order(threads: int, view: Any, store: Store) -> None:
     assert len(seen) == feed.state_dict()["position"] == 12
 
 
-@pytest.mark.parametrize("threads", [0, 1])
-def test_an_error_of_an_order_on_a_device(threads: int, store: Store) -> None:
-    """Many batches are placed at once, and the error comes instead of the first of them."""
-    feed = Feed(store, Windows(5), batch_size=4, order=BrokenOrder(), threads=threads, residency="device")
-    with pytest.raises(Boom, match="no such position"):
-        next(iter(feed))
-
-
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("residency", ["host", "stream", "device"])
 def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: int, tmp_path: Path) -> None:
@@ -168,18 +144,3 @@ def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: i
         StoreDamagedError, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker verify`."
     ):
         next(batches)
-
-
-def test_a_note_is_short_however_large_the_batch(store: Store) -> None:
-    with pytest.raises(Boom) as caught:
-        next(iter(Feed(store, Windows(1), batch_size=100, transform=Encoder(0, Boom("no")), return_index=True)))
-    assert "samples 0, 1, 2, 3, … of series 0, 0, 0, 0, … in" in caught.value.__notes__[0]
-
-
-def test_columns_of_several_files_are_all_named(tmp_path: Path) -> None:
-    store = write_store(every_number(), tmp_path / "s")
-    make = partial(Feed, store, Sequences(8), batch_size=2, columns=["xf4", "xi8"], return_index=True)
-    with pytest.raises(Boom) as caught:
-        next(iter(make(transform=Encoder(0, Boom("no")))))
-    assert all(Path(name).exists() for name in make().shards())
-    assert ", ".join(make().shards()) in caught.value.__notes__[0]

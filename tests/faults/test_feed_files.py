@@ -14,7 +14,7 @@ from tests.faults import feeding
 from tests.feed.stores import write_store
 from tests.harness import Zygote, seal_manifest
 
-from stoker import Feed, Sequences, Shuffle, Store, Windows
+from stoker import Feed, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.store import shards as shards
 from stoker.store.manifest import MANIFEST_NAME
@@ -75,19 +75,6 @@ def vast(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def expected(start: int, count: int) -> list[int]:
     return [step % 251 + 1 if step in MARKS else 0 for step in range(start, start + count)]
-
-
-@pytest.mark.parametrize("residency", ["host", "stream"])
-@pytest.mark.parametrize("keep", ["first", "last"])
-def test_series_beyond_the_reach_of_32_bits(keep: str, residency: str, vast: Store) -> None:
-    feed = Feed(vast, Sequences(6, keep=keep, layout="packed"), batch_size=4, residency=residency)  # type: ignore[arg-type]
-    (batch,) = feed
-    found: list[int] = []
-    for start, stop in itertools.pairwise(BOUNDS):
-        count = min(6, stop - start)
-        found += expected(start if keep == "first" else stop - count, count)
-    assert batch["x"].tolist() == found
-    assert sum(found) > 0
 
 
 @pytest.mark.parametrize(

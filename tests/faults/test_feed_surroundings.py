@@ -6,7 +6,6 @@ import gc
 import random
 import threading
 import tracemalloc
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,18 +123,6 @@ def test_memory_does_not_grow_over_epochs(options: dict[str, Any]) -> None:
     tracemalloc.stop()
     assert min(grown) < 16_000, "32 passes of 10 batches: less than 50 bytes a batch, which is noise"
     assert threading.active_count() <= num_threads
-
-
-def test_a_feed_does_not_keep_its_store_from_being_forgotten(tmp_path: Path) -> None:
-    """No registry holds a feed: with the last reference it goes, and the maps of its files with it."""
-    store = write_store(every_number(), tmp_path / "s")
-    feed = Feed(store, Windows(4), batch_size=4, residency="stream", threads=2)
-    next(iter(feed))
-    gone = weakref.ref(feed), weakref.ref(store)
-    gc.collect()
-    del feed, store
-    gc.collect()
-    assert [one() for one in gone] == [None, None]
 
 
 def test_a_series_of_many_batches_is_not_copied_whole() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness import COLUMNS, CORRUPTIONS, FaultyFiles, Zygote, corrupt, take_snapshot, tiny_store
+from tests.harness import CORRUPTIONS, FaultyFiles, Zygote, corrupt
 
 from stoker import _disk
 from stoker._disk import AppendFile
@@ -132,46 +132,4 @@ def test_each_corruption_changes_a_file_and_says_how(tmp_path: Path, rng: np.ran
         assert path.read_bytes() != data
 
 
-def test_corruption_is_replayed_by_its_seed(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    results = []
-    for _ in range(2):
-        path.write_bytes(OLD)
-        results.append((corrupt(path, np.random.default_rng(3)), path.read_bytes()))
-    assert results[0] == results[1]
-
-
-def test_an_empty_file_can_only_grow(tmp_path: Path, rng: np.random.Generator) -> None:
-    (tmp_path / "file").touch()
-    assert "appended" in corrupt(tmp_path / "file", rng)
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ValueError, match="cannot change"):
-        corrupt(tmp_path / "file", rng, kind="flip")
-
-
-def test_what_a_corruption_cannot_change_is_an_error(tmp_path: Path, rng: np.random.Generator) -> None:
-    (tmp_path / "file").write_bytes(bytes(100))
-    with pytest.raises(ValueError, match="'zero' cannot change"):
-        corrupt(tmp_path / "file", rng, kind="zero")
-
-
 # ---- tiny stores ----
-
-
-def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
-    names_and_seeds = (("a", 1), ("b", 1), ("c", 2))
-    first, second, other = (take_snapshot(tiny_store(tmp_path / name, seed=seed).path) for name, seed in names_and_seeds)
-    assert first.files == second.files
-    assert first.files != other.files
-
-
-def test_a_tiny_store_has_one_column_of_every_kind(tmp_path: Path) -> None:
-    store = tiny_store(tmp_path / "store").open()
-    assert tuple(store.schema) == COLUMNS
-    assert {column.kind for column in store.schema.values()} == {"number", "bfloat16", "timestamp", "duration", "category", "text"}
-    assert {column.level for column in store.schema.values()} == {"step", "series"}
-
-
-def test_a_tiny_store_of_unequal_lengths_is_not_uniform(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one length"):
-        tiny_store(tmp_path / "store", lengths=(1, 2), uniform=True)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gc
-import os
-import resource
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,13 +96,6 @@ def test_an_error_at_any_operation_leaves_an_older_store_as_it_was(quick_path: P
     assert first_new > len(seen) * 2 // 3, "only what comes behind the commit may leave the new store"
 
 
-@pytest.mark.slow
-def test_a_disk_that_fills_up_and_stays_full_leaves_nothing_behind(quick_path: Path) -> None:
-    source, store = make_source("grouped", quick_path / "source"), quick_path / "store"
-    for _ in fail_each("grouped", source, store, errno.ENOSPC, sticky=True):
-        assert not store.exists() or whole_content(store)
-
-
 def test_failed_packs_leave_no_descriptor_open(quick_path: Path) -> None:
     source, store = make_source("categories", quick_path / "source"), quick_path / "store"
     gc.collect()
@@ -131,37 +120,6 @@ def test_short_writes_at_any_operation_make_the_same_store(quick_path: Path, nam
             pack_shape(name, source, store)
         assert whole_content(store) == expected
         _disk.remove_folder(store)
-
-
-@pytest.mark.parametrize("where", ["preadv", "open"])
-def test_an_error_in_reading_back_names_the_file(quick_path: Path, where: str) -> None:
-    source, store = make_source("grouped", quick_path / "source"), quick_path / "store"
-    real = getattr(os, where)
-
-    def fail(*arguments: Any) -> Any:
-        if where == "preadv" or (str(store / "work") in str(arguments[0]) and arguments[1] == os.O_RDONLY | os.O_CLOEXEC):
-            raise OSError(errno.EIO, "Input/output error")
-        return real(*arguments)
-
-    with mock.patch(f"stoker.store.shards.os.{where}", fail), pytest.raises(DiskError, match=r"work/run\d+\.\w+: Input/output"):
-        pack_shape("grouped", source, store)
-    assert not store.exists()
-
-
-def test_a_folder_that_may_not_be_written_is_named(quick_path: Path, pack_zygote: Zygote) -> None:
-    source = make_source("straight", quick_path / "source")
-    quick_path.chmod(0o755)
-    (quick_path / "locked").mkdir(mode=0o555)
-    outcome = pack_zygote.run(pack_unprivileged, source=source, store=quick_path / "locked" / "store")
-    assert outcome.error is not None
-    assert outcome.error.startswith("DiskError")
-    assert f"{quick_path}/locked/store: Permission denied (EACCES)" in outcome.error
-
-
-def pack_unprivileged(source: str, store: str) -> None:
-    if os.getuid() == 0:
-        os.setresuid(65534, 65534, 65534)
-    pack_shape("straight", source, store)
 
 
 # ---- a disk that is really full ----
@@ -205,16 +163,6 @@ def test_a_really_full_disk_is_an_error_and_never_a_signal(small_disk: Path, tmp
     whole_content(store)
 
 
-def test_a_disk_without_a_free_byte_is_an_error_and_stays_as_it_was(small_disk: Path, tmp_path: Path) -> None:
-    write_numbers(tmp_path / "small.csv", 1_000)
-    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while True:
-            filler.write(bytes(4096))
-    with pytest.raises(DiskFullError, match=r"the disk is full: .*0 (bytes )?free"):
-        packs.pack(tmp_path / "small.csv", small_disk / "store")
-    assert [path.name for path in small_disk.iterdir()] == ["filler"]
-
-
 def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -229,25 +177,6 @@ def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path,
     assert list(small_disk.iterdir()) == []
 
 
-def pack_with_file_limit(source: str, store: str, limit_bytes: int) -> str:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-    return pack_numbers(source, store)
-
-
-def test_a_limit_on_file_size_is_an_error_and_never_a_signal(tmp_path: Path, pack_zygote: Zygote) -> None:
-    write_numbers(tmp_path / "large.csv", 100_000)
-    for limit_bytes in (1, 100, 5_000, 300_000):
-        outcome = pack_zygote.run(
-            pack_with_file_limit, source=tmp_path / "large.csv", store=tmp_path / "store", limit_bytes=limit_bytes
-        )
-        assert outcome.signal is None
-        assert outcome.error is not None
-        assert outcome.error.startswith("DiskError")
-        assert "EFBIG" in outcome.error
-        assert not (tmp_path / "store").exists()
-
-
 # ---- what lies in the target folder ----
 
 
@@ -260,27 +189,6 @@ def test_files_that_no_pack_made_are_never_removed(quick_path: Path) -> None:
         with pytest.raises(StokerError, match="so that nothing is lost"):
             pack_shape("straight", source, folder)
         assert (folder / name).read_text() == "precious"
-
-
-def test_other_files_beside_a_store_stay(quick_path: Path) -> None:
-    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
-    for _ in range(2):
-        pack_shape("straight", source, store)
-        (store / "README").write_text("precious")
-    assert (store / "README").read_text() == "precious"
-
-
-def test_a_damaged_store_can_be_packed_again(quick_path: Path) -> None:
-    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
-    pack_shape("straight", source, store)
-    expected = whole_content(store)
-    for name in expected:
-        (store / name).chmod(0o644)
-        (store / name).write_bytes(expected[name][:-1] + b"\x55")
-        with pytest.raises(StokerError):
-            verify(store)
-        pack_shape("straight", source, store)
-        assert whole_content(store) == expected
 
 
 # ---- negative controls: the tests above can fail ----

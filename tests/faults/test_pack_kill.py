@@ -169,21 +169,6 @@ def test_killed_behind_any_journal_a_pack_continues_from_there(pack_zygote: Zygo
     assert all(blocks < trial.num_blocks for _, blocks in seen), "a restart began anew"
 
 
-def test_killed_again_and_again_a_pack_comes_to_its_end(pack_zygote: Zygote, quick_path: Path) -> None:
-    trial = prepare(pack_zygote, "categories", quick_path)
-    # A life must reach one journal more: the longest way to it, and the operations that take up what is there.
-    life = max(np.diff([0, *trial.journals, trial.num_operations]).tolist()) + 60
-    lives, alive = 0, False
-    while not alive:
-        outcome = pack_zygote.run(pack_and_die, name=trial.name, source=trial.source, store=trial.store, kill_at=life)
-        alive = outcome.exit == 0
-        lives += 1
-        assert alive or found(trial.store) == "none"
-        assert lives < 50, "it never gets any further"
-    assert lives >= 3
-    assert whole_content(trial.store) == trial.expected
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # each of up to hundreds of operations is one process more, which takes its time on a busy machine
 @pytest.mark.parametrize("name", [name for name in SHAPES if name not in ("straight", "grouped")])
@@ -236,17 +221,6 @@ def test_negative_control_a_work_file_that_is_believed_makes_another_store(pack_
     change_last_byte(trial.store / "work" / "run0.c1")
     with mock.patch.object(ColumnFile, "mark", return_value=mock.ANY), pytest.raises(AssertionError):
         trial.restart()
-
-
-def test_a_pack_of_changed_sources_starts_over(pack_zygote: Zygote, quick_path: Path) -> None:
-    trial = prepare(pack_zygote, "straight", quick_path)
-    trial.kill(trial.journals[-1])
-    other = make_source("straight", quick_path / "other", seed=2)
-    (other / "a.parquet").replace(trial.source / "a.parquet")
-    with counted_blocks() as count:
-        pack_shape(trial.name, trial.source, trial.store)
-    assert count[0] == trial.num_blocks
-    assert whole_content(trial.store) != trial.expected
 
 
 def test_a_pack_with_other_options_starts_over_and_removes_what_was_sealed(pack_zygote: Zygote, quick_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_no_power_loss_tears_a_store_and_none_undoes_a_pack_that_has_returned(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["straight", "categories", "segment"])
+@pytest.mark.parametrize("name", ["straight", "categories", "text keys"])
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_no_power_loss_of_ten_thousand_tears_a_store(quick_path: Path, rng: np.random.Generator, kind: str, name: str) -> None:
     check(record(quick_path, kind, name), rng, 10_000)

@@ -19,7 +19,7 @@ from stoker.store.pack.api import pack
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sorted": {"series": "user", "time": "ts", "sort": True},
-    "rules": {"series": "user", "time": "ts", "duplicates": "mean"},
+    "rules": {"series": "user", "time": "ts", "duplicates": "last"},
 }
 MOST_OPERATIONS = 60  # of a task, about: beyond these it ends before it is killed
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,10 +15,8 @@ from tests.faults.shapes import make_source, pack_shape, whole_content
 from tests.harness import FaultyFiles, Zygote
 from tests.harness.faulty import Kind
 
-from stoker.errors import StokerError, StoreDamagedError, StoreLockedError
+from stoker.errors import StoreDamagedError, StoreLockedError
 from stoker.store import store as stores
-from stoker.store.inspect import verify
-from stoker.store.pack.api import pack
 from stoker.store.shards import map_shard
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -74,15 +70,6 @@ def test_a_second_pack_is_refused_and_reported_which_process_writes(pack_zygote:
     (quick_path / "go").touch()
     first.wait().check()
     whole_content(store)
-
-
-def test_a_pack_after_kill_9_of_the_one_before_gets_the_lock(pack_zygote: Zygote, quick_path: Path) -> None:
-    source = make_source("straight", quick_path / "source")
-    first = start_and_wait(pack_zygote, pack_and_wait, quick_path, 40)
-    first.kill(signal.SIGKILL)
-    assert first.wait().signal == signal.SIGKILL
-    pack_shape("straight", source, quick_path / "store")
-    whole_content(quick_path / "store")
 
 
 def test_negative_control_without_the_lock_a_second_pack_ruins_the_first(pack_zygote: Zygote, quick_path: Path) -> None:
@@ -163,55 +150,3 @@ def test_negative_control_opening_without_a_second_look_fails(quick_path: Path, 
         except StoreDamagedError:
             failed += 1
     assert failed > 0
-
-
-def pack_by_turns(sources: list[str], store: str, rounds: int) -> None:
-    """Replace a store again and again."""
-    try:
-        for _ in range(rounds):
-            for source in sources:
-                pack_shape("straight", source, store, in_step=False)
-    finally:
-        Path(store).with_name("done").touch()
-
-
-@pytest.mark.parametrize("look", [open_store, verify], ids=["open", "verify"])
-def test_another_process_may_replace_the_store_at_any_moment(
-    pack_zygote: Zygote, quick_path: Path, look: Callable[[Path], Any]
-) -> None:
-    store, sources = quick_path / "store", [make_source("straight", quick_path / str(i), seed=i) for i in range(4)]
-    digests = {str(pack_shape("straight", source, store).digest) for source in sources}
-    case = pack_zygote.start(pack_by_turns, sources=sources, store=store, rounds=6)
-    seen: Counter[str] = Counter()
-    while not (quick_path / "done").exists():
-        seen[str(look(store).digest)] += 1
-    case.wait().check()
-    assert set(seen) <= digests
-    assert len(seen) > 1, "the store was replaced between two looks"  # how many are seen depends on the load of the machine
-
-
-def test_packs_of_one_process_on_two_threads_are_refused_too(quick_path: Path) -> None:
-    store, sources = quick_path / "store", two_sources(quick_path)
-    outcomes: list[str] = []
-    start = threading.Barrier(2)
-
-    def race(source: Path) -> None:
-        start.wait()
-        try:
-            outcomes.append(str(pack_shape_plainly(source, store)))
-        except StokerError as error:
-            outcomes.append(type(error).__name__)
-
-    threads = [threading.Thread(target=race, args=(source,)) for source in sources]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert str(open_store(store).digest) in outcomes
-    assert all(outcome == "StoreLockedError" or len(outcome) == 32 for outcome in outcomes)
-    whole_content(store)
-
-
-def pack_shape_plainly(source: Path, store: Path) -> str | None:
-    """Without small limits, as these are set for the whole process."""
-    return pack(source, store, series="id", time="t", replace=True).digest

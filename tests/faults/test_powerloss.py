@@ -163,24 +163,6 @@ def test_the_replay_without_loss_is_what_is_on_disk_at_every_moment(tmp_path: Pa
     assert kinds == set(get_args(Kind))
 
 
-def test_a_state_can_be_laid_out_in_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "file").write_bytes(OLD)
-    state = take_snapshot(tmp_path / "a")
-    state.write_to(tmp_path / "copy")
-    assert take_snapshot(tmp_path / "copy").files == {"file": OLD}
-    assert take_snapshot(tmp_path / "copy").folders == {"b"}
-
-
-def test_the_same_seed_gives_the_same_states(tmp_path: Path) -> None:
-    log, before = record(tmp_path, lambda: grow_cut_move_and_clean(tmp_path))
-    first, second = (
-        [(s.files, s.folders, s.label) for s in crash_states(log, before, np.random.default_rng(5), count=300)] for _ in range(2)
-    )
-    assert first == second
-    assert first[-1][2].startswith(f"power lost after {len(log)} of {len(log)} operations (rmdir work")
-
-
 # ---- a small protocol of commits: shards, their folder, the manifest, its folder ----
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from tests.faults.shapes import SHAPES, content, small_limits, whole_content
+from tests.faults.shapes import SHAPES, small_limits, whole_content
 from tests.harness import Zygote
 
 from stoker import _disk
@@ -130,15 +130,6 @@ def test_a_source_that_changes_while_it_is_read_is_reported(pack_zygote: Zygote,
         assert form in found["message"]
         assert "\n" not in found["message"]
         assert not (folder / "store").exists()
-
-
-def test_an_older_store_stays_when_the_source_changes(quick_path: Path) -> None:
-    path, store = quick_path / "table.parquet", quick_path / "store"
-    write_table(path)
-    pack(path, store)
-    before = whole_content(store)
-    assert pack_while_it_changes(str(path), "overwrite", 3)["error"] is not None
-    assert content(store) == before
 
 
 def test_negative_control_without_a_second_look_changed_sources_are_packed(quick_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,6 @@ def fail() -> None:
     raise DiskFullError(errno.ENOSPC, "no space")
 
 
-def leave(code: int) -> None:
-    raise SystemExit(code)
-
-
 def spin() -> None:
     while True:
         pass
@@ -34,10 +29,6 @@ def spin() -> None:
 
 def take_memory(num_bytes: int) -> int:
     return len(bytearray(num_bytes))
-
-
-def say_much() -> str:
-    return "x" * 3_000_000
 
 
 def count_threads_of_zygote() -> int:
@@ -50,16 +41,6 @@ def read_arrow() -> int:
 
     pq.write_table(pa.table({"x": list(range(1000))}), "table.parquet")
     return int(pq.read_table("table.parquet", use_threads=True).num_rows)
-
-
-def wait_for(path: str) -> bool:
-    while not Path(path).exists():
-        time.sleep(0.001)
-    return True
-
-
-def return_what_json_cannot_say() -> Any:
-    return {1, 2}
 
 
 def test_a_child_returns_a_value_from_a_folder_of_its_own(zygote: Zygote, tmp_path: Path) -> None:
@@ -80,10 +61,6 @@ def test_an_exception_is_reported_with_type_message_and_trace(zygote: Zygote) ->
         outcome.check()
 
 
-def test_an_exit_status_is_reported(zygote: Zygote) -> None:
-    assert zygote.run(leave, code=7).exit == 7
-
-
 def test_an_endless_child_is_ended_by_the_alarm(zygote: Zygote) -> None:
     assert zygote.run(spin, seconds=1).signal == signal.SIGALRM
 
@@ -95,26 +72,10 @@ def test_memory_is_limited_on_request_only(zygote: Zygote) -> None:
     assert zygote.run(take_memory, num_bytes=300 << 20).check() == 300 << 20
 
 
-def test_a_long_answer_arrives_whole(zygote: Zygote) -> None:
-    assert len(zygote.run(say_much).check()) == 3_000_000
-
-
-def test_an_answer_that_json_cannot_say_is_an_error(zygote: Zygote) -> None:
-    outcome = zygote.run(return_what_json_cannot_say)
-    assert outcome.error == "TypeError: Object of type set is not JSON serializable"
-
-
 def test_the_zygote_has_no_threads_so_that_children_can_use_arrow(zygote: Zygote) -> None:
     assert zygote.run(count_threads_of_zygote).check() == 1
     assert zygote.run(read_arrow, seconds=20).check() == 1000
     assert zygote.run(count_threads_of_zygote).check() == 1
-
-
-def test_children_run_side_by_side(zygote: Zygote, tmp_path: Path) -> None:
-    waiting = zygote.start(wait_for, path=tmp_path / "go")
-    assert zygote.run(answer, number=1).check()["number"] == 1
-    (tmp_path / "go").touch()
-    assert waiting.wait().check() is True
 
 
 def test_a_child_can_be_killed_by_its_number_and_only_once(zygote: Zygote) -> None:
@@ -124,15 +85,6 @@ def test_a_child_can_be_killed_by_its_number_and_only_once(zygote: Zygote) -> No
     endless.kill(signal.SIGKILL)
     other.kill(signal.SIGKILL)
     assert other.wait().signal == signal.SIGKILL
-
-
-def test_a_function_that_cannot_be_found_is_an_error_of_the_case(zygote: Zygote) -> None:
-    def local() -> None: ...
-
-    outcome = zygote.run(local)
-    assert outcome.error is not None
-    assert "local" in outcome.error
-    assert zygote.run(answer, number=1).exit == 0
 
 
 def test_no_child_outlives_the_zygote() -> None:

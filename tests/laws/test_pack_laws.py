@@ -73,7 +73,6 @@ OPTIONS = st.fixed_dictionaries(
     {
         "series": st.sampled_from(["key", None]),
         "missing": st.sampled_from(["keep", "ffill", "drop", "error"]),
-        "segment": st.sampled_from([None, 1, 7, 1000]),
     }
 ).flatmap(lambda options: st.sampled_from([{}, {"time": "t"}, {"time": "t", "sort": True}]).map(lambda more: {**options, **more}))
 LIMITS = st.fixed_dictionaries(
@@ -192,9 +191,7 @@ def test_csv_files_are_packed_like_their_twin(
 
 
 CELLS = st.one_of(st.none(), st.sampled_from([*FLOATS, float("nan")]))
-POLICIES = st.fixed_dictionaries(
-    {"missing": st.sampled_from(["keep", "ffill", "drop", "error"]), "segment": st.sampled_from([None, 1, 3])}
-)
+POLICIES = st.fixed_dictionaries({"missing": st.sampled_from(["keep", "ffill", "drop", "error"])})
 
 
 def check_groups(source: Any, folder: Path, groups: list[list[Row]], options: dict[str, Any], **more: Any) -> None:

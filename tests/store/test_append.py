@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.store.appending import assert_same_content, joined
@@ -19,9 +18,7 @@ from stoker.errors import (
     OptionError,
     SchemaError,
     StoreError,
-    StoreExistsError,
     StoreLockedError,
-    StoreNotFoundError,
     TimeOrderError,
 )
 from stoker.store import append as appends
@@ -109,10 +106,6 @@ def test_inspect_and_verify_cover_all_parts(store: Path) -> None:
     assert result.num_shards == sum(verify(folder).num_shards for folder in (store / "parts").iterdir()) + 9
 
 
-def test_equal_appends_give_equal_digests(store: Path, tmp_path: Path) -> None:
-    assert grown(tmp_path / "again", DAYS, series="id", time="t").digest == stoker.open(store).digest
-
-
 # ---- sources ----
 
 
@@ -140,12 +133,6 @@ def test_each_file_is_a_series_so_a_new_file_is_a_new_series(tmp_path: Path) -> 
     assert appended[3]["series"] == "<dict>"
 
 
-def test_series_without_names_are_added_behind(tmp_path: Path) -> None:
-    stoker.pack([np.array([1.0, 2.0]), np.array([3.0])], tmp_path / "store")
-    appended = stoker.append(tmp_path / "store", [np.array([4.0]), np.array([5.0, 6.0])])
-    assert [one["value"].tolist() for one in appended] == [[1.0, 2.0], [3.0], [4.0], [5.0, 6.0]]
-
-
 def test_rows_of_a_wide_table_go_to_the_series_of_their_columns(tmp_path: Path) -> None:
     for day, text in enumerate(("left,right\n1,2\n3,4\n", "new,right,left\n9,6,5\n")):
         (tmp_path / str(day)).mkdir()
@@ -169,33 +156,6 @@ def test_values_per_series_are_those_of_the_newest_rows(tmp_path: Path) -> None:
         ("b", [3.0], 2, "there"),
         ("c", [9.0], 3, "far"),
     ]
-
-
-def test_values_per_series_may_be_absent_where_they_can_be_missing(tmp_path: Path) -> None:
-    first = pa.table({"id": ["a"], "x": [[1.0]], "weight": [0.5], "place": ["here"]})
-    stoker.pack(first, tmp_path / "store", series="id")
-    appended = stoker.append(tmp_path / "store", pa.table({"id": ["a", "b"], "x": [[2.0], [3.0]]}))
-    assert appended[0]["weight"] == 0.5
-    assert np.isnan(appended[1]["weight"])
-    assert [appended[i]["place"] for i in (0, 1)] == ["here", ""]
-    stoker.pack(pa.table({"id": ["a"], "x": [[1.0]], "label": [1]}), tmp_path / "other", series="id")
-    with pytest.raises(SchemaError, match="there is no column 'label', and int64 cannot be missing"):
-        stoker.append(tmp_path / "other", pa.table({"id": ["a"], "x": [[2.0]]}))
-
-
-def test_streams_frames_and_stores_are_appended(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    stoker.pack({"id": ["a"], "x": [1.0]}, folder, series="id")
-    stoker.append(folder, pd.DataFrame({"id": ["a"], "x": [2]}))
-    stoker.append(folder, pa.table({"id": ["a"], "x": [3.0]}).to_reader())
-    stoker.pack({"id": ["a", "b"], "x": [4.0, 5.0]}, tmp_path / "more", series="id")
-    appended = stoker.append(folder, tmp_path / "more")
-    assert [one["x"].tolist() for one in appended] == [[1.0, 2.0, 3.0, 4.0], [5.0]]
-
-
-def test_an_appended_store_is_a_source_of_a_pack(store: Path, tmp_path: Path) -> None:
-    again = stoker.pack(store, tmp_path / "again", series="id")
-    np.testing.assert_array_equal(again.column("x"), stoker.open(store).column("x"))
 
 
 # ---- times ----
@@ -222,11 +182,6 @@ def test_late_rows_are_refused_or_merged_by_the_rule(store: Path, overlap: Any) 
     assert appended[appended.find("b")]["t"].tolist() == [0, 1, 2, 3, 9, 10, 11, 12]
     compacted = stoker.compact(store)
     assert_same_content(compacted, appended)
-
-
-def test_a_later_row_is_compared_with_its_own_series_only(store: Path) -> None:
-    row = {"id": ["d"], "t": [3], "x": [1.0], "mood": ["up"], "n": [1]}  # after the last of d, before the last of a
-    assert stoker.append(store, row)[2]["t"].tolist() == [1, 2, 3]
 
 
 def test_times_of_another_unit_are_converted_exactly(tmp_path: Path) -> None:
@@ -276,19 +231,6 @@ def test_options_that_do_not_fit_are_refused(store: Path, options: Any, match: s
         stoker.append(store, DAYS[0], **options)
 
 
-def test_a_store_of_segments_does_not_grow(tmp_path: Path) -> None:
-    stoker.pack(joined(DAYS), tmp_path / "store", series="id", time="t", segment=1)
-    with pytest.raises(OptionError, match="was packed with segment=, so its series cannot grow"):
-        stoker.append(tmp_path / "store", DAYS[0])
-    assert not (tmp_path / "store" / "parts").exists()
-
-
-def test_there_must_be_a_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreNotFoundError):
-        stoker.append(tmp_path / "none", DAYS[0])
-    assert not list(tmp_path.iterdir())
-
-
 def test_one_process_writes_at_a_time(store: Path) -> None:
     late = {**DAYS[2], "t": [100, 100]}
     with Lock(store):
@@ -300,13 +242,6 @@ def test_one_process_writes_at_a_time(store: Path) -> None:
     assert inspect(stoker.append(store, late)).num_appends == 3
 
 
-def test_a_pack_that_replaces_the_store_removes_all_parts(store: Path) -> None:
-    stoker.pack(DAYS[0], store, series="id", time="t", replace=True)
-    assert inspect(store).num_appends == 0
-    assert not (store / "parts").exists()
-    assert not (store / "parts.jsonl").exists()
-
-
 def test_a_folder_of_the_user_among_the_parts_stays(store: Path) -> None:
     (store / "parts" / "000003" / "notes.txt").write_text("mine")
     (store / "parts" / "notes").mkdir()
@@ -316,19 +251,6 @@ def test_a_folder_of_the_user_among_the_parts_stays(store: Path) -> None:
         "000003/notes.txt",
         "notes",
     ]
-
-
-def test_compact_writes_over_another_store_only_if_allowed(store: Path, tmp_path: Path) -> None:
-    stoker.pack(DAYS[0], tmp_path / "other", series="id")
-    with pytest.raises(StoreExistsError):
-        stoker.compact(store, tmp_path / "other")
-    assert stoker.compact(store, tmp_path / "other", replace=True).num_steps == 8
-    assert inspect(store).num_appends == 2
-
-
-def test_compacting_a_plain_store_changes_nothing(tmp_path: Path) -> None:
-    digest = stoker.pack(DAYS[0], tmp_path / "store", series="id").digest
-    assert stoker.compact(tmp_path / "store").digest == digest
 
 
 def test_negative_control_without_the_check_of_times_a_series_is_out_of_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.harness import Zygote
 
 import stoker
-from stoker.errors import OptionError, StorageError, StoreDamagedError
+from stoker.errors import OptionError, StorageError
 from stoker.store import block_cache
 from stoker.store.block_cache import ABSENT, NEVER, PRESENT, RESERVED, UNVERIFIED, BlockCache, BlockTable, CacheFullError
 from stoker.store.manifest import HEADER_BYTES, MANIFEST_NAME, Manifest, read_manifest
@@ -93,16 +93,6 @@ def test_blocks_are_fetched_once_and_only_those_asked_for(folder: Path, tmp_path
     again = Source(folder)
     with open_cache(folder, tmp_path / "cache", again).lease(ids(3, 4)):
         assert again.fetched == []
-
-
-def test_ids_of_ranges_are_those_of_a_loop(folder: Path) -> None:
-    _, table = read_table(folder)
-    generator, file = np.random.default_rng(1), table.shards[0].file
-    for longest in (BLOCK // 2, 40 * BLOCK):
-        starts = generator.integers(0, NUM_BLOCKS * BLOCK - 1000, 50)
-        stops = np.minimum(starts + generator.integers(0, longest, 50), NUM_BLOCKS * BLOCK - 800)
-        slow = sorted({byte // BLOCK for a, b in zip(starts, stops, strict=True) for byte in [*range(a, b, BLOCK), b - 1] if b > a})
-        assert table.ids(file, starts, stops).tolist() == slow
 
 
 def test_the_cache_stays_within_its_limit_on_disk(folder: Path, tmp_path: Path) -> None:
@@ -199,22 +189,6 @@ def test_a_folder_of_the_user_is_refused(folder: Path, tmp_path: Path) -> None:
         open_cache(folder, tmp_path)
 
 
-def test_another_store_of_the_same_digest_is_refused(folder: Path, tmp_path: Path) -> None:
-    cache = open_cache(folder, tmp_path / "cache")
-    (cache.folder / "remote.json").write_bytes(b"other")
-    with pytest.raises(StoreDamagedError, match="another store of the same digest"):
-        open_cache(folder, tmp_path / "cache")
-
-
-def test_a_cache_that_lost_a_file_is_made_again(folder: Path, tmp_path: Path) -> None:
-    cache = open_cache(folder, tmp_path / "cache")
-    with cache.lease(ids(0)):
-        pass
-    (cache.folder / cache.table.shards[0].file).unlink()
-    with open_cache(folder, tmp_path / "cache").lease(ids(0)):
-        assert is_same(cache, folder, 0)
-
-
 def test_unused_stores_go_before_blocks(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.stoker"
     stoker.Store.from_arrays(x=[np.arange(4 * BLOCK // 8)]).save(other)
@@ -273,12 +247,6 @@ def die_while_fetching(folder: str, root: str) -> None:
     open_cache(Path(folder), Path(root), source).acquire(ids(4))
 
 
-def fetch_all(folder: str, root: str) -> list[Any]:
-    source = Source(Path(folder))
-    with open_cache(Path(folder), Path(root), source).lease(np.arange(NUM_BLOCKS)):
-        return source.fetched
-
-
 def test_a_block_that_another_process_reads_is_not_evicted(folder: Path, tmp_path: Path, zygote: Zygote) -> None:
     root = tmp_path / "cache"
     cache = open_cache(folder, root, blocks=2)
@@ -300,10 +268,3 @@ def test_a_process_that_is_killed_while_it_fetches_leaves_the_cache_usable(folde
     assert cache.files.states[4] == RESERVED
     with cache.lease(ids(4)):
         assert is_same(cache, folder, 4)
-
-
-def test_processes_share_what_each_has_fetched(folder: Path, tmp_path: Path, zygote: Zygote) -> None:
-    root = tmp_path / "cache"
-    cases = [zygote.start(fetch_all, folder=folder, root=root) for _ in range(2)]
-    fetched = [case.wait().check() for case in cases]
-    assert sum(map(len, fetched)) == NUM_BLOCKS

@@ -10,19 +10,12 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import given
 from tests.harness import tiny_store
 
-from stoker.errors import StoreNotFoundError
-from stoker.store import inspect as inspecting
 from stoker.store.inspect import inspect
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-
-
-def store_of(lengths: list[int]) -> Store:
-    return Store.from_arrays(x=np.zeros(sum(lengths)), lengths=lengths)
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 100_000)), min_size=1, max_size=30))
@@ -42,19 +35,6 @@ def test_lengths_are_those_of_the_series(lengths: list[int]) -> None:
     assert all(a.high + 1 == b.low for a, b in itertools.pairwise(bins))
 
 
-def test_lengths_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = np.random.default_rng(0).integers(0, 50, 1000).tolist()
-    whole = inspect(store_of(lengths))
-    monkeypatch.setattr(inspecting, "_PART", 7)
-    assert inspect(store_of(lengths)) == whole
-
-
-def test_a_store_without_series() -> None:
-    store = Store({}, {}, num_series=0, length=0, offsets=None, name="a store")
-    summary = inspect(store)
-    assert (summary.shortest, summary.median, summary.longest, summary.histogram) == (0, 0.0, 0, [])
-
-
 def test_a_store_on_disk_and_its_path_are_the_same(tmp_path: Path) -> None:
     tiny = tiny_store(tmp_path / "store")
     summary = inspect(tmp_path / "store")
@@ -64,12 +44,6 @@ def test_a_store_on_disk_and_its_path_are_the_same(tmp_path: Path) -> None:
     assert (summary.key, summary.time) == ("symbol", "when")
     assert summary.notes == ["made for a test"]
     assert summary.num_bytes == tiny.open().num_bytes
-
-
-def test_a_store_in_memory_has_no_digest() -> None:
-    summary = inspect(Store.from_arrays(x=[np.arange(3), np.arange(5)]))
-    assert (summary.digest, summary.sources, summary.notes) == (None, [], [])
-    assert (summary.num_series, summary.num_steps) == (2, 8)
 
 
 def test_it_can_be_written_as_json(tmp_path: Path) -> None:
@@ -82,8 +56,3 @@ def test_it_can_be_written_as_json(tmp_path: Path) -> None:
 def test_what_is_not_finite_is_reported_with_its_place(tmp_path: Path) -> None:
     store = pack({"k": [1, 2, 2], "x": [0.0, 1.0, np.nan]}, tmp_path / "out", series="k")
     assert inspect(store).to_dict()["columns"][1]["first_nonfinite"] == [1, 1]
-
-
-def test_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreNotFoundError, match="does not exist"):
-        inspect(tmp_path / "gone")

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import OptionError
-from stoker.store.shards import Texts
 from stoker.store.store import Store
 
 
@@ -98,25 +97,6 @@ def test_what_is_invalid_is_refused_with_the_column(columns: dict[str, Any], mes
         Store.from_arrays(**columns)
 
 
-def test_integers_stay_whole_beside_an_empty_series() -> None:
-    large = 2**62 + 1
-    store = Store.from_arrays(x=[[large], [], [1, 2]])
-    assert store.schema["x"].dtype == np.int64
-    assert store[0]["x"].tolist() == [large]
-
-
-def test_numbers_of_the_other_byte_order_keep_their_values() -> None:
-    store = Store.from_arrays(x=np.arange(5, dtype=">i4"))
-    assert store.schema["x"].dtype == np.dtype("<i4")
-    assert store[0]["x"].tolist() == [0, 1, 2, 3, 4]
-
-
-def test_arrays_in_other_layouts_keep_their_values() -> None:
-    grid = np.arange(24.0).reshape(2, 3, 4)
-    for given_grid in (np.asfortranarray(grid), grid[:, ::-1][:, ::-1], grid.transpose(0, 1, 2)):
-        assert Store.from_arrays(x=given_grid)[1]["x"].tolist() == grid[1].tolist()
-
-
 def test_the_first_value_that_is_not_finite_is_placed() -> None:
     values = np.zeros(9)
     values[[4, 7]] = np.nan, -np.inf
@@ -154,14 +134,3 @@ def test_the_store_in_memory_is_its_slow_twin(lengths: list[int], dtype: str, wi
                 assert store[i]["label"] == labels[i]
         if twin:
             assert store.to_arrow()["x"].to_pylist() == [series.tolist() for series in twin]
-
-
-@given(texts=st.lists(st.text(max_size=8), max_size=12))
-def test_texts_are_what_they_were(texts: list[str]) -> None:
-    laid_out = Texts.of(texts)
-    assert list(laid_out) == texts
-    assert len(laid_out) == len(texts)
-    assert laid_out[1:] == texts[1:]
-    assert laid_out[::-1] == texts[::-1]
-    assert all(laid_out[i - len(texts)] == text for i, text in enumerate(texts))
-    assert not laid_out.offsets.flags.writeable

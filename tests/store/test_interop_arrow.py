@@ -74,24 +74,6 @@ def test_the_arrow_table_holds_the_same_values(tmp_path: Path, options: dict[str
         assert as_plain(table[name]) == expected_in_arrow(built, name), name
 
 
-def test_the_arrow_table_has_fitting_types(built: TinyStore) -> None:
-    types = {field.name: field.type for field in built.open().to_arrow().schema}
-    assert types["price"] == pa.large_list(pa.float64())
-    assert types["wide"] == pa.large_list(pa.list_(pa.float32(), 3))
-    assert types["brief"] == pa.large_list(pa.float32())
-    assert types["flag"] == pa.large_list(pa.bool_())
-    assert types["when"] == pa.large_list(pa.timestamp("us", "UTC"))
-    assert types["seen"] == pa.large_list(pa.timestamp("ns"))
-    assert types["span"] == pa.large_list(pa.duration("ms"))
-    assert types["mood"] == pa.large_list(pa.dictionary(pa.int32(), pa.large_string()))
-    assert (types["label"], types["symbol"]) == (pa.int64(), pa.large_string())
-
-
-def test_series_of_one_length_become_lists_of_fixed_size(tmp_path: Path) -> None:
-    table = tiny_store(tmp_path / "store", lengths=(4, 4), uniform=True).open().to_arrow()
-    assert table.schema.field("price").type == pa.list_(pa.float64(), 4)
-
-
 def test_numbers_in_arrow_are_shared_and_not_copied(built: TinyStore) -> None:
     store = built.open()
     for name in ("price", "wide", "when", "span", "mood"):
@@ -100,12 +82,6 @@ def test_numbers_in_arrow_are_shared_and_not_copied(built: TinyStore) -> None:
             values = values.values
         codes = values.indices if pa.types.is_dictionary(values.type) else values
         assert codes.buffers()[1].address == store.column(name).ctypes.data
-
-
-def test_the_table_outlives_the_store(built: TinyStore) -> None:
-    table = built.open().to_arrow()
-    expected = expected_in_arrow(built, "price")
-    assert table["price"].to_pylist() == expected
 
 
 @pytest.mark.parametrize("name", ["when", "span", "mood"])

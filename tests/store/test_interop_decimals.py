@@ -38,10 +38,6 @@ def test_each_is_the_nearest_float(kind: pa.DataType, data: st.DataObject) -> No
     assert found.to_pylist() == [None if value is None else float(value) for value in values]
 
 
-def test_units_above_one() -> None:
-    assert decimals_as_floats(pa.array([Decimal("1.2e6"), None], pa.decimal128(10, -3))).to_pylist() == [1.2e6, None]
-
-
 def test_negative_control_the_cast_of_arrow_rounds_twice() -> None:
     cents = pa.array([Decimal(i).scaleb(-2) for i in range(10_000)], pa.decimal128(12, 2))
     right = np.arange(10_000) / 100

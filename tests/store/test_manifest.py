@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -72,9 +71,6 @@ def many_columns(tree: Tree) -> None:
     tree["columns"] = [{**column(tree, "price"), "name": str(i)} for i in range(manifests.MAX_COLUMNS + 1)]
 
 
-HUGE = 2**63
-
-
 def nonfinite(nan: int, inf: int, first: list[int] | None) -> Callable[[Tree], None]:
     return set_at("price", "nonfinite", value={"nan": nan, "inf": inf, "first": first})
 
@@ -82,49 +78,33 @@ def nonfinite(nan: int, inf: int, first: list[int] | None) -> Callable[[Tree], N
 BROKEN: list[tuple[str, Callable[[Tree], None]]] = [
     # what types say
     (r"missing required field `columns`", remove_at("columns")),
-    (r"missing required field `unit`.*\$\.columns\[0\]", remove_at("price", "unit")),
     (r"unknown field `extra`", set_at("extra", value=1)),
-    (r"unknown field `extra`.*\$\.columns\[0\]\.values", set_at("price", "values", "extra", value=1)),
     (r"Expected `int`, got `bool`.*\$\.num_series", set_at("num_series", value=True)),
-    (r"Expected `int`, got `float`.*\$\.num_series", set_at("num_series", value=4.5)),
-    (r"Expected `int`, got `str`.*\$\.num_steps", set_at("num_steps", value="9")),
     (r"Expected `str`, got `null`.*name", set_at("price", "name", value=None)),
     (r"Invalid enum value 'table'.*\$\.format", set_at("format", value="table")),
-    (r"Invalid enum value 'row'.*level", set_at("price", "level", value="row")),
-    (r"Invalid enum value 'object'.*kind", set_at("price", "kind", value="object")),
     # numbers and lengths
     (r"\$\.num_series: .*from 0 to 2\^63 - 1, found -1", set_at("num_series", value=-1)),
-    (r"\$\.num_series: .*from 0 to 2\^63 - 1", set_at("num_series", value=HUGE)),
     (r"\$\.num_steps: .*from 0 to 2\^63 - 1", set_at("num_steps", value=10**40)),
     (r"\$\.length: .*exactly one of length and offsets", set_at("length", value=3)),
-    (r"\$\.length: .*exactly one of length and offsets", set_at("offsets", value=None)),
     # the offsets of the series
     (r"\$\.offsets\.dtype: expected <i8, found '<i4'", set_at("offsets", "dtype", value="<i4")),
     (r"\$\.offsets\.shape: expected 5, found 6", set_at("offsets", "shape", value=[6])),
-    (r"\$\.offsets\.shape: expected one number, found 2", set_at("offsets", "shape", value=[5, 1])),
     # columns
     (r"\$\.columns: expected at most 4096", many_columns),
     (at("wide") + r"\.name: .*differ after Unicode NFC", name_twice),
     (at("price") + r"\.values: expected a shard, found null", set_at("price", "values", value=None)),
     (at("symbol") + r": .*a text column has level series", set_at("symbol", "level", value="step")),
-    (at("symbol") + r": .*a text column has level series, texts, and no values", set_at("symbol", "texts", value=None)),
     (at("price") + r".*a text column has level series, texts, and no values", set_at("price", "kind", value="text")),
     (at("brief") + r"\.values\.dtype: .*kind bfloat16, found '<i2'", set_at("brief", "values", "dtype", value="<i2")),
-    (at("when") + r"\.values\.dtype: .*kind timestamp, found '<u8'", set_at("when", "values", "dtype", value="<u8")),
-    (at("span") + r"\.values\.dtype: .*kind duration, found '<f8'", set_at("span", "values", "dtype", value="<f8")),
     (at("mood") + r"\.values\.dtype: .*kind category, found '<u4'", set_at("mood", "values", "dtype", value="<u4")),
     (at("mood") + r"\.texts: .*texts for kinds category and text", set_at("mood", "texts", value=None)),
-    (at("mood") + r"\.texts: .*texts for kinds category and text", set_at("mood", "kind", value="number")),
     (at("price") + r"\.unit: .*null for others, found 'ns'", set_at("price", "unit", value="ns")),
     (at("when") + r"\.unit: .*a unit for kinds timestamp", set_at("when", "unit", value=None)),
     (at("when") + r"\.unit: expected s, ms, us or ns", set_at("when", "unit", value="D")),
-    (at("when") + r"\.unit: expected s, ms, us or ns", set_at("when", "unit", value="us," + " UTC" * 40)),
     (at("span") + r"\.unit: expected s, ms, us or ns", set_at("span", "unit", value="ms, UTC")),
     (at("mood") + r"\.missing: .*from 0", set_at("mood", "missing", value=-1)),
     (at("price") + r"\.nonfinite\.nan: .*from 0", nonfinite(-1, 0, None)),
-    (at("price") + r"\.nonfinite\.inf: .*from 0", nonfinite(0, HUGE, [0, 0])),
     (at("price") + r"\.nonfinite\.first: .*a position if and only if", set_at("price", "nonfinite", "nan", value=1)),
-    (at("price") + r"\.nonfinite\.first: .*a position if and only if", set_at("price", "nonfinite", "first", value=[0, 0])),
     (
         at("price") + r"\.nonfinite\.first: expected \[series",
         nonfinite(1, 0, [0]),
@@ -132,20 +112,14 @@ BROKEN: list[tuple[str, Callable[[Tree], None]]] = [
     (at("price") + r"\.nonfinite\.first: .*from 0", nonfinite(1, 0, [0, -1])),
     # shards
     (at("price") + r"\.values\.file: expected 16 hex digits", set_at("price", "values", "file", value="../../etc/passwd")),
-    (at("price") + r"\.values\.file: expected 16 hex digits", set_at("price", "values", "file", value="0123456789abcdef.npy\n")),
     (at("price") + r"\.values\.shape: expected one or two numbers, found 0", set_at("price", "values", "shape", value=[])),
-    (at("price") + r"\.values\.shape: expected one or two numbers, found 3", set_at("price", "values", "shape", value=[9, 1, 1])),
     (at("price") + r"\.values\.shape: .*from 0", set_at("price", "values", "shape", value=[-9])),
-    (at("price") + r"\.values\.shape: .*from 0", set_at("price", "values", "shape", value=[9, -1])),
     (at("price") + r"\.values\.shape: .*a width of at least 1", set_at("price", "values", "shape", value=[9, 0])),
     (at("price") + r"\.values\.shape: .*less than 2\^63 bytes", set_at("price", "values", "shape", value=[9, 2**62])),
-    (at("price") + r"\.values\.shape: .*less than 2\^63 bytes", set_at("price", "values", "shape", value=[2**60 - 15])),
     (at("price") + r"\.values\.shape: expected 9, found 8", set_at("price", "values", "shape", value=[8])),
     (at("label") + r"\.values\.shape: expected 4, found 9", set_at("label", "values", "shape", value=[9])),
     (at("price") + r"\.values\.blocks: expected 1, found 0", set_at("price", "values", "blocks", value=[])),
-    (at("price") + r"\.values\.blocks: expected 1, found 2", set_at("price", "values", "blocks", value=["0" * 16] * 2)),
     (at("price") + r"\.values\.blocks: expected 16 hex digits", set_at("price", "values", "blocks", value=["0" * 15])),
-    (at("price") + r"\.values\.blocks: expected 16 hex digits", set_at("price", "values", "blocks", value=["G" * 16])),
     (at("symbol") + r"\.texts\.utf8\.dtype: expected \|u1", set_at("symbol", "texts", "utf8", "dtype", value="|i1")),
     (
         at("symbol") + r"\.texts\.utf8\.shape: expected one number, found 2",
@@ -159,10 +133,8 @@ BROKEN: list[tuple[str, Callable[[Tree], None]]] = [
     ),
     # names that refer to columns, and the sources
     (r"\$\.key: expected the name of a column of level series that is not a category, found 'none'", set_at("key", value="none")),
-    (r"\$\.key: expected the name of a column of level series that is not a category, found 'price'", set_at("key", value="price")),
     (r"\$\.time: expected the name of a column of level step that is not a category, found 'label'", set_at("time", value="label")),
     (r"\$\.sources\[0\]\.num_bytes: .*from 0", set_at("sources", 0, "num_bytes", value=-1)),
-    (r"\$\.sources\[0\]\.num_rows: .*from 0", set_at("sources", 0, "num_rows", value=HUGE)),
     (r"\$\.sources\[0\]\.xxh3: expected 32 hex digits", set_at("sources", 0, "xxh3", value="f" * 31)),
 ]
 
@@ -177,35 +149,9 @@ def test_each_broken_rule_is_named_with_its_place(ragged: Tree, message: str, ch
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    ["|O", "|V0", "|V8", "<U4", "|S4", ">f8", "=f8", "f8", "<c16", "<M8[ns]", "<f16", "|b8", "", "<f8,<f8", "[('a','<f8')]"],
-)
-def test_a_dtype_outside_the_list_is_refused(ragged: Tree, dtype: str) -> None:
-    tree = copy.deepcopy(ragged)
-    column(tree, "price")["values"]["dtype"] = dtype
-    with pytest.raises(ManifestError, match=at("price") + r"\.values\.dtype"):
-        manifests.load(seal_manifest(tree), WHERE)
-
-
-def test_a_uniform_store_has_as_many_steps_as_its_series_have(uniform: Tree) -> None:
-    for change in ({"num_steps": 5}, {"length": 3}, {"length": -2}):
-        with pytest.raises(ManifestError, match=r"\$\.(num_steps: expected|length: .*from 0)"):
-            manifests.load(seal_manifest({**uniform, **change}), WHERE)
-
-
 def test_sizes_that_overflow_when_multiplied_are_refused(uniform: Tree) -> None:
     with pytest.raises(ManifestError, match=r"\$\.num_steps"):
         manifests.load(seal_manifest({**uniform, "num_series": 2**32, "length": 2**32, "num_steps": 0}), WHERE)
-
-
-@pytest.mark.parametrize("digest", ["", "0" * 31, "g" * 32, "A" * 32])
-def test_a_digest_is_32_hex_digits(ragged: Tree, digest: str) -> None:
-    data = seal_manifest(ragged)
-    found = re.search(rb'"digest": "([0-9a-f]{32})"', data)
-    assert found is not None
-    with pytest.raises(ManifestError, match=r"\$\.digest: expected 32 hex digits"):
-        manifests.load(data.replace(found[1], digest.encode()), WHERE)
 
 
 # ---- what the digest and the one serialisation catch ----
@@ -243,13 +189,6 @@ def changed(data: bytes, old: bytes, new: bytes) -> bytes:
 def test_a_change_that_breaks_no_rule_is_found_by_the_digest(ragged: Tree, change: Callable[[bytes], bytes]) -> None:
     with pytest.raises(ManifestError, match="does not match its digest: it was changed after it was written"):
         manifests.load(change(seal_manifest(ragged)), WHERE)
-
-
-def test_every_field_is_covered_by_the_digest(ragged: Tree) -> None:
-    changes: list[Tree] = [{"notes": []}, {"sources": []}, {"key": None}, {"time": None}]
-    for change in changes:
-        assert seal_manifest({**ragged, **change}) != seal_manifest(ragged)
-        assert manifests.load(seal_manifest({**ragged, **change}), WHERE).digest != ragged["digest"]
 
 
 @pytest.mark.parametrize(
@@ -324,21 +263,7 @@ def test_a_statement_needs_version_2(ragged: Tree) -> None:
             manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
 
 
-def test_a_version_that_never_was_is_reported_as_such(ragged: Tree) -> None:
-    for version in (0, -1):
-        with pytest.raises(ManifestError, match=f"format version {version}, which does not exist"):
-            manifests.load(seal_manifest({**ragged, "version": version}), WHERE)
-
-
 def test_negative_control_without_the_digest_a_changed_note_passes(ragged: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     data = changed(seal_manifest(ragged), b"made for a test", b"made for a tesT")
     monkeypatch.setattr(manifests, "dump", lambda _: data)
     assert manifests.load(data, WHERE).notes == ["made for a tesT"]
-
-
-def test_the_path_in_a_message_is_the_place_of_the_file(tmp_path: Path) -> None:
-    built = tiny_store(tmp_path / "store")
-    (built.path / "manifest.json").chmod(0o644)
-    (built.path / "manifest.json").write_bytes(b"{}")
-    with pytest.raises(ManifestError, match=re.escape(str(built.path / "manifest.json"))):
-        built.open()

@@ -84,8 +84,3 @@ def test_spellings(text: str, same: str) -> None:
 def test_what_is_not_a_frequency_is_refused(text: object) -> None:
     with pytest.raises(OptionError, match=r"freq is .* expected a number and a unit"):
         parse_frequency(text, "freq")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("text", "nanoseconds"), [("5ms", 5_000_000), ("2us", 2000), ("3ns", 3), ("2s", 2 * 10**9)])
-def test_a_unit_that_ends_with_s_is_not_the_plural_of_another(text: str, nanoseconds: int) -> None:
-    assert parse_frequency(text, "freq").nanoseconds == nanoseconds

@@ -85,21 +85,6 @@ def test_a_series_that_was_read_does_not_change_when_its_blocks_go(storage: Stor
     assert not kept[0].flags.writeable
 
 
-def test_a_whole_column_stays(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
-    uploaded(storage, local)
-    store = opened(tmp_path)
-    values = store.column("x")
-    for i in range(len(store)):
-        _ = store[i]["y"]
-    assert np.array_equal(values, local.column("x"))
-
-
-def test_a_remote_store_is_saved_to_disk(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
-    uploaded(storage, local)
-    copy = opened(tmp_path, cache_size="512KB").save(tmp_path / "copy.stoker")
-    assert all(np.array_equal(copy.column(name), local.column(name)) for name in ("x", "y", "weight"))
-
-
 def test_a_store_without_a_list_of_blocks_is_read_by_those_of_its_manifest(
     storage: Storage, local: stoker.Store, tmp_path: Path
 ) -> None:
@@ -156,14 +141,6 @@ def test_of_two_writers_one_wins(storage: Storage, local: stoker.Store, tmp_path
     with pytest.raises(StoreExistsError, match="another writer has committed"):
         upload(other.path, "test://a", replace=replace, progress=race)
     assert storage.backend("test://a").get(MANIFEST_NAME, 100)[0] == b"another writer"
-
-
-def test_a_store_is_replaced(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
-    uploaded(storage, local)
-    other = stoker.Store.from_arrays(x=[[1.0]]).save(tmp_path / "other.stoker")
-    assert other.path is not None
-    upload(other.path, "test://a", replace=True)
-    assert opened(tmp_path)[0]["x"].tolist() == [1.0]
 
 
 def test_a_damaged_store_is_not_uploaded(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:

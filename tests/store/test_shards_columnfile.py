@@ -15,8 +15,8 @@ from tests.harness import FaultyFiles, Zygote
 
 from stoker.errors import DiskError, DiskFullError
 from stoker.store import shards as columnfile
-from stoker.store.manifest import DTYPES, SHARD_NAME
-from stoker.store.shards import ColumnFile, ColumnMark, damaged_blocks, hash_block, map_shard
+from stoker.store.manifest import DTYPES
+from stoker.store.shards import ColumnFile, ColumnMark, damaged_blocks, hash_block
 
 F8 = np.dtype("<f8")
 
@@ -68,20 +68,6 @@ def test_pieces_do_not_matter(tmp_path_factory: pytest.TempPathFactory, places: 
     assert np.array_equal(np.load(folder / entry.file), values)
 
 
-def test_an_empty_column_can_be_sealed(tmp_path: Path) -> None:
-    for width in (None, 4):
-        entry = write(tmp_path / "column", [], F8, width).seal(tmp_path)
-        assert entry.blocks == []
-        assert map_shard(tmp_path, entry, "a test").shape == ((0,) if width is None else (0, 4))
-
-
-def test_equal_content_has_an_equal_name(tmp_path: Path) -> None:
-    names = [write(tmp_path / str(i), [np.arange(9.0)]).seal(tmp_path).file for i in range(2)]
-    names.append(write(tmp_path / "2", [np.arange(10.0)]).seal(tmp_path).file)
-    assert names[0] == names[1] != names[2]
-    assert all(SHARD_NAME.fullmatch(name) for name in names)
-
-
 def test_rows_are_read_back_while_the_column_grows(tmp_path: Path) -> None:
     column = write(tmp_path / "column", [np.arange(60.0).reshape(20, 3)], F8, 3)
     assert np.array_equal(column.read(5, 7), [[15, 16, 17], [18, 19, 20]])
@@ -91,13 +77,6 @@ def test_rows_are_read_back_while_the_column_grows(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match="ends before row 22"):
         column.read(20, 22)
     column.close()
-
-
-def test_long_columns_are_written_back_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnfile, "_WRITEBACK_BYTES", 100)
-    values = np.arange(1000.0)
-    entry = write(tmp_path / "column", cut(values, [7, 300, 301, 800])).seal(tmp_path)
-    assert np.array_equal(np.load(tmp_path / entry.file), values)
 
 
 # ---- going on ----
@@ -214,13 +193,6 @@ def test_an_error_at_any_operation_is_raised_and_makes_no_shard(tmp_path: Path, 
         assert disk.operations == k + 1
         for path in folder.glob("*.npy"):
             assert len(np.load(path)) == 300
-
-
-def test_a_column_that_could_not_be_created_leaves_no_descriptor(tmp_path: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    with FaultyFiles(error_at=(1, errno.ENOSPC)), pytest.raises(DiskFullError):
-        ColumnFile.create(tmp_path / "column", F8)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_short_writes_do_not_show(tmp_path: Path) -> None:

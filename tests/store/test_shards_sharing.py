@@ -73,12 +73,6 @@ def test_nulls_are_filled_as_by_pyarrow(values: list[int | None], kind: pa.DataT
     assert fill_null(array, -1).equals(array.fill_null(-1))
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_null_booleans_are_filled_as_by_pyarrow(value: bool) -> None:
-    array = pa.array([True, None, False])
-    assert fill_null(array, value).equals(array.fill_null(value))
-
-
 def test_pyarrow_itself_would_import_pandas(run_python: Any) -> None:
     assert (
         run_python("import sys, numpy, pyarrow; pyarrow.array(numpy.arange(3)); print('pandas' in sys.modules)").strip() == "True"

@@ -13,10 +13,10 @@ import pytest
 from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
-from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
+from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
 from stoker.store import versions
 from stoker.store.manifest import HEADER_BYTES
-from stoker.store.store import Series, Store
+from stoker.store.store import Series
 from stoker.store.versions import open_store
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
@@ -53,19 +53,6 @@ def test_every_series_has_its_values(tmp_path: Path, options: dict[str, Any]) ->
         assert series["symbol"] == built.texts["symbol"][i]
 
 
-@pytest.mark.parametrize("uniform", [False, True])
-def test_a_store_without_series_is_a_store(tmp_path: Path, uniform: bool) -> None:
-    built = tiny_store(tmp_path / "store", lengths=())
-    if uniform:
-        edit_manifest(built, lambda tree: tree.update(offsets=None, length=7))
-    store = built.open()
-    assert (len(store), store.num_steps, list(store), store.lengths.tolist()) == (0, 0, [], [])
-    assert store.column("wide").shape == (0, 3)
-    assert store.to_arrow().num_rows == 0
-    with pytest.raises(IndexError, match="0 series; there is no series 0"):
-        store[0]
-
-
 def test_a_view_is_a_part_of_the_map_and_cannot_be_written(built: TinyStore) -> None:
     store = built.open()
     for name in STEP_COLUMNS:
@@ -75,15 +62,6 @@ def test_a_view_is_a_part_of_the_map_and_cannot_be_written(built: TinyStore) -> 
         assert not view.flags.writeable
         with pytest.raises(ValueError, match="WRITEABLE"):
             view.flags.writeable = True
-
-
-@pytest.mark.parametrize("name", ["offsets", "lengths"])
-def test_what_a_store_hands_out_cannot_change_it(built: TinyStore, name: str) -> None:
-    for store in (built.open(), Store.from_arrays(x=[np.arange(3), np.arange(2)])):
-        before = getattr(store, name).tolist()
-        if getattr(store, name).flags.writeable:
-            getattr(store, name)[:] = -7  # a copy, then
-        assert getattr(store, name).tolist() == before
 
 
 def test_indices_may_be_negative_and_slices(built: TinyStore) -> None:
@@ -114,17 +92,6 @@ def test_an_unknown_column_is_named_with_those_there_are(built: TinyStore) -> No
     for read in (lambda: store[0]["closing"], lambda: store.column("closing"), lambda: store.texts("closing")):
         with pytest.raises(KeyError, match=rf"{built.path} has no column 'closing'; it has price, wide, .*symbol"):
             read()
-
-
-def test_texts_are_read_without_a_copy_of_all(built: TinyStore) -> None:
-    store = built.open()
-    assert list(store.texts("mood")) == built.texts["mood"]
-    assert store.texts("symbol")[-1] == built.texts["symbol"][-1]
-    assert store.texts("symbol")[1:3] == built.texts["symbol"][1:3]
-    with pytest.raises(IndexError):
-        store.texts("symbol")[4]
-    with pytest.raises(OptionError, match=r"column 'price' of .* holds float64, not strings"):
-        store.texts("price")
 
 
 def test_the_schema_says_kind_level_unit_and_width(built: TinyStore) -> None:
@@ -179,12 +146,6 @@ def test_a_series_is_found_by_a_number_as_key(built: TinyStore) -> None:
     assert [store.find(int(key)) for key in keys] == [0, 1, 2, 3]
     with pytest.raises(KeyError, match="label 4"):
         store.find(4)
-
-
-def test_without_a_key_nothing_can_be_found(tmp_path: Path) -> None:
-    store = tiny_store(tmp_path / "store", columns=["price"]).open()
-    with pytest.raises(OptionError, match="packed without series="):
-        store.find("x")
 
 
 # ---- what is not there, or not what it should be ----
@@ -245,26 +206,7 @@ def test_each_truncated_shard_is_refused_at_open(built: TinyStore) -> None:
     built.open()
 
 
-def test_a_manifest_of_another_store_is_refused(tmp_path: Path, built: TinyStore) -> None:
-    other = tiny_store(tmp_path / "other", lengths=(2, 2))
-    (built.path / "manifest.json").unlink()
-    (built.path / "manifest.json").write_bytes((other.path / "manifest.json").read_bytes())
-    with pytest.raises(StoreDamagedError, match="is missing"):
-        built.open()
-
-
 # ---- what happens to a store while it is open ----
-
-
-def test_a_store_whose_files_are_removed_stays_readable(built: TinyStore) -> None:
-    store = built.open()
-    for path in built.path.iterdir():
-        path.unlink()
-    for i, series in enumerate(store):
-        assert np.array_equal(series["price"], pieces(built, "price")[i])
-    assert list(store.texts("symbol")) == built.texts["symbol"]
-    with pytest.raises(StoreNotFoundError):
-        built.open()
 
 
 def test_a_store_that_is_replaced_stays_readable_until_it_is_closed(tmp_path: Path) -> None:

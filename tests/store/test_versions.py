@@ -14,7 +14,7 @@ from tests.store.appending import assert_same_content
 import stoker
 from stoker.errors import FeedError, ManifestError, StoreDamagedError, StoreError
 from stoker.store import versions
-from stoker.store.inspect import inspect, verify
+from stoker.store.inspect import verify
 from stoker.store.manifest import PartList, with_parts
 
 
@@ -47,15 +47,6 @@ def test_a_damaged_list_of_parts_is_found(folder: Path, change: str) -> None:
         verify(folder)
     with pytest.raises(StoreDamagedError, match=r"parts.jsonl"):
         len(stoker.open(folder))
-
-
-def test_lines_that_no_manifest_counts_are_not_read(folder: Path) -> None:
-    expected = stoker.open(folder).digest
-    with (folder / "parts.jsonl").open("ab") as file:
-        file.write(b'{"torn')
-    assert verify(folder).digest == expected
-    assert inspect(stoker.append(folder, {"id": [9], "x": [9.0]})).num_appends == 3
-    assert len((folder / "parts.jsonl").read_bytes().splitlines()) == 3
 
 
 def test_a_missing_replaced_or_changed_part_is_found(folder: Path) -> None:
@@ -100,11 +91,6 @@ def test_small_shards_of_parts_take_no_mappings(folder: Path, monkeypatch: pytes
     other = stoker.open(folder)
     assert other.column("x").tolist() == store.column("x").tolist()
     assert num_mapped() > 0
-
-
-def test_unknown_columns_are_an_error_that_names_those_there_are(folder: Path) -> None:
-    with pytest.raises(KeyError, match="no column 'y'; it has id, x"):
-        stoker.open(folder).column("y")
 
 
 @pytest.mark.parametrize(

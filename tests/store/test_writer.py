@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from stoker import _disk
 from stoker.encode.indicators.engine import write_features
 from stoker.encode.sequences.store import pack_sequences
-from stoker.errors import ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreError, StoreExistsError
+from stoker.errors import ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreExistsError
 from stoker.store import manifest as manifests
 from stoker.store import writer as target
 from stoker.store.inspect import verify
@@ -71,16 +70,6 @@ def test_a_store_is_replaced_only_where_that_is_asked_for(out: Path, writer: str
     assert {path.name for path in out.parent.iterdir()} == {"bars", "out"}
 
 
-def test_a_damaged_store_is_replaced_only_where_that_is_asked_for(out: Path) -> None:
-    manifest = out / "manifest.json"
-    data = manifest.read_bytes()
-    _disk.remove_file(manifest)
-    manifest.write_bytes(data.replace(b"mine", b"mime"))
-    with pytest.raises(StoreExistsError):
-        pack(TABLE, out)
-    assert len(pack(TABLE, out, series="k", replace=True)) == 2
-
-
 def test_a_store_that_another_made_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the first look and the lock another pack may come to its end."""
     enter = _disk.Lock.__enter__
@@ -95,28 +84,6 @@ def test_a_store_that_another_made_meanwhile_is_not_replaced(tmp_path: Path, mon
     with pytest.raises(StoreExistsError):
         pack(TABLE, tmp_path / "out")
     assert "theirs" in open_store(tmp_path / "out").schema
-
-
-def test_of_two_packs_at_once_one_makes_the_store(tmp_path: Path) -> None:
-    outcomes: list[str] = []
-    start = threading.Barrier(2)
-
-    def race(name: str) -> None:
-        start.wait()
-        try:
-            pack({name: [1.0]}, tmp_path / "out")
-            outcomes.append(name)
-        except StoreError as error:
-            outcomes.append(type(error).__name__)
-
-    threads = [threading.Thread(target=race, args=(name,)) for name in ("one", "two")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    made = [name for name in outcomes if name in ("one", "two")]
-    assert len(made) == 1
-    assert made[0] in open_store(tmp_path / "out").schema
 
 
 def test_negative_control_without_the_check_a_store_is_replaced_unasked(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +111,6 @@ def test_the_names_of_the_series_count_among_the_columns(out: Path, tmp_path: Pa
     with pytest.raises(SourceTooLargeError, match=r"which make 4,097 with the names of the series"):
         pack(table, out, series="k", replace=True)
     assert contents(out) == before
-
-
-def test_as_many_columns_as_a_store_may_have_can_be_opened(tmp_path: Path) -> None:
-    table = pa.table({f"c{i}": [1.0] for i in range(manifests.MAX_COLUMNS)})
-    assert len(pack(table, tmp_path / "out").schema) == manifests.MAX_COLUMNS
 
 
 def test_too_many_sources_are_refused_before_they_are_read(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

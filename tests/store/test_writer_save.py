@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.harness import FaultyFiles, tiny_store
 
-from stoker.errors import DiskError, OptionError
+from stoker.errors import DiskError
 from stoker.store.inspect import verify
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -36,29 +36,11 @@ def test_every_kind_of_column_is_saved_bit_for_bit(tmp_path: Path) -> None:
         assert saved.column(name).tobytes() == values.tobytes()
 
 
-def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
-    store = Store.from_arrays(x=np.arange(12.0).reshape(3, 4))
-    assert store.save(tmp_path / "a").digest == store.save(tmp_path / "b").digest
-
-
 def test_a_column_of_several_blocks_is_hashed_block_by_block(tmp_path: Path) -> None:
     x = np.arange(5_000_000, dtype=np.float64)  # 40 MB: three blocks
     store = Store.from_arrays(x=x).save(tmp_path / "store")
     verify(tmp_path / "store")
     assert np.array_equal(store.column("x"), x)
-
-
-def test_what_is_not_a_store_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(OptionError, match=r"is not a store and not empty \(it holds 'notes.txt'\)"):
-        Store.from_arrays(x=np.arange(3)).save(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_a_store_is_not_saved_over_itself(tmp_path: Path) -> None:
-    store = Store.from_arrays(x=np.arange(3)).save(tmp_path / "store")
-    with pytest.raises(OptionError, match="is both the source and the store"):
-        store.save(tmp_path / "store")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])

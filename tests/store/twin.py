@@ -34,7 +34,6 @@ def slow_pack(
     time: str | None = None,
     sort: bool = False,
     missing: str = "keep",
-    segment: int | None = None,
 ) -> list[Group]:
     """Series as (key, rows), in the order of a store. Without `series`, all rows are one series."""
     names = [name for name in rows[0] if name != series] if rows else []
@@ -50,7 +49,7 @@ def slow_pack(
     ordered = [(key, _in_time(groups[key], time, sort)) for key in sorted(groups)]
     if missing == "ffill":
         ordered = [(key, _filled(group, names)) for key, group in ordered]
-    return [(key, piece) for key, group in ordered for piece in _pieces(group, segment)]
+    return ordered
 
 
 def _in_time(rows: list[Row], time: str | None, sort: bool) -> list[Row]:
@@ -71,12 +70,6 @@ def _filled(rows: list[Row], names: Sequence[str]) -> list[Row]:
         last.update({name: full[name] for name in names if not is_missing(full[name])})
         filled.append(full)
     return filled
-
-
-def _pieces(rows: list[Row], segment: int | None) -> list[list[Row]]:
-    if segment is None or not rows:
-        return [rows]
-    return [rows[i : i + segment] for i in range(0, len(rows), segment)]
 
 
 def assert_equals_twin(store: Store, expected: Sequence[Group], *, series: str | None) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COMMA_NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 
 
-DUPLICATES = ["error", "first", "last", "mean", "keep"]
+DUPLICATES = ["error", "first", "last", "keep"]
 AMBIGUOUS = ["infer", "first", "last", "error"]
 NONEXISTENT = ["error", "shift"]
 
@@ -97,7 +97,6 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @base.choice_option("--nonexistent", choices=NONEXISTENT, default="error", help="How to treat skipped local times.")
 @click.option("--columns", metavar="A,B,…", help="Columns to pack. [default: all]")
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
-@click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
 @base.missing_option()
 @click.option("--source-column", metavar="NAME", help="Add a column with the file that each series comes from.")
 @base.reading_options
@@ -124,7 +123,7 @@ def command(
     zcat events.csv.gz | stoker pack - events.stoker --series user
     stoker pack events/ events.stoker --series event_id --memory 256MB
     stoker pack ETTh1.csv ett.stoker --wide --time date
-    stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates mean --freq 1h
+    stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates last --freq 1h
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
     stoker pack events.csv users.stoker --series user --sql "FROM source JOIN 'users.csv' USING (user) WHERE price > 0"
     stoker pack icecube/ ice.stoker --recipe icecube

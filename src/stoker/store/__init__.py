@@ -24,7 +24,7 @@ _NAMES = {
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Packer Progress quiet",
-    "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settle_plan unify_types",
+    "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settled_schema unify_types",
     "stoker.store.pack.series_columns": "encode_table",
     "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
@@ -33,7 +33,7 @@ _NAMES = {
     "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile ColumnMark Level NonFiniteCount TextFile Texts from_numpy "
     "from_texts map_shard to_numpy",
     "stoker.store.store": "Series Store store_from_arrays",
-    "stoker.store.versions": "open_store",
+    "stoker.store.versions": "lay_texts open_store",
     "stoker.store.writer": "check_target make_work new_store",
 }
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
     from stoker.store.pack.packer import Packer as Packer, Progress as Progress, quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
-    from stoker.store.pack.plan import read_table as read_table, settle_plan as settle_plan, unify_types as unify_types
+    from stoker.store.pack.plan import read_table as read_table, settled_schema as settled_schema, unify_types as unify_types
     from stoker.store.pack.series_columns import encode_table as encode_table
     from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from stoker.store.shards import TextFile as TextFile, Texts as Texts, map_shard as map_shard
     from stoker.store.shards import from_numpy as from_numpy, from_texts as from_texts, to_numpy as to_numpy
     from stoker.store.store import Series as Series, Store as Store, store_from_arrays as store_from_arrays
-    from stoker.store.versions import open_store as open_store
+    from stoker.store.versions import lay_texts as lay_texts, open_store as open_store
     from stoker.store.writer import check_target as check_target, make_work as make_work
     from stoker.store.writer import new_store as new_store
     # isort: on

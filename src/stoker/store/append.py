@@ -58,7 +58,7 @@ from stoker.store.writer import (
 )
 
 _SHOWN = 3
-_KEPT_OPTIONS = ("series", "segment", "replace")
+_KEPT_OPTIONS = ("series", "replace")
 
 
 def append(
@@ -133,8 +133,6 @@ def append(
             raise OptionError(
                 f"{folder} has been appended to {_ORDERS[lines[0].order]}, but these rows would be added {_ORDERS[order]}."
             )
-        if not lines:
-            _refuse_segments(base)
         name = f"{len(lines) + 2:06d}"
         try:
             part = pack(source, folder / PARTS_NAME / name, replace=True, progress=progress, **arguments)
@@ -253,15 +251,6 @@ def _dtype_name(column: Column) -> str | None:
     if column.kind in ("bfloat16", "category", "text"):
         return column.kind
     return column.dtype.name if column.kind == "number" and column.dtype is not None else None
-
-
-def _refuse_segments(base: Store) -> None:
-    """Keys that repeat are those of segments: where a series was cut depends on all of its rows."""
-    if base.key is None or _names_are_sources(base):
-        return
-    keys = keys_of(base, base.key)
-    if len(keys) > 1 and pc.any(pc.equal(keys[1:], keys[:-1])).as_py():
-        raise OptionError(f"{base.name} was packed with segment=, so its series cannot grow. Pack all rows again.")
 
 
 def _check_columns(base: Store, part: Store) -> None:

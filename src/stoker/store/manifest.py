@@ -62,7 +62,7 @@ class Frequency:
         if self.nanoseconds:
             index, rest = np.divmod(times - times[0], self.nanoseconds)
             return index, rest == 0
-        month, _, _ = _month_parts(times)
+        month, _, _, _ = month_parts(times)
         index = (month - month[0]) // self.months
         is_later = self.times_at(times, index) > times
         index = index - is_later
@@ -77,12 +77,9 @@ class Frequency:
         if self.nanoseconds:
             found: Array = times[0] + index * self.nanoseconds
             return found
-        month, day, rest = _month_parts(times)
-        days = np.int64(30) if (day == _days_in(month) - 1).all() else day[0]
-        target = month[0] + index * self.months
-        first_day = target.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-        found = (first_day + np.minimum(days, _days_in(target) - 1)) * NANOSECONDS["d"] + rest[0]
-        return found
+        month, day, rest, size = month_parts(times)
+        days = np.array([LAST_DAY]) if (day == size - 1).all() else day[:1]
+        return month_time(month[0] + index * self.months, days, rest[0])
 
 
 def parse_frequency(text: str, option: str) -> Frequency:
@@ -108,19 +105,27 @@ def parse_frequency(text: str, option: str) -> Frequency:
     )
 
 
-def _month_parts(times: Array) -> tuple[Array, Array, Array]:
-    """Months since 1970, days since the first of the month, and nanoseconds since midnight."""
-    days, rest = np.divmod(times, NANOSECONDS["d"])
-    month = days.astype("datetime64[D]").astype("datetime64[M]")
-    return month.astype(np.int64), days - month.astype("datetime64[D]").astype(np.int64), rest
+def month_parts(times: Array, per_day: int = NANOSECONDS["d"]) -> tuple[Array, Array, Array, Array]:
+    """Months since 1970, days since the first of the month, units since midnight, and the days of the month."""
+    days, rest = np.divmod(times, per_day)
+    month = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    return month, days - first_day(month), rest, first_day(month + 1) - first_day(month)
 
 
-def _days_in(month: Array) -> Array:
-    first: Array = month.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    found: Array = (month + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - first
+def first_day(month: Array) -> Array:
+    """The first day of a month, both counted since 1970."""
+    found: Array = month.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
     return found
 
 
+def month_time(month: Array, day: Array, rest: Array, per_day: int = NANOSECONDS["d"]) -> Array:
+    """The time on a day of a month, or on its last day where it is shorter; the inverse of `month_parts`."""
+    first = first_day(month)
+    found: Array = (first + np.minimum(day, first_day(month + 1) - first - 1)) * per_day + rest
+    return found
+
+
+LAST_DAY = 30  # as days since the first of a month: the last day of every month
 VERSION = 1
 NEWEST_VERSION = 2  # written only where one of its fields is used, so that plain stores stay as they were
 MAX_BYTES = 64 << 20

@@ -11,7 +11,7 @@ import pyarrow.feather
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
-from stoker.errors import SourceEmptyError, SourceError, SourceInvalidError
+from stoker.errors import SourceError, SourceInvalidError
 from stoker.store.formats.arrow import ArrowSource
 from stoker.store.pack.api import pack
 
@@ -53,25 +53,10 @@ def test_reading_continues_from_every_chunk(tmp_path: Path, table: pa.Table, kin
     assert_threads_agree(source, chunk_bytes=200)
 
 
-@pytest.mark.parametrize("suffix", [".arrow", ".feather", ".ipc"])
-def test_a_file_is_packed(tmp_path: Path, table: pa.Table, suffix: str) -> None:
-    write(tmp_path / f"a{suffix}", table.drop_columns(["l"]), "file")
-    store = pack(tmp_path / f"a{suffix}", tmp_path / "out", series="k")
-    assert store.lengths.tolist() == [9] * 6 + [6]
-    assert list(store.texts("k")) == [f"key {i}" for i in range(7)]
-
-
 def test_feather_version_1_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
     with pytest.raises(SourceInvalidError, match=r"old.feather is Feather version 1, which is no longer read"):
         pack(tmp_path / "old.feather", tmp_path / "out")
-
-
-@pytest.mark.parametrize("kind", ["file", "stream"])
-def test_a_file_without_rows(tmp_path: Path, table: pa.Table, kind: str) -> None:
-    write(tmp_path / "a.arrow", table.select(["x"]).slice(0, 0), kind)
-    with pytest.raises(SourceEmptyError, match=r"a.arrow holds no rows"):
-        pack(tmp_path / "a.arrow", tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", [b"A", b"ARROW1", b"ARROW1\0\0", b"text, not Arrow", b"\xff\xff\xff\xff" + bytes(50)])
@@ -102,9 +87,3 @@ def test_texts_that_point_outside_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.arrow").write_bytes(broken)
     with pytest.raises(SourceInvalidError, match=r"a.arrow is damaged or not Arrow IPC"):
         pack(tmp_path / "a.arrow", tmp_path / "out")
-
-
-@pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_compressed_batches(tmp_path: Path, table: pa.Table, codec: str) -> None:
-    source = write(tmp_path / "a.arrow", table, "file", compression=codec)
-    assert table_of(source).to_pylist() == table.to_pylist()

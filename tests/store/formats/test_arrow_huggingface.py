@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.store.formats.reading import assert_projects, assert_resumes, assert_
 
 from stoker.errors import SourceEmptyError, SourceError, SourceInvalidError
 from stoker.store.formats.arrow import HuggingFaceSource
-from stoker.store.formats.base import RowLocation
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROWS: dict[str, list[Any]] = {
@@ -76,14 +74,6 @@ def test_features_of_other_kinds_are_read(tmp_path: Path) -> None:
     assert (found["fixed"], found["grid"], found["label"]) == (rows["fixed"][0], rows["grid"][0], 1)
 
 
-def test_selected_rows_are_saved_flat(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    chosen = datasets.Dataset.from_dict(ROWS).select([5, 2, 9])
-    chosen.save_to_disk(tmp_path / "set")
-    assert table_of(HuggingFaceSource(tmp_path / "set", "set")).to_pylist() == chosen.to_list()
-
-
 def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
@@ -99,20 +89,6 @@ def test_reading_continues_behind_every_chunk(tmp_path: Path) -> None:
     assert_resumes(one, chunk_bytes=100)
     assert_threads_agree(one, chunk_bytes=100)
     assert_projects(one)
-
-
-def test_bits_are_kept(tmp_path: Path) -> None:
-    values = np.array([np.nan, np.inf, -0.0, 5e-324], dtype="<f8")
-    values.view("<u8")[0] |= 1
-    array = table_of(write(tmp_path / "set", {"x": values})).column("x").combine_chunks()
-    assert array.to_numpy().tobytes() == values.tobytes()
-
-
-def test_a_batch_larger_than_a_chunk_is_cut(tmp_path: Path) -> None:
-    one = write(tmp_path / "set", {"x": [[0.0] * 100] * 100}, batch_rows=100)
-    chunks = chunks_of(one, None, chunk_bytes=8000)
-    assert len(chunks) >= 10
-    assert [chunk.end for chunk in chunks][-1] == RowLocation(100, 100)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -145,18 +121,6 @@ def test_odd_states_are_named(
     assert "state.json" in str(raised.value)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"null", b"{}"])
-def test_a_damaged_state_is_named(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "state.json").write_bytes(text)
-    with pytest.raises((SourceInvalidError, SourceEmptyError), match=r"state\.json"):
-        HuggingFaceSource(tmp_path, "set").schema()
-
-
-def test_a_folder_without_a_state_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalidError, match=r"'state\.json', which is not in"):
-        HuggingFaceSource(tmp_path, "set").schema()
-
-
 def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     one = write(tmp_path / "set")
     data = tmp_path / "set" / "data-00000-of-00001.arrow"
@@ -164,15 +128,6 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     data.symlink_to("../outside.arrow")
     with pytest.raises(SourceInvalidError, match="a link that leads out"):
         one.schema()
-
-
-def test_files_that_disagree_are_named(tmp_path: Path) -> None:
-    write(tmp_path / "set", {"x": [1]})
-    write(tmp_path / "other", {"y": [1]})
-    shutil.copy(tmp_path / "other" / "data-00000-of-00001.arrow", tmp_path / "set" / "b.arrow")
-    state(tmp_path / "set", ["data-00000-of-00001.arrow", "b.arrow"])
-    with pytest.raises(SourceInvalidError, match=r"b\.arrow has other columns"):
-        HuggingFaceSource(tmp_path / "set", "set").schema()
 
 
 def test_a_stream_cut_between_batches_is_refused(tmp_path: Path) -> None:

@@ -14,14 +14,12 @@ from stoker.store.formats.base import (
     Chunk,
     DataSource,
     FileSource,
-    KnownSource,
     NamedSource,
     RowLocation,
     Task,
     batch_chunks,
     decoding,
     inside,
-    is_list,
     read_fully,
     row_chunk,
 )
@@ -73,23 +71,6 @@ def test_a_source_with_its_name_in_each_row() -> None:
     assert first.table.column_names == ["file", "a"]
     with pytest.raises(OptionError, match="source_column='b' is a column of rows already"):
         NamedSource(Rows(), "b").schema()
-
-
-def test_a_known_schema_is_not_read_again() -> None:
-    class Unread(Rows):
-        def schema(self) -> pa.Schema:
-            pytest.fail("the file was opened")
-
-    assert KnownSource(Unread(), BATCHES[0].schema).schema() == BATCHES[0].schema
-    assert chunks_of(KnownSource(Unread(), BATCHES[0].schema), 20)[0].table["a"].to_pylist() == [20, 21]
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [(pa.list_(pa.int8()), True), (pa.large_list(pa.int8()), True), (pa.list_(pa.int8(), 2), True), (pa.string(), False)],
-)
-def test_lists_are_whole_series(kind: pa.DataType, expected: bool) -> None:
-    assert is_list(kind) == expected
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

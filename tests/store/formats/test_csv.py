@@ -21,22 +21,14 @@ from tests.harness import num_examples
 from tests.store.formats.csv_file import Csv, chunks_of, joined
 from tests.store.shrink import shrunk
 
-from stoker.errors import OptionError, SchemaError, SourceEmptyError, SourceError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import SourceError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.base import InferredTypeError
 from stoker.store.formats.csv import CsvSource, Dialect
-from stoker.store.pack.api import pack
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> Csv:
     return Csv(tmp_path)
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_delimiters_are_found(text: Csv, delimiter: str) -> None:
-    content = "a,b\n1,x\n2,y\n".replace(",", delimiter)
-    assert text.table(content) == {"a": [1, 2], "b": ["x", "y"]}
 
 
 @pytest.mark.parametrize(
@@ -125,13 +117,6 @@ def test_quoted_values_arrive_whole_over_any_border(
     assert list(zip(table["text"], table["n"], strict=True)) == rows
 
 
-def test_a_quote_within_a_plain_field_is_a_character(text: Csv) -> None:
-    with shrunk():
-        table = text.table('a,b\n5" pipe,1\nx,2\n' + "y,3\n" * 50, delimiter=",")
-    assert table["a"][:2] == ['5" pipe', "x"]
-    assert table["b"] == [1, 2, *[3] * 50]
-
-
 def test_reading_continues_from_every_chunk(text: Csv) -> None:
     content = "k,t,x\n" + "".join(f'{i},"a\n{i}",{i / 7}\n' + "\n" * (i % 3) for i in range(60))
     source = text.source(content)
@@ -160,28 +145,6 @@ def test_reading_continues_within_compressed_text(text: Csv, compress: Callable[
 # Files without content
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\n\r\n  \n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
-def test_a_file_without_a_line_is_named(text: Csv, content: bytes) -> None:
-    with pytest.raises(SourceEmptyError, match=r"table.csv (is empty \(0 bytes\)|holds no lines)"):
-        text.pack(content)
-
-
-def test_a_header_alone_has_no_rows(text: Csv) -> None:
-    assert text.source("a,b\n").schema() == pa.schema({"a": pa.null(), "b": pa.null()})
-    with pytest.raises(SourceEmptyError, match=r"table.csv holds no rows"):
-        text.pack("a,b\n")
-
-
-def test_a_header_alone_among_others_is_counted(text: Csv) -> None:
-    for name, content in (("a", "x,y\n1,2\n"), ("b", "x,y\n"), ("c", "x,y\n3,4\n")):
-        (text.folder / f"{name}.csv").write_text(content)
-    store = pack(str(text.folder / "?.csv"), text.folder / "out")
-    assert store.lengths.tolist() == [1, 0, 1]
-    assert store.manifest is not None
-    assert [source.num_rows for source in store.manifest.sources] == [1, 0, 1]
-    assert "1 of 3 sources hold no rows" in store.manifest.notes
-
-
 # Names
 
 
@@ -190,19 +153,6 @@ def test_equal_names_are_refused(text: Csv, first: str) -> None:
     count = len(first.split(","))
     with pytest.raises(SourceInvalidError, match="has two columns named"):
         text.pack(f"{first}\n{','.join('1' * count)}\n")
-
-
-WEIRD = ["", "../x", "a/b", "/etc/passwd", "NUL", "a b", " a", "é", "日本", "\U0001f600", "a\tb", "a\x1b[31m", "x" * 100_000, "."]
-
-
-@pytest.mark.parametrize("name", [*WEIRD, "a\x00b", "a\u2028b", "a\x0cb", "a\x85b", 'q"q', "d,d", "n\nn", "manifest.json"])
-def test_weird_names_are_stored_as_given(text: Csv, name: str) -> None:
-    file = io.StringIO(newline="")
-    csv.writer(file).writerows([["first", name], ["1", "2"], ["3", "4"]])
-    store = text.pack(file.getvalue())
-    assert list(store.schema) == ["series", "first", name]
-    assert store.column(name).tolist() == [2, 4]
-    assert all(entry.name == "manifest.json" or entry.suffix == ".npy" or entry.name == ".lock" for entry in store.path.iterdir())  # type: ignore[union-attr]
 
 
 @settings(max_examples=num_examples(40))
@@ -242,46 +192,7 @@ def test_an_endless_first_line_is_refused(text: Csv, monkeypatch: pytest.MonkeyP
         text.pack(b"x" * (5 << 20))
 
 
-def test_an_overlong_field_is_read(text: Csv) -> None:
-    long = "x" * 300_000
-    assert list(text.pack(f"a,b\n1,{long}\n2,y\n").texts("b")) == [long, "y"]
-    with pytest.raises(SourceInvalidError, match="has a first line without names or values: field larger than"):
-        text.pack(f"{long},b\n1,2\n")
-
-
 # How the source says it
-
-
-def test_a_block_that_does_not_fit_is_unfit(text: Csv) -> None:
-    source = text.source("a\n" + "1\n" * 50 + "x\n")
-    with shrunk(), pytest.raises(InferredTypeError, match=r"column 'a' of .*table.csv"):
-        chunks_of(source, pa.schema({"a": pa.int64()}))
-
-
-@pytest.mark.parametrize("at", [0, 1, 30, 59])
-def test_the_first_misfit_is_found(text: Csv, at: int) -> None:
-    lines = [str(i) for i in range(60)]
-    lines[at] = 'bad "one"'
-    lines.append("worse")
-    source = text.source("a,b\n" + "".join('"' + line.replace('"', '""') + '",\n' for line in lines))
-    assert source.find_misfit("a", pa.int64()) == (at + 1, 'bad "one"')
-    assert source.find_misfit("b", pa.int64()) is None
-
-
-def test_files_that_disagree_about_text_are_drift_unless_a_type_is_named(text: Csv) -> None:
-    (text.folder / "a.csv").write_text("code,x\nA1,1\n")
-    (text.folder / "b.csv").write_text("code,x\n77,2\n")
-    with pytest.raises(SchemaError, match=r"column 'code' of .*b.csv is int64, not string"):
-        pack(str(text.folder / "?.csv"), text.folder / "out")
-    store = pack(str(text.folder / "?.csv"), text.folder / "out", dtype="code=text")
-    assert list(store.texts("code")) == ["A1", "77"]
-
-
-def test_only_the_columns_asked_for_are_read(text: Csv) -> None:
-    store = text.pack("a,b,c\n1,x,3\n4,y,6\n", columns="c,a")
-    assert list(store.schema) == ["series", "c", "a"]
-    with pytest.raises(OptionError, match=r"columns= names 'd', but .*table.csv has the columns a, b, c\."):
-        text.pack("a,b,c\n1,2,3\n", columns="d")
 
 
 @pytest.mark.parametrize("content", [b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, b"PAR1" + bytes(300)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.errors import OptionError, StokerError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.csv import DELIMITERS, CsvSource, Dialect, fields_of, is_number, settle
+from stoker.store.formats.csv import DELIMITERS, CsvSource, Dialect, fields_of, settle
 
 
 @pytest.mark.parametrize("delimiter", DELIMITERS)
@@ -36,15 +35,6 @@ def test_the_delimiter_is_what_splits_all_lines_alike(lines: list[str], delimite
     assert settle(Dialect(), lines).delimiter == delimiter
 
 
-def test_a_decimal_comma_is_not_a_delimiter() -> None:
-    assert settle(Dialect(decimal=","), ["a;b", "1,5;2,5", "3,5;4,5"]).delimiter == ";"
-
-
-def test_what_is_given_is_not_guessed() -> None:
-    settled = settle(Dialect(delimiter="|", header=True), ["1,2", "3,4"])
-    assert (settled.delimiter, settled.header) == ("|", True)
-
-
 @pytest.mark.parametrize(
     ("first", "header"),
     [("a,b", True), ("1,2", False), ("1,b", True), (",1", False), ("2020-01-01,1", True), ("nan,1e5", False), ("?,1", False)],
@@ -58,21 +48,6 @@ def test_fields_follow_quotes_and_escapes() -> None:
     assert fields_of("a,'b,c'", Dialect(quote="'")) == ["a", "b,c"]
     assert fields_of('a,"b', Dialect(quote="")) == ["a", '"b']
     assert fields_of(r"a\,b,c", Dialect(escape="\\")) == ["a,b", "c"]
-
-
-@pytest.mark.parametrize("text", ["1", " -2.5 ", "1e-5", "", "nan", "inf", "?"])
-def test_numbers_and_gaps_are_numbers(text: str) -> None:
-    assert is_number(text)
-
-
-@pytest.mark.parametrize("text", ["a", "1,5", "2020-01-01", "1 2", "--"])
-def test_other_texts_are_not(text: str) -> None:
-    assert not is_number(text)
-    assert is_number("1,5", decimal=",")
-
-
-def test_a_tab_may_be_written_as_in_a_shell() -> None:
-    assert Dialect(delimiter="\\t").delimiter == "\t"
 
 
 @pytest.mark.parametrize(
@@ -114,13 +89,3 @@ def test_a_short_sample_gives_the_layout_of_a_long_one(
                 return str(error)
 
     assert layout(short) == layout(csv_format.SAMPLE_BYTES)
-
-
-def test_a_short_sample_is_enough_for_an_ordinary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('"a","b"\n' + '1,"2"\n' * 200_000)
-    asked: list[int] = []
-    head = CsvSource._head
-    monkeypatch.setattr(CsvSource, "_head", lambda self, size: (asked.append(size), head(self, size))[1])
-    assert CsvSource(path, "a", Dialect())._layout.names == ["a", "b"]
-    assert asked == [1 << 16]

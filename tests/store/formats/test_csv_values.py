@@ -44,21 +44,6 @@ def test_text_among_numbers_is_named_with_its_row(text: Csv, at: int) -> None:
     )
 
 
-def test_the_hints_of_that_message_help(text: Csv) -> None:
-    content = "a\n" + "1.5\n" * 40 + "broken\n" + "2\n" * 40
-    with shrunk():
-        store = text.pack(content, null="broken")
-        assert store.schema["a"].missing == 1
-        assert np.isnan(store.column("a")).nonzero()[0].tolist() == [40]
-        store = text.pack(content, dtype="a=text")
-        assert list(store.texts("a")) == ["1.5", "broken", "2"]
-
-
-def test_text_among_numbers_within_the_first_block_is_a_category(text: Csv) -> None:
-    store = text.pack("a\n1.5\nbroken\n")
-    assert store.schema["a"].kind == "category"
-
-
 @pytest.mark.parametrize(
     ("early", "late", "dtype"),
     [("1", "2.5", "float64"), ("", "7", "int64"), ("", "word", "int32"), ("1", "", "float64"), ("", "2.5", "float64")],
@@ -95,22 +80,12 @@ def test_times_settle_on_the_finest_unit(text: Csv) -> None:
     assert np.diff(store.column("t")).max() == 43_200
 
 
-def test_time_zones_do_not_mix(text: Csv) -> None:
-    with shrunk(), pytest.raises(BadValueError, match=r"first in row 31: '2020-01-02T00:00:00Z'"):
-        text.pack("t,x\n" + "2020-01-01T00:00:00,1\n" * 30 + "2020-01-02T00:00:00Z,2\n" * 30)
-
-
 def test_a_time_format_is_followed(text: Csv) -> None:
     content = "t,x\n31/12/2019 23:59,1\n01/01/2020 00:00,2\n"
     store = text.pack(content, time="t", time_format="%d/%m/%Y %H:%M")
     assert np.diff(store.column("t")).tolist() == [60]
     with pytest.raises(BadValueError, match=r"the time column 't' .* is a string that is not ISO 8601. Pass time_format="):
         text.pack(content, time="t")
-
-
-@pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63), -(2**53) - 1])
-def test_integers_that_fit_int64_are_kept(text: Csv, number: int) -> None:
-    assert text.pack(f"a\n{number}\n1\n").column("a").tolist() == [number, 1]
 
 
 @pytest.mark.parametrize("number", [2**63 + 1, 2**64 + 1, 10**25 + 1, -(2**63) - 1])
@@ -125,35 +100,7 @@ def test_integers_beyond_int64_are_refused_and_not_rounded(text: Csv, number: in
     assert list(text.pack("a\n" + "\n".join(lines) + "\n", dtype="a=text").texts("a"))[-1] == str(number)
 
 
-@pytest.mark.parametrize("other", ["2.5", ""], ids=["fraction", "gap"])
-def test_large_integers_do_not_become_floats_beside_others(text: Csv, other: str) -> None:
-    content = f"a,b\n1,1\n{2**53 + 1},1\n{other},1\n"
-    with pytest.raises(BadValueError, match=f"{2**53 + 1} in row 2"):
-        text.pack(content)
-    with shrunk(line_bytes=1), pytest.raises(BadValueError, match=f"{2**53 + 1} in row 2"):
-        text.pack(content)
-
-
-def test_large_integers_that_float64_holds_are_kept(text: Csv) -> None:
-    assert text.pack(f"a\n{2**63}\n1.5\n{-(2**70)}\n").column("a").tolist() == [float(2**63), 1.5, -float(2**70)]
-
-
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1.7976931348623159e308", "9" * 400, "9" * 5000])
 def test_numbers_beyond_float64_are_refused_and_not_infinite(text: Csv, number: str) -> None:
     with pytest.raises(BadValueError, match=rf"column 'a' of .* holds {number[:60]} in row 2, which is too large for float64"):
         text.pack(f"a\n1.5\n{number}\n")
-
-
-def test_infinity_is_a_number(text: Csv) -> None:
-    words = ["inf", "-inf", "+inf", "Infinity", "-INF"]
-    store = text.pack("a\n0.5\n" + "\n".join(words) + "\n")
-    assert np.isinf(store.column("a")).tolist() == [False, *[True] * 5]
-    assert store.schema["a"].nonfinite.inf == 5
-
-
-def test_an_integer_asked_as_float32_is_not_rounded(text: Csv) -> None:
-    with pytest.raises(BadValueError, match=r"16777217 in row 1 of .* which float32 cannot hold exactly"):
-        text.pack("a\n16777217\n", dtype="a=float32")
-    with pytest.raises(BadValueError, match="16777217 in row 1"):
-        text.pack("a\n16777217\n", dtype="float32")
-    assert text.pack("a\n0.1\n", dtype="a=float32").column("a").tolist() == [np.float32(0.1)]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from benchmarks.timemoe_folder import walks, write_folder
 
-from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
+from stoker.errors import SourceEmptyError, SourceInvalidError, SourceNotFoundError
 from stoker.store.formats.csv import Dialect
-from stoker.store.formats.discover import SUFFIXES, find_sources
+from stoker.store.formats.discover import find_sources
 from stoker.store.pack.api import pack
 from stoker.store.versions import open_store
 
@@ -80,35 +80,6 @@ def test_inputs_keep_the_order_they_were_given_in(folder: Path) -> None:
     ]
 
 
-def test_names_do_not_depend_on_where_the_folder_lies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = names(folder)
-    monkeypatch.chdir(folder)
-    assert names(".") == names("./") == names(folder) == expected
-    monkeypatch.chdir(folder.parent)
-    assert names(folder.name) == expected
-    assert names(str(folder / "deep" / "z.csv")) == ["z.csv"]
-
-
-@pytest.mark.parametrize("name", ["a[1].csv", "b*c.csv", "what?.csv", "[x].csv", "ünï.csv", "two words.csv", "-.csv", "~.csv"])
-def test_a_path_that_exists_is_not_a_pattern(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("x\n1\n")
-    (tmp_path / "a1.csv").write_text("x\n2\n")
-    assert names(str(tmp_path / name)) == [name]
-
-
-def test_upper_case_suffixes_are_known(tmp_path: Path) -> None:
-    (tmp_path / "A.CSV").write_text("x\n1\n")
-    assert names(tmp_path) == ["A.CSV"]
-
-
-@pytest.mark.parametrize("given", ["nothing.csv", "no/such/folder/"])
-def test_what_does_not_exist_is_said(tmp_path: Path, given: str) -> None:
-    with pytest.raises(
-        SourceNotFoundError, match=r"(nothing.csv|no/such/folder/) does not exist. Give a file, a folder, or a pattern"
-    ):
-        names(str(tmp_path) + "/" + given)
-
-
 def test_a_pattern_that_matches_nothing_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SourceNotFoundError) as caught:
@@ -122,14 +93,6 @@ def test_a_folder_without_data_is_said_with_what_was_looked_for(tmp_path: Path) 
     (tmp_path / "readme.md").write_text("hello")
     with pytest.raises(SourceEmptyError, match=r"but it holds 1 other files, like 'readme.md'"):
         names(tmp_path)
-
-
-def test_an_empty_folder_among_the_matches_is_passed_over(folder: Path) -> None:
-    (folder / "deep" / "empty").mkdir()
-    (folder / "deep" / "readme").unlink()
-    assert names(str(folder / "deep" / "*")) == ["er/y.csv", "z.csv"]
-    with pytest.raises(SourceNotFoundError, match="no file matches"):
-        names(str(folder / "deep" / "emp*"))
 
 
 @pytest.mark.parametrize("name", ["data.xyz", "data", ".csv", "data.csv.zip", "data.tar"])
@@ -147,10 +110,6 @@ def test_a_json_document_is_refused_with_how_to_read_it(tmp_path: Path) -> None:
         names(tmp_path / "a.json")
 
 
-def test_all_suffixes_are_in_the_message() -> None:
-    assert {".csv", ".tsv", ".txt", ".parquet", ".arrow", ".jsonl", ".npy", ".npz", ".ts", ".arff"} <= set(SUFFIXES)
-
-
 def test_an_empty_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "b.csv").touch()
@@ -165,11 +124,6 @@ def test_a_compressed_binary_file_is_refused(tmp_path: Path) -> None:
 
 
 # Links and other things that are not plain files
-
-
-def test_a_link_to_a_file_is_a_file(folder: Path) -> None:
-    (folder / "deep" / "link.csv").symlink_to(folder / "b.csv")
-    assert names(folder / "deep") == ["er/y.csv", "link.csv", "z.csv"]
 
 
 def test_a_link_to_nowhere_is_said(folder: Path) -> None:
@@ -205,29 +159,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     str(caught.value).encode()
 
 
-def test_a_folder_whose_name_is_not_utf8_is_read(tmp_path: Path) -> None:
-    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
-    folder.mkdir()
-    (folder / "a.csv").write_text("x\n1\n")
-    store = pack(folder / "a.csv", folder / "out")
-    assert store.manifest is not None
-    assert store.manifest.sources[0].name == "a.csv"
-
-
-@pytest.mark.parametrize("given", [[1, 2], [None], b"a.csv", {"a.csv"}, object()])
-def test_what_is_not_a_path_is_refused(given: Any, tmp_path: Path) -> None:
-    with pytest.raises((OptionError, SourceNotFoundError)):
-        pack(given, tmp_path / "out")
-
-
 # Names in the manifest
-
-
-def test_the_manifest_names_files_from_their_common_folder(folder: Path, tmp_path: Path) -> None:
-    store = pack([folder / "deep", folder / "b.csv"], tmp_path / "out")
-    assert store.manifest is not None
-    assert [source.name for source in store.manifest.sources] == ["deep/er/y.csv", "deep/z.csv", "b.csv"]
-    assert list(store.texts("series")) == ["deep/er/y.csv", "deep/z.csv", "b.csv"]
 
 
 def mixed(tmp_path: Path) -> Path:
@@ -255,23 +187,6 @@ def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
     again = pack(data, data / "out.stoker", replace=True)
     assert again.manifest is not None
     assert again.manifest.notes == store.manifest.notes, "stores are results, and not among them"
-
-
-def test_the_note_survives_types_that_have_to_be_settled(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "notes.md").write_text("?")
-    (tmp_path / "data" / "x.csv").write_text("a\n" + "1\n" * 600_000 + "2.5\n")
-    for wide in (False, True):
-        store = pack(tmp_path / "data", tmp_path / f"{wide}.stoker", wide=wide)
-        assert store.manifest is not None
-        assert store.manifest.notes == ["left out 1 other file or folder (notes.md)"]
-
-
-def test_nothing_is_noted_where_nothing_is_left_out(tmp_path: Path) -> None:
-    data = mixed(tmp_path)
-    store = pack([data / "set" / "more.jsonl", data / "x.jsonl"], tmp_path / "x.stoker")
-    assert store.manifest is not None
-    assert store.manifest.notes == []
 
 
 def test_negative_control_without_the_list_the_pack_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import InferredTypeError, RowLocation
+from stoker.store.formats.base import InferredTypeError
 from stoker.store.formats.json import JsonLinesSource
 
 BLOCKS = ('{"a": 1' + " " * 82 + "}\n") * 20_000
@@ -31,22 +31,10 @@ def test_scalars_are_steps_and_missing_keys_are_null(tmp_path: Path) -> None:
     assert table_of(one).to_pylist() == [{"a": 1.0, "b": "x"}, {"a": None, "b": None}, {"a": 2.5, "b": "é😀"}]
 
 
-def test_lists_are_series(tmp_path: Path) -> None:
-    one = source(tmp_path, '{"sequence": [1, 2, null], "id": "a"}\r\n{"sequence": [], "id": "b"}\n')
-    assert one.schema() == pa.schema([("sequence", pa.large_list(pa.int64())), ("id", pa.string())])
-    assert table_of(one).column("sequence").to_pylist() == [[1, 2, None], []]
-
-
 def test_bare_lists_are_series(tmp_path: Path) -> None:
     one = source(tmp_path, "\n[1, 2.5, NaN]\n\n[]\n[null]\n")
     assert one.schema() == pa.schema([("sequence", pa.large_list(pa.float64()))])
     assert repr(table_of(one).column(0).to_pylist()) == "[[1.0, 2.5, nan], [], [None]]"
-
-
-def test_a_line_of_a_million_points(tmp_path: Path) -> None:
-    line = b'{"sequence": [' + b",".join([b"1.25"] * 1_000_000) + b"]}\n"
-    chunks = chunks_of(source(tmp_path, line * 2), None, chunk_bytes=1 << 20)
-    assert [len(row) for chunk in chunks for row in chunk.table.column(0)] == [1_000_000] * 2
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
@@ -58,13 +46,6 @@ def test_reading_continues_behind_every_chunk(tmp_path: Path, compress: type[byt
     assert_resumes(one, chunk_bytes=300)
     assert_threads_agree(one, chunk_bytes=300)
     assert_projects(one)
-
-
-def test_chunks_are_small(tmp_path: Path) -> None:
-    one = source(tmp_path, '{"a": 1.5, "b": 2}\n' * 20_000)
-    chunks = chunks_of(one, one.schema(), chunk_bytes=16 << 10)
-    assert max(chunk.table.nbytes for chunk in chunks) <= 16 << 10
-    assert sum(chunk.table.num_rows for chunk in chunks) == 20_000
 
 
 def test_a_later_block_that_needs_a_wider_type_is_unfit(tmp_path: Path) -> None:
@@ -79,30 +60,11 @@ def test_a_later_block_that_needs_a_wider_type_is_unfit(tmp_path: Path) -> None:
     assert wider[-1].table.column("a")[-1].as_py() == 1.5
 
 
-def test_a_later_block_of_another_kind_names_the_row(tmp_path: Path) -> None:
-    one = source(tmp_path, BLOCKS + '{"a": "n/a"}\n')
-    with pytest.raises(BadValueError, match=r"column 'a' of .*a\.jsonl holds \"n/a\" in row 20,001"):
-        chunks_of(one, one.schema())
-    assert one.find_misfit("a", pa.int64()) == (20_001, "n/a")
-
-
 def test_a_key_that_comes_up_late_names_the_row(tmp_path: Path) -> None:
     one = source(tmp_path, BLOCKS + '{"a": 1, "late": 2}\n')
     for schema in (one.schema(), None):
         with pytest.raises(SourceInvalidError, match=r"row 20,001 of .* the key 'late'"):
             chunks_of(one, schema)
-
-
-def test_a_late_key_that_is_asked_for_is_read(tmp_path: Path) -> None:
-    one = source(tmp_path, BLOCKS + '{"a": 1, "late": 2}\n')
-    found = chunks_of(one, pa.schema([("late", pa.int64())]))
-    assert found[-1].table.column("late")[-1].as_py() == 2
-    assert found[0].table.column("late").null_count == found[0].table.num_rows
-
-
-def test_known_keys_need_not_be_asked_for(tmp_path: Path) -> None:
-    one = source(tmp_path, '{"a": 1, "b": [1]}\n{"b": [], "a": 2}\n')
-    assert chunks_of(one, pa.schema([("a", pa.int64())]))[0].table.to_pylist() == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize(
@@ -127,19 +89,3 @@ def test_odd_files_are_named(tmp_path: Path, content: bytes, error: type[Excepti
         table_of(source(tmp_path, content))
     assert "a.jsonl" in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_other_encodings_with_a_mark_are_read(tmp_path: Path) -> None:
-    for encoding in ("utf-8-sig", "utf-16"):
-        assert table_of(source(tmp_path, '{"a": "é"}\n'.encode(encoding))).to_pylist() == [{"a": "é"}]
-
-
-def test_an_array_over_lines_is_not_jsonl(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalidError, match="row 1"):
-        table_of(source(tmp_path, '[\n{"a": 1}\n]\n'))
-
-
-def test_places_are_bytes_and_rows(tmp_path: Path) -> None:
-    one = source(tmp_path, '{"a": 1}\n\n{"a": 2}\n')
-    chunks = chunks_of(one, one.schema())
-    assert [(chunk.begin, chunk.end) for chunk in chunks] == [(RowLocation(0, 0), RowLocation(2, 19))]

@@ -96,41 +96,16 @@ def test_integers_that_would_lose_digits_are_refused(rows: JsonRows, line: str) 
         rows.parse(texts(line), pa.schema([("a", kind)]), ["a"])
 
 
-def test_large_numbers_that_lose_nothing_are_read(rows: JsonRows) -> None:
-    lines = texts('{"a": 1e300}', '{"a": 9007199254740992}', '{"a": 18446744073709551616}', '{"a": 0.12345678901234567}')
-    assert rows.parse(lines, pa.schema([("a", pa.float64())]), ["a"]).column("a").to_pylist() == [
-        1e300,
-        2.0**53,
-        2.0**64,
-        0.12345678901234567,
-    ]
-
-
-def test_digits_within_texts_are_not_integers(rows: JsonRows) -> None:
-    lines = texts('{"a": 1e300, "id": "9007199254740993"}')
-    schema = pa.schema([("a", pa.float64()), ("id", pa.string())])
-    assert rows.parse(lines, schema, ["a", "id"]).to_pylist() == [{"a": 1e300, "id": "9007199254740993"}]
-
-
-def test_any_number_can_be_kept_as_text(rows: JsonRows) -> None:
-    lines = texts('{"a": 18446744073709551615}', '{"a": 1.50}', '{"a": "x"}', '{"a": true}', '{"a": null}', "{}")
-    found = rows.parse(lines, pa.schema([("a", pa.string())]), ["a"]).column("a").to_pylist()
-    assert found == ["18446744073709551615", "1.50", "x", "true", None, None]
-
-
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
         (pa.int64(), '{"a": 1.5}'),
-        (pa.int64(), '{"a": 1e3}'),
         (pa.int64(), '{"a": NaN}'),
         (pa.int64(), '{"a": 9223372036854775808}'),
         (pa.null(), '{"a": "x"}'),
         (pa.large_list(pa.null()), '{"a": [1]}'),
-        (pa.large_list(pa.int64()), '{"a": [1, 2.5]}'),
         (pa.timestamp("s"), '{"a": "2021-01-01T00:00:00.5"}'),
         (pa.timestamp("s"), '{"a": "2021-01-01T00:00:00Z"}'),
-        (pa.timestamp("s"), '{"a": "soon"}'),
     ],
 )
 def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.DataType, line: str) -> None:
@@ -144,13 +119,10 @@ def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.
     [
         (pa.int64(), '{"a": "n/a"}', '"n/a"'),
         (pa.float64(), '{"a": [1]}', "[1]"),
-        (pa.float64(), '{"a": true}', "true"),
         (pa.bool_(), '{"a": 1}', "1"),
-        (pa.large_list(pa.float64()), '{"a": 1}', "1"),
         (pa.large_list(pa.float64()), '{"a": [1, "x"]}', '"x"'),
         (pa.string(), '{"a": {"b": 1}}', '{"b": 1}'),
         (pa.float32(), '{"a": 1e39}', "1e39"),
-        (pa.uint8(), '{"a": 300}', "300"),
         (pa.int64(), '{"a": 9223372036854775809}', "9223372036854775809"),
     ],
 )
@@ -164,14 +136,12 @@ def test_values_of_another_kind_are_named(rows: JsonRows, kind: pa.DataType, lin
     ("line", "reason"),
     [
         ('{"a": 1', "Expecting ',' delimiter"),
-        ('{"a": tru}', "Expecting value"),
         ('{"a": 1} {"a": 2}', "Extra data"),
         ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
         ('{"a": 1e400}', "1e400 is too large a number"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         ('{"a": "\udcff"}', "utf-8"),
         ("[1]", "expected an object, found a list"),
-        ("5", "expected an object, found an integer"),
         ('{"b": 1}', "it has the key 'b', which the first rows of the file do not have"),
         ('{"a": ' + "9" * 5000 + "}", "integer"),
         ('{"a": 1}\x00', "Extra data"),
@@ -208,20 +178,8 @@ def test_columns_of_mixed_types_are_an_error_only_where_asked_for(rows: JsonRows
         (["2021-01-01T00:00:00Z", "2021-01-01T00:00:00+02:00"], pa.timestamp("s", "UTC")),
         (["2021-01-01T00:00:00Z", "2021-01-01T00:00:00"], pa.string()),
         (["2021-01-01", "soon"], pa.string()),
-        (["2021", "x"], pa.string()),
     ],
 )
 def test_iso_8601_becomes_timestamps_and_zones_are_not_mixed(rows: JsonRows, moments: list[str], kind: pa.DataType) -> None:
     assert rows.types(texts(*(json.dumps({"t": moment}) for moment in moments))).field("t").type == kind
     assert rows.types(texts(json.dumps({"t": moments}))).field("t").type == pa.large_list(kind)
-
-
-def test_infinity_and_nan_are_numbers(rows: JsonRows) -> None:
-    lines = texts('{"a": [NaN, Infinity, -Infinity, -0.0, 5e-324, null]}')
-    assert repr(rows.parse(lines, None, ["a"]).column("a").to_pylist()) == "[[nan, inf, -inf, -0.0, 5e-324, None]]"
-
-
-def test_the_first_misfit_is_found(rows: JsonRows) -> None:
-    lines = texts('{"a": 1}', '{"a": null}', '{"a": "n/a"}', '{"a": "x"}')
-    assert rows.find_misfit(lines, "a", pa.int64()) == (3, "n/a")
-    assert rows.find_misfit(lines, "b", pa.int64()) is None

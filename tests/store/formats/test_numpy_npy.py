@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats import numpy
+from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats.numpy import NpySource
 
 DTYPES = "|b1 |i1 |u1 <i2 >i2 <u2 <i4 >u4 <i8 >i8 <u8 <f2 >f2 <f4 >f4 <f8 >f8".split()
@@ -57,17 +56,6 @@ def test_every_bit_comes_out(tmp_path: Path, data: st.DataObject, dtype: str, fo
     assert found.tobytes() == array.astype(array.dtype.newbyteorder("=")).tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f8"])
-def test_odd_floats_keep_their_bits(tmp_path: Path, dtype: str) -> None:
-    kind = np.dtype(dtype)
-    info = np.finfo(kind)
-    array = np.array([np.nan, np.inf, -np.inf, -0.0, info.smallest_subnormal, info.max, np.nan], dtype=kind)
-    bits = array.view(f"{dtype[0]}u{kind.itemsize}")
-    bits[-1] |= 1  # a NaN with a payload
-    found = flat(table_of(source(tmp_path, array)), kind)
-    assert found.view(f"u{kind.itemsize}").tolist() == bits.tolist()
-
-
 def test_one_axis_is_steps_and_two_are_series(tmp_path: Path) -> None:
     assert source(tmp_path, np.arange(3)).schema() == pa.schema([("value", pa.int64())])
     two = source(tmp_path, np.arange(6, dtype="<f4").reshape(2, 3))
@@ -86,16 +74,6 @@ def test_wide_makes_columns(tmp_path: Path, order: Any) -> None:
     assert_resumes(source(tmp_path, np.asarray(np.arange(60).reshape(20, 3), order=order), wide=True), chunk_bytes=100)
 
 
-def test_wide_leaves_one_axis_alone(tmp_path: Path) -> None:
-    assert source(tmp_path, np.arange(3), wide=True).schema().names == ["value"]
-
-
-def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpy, "MAX_COLUMNS", 2)
-    with pytest.raises(SourceTooLargeError, match="3 columns"):
-        source(tmp_path, np.zeros((1, 3)), wide=True).schema()
-
-
 @pytest.mark.parametrize(
     "array", [np.arange(100.0), np.arange(100.0).reshape(20, 5), np.asfortranarray(np.arange(100.0).reshape(20, 5))]
 )
@@ -111,13 +89,6 @@ def test_times_are_times_and_nat_is_null(tmp_path: Path) -> None:
     assert one.schema().field("value").type == pa.timestamp("ms")
     assert table_of(one).column(0).null_count == 1
     assert source(tmp_path, np.array([1], dtype="m8[us]")).schema().field("value").type == pa.duration("us")
-
-
-def test_an_array_without_rows_is_read(tmp_path: Path) -> None:
-    for array in (np.empty(0), np.empty((0, 3)), np.empty((0, 0))):
-        one = source(tmp_path, array)
-        assert one.schema().names == ["value"]
-        assert chunks_of(one, one.schema()) == []
 
 
 class _Trap:
@@ -151,10 +122,8 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
     ("array", "what"),
     [
         (np.array(["a"]), "strings"),
-        (np.array([b"a"]), "strings"),
         (np.array([1j]), "complex"),
         (np.zeros(1, dtype=[("a", "<f4")]), "records"),
-        (np.zeros(1, dtype="V3"), "records"),
         (np.zeros(1, dtype=np.longdouble), "values that are not plain numbers"),
         (np.array(["2020"], dtype="M8[D]"), "s, ms, us or ns"),
         (np.float64(1.5), "0 axes"),
@@ -181,15 +150,10 @@ def header(text: str, version: tuple[int, int] = (1, 0), length: int | None = No
         (header("{}", length=60000)[:40], SourceInvalidError, "ends inside its header"),
         (header("{}", (2, 0), length=2**31), SourceInvalidError, "declares a header of"),
         (header("{}"), SourceInvalidError, "damaged .npy header"),
-        (header("(" * 5000), SourceInvalidError, "damaged .npy header"),
         (header("__import__('os').getcwd()\n"), SourceInvalidError, "damaged .npy header"),
         (header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}\n"), SourceInvalidError, "shape"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (True,)}\n") + bytes(8), SourceInvalidError, "shape"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (2**70,)}\n"), SourceInvalidError, "damaged"),
         (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({2**70},)}}\n"), SourceInvalidError, "cut off"),
         (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({10**18}, 0)}}\n"), SourceEmptyError, "holds no value"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), 'x': 1}\n"), SourceInvalidError, "damaged"),
-        (header("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalidError, "records"),
         (header("{'descr': ('<f8', (2,)), 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalidError, "a.npy"),
         (saved(np.arange(4.0))[:-1], SourceInvalidError, "is cut off: 159 bytes found, 160 expected"),
         (saved(np.arange(4.0)) + b"x", SourceInvalidError, "longer than declared: 161 bytes found, 160 expected"),
@@ -219,8 +183,3 @@ def test_damaged_headers_never_crash(tmp_path: Path, rng: np.random.Generator) -
             data[int(rng.integers(len(data)))] = int(rng.integers(256))
         with contextlib.suppress(SourceInvalidError, SourceEmptyError, BadValueError):
             assert table_of(source(tmp_path, bytes(data))).num_rows <= 32
-
-
-def test_positions_are_rows(tmp_path: Path) -> None:
-    one = source(tmp_path, np.arange(100.0))
-    assert one.num_positions == chunks_of(one, None)[-1].end.position == 100

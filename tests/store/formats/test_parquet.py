@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.store.shrink import shrunk
 
-from stoker.errors import BadValueError, SourceEmptyError, SourceError, SourceInvalidError
+from stoker.errors import BadValueError, SourceError, SourceInvalidError
 from stoker.store.formats.base import Chunk, RowLocation
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.pack.api import pack
@@ -75,12 +74,6 @@ def test_reading_continues_from_every_chunk(tmp_path: Path, table: pa.Table, gro
         assert rows_of(rest) == rows_of(chunks[i + 1 :])
         assert not rest or rest[0].begin == chunk.end
     assert chunks[0].table.column_names == ["x", "k"]
-
-
-def test_reading_continues_from_any_row(tmp_path: Path, table: pa.Table) -> None:
-    made = source(tmp_path, table, row_group_size=9)
-    for row in range(0, 101, 7):
-        assert rows_of(chunks_of(made, start=RowLocation(row, row))) == table.to_pylist()[row:]
 
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5)
@@ -152,12 +145,6 @@ def test_policies_know_every_type(tmp_path: Path, policy: Any, kind: str) -> Non
         assert numbers[0] == numbers[1]
 
 
-def test_decimals_are_noted(tmp_path: Path) -> None:
-    store = packed(tmp_path, {"price": pa.array([decimal.Decimal("1.10")])})
-    assert store.manifest is not None
-    assert store.manifest.notes == ["column 'price' was decimal and is stored as float64"]
-
-
 @pytest.mark.parametrize(
     "kind", [pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 2), pa.list_(pa.field("x", pa.float32()))]
 )
@@ -170,39 +157,6 @@ def test_lists_are_series(tmp_path: Path, kind: pa.DataType) -> None:
     assert list(store.texts("name")) == ["a", "b", "c", ""]
     assert store.column("label").tolist() == [1, 2, 3, 4]
     assert (store.schema["x"].missing, store.schema["name"].missing) == (1, 1)
-
-
-def test_lists_of_one_row_must_be_equally_long(tmp_path: Path) -> None:
-    columns = {"x": pa.array([[1.0], [2.0, 3.0]]), "y": pa.array([[1.0], [2.0]])}
-    with pytest.raises(SourceInvalidError, match=r"row 2 of .*a.parquet has 1 values in 'y' but 2 in 'x'"):
-        packed(tmp_path, columns)
-
-
-def test_lists_of_categories_and_times(tmp_path: Path) -> None:
-    moments = pa.array([[1, 2], [3]], pa.list_(pa.timestamp("us")))
-    store = packed(tmp_path, {"w": pa.array([["a", "b"], ["a"]]), "t": moments, "n": pa.array([[1, None], [2]])}, time="t")
-    assert store.column("w").tolist() == [0, 1, 0]
-    assert store.time == "t"
-    assert store.schema["n"].label == "float64"
-
-
-def test_a_file_without_rows(tmp_path: Path) -> None:
-    schema = pa.schema({"x": pa.float64()})
-    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
-    with pytest.raises(SourceEmptyError, match=r"a.parquet holds no rows, so there is nothing to pack"):
-        pack(tmp_path / "a.parquet", tmp_path / "out")
-    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "b.parquet")
-    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out")
-    assert store.lengths.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("name", ["a.b", "a", "a.b.c", "..", "list", "x.list.element", "", "ü"])
-def test_names_with_dots_are_names(tmp_path: Path, name: str) -> None:
-    columns = {name: [1, 2], name + ".b": [3, 4], "z": [5, 6]}
-    store = packed(tmp_path, columns, columns=[name])
-    assert store.column(name).tolist() == [1, 2]
-    with shrunk():
-        assert packed(tmp_path, columns).column(name + ".b").tolist() == [3, 4]
 
 
 def rows_or_error(made: ParquetSource) -> tuple[list[dict[str, Any]], SourceError | None]:

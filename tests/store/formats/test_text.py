@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
-import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given
 
-from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import OptionError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import text as texts
 from stoker.store.formats.json import JsonLinesSource
 from stoker.store.formats.text import Readable, line_blocks, open_text
@@ -75,17 +74,6 @@ def test_damage_within_a_compressed_file_is_found(tmp_path: Path, kind: str) -> 
         decoded(tmp_path, bytes(packed))
 
 
-def test_an_empty_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceEmptyError, match=r"file is empty \(0 bytes\)"):
-        decoded(tmp_path, b"")
-
-
-def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
-    assert decoded(tmp_path, codecs.BOM_UTF8 + LINES) == LINES
-    assert decoded(tmp_path, gzip.compress(codecs.BOM_UTF8 + LINES, mtime=0)) == LINES
-    assert decoded(tmp_path, codecs.BOM_UTF8) == b""
-
-
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252", "shift_jis"])
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_other_encodings_become_utf8(tmp_path: Path, encoding: str, step: int) -> None:
@@ -94,27 +82,10 @@ def test_other_encodings_become_utf8(tmp_path: Path, encoding: str, step: int) -
     assert decoded(tmp_path, (words * 50).encode(encoding), encoding, step) == (words * 50).encode()
 
 
-@pytest.mark.parametrize("order", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
-def test_utf16_is_known_by_its_mark(tmp_path: Path, order: bytes) -> None:
-    encoding = "utf-16-le" if order == codecs.BOM_UTF16_LE else "utf-16-be"
-    assert decoded(tmp_path, order + "é,1\n".encode(encoding)) == "é,1\n".encode()
-
-
 @pytest.mark.parametrize("order", [codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE])
 def test_utf32_is_known_by_its_mark(tmp_path: Path, order: bytes) -> None:
     encoding = "utf-32-le" if order == codecs.BOM_UTF32_LE else "utf-32-be"
     assert decoded(tmp_path, order + "é,1\n".encode(encoding)) == "é,1\n".encode()
-
-
-def test_a_file_is_closed_where_its_encoding_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("x\n1\n")
-    opened = []
-    plain = pa.OSFile
-    monkeypatch.setattr(pa, "OSFile", lambda path: opened.append(plain(path)) or opened[-1])
-    with pytest.raises(OptionError, match="'nope' is not an encoding"):
-        open_text(path, "nope")
-    assert [file.closed for file in opened] == [True]
 
 
 @pytest.mark.parametrize("form", ["plain", *COMPRESSORS])
@@ -216,17 +187,3 @@ def test_a_line_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         cut(b"a,b\n" + b"x" * 5000 + b"\n", 10)
     with pytest.raises(SourceTooLargeError, match=r"or a quote that is never closed"):
         cut(b'a,"b\n' + b"x\n" * 5000, 10)
-
-
-def test_reading_behind_the_end_gives_nothing() -> None:
-    assert cut(b"a\n", 10, start=100) == []
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16"])
-def test_never_more_is_read_than_was_asked_for(tmp_path: Path, encoding: str) -> None:
-    """A reader that goes on at a position skips to it: one byte too many would be a byte lost."""
-    (tmp_path / "file").write_bytes("a\n1é3\n4öü\n".encode(encoding))
-    file = open_text(tmp_path / "file", encoding)
-    parts = [file.read(1 + i % 3) for i in range(30)]
-    assert b"".join(parts) == "a\n1é3\n4öü\n".encode()
-    assert all(len(part) <= 1 + i % 3 for i, part in enumerate(parts))

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.before.timemoe_dataset import BinaryDataset
 from benchmarks.timemoe_folder import walks, write_folder
 
-from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker.store import is_time_moe, map_time_moe
 from stoker.store.formats import time_moe
 
@@ -91,11 +91,6 @@ def test_sequences_beyond_the_end_are_refused(tmp_path: Path) -> None:
         SourceInvalidError, match=r"sequence 2 of .*meta.json is at offset 10 with length 11, but the files hold 20"
     ):
         map_time_moe(folder)
-
-
-def test_a_folder_without_sequences_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceEmptyError, match="describes no sequence"):
-        map_time_moe(write_folder(tmp_path / "set", []))
 
 
 @pytest.mark.parametrize(("name", "value"), [("MAX_RANGES", 1), ("MEMORY_SHARE", 0.0)])

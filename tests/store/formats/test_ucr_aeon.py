@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, table_of
 
-from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats import ucr
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats.ucr import AeonSource
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -36,12 +35,6 @@ def test_one_dimension_is_value_and_the_class_is_label(tmp_path: Path) -> None:
         {"value": [1.0, None, 3.0], "label": "a"},
         {"value": [-0.5, None, 1000.0], "label": "b"},
     ]
-
-
-def test_more_dimensions_have_numbers(tmp_path: Path) -> None:
-    opened = source(tmp_path, "@univariate false\n@equalLength false\n@classLabel true x\n@data\n1,2:3,4:x\n5:6:x\n")
-    assert opened.schema().names == ["dim_0", "dim_1", "label"]
-    assert table_of(opened).column("dim_1").to_pylist() == [[3.0, 4.0], [6.0]]
 
 
 def test_a_regression_target_is_a_number_and_labels_may_be_missing(tmp_path: Path) -> None:
@@ -83,17 +76,6 @@ def test_odd_files_are_named(tmp_path: Path, name: str, content: str, error: typ
     with pytest.raises(error, match=message) as raised:
         table_of(source(tmp_path, content, name))
     assert name in str(raised.value)
-
-
-def test_a_file_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ucr, "_MEMORY_SHARE", 0.0)
-    with pytest.raises(SourceTooLargeError, match=r"a\.ts has .* is read into memory"):
-        source(tmp_path, UNIVARIATE + "1,2,3:a\n").schema()
-
-
-def test_too_many_dimensions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceTooLargeError, match="5,000 dimensions"):
-        source(tmp_path, "@univariate false\n@classLabel false\n@data\n" + ":".join(["1"] * 5000) + "\n").schema()
 
 
 def test_without_aeon_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

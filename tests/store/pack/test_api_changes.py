@@ -62,12 +62,6 @@ def test_a_change_is_noticed_and_nothing_is_left(tmp_path: Path, change: str, su
     assert not (tmp_path / "out").exists()
 
 
-def test_the_sentence_says_what_to_do(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", 1.5)
-    with pytest.raises(SourceChangedError, match=r"a.parquet changed while it was packed. Pack again when nothing writes to it"):
-        pack(tmp_path / "a.parquet", tmp_path / "out", progress=lambda *_: touch(tmp_path / "a.parquet"))
-
-
 def test_the_store_that_was_there_stays(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", 1.5)
     old = pack(tmp_path / "a.parquet", tmp_path / "out", series="k")

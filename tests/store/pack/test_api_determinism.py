@@ -67,7 +67,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "files": {"missing": "ffill"},
     "sorted": {"series": "mood", "time": "n", "sort": True},
     "wide": {"wide": True, "time": "ts"},
-    "segments": {"series": "symbol", "segment": 7},
 }
 
 
@@ -97,16 +96,9 @@ def test_the_folder_and_the_order_of_creation_do_not_matter(inputs: Path, tmp_pa
 def test_a_store_is_replaced_by_itself_and_by_another(inputs: Path, tmp_path: Path) -> None:
     first = contents(pack(inputs / "parquet", tmp_path / "out", **SHAPES["series"]))
     assert contents(pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["series"])) == first
-    other = pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["segments"])
+    other = pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["files"])
     assert contents(other) != first
-    assert contents(other) == contents(pack(inputs / "parquet", tmp_path / "fresh", **SHAPES["segments"]))
-
-
-def test_a_store_that_is_open_stays_as_it_was(tmp_path: Path) -> None:
-    old = pack({"x": np.arange(1000.0)}, tmp_path / "out")
-    new = pack({"x": np.arange(5.0)}, tmp_path / "out", replace=True)
-    assert old.column("x").sum() == np.arange(1000.0).sum()
-    assert (len(new.column("x")), len(open_store(tmp_path / "out").column("x"))) == (5, 5)
+    assert contents(other) == contents(pack(inputs / "parquet", tmp_path / "fresh", **SHAPES["files"]))
 
 
 def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
@@ -187,27 +179,6 @@ def test_a_source_is_never_its_own_store(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"a.csv is a file"):
         pack(tmp_path / "a.csv", tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text() == "x\n1\n"
-
-
-def test_a_link_to_a_store_is_the_store(tmp_path: Path) -> None:
-    pack({"k": [1, 2], "x": [1.0, 2.0]}, tmp_path / "store", series="k")
-    (tmp_path / "link").symlink_to(tmp_path / "store")
-    with pytest.raises(OptionError, match="is both the source and the store"):
-        pack(tmp_path / "link", tmp_path / "store", series="k")
-
-
-def test_an_empty_folder_and_new_parents_are_taken(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert len(pack({"x": [1]}, tmp_path / "empty")) == 1
-    assert len(pack({"x": [1]}, tmp_path / "new/er/out")) == 1
-    assert len(pack({"x": [1]}, str(tmp_path / "trailing") + "/")) == 1
-
-
-def test_a_store_beside_its_files(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x\n1\n")
-    first = pack(str(tmp_path / "*.csv"), tmp_path / "out.stoker")
-    for source in (str(tmp_path / "*.csv"), tmp_path):
-        assert pack(source, tmp_path / "out.stoker", replace=True).digest == first.digest
 
 
 def test_a_failed_pack_leaves_nothing_and_keeps_what_was(tmp_path: Path) -> None:

@@ -11,42 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
-from tests.store.twin import assert_equals_twin, slow_pack
 
 from stoker.errors import BadValueError, SourceInvalidError
 from stoker.store.pack.api import pack
-
-
-def test_keys_far_apart_are_brought_together(tmp_path: Path) -> None:
-    for name, rows in (("a", "MSFT,1\nAAPL,2\nMSFT,3\n"), ("b", "AAPL,4\nIBM,5\n"), ("c", "MSFT,6\n")):
-        (tmp_path / f"{name}.csv").write_text("symbol,close\n" + rows)
-    store = pack(str(tmp_path / "*.csv"), tmp_path / "out", series="symbol")
-    assert store.key == "symbol"
-    assert list(store.texts("symbol")) == ["AAPL", "IBM", "MSFT"]
-    assert [one["close"].tolist() for one in store] == [[2, 4], [5], [1, 3, 6]]
-    assert store[store.find("IBM")]["close"].tolist() == [5]
-
-
-@pytest.mark.parametrize("limits", [{}, {"run_bytes": 64, "chunk_bytes": 64}, {"run_bytes": 900, "fan_in": 3}])
-def test_many_keys_in_many_runs(tmp_path: Path, limits: dict[str, int]) -> None:
-    rng = np.random.default_rng(7)
-    keys, values = rng.integers(-20, 20, 450), rng.normal(size=450)
-    parts = [pa.table({"k": keys[i : i + 150], "x": values[i : i + 150]}) for i in range(0, 450, 150)]
-    for i, part in enumerate(parts):
-        pq.write_table(part, tmp_path / f"{i}.parquet", row_group_size=40)
-    with shrunk(**limits):
-        store = pack(str(tmp_path / "*.parquet"), tmp_path / "out", series="k")
-    rows = [{"k": k, "x": x} for k, x in zip(keys.tolist(), values.tolist(), strict=True)]
-    assert_equals_twin(store, slow_pack(rows, series="k"), series="k")
-
-
-def test_one_series_over_many_blocks_and_files(tmp_path: Path) -> None:
-    for i in range(4):
-        (tmp_path / f"{i}.csv").write_text("k,x\n" + "".join(f"only,{i * 100 + j}\n" for j in range(100)))
-    with shrunk():
-        store = pack(str(tmp_path / "*.csv"), tmp_path / "out", series="k")
-    assert store.lengths.tolist() == [400]
-    assert store[0]["x"].tolist() == list(range(400))
 
 
 @pytest.mark.parametrize(
@@ -90,12 +57,6 @@ def test_a_missing_key_is_named_with_its_row(tmp_path: Path, content: str, row: 
             pack(tmp_path / "a.csv", tmp_path / "out", series="k")
 
 
-def test_a_key_that_is_never_there_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("k,x\n,1\n,2\n")
-    with pytest.raises(BadValueError, match=r"series='k' is null in .*a.csv; expected a string, .* \(and no missing values\)"):
-        pack(tmp_path / "a.csv", tmp_path / "out", series="k")
-
-
 def test_each_file_is_a_series(tmp_path: Path) -> None:
     for name, rows in (("b", "1\n2\n"), ("a", "3\n"), ("c", "")):
         (tmp_path / f"{name}.csv").write_text("x\n" + rows)
@@ -103,18 +64,6 @@ def test_each_file_is_a_series(tmp_path: Path) -> None:
     assert list(store.texts("series")) == ["a.csv", "b.csv", "c.csv"]
     assert [one["x"].tolist() for one in store] == [[3], [1, 2], []]
     assert store.key == "series"
-
-
-def test_the_name_of_the_files_column_evades_others(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("series,series_\n1,2\n")
-    store = pack(tmp_path / "a.csv", tmp_path / "out")
-    assert list(store.schema) == ["series__", "series", "series_"]
-    assert store.key == "series__"
-
-
-def test_a_table_in_memory_is_one_series_without_a_name(tmp_path: Path) -> None:
-    store = pack({"x": [1, 2, 3]}, tmp_path / "out")
-    assert (store.key, store.lengths.tolist()) == (None, [3])
 
 
 def test_rows_of_lists_are_series(tmp_path: Path) -> None:
@@ -155,9 +104,3 @@ def test_lists_that_differ_in_length_are_named(tmp_path: Path) -> None:
     table = pa.table({"x": [[1.0], [2.0, 3.0]], "y": [[1.0], [2.0]]})
     with pytest.raises(SourceInvalidError, match="row 2 of <Table> has 1 values in 'y' but 2 in 'x'"):
         pack(table, tmp_path / "out")
-
-
-def test_a_selected_key_is_there_though_columns_do_not_name_it(tmp_path: Path) -> None:
-    store = pack({"k": [2, 1], "x": [1, 2], "y": [3, 4]}, tmp_path / "out", series="k", columns="y")
-    assert list(store.schema) == ["k", "y"]
-    assert store.column("y").tolist() == [4, 3]

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import OptionError
 from stoker.store.formats.arrow import ArrowSource
 from stoker.store.formats.base import DataSource, RowLocation
 from stoker.store.formats.csv import CsvSource, Dialect
@@ -94,11 +93,6 @@ def test_a_merge_holds_a_part_of_each_run(tmp_path: Path, table: pa.Table, monke
     with shrunk(chunk_bytes=20_000, run_bytes=100_000, fan_in=64):
         pack(table.slice(0, 20_000), tmp_path / "out", series="k")
     assert 0 < most <= 2 * 16
-
-
-def test_too_little_memory_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"memory= is 50 MB, but a pack needs at least \d+ MB"):
-        pack({"x": [1]}, tmp_path / "out", memory="50MB")
 
 
 SCRIPT = """

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValueError, SourceEmptyError
+from stoker.errors import BadValueError
 from stoker.store.pack.api import pack
-from stoker.store.pack.values import from_bfloat16
 
 FLOATS = {"float16": "<u2", "float32": "<u4", "float64": "<u8"}
 BITS = {
@@ -61,42 +60,19 @@ def test_every_pattern_of_bits_is_kept_and_counted(tmp_path: Path, dtype: str, l
     assert store.schema["x"].missing == 0
 
 
-def test_a_half_that_is_not_finite_is_counted_too(tmp_path: Path) -> None:
-    store = pack(
-        {"k": [1, 1, 2], "x": [1.0, 2.0, float("inf")], "y": [math.nan, 1.0, math.nan]},
-        tmp_path / "out",
-        series="k",
-        dtype="bfloat16",
-    )
-    assert store.schema["x"].nonfinite.first == [1, 0]
-    assert (store.schema["y"].nonfinite.nan, store.schema["y"].nonfinite.first) == (2, [0, 0])
-
-
-@pytest.mark.parametrize("segment", [None, 2])
-def test_the_first_place_is_by_series_and_step(tmp_path: Path, segment: int | None) -> None:
+def test_the_first_place_is_by_series_and_step(tmp_path: Path) -> None:
     values = [1.0, 2.0, 3.0, math.inf, 5.0, math.nan]
-    store = pack({"k": [2, 2, 1, 2, 1, 2], "x": values}, tmp_path / "out", series="k", segment=segment)
+    store = pack({"k": [2, 2, 1, 2, 1, 2], "x": values}, tmp_path / "out", series="k")
     place = store.schema["x"].nonfinite.first
-    assert place == ([1, 2] if segment is None else [2, 0])
+    assert place == [1, 2]
     assert not math.isfinite(store[place[0]]["x"][place[1]])
     assert all(np.isfinite(one["x"]).all() for one in store[: place[0]])
-
-
-def test_the_first_place_of_a_value_a_series(tmp_path: Path) -> None:
-    store = pack(pa.table({"x": [[1.0], [2.0], [3.0]], "label": [0.5, math.nan, math.inf]}), tmp_path / "out")
-    bad = store.schema["label"].nonfinite
-    assert (bad.nan, bad.inf, bad.first) == (1, 1, [1, 0])
 
 
 def test_sums_that_overflow_are_not_taken_for_infinite(tmp_path: Path) -> None:
     values = np.array([1.7e308] * 10 + [-1.7e308] * 10)
     store = pack({"x": values, "y": np.array([3e38] * 20, dtype="f4")}, tmp_path / "out")
     assert [column.nonfinite.first for column in store.schema.values()] == [None, None]
-
-
-def test_opposite_infinities_are_counted(tmp_path: Path) -> None:
-    store = pack({"x": np.array([0.0, math.inf, -math.inf])}, tmp_path / "out")
-    assert store.schema["x"].nonfinite.inf == 2
 
 
 # Policies
@@ -117,14 +93,6 @@ def series_of(store: Any, name: str) -> list[list[Any]]:
     return [[None if isinstance(v, float) and math.isnan(v) else v for v in row] for row in shown]
 
 
-def test_keep(tmp_path: Path) -> None:
-    store = pack(pa.table(TABLE), tmp_path / "out", series="k")
-    assert series_of(store, "x") == [[None, 2.0, None], [1.0, None]]
-    assert series_of(store, "n") == [[1.0, 3.0, 5.0], [None, 4.0]]
-    assert series_of(store, "w") == [["u", None, "u"], ["v", "v"]]
-    assert {name: column.missing for name, column in store.schema.items()} == {"k": 0, "x": 2, "n": 1, "w": 1}
-
-
 def test_ffill(tmp_path: Path) -> None:
     for limits in ({}, {"chunk_bytes": 1, "run_bytes": 1}):
         with shrunk(**limits):
@@ -133,17 +101,6 @@ def test_ffill(tmp_path: Path) -> None:
         assert series_of(store, "n") == [[1.0, 3.0, 5.0], [None, 4.0]]
         assert series_of(store, "w") == [["u", "u", "u"], ["v", "v"]]
         assert (store.schema["x"].nonfinite.nan, store.schema["x"].nonfinite.first) == (1, [0, 0])
-
-
-def test_drop(tmp_path: Path) -> None:
-    table = pa.table({"k": ["c", "b", "c", "a"], "x": [1.0, None, math.nan, 2.0], "w": ["u", "u", "v", "w"]})
-    store = pack(table, tmp_path / "out", series="k", missing="drop")
-    assert list(store.texts("k")) == ["a", "c"]
-    assert (series_of(store, "x"), series_of(store, "w")) == ([[2.0], [1.0]], [["w"], ["u"]])
-    assert {name: column.missing for name, column in store.schema.items()} == {"k": 0, "x": 2, "w": 0}
-    assert list(store.texts("w")) == ["u", "w"]
-    with pytest.raises(SourceEmptyError, match="<Table> holds no rows"):
-        pack(pa.table(TABLE), tmp_path / "none", series="k", missing="drop")
 
 
 def test_error(tmp_path: Path) -> None:
@@ -156,37 +113,6 @@ def test_error(tmp_path: Path) -> None:
     assert pack({"x": [1.0, 2.0]}, tmp_path / "out", missing="error").num_steps == 2
     with pytest.raises(BadValueError, match="column 'x' is missing in row 2 of <dict>"):
         pack({"x": [1.0, math.nan]}, tmp_path / "out", replace=True, missing="error")
-
-
-def test_an_empty_text_is_missing_in_a_csv(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,w\n1,a\n2,\n3,NA\n")
-    store = pack(tmp_path / "a.csv", tmp_path / "out")
-    assert series_of(store, "w") == [["a", None, "NA"]]
-    assert store.schema["w"].missing == 1
-    assert pack(tmp_path / "a.csv", tmp_path / "out", replace=True, missing="drop").column("x").tolist() == [1, 3]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_ffill_in_narrow_types(tmp_path: Path, dtype: str) -> None:
-    store = pack(pa.table({"x": [1.5, None, 2.5, None]}), tmp_path / "out", missing="ffill", dtype=dtype)
-    values = store.column("x")
-    assert (from_bfloat16(values) if dtype == "bfloat16" else values).tolist() == [1.5, 1.5, 2.5, 2.5]
-    assert store.schema["x"].nonfinite.nan == 0
-
-
-def test_ffill_of_times(tmp_path: Path) -> None:
-    table = pa.table({"seen": pa.array([None, 5, None], pa.timestamp("s")), "took": pa.array([1, None, None], pa.duration("s"))})
-    store = pack(table, tmp_path / "out", missing="ffill")
-    assert store.column("seen").tolist()[1:] == [5, 5]
-    assert store.column("took").tolist() == [1, 1, 1]
-
-
-def test_ffill_follows_the_sorted_order(tmp_path: Path) -> None:
-    table = pa.table({"k": [1, 1, 1, 2, 2], "t": [3, 1, 2, 2, 1], "x": [None, 1.0, None, None, 7.0]})
-    for limits in ({}, {"chunk_bytes": 1, "run_bytes": 1}):
-        with shrunk(**limits):
-            store = pack(table, tmp_path / "out", replace=True, series="k", time="t", sort=True, missing="ffill")
-        assert series_of(store, "x") == [[1.0, 1.0, 1.0], [7.0, 7.0]]
 
 
 def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:

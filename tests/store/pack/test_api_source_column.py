@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import stoker
-from stoker.cli.pack import command
 from stoker.errors import OptionError
 
 
@@ -44,14 +41,6 @@ def test_rows_of_series_have_the_file_of_each(tmp_path: Path) -> None:
     assert found == [(1, [1.0, 3.5], ["a.csv", "b.csv"]), (2, [2.0], ["a.csv"]), (3, [4.0], ["b.csv"])]
 
 
-def test_types_that_are_settled_later_keep_the_source(tmp_path: Path) -> None:
-    rows = "".join(f"{i % 7},{i}\n" for i in range(200_000))
-    (tmp_path / "a.csv").write_text("k,x\n" + rows + "3,0.5\n")
-    store = stoker.pack(str(tmp_path / "a.csv"), tmp_path / "s", series="k", source_column="source")
-    assert store.column("x").dtype == np.float64
-    assert not store.column("source").any()
-
-
 def test_a_source_column_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("k,x\n1,1\n")
     path, to = str(tmp_path / "a.csv"), tmp_path / "s"
@@ -61,10 +50,3 @@ def test_a_source_column_that_cannot_be_is_refused(tmp_path: Path) -> None:
         stoker.pack(path, to, source_column="source")
     with pytest.raises(OptionError, match=r"source_column= is not for wide=True"):
         stoker.pack(path, to, wide=True, source_column="source")
-
-
-def test_the_command_line_takes_it(tmp_path: Path) -> None:
-    paths = [str(path) for path in write_ucr(tmp_path)]
-    result = CliRunner().invoke(command, [*paths, str(tmp_path / "s"), "--source-column", "source", "--quiet"])
-    assert result.exit_code == 0
-    assert stoker.open(tmp_path / "s").column("source").tolist() == [0, 0, 0, 1, 1]

@@ -37,14 +37,6 @@ def test_each_column_of_each_file_is_a_series(tmp_path: Path, limits: dict[str, 
     assert "column 'remark' is not numeric and was left out by --wide" in store.manifest.notes
 
 
-def test_a_time_that_is_not_named_is_left_out_and_noted(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("date,x\n2020-01-01,1.5\n")
-    store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True)
-    assert list(store.texts("series")) == ["x"]
-    assert store.manifest is not None
-    assert store.manifest.notes == ["column 'date' is not numeric and was left out by --wide"]
-
-
 @pytest.mark.parametrize("limits", [{}, SMALL])
 @pytest.mark.parametrize("at", [1, 29])
 def test_the_time_of_a_wide_table_must_rise(tmp_path: Path, limits: dict[str, int], at: int) -> None:
@@ -57,21 +49,6 @@ def test_the_time_of_a_wide_table_must_rise(tmp_path: Path, limits: dict[str, in
         pytest.raises(TimeOrderError, match=rf"the time 't' in row {at + 1} of .*b.csv is not after the row before it"),
     ):
         pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True, time="t")
-
-
-def test_the_time_of_a_wide_table_is_compared_exactly(tmp_path: Path) -> None:
-    times = np.arange(2**64 - 30, 2**64 - 1, dtype=np.uint64)
-    with shrunk(**SMALL):
-        assert len(pack({"t": times, "x": np.zeros(len(times))}, tmp_path / "out", wide=True, time="t")) == 1
-
-
-def test_blank_lines_are_not_rows(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("t,x\n1,1.5\n" + "\n" * 300 + "2,2.5\n" + "\n" * 300)
-    with shrunk(**SMALL):
-        store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time="t")
-        assert store.column("value").tolist() == [1.5, 2.5]
-        assert pack(tmp_path / "a.csv", tmp_path / "out", replace=True, series="t").column("x").tolist() == [1.5, 2.5]
-        assert pack(tmp_path / "a.csv", tmp_path / "out", replace=True, time="t").lengths.tolist() == [2]
 
 
 def test_columns_of_several_types_share_one_that_holds_them(tmp_path: Path) -> None:
@@ -94,46 +71,6 @@ def test_an_integer_that_the_shared_type_cannot_hold_is_refused_with_a_way_out(t
     assert pack(table, tmp_path / "x", wide=True, columns="x").column("value").tolist() == [0.5, 1.5]
 
 
-def test_a_large_integer_beside_gaps_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    table = pa.table({"n": [None, 2**53 + 1]})
-    with pytest.raises(BadValueError, match=r"which float64 cannot hold exactly. Integers with missing values .*missing='drop'"):
-        pack(table, tmp_path / "out", wide=True)
-    assert pack(table, tmp_path / "out", wide=True, missing="drop").column("value").tolist() == [2**53 + 1]
-
-
-def test_a_value_that_cannot_be_held_is_found_behind_dropped_ones(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadValueError, match=r"column 'n' holds 300 in row 3 of <Table>, which int8 cannot hold exactly. Choose a wider"
-    ):
-        pack(pa.table({"n": [None, 1, 300]}), tmp_path / "out", wide=True, missing="drop", dtype="int8")
-
-
-def test_a_time_may_have_the_name_of_the_stored_column(tmp_path: Path) -> None:
-    store = pack({"value": [1, 2, 3], "x": [6, 5, 4]}, tmp_path / "out", wide=True, time="value")
-    assert store.time == "value"
-    assert store.column("value").tolist() == [1, 2, 3]
-    assert store.column("value_").tolist() == [6, 5, 4]
-
-
-@pytest.mark.parametrize(("dtype", "label"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("int16", "int16")])
-def test_a_type_for_all(tmp_path: Path, dtype: str, label: str) -> None:
-    store = pack({"a": [1, 2], "b": [3.0, 4.0]}, tmp_path / "out", wide=True, dtype=dtype)
-    assert store.schema["value"].label == label
-
-
-def test_types_of_single_columns_are_brought_together(tmp_path: Path) -> None:
-    for dtype in ("a=bfloat16", "b=bfloat16", {"a": "float16", "b": "int8"}):
-        store = pack(
-            {"a": [1, 2], "b": [3.0, 4.5] if dtype == "a=bfloat16" else [3.0, 4.0]},
-            tmp_path / "out",
-            replace=True,
-            wide=True,
-            dtype=dtype,
-        )
-        assert store.schema["value"].dtype is not None
-        assert store.column("value").astype(float).tolist()[:2] == [1.0, 2.0]
-
-
 def test_missing_values(tmp_path: Path) -> None:
     table = pa.table({"a": [1, None, 3], "b": [None, 5.0, 6.0]})
     kept = pack(table, tmp_path / "keep", wide=True)
@@ -148,35 +85,12 @@ def test_missing_values(tmp_path: Path) -> None:
         pack(table, tmp_path / "error", wide=True, missing="error")
 
 
-@pytest.mark.parametrize("missing", ["keep", "ffill", "drop"])
-def test_missing_values_over_blocks(tmp_path: Path, missing: str) -> None:
-    rng = np.random.default_rng(5)
-    columns = {name: pa.array(rng.normal(size=120), mask=rng.random(120) < 0.4) for name in "abc"}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=11)
-    whole = pack(tmp_path / "a.parquet", tmp_path / "whole", wide=True, missing=missing)
-    with shrunk(**SMALL):
-        parts = pack(tmp_path / "a.parquet", tmp_path / "parts", wide=True, missing=missing)
-    assert parts.digest == whole.digest
-
-
 def test_a_file_without_rows_keeps_its_series(tmp_path: Path) -> None:
     for name, rows in (("a", "1,2\n"), ("b", ""), ("c", "3,4\n")):
         (tmp_path / f"{name}.csv").write_text("x,y\n" + rows)
     store = pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True)
     assert store.lengths.tolist() == [1, 1, 0, 0, 1, 1]
     assert list(store.texts("series")) == [f"{file}.csv:{name}" for file in "abc" for name in "xy"]
-
-
-def test_an_empty_column_is_numbers_that_are_missing(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,y\n1,\n2,\n")
-    store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True)
-    assert len(store) == 2
-    assert np.isnan(store[1]["value"]).all()
-
-
-def test_segments_of_wide_tables(tmp_path: Path) -> None:
-    store = pack({"a": [1, 2, 3], "b": [4, 5, 6]}, tmp_path / "out", wide=True, segment=2)
-    assert [one["value"].tolist() for one in store] == [[1, 2], [3], [4, 5], [6]]
 
 
 # Names, time and several columns per series

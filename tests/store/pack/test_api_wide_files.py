@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import BadValueError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
@@ -101,38 +101,6 @@ def test_files_of_different_columns_are_packed_like_their_twin(tmp_path: Path, f
             )
 
 
-def test_integers_stay_integers_over_files_of_integers(tmp_path: Path) -> None:
-    large = 2**53 + 1
-    source = write(tmp_path, a=f"n\n{large}\n", b="m,k\n1,2\n", c="k,n\n")
-    store = pack(source, tmp_path / "out", wide=True)
-    assert store.schema["value"].label == "int64"
-    assert series(store) == {"a.csv:n": [large], "b.csv:m": [1], "b.csv:k": [2], "c.csv:k": [], "c.csv:n": []}
-
-
-def test_integers_and_floats_of_different_files_share_a_type_that_holds_both(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": pa.array([1, 2], pa.int16())}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"x": pa.array([0.5], pa.float32())}), tmp_path / "b.parquet")
-    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out", wide=True)
-    assert store.schema["value"].label == "float32"
-    assert store.column("value").tolist() == [1, 2, 0.5]
-    source = write(tmp_path, a=f"n\n{2**53 + 1}\n", b="x\n0.5\n")
-    with pytest.raises(
-        BadValueError, match=rf"column 'n' holds {2**53 + 1} in row 1 of .*a.csv, .* large integers and floats separately"
-    ):
-        pack(source, tmp_path / "other", wide=True)
-
-
-def test_a_gap_in_one_file_makes_no_integers_of_others_wrong(tmp_path: Path) -> None:
-    source = write(tmp_path, a="n,w\n1,v\n2,v\n", b="m,k\n,5\n4,6\n")
-    store = pack(source, tmp_path / "out", wide=True)
-    assert store.column("value").tobytes() == np.array([1, 2, np.nan, 4, 5, 6]).tobytes()
-    assert notes(store) == ["column 'w' is not numeric and was left out by --wide"], "also after types were settled"
-    dropped = pack(source, tmp_path / "dropped", wide=True, missing="drop")
-    assert dropped.schema["value"].label == "int64"
-    with pytest.raises(BadValueError, match=r"column 'm' is missing in row 1 of .*b.csv"):
-        pack(source, tmp_path / "error", wide=True, missing="error")
-
-
 def test_late_floats_and_words_are_settled_for_their_file_alone(tmp_path: Path) -> None:
     rows = "".join(f"{i}\n" for i in range(60))
     source = write(tmp_path, a="x\n" + rows, b="y,x\n" + rows.replace("\n", ",7\n") + "2.5,7\n")
@@ -144,53 +112,3 @@ def test_late_floats_and_words_are_settled_for_their_file_alone(tmp_path: Path) 
         pytest.raises(BadValueError, match=r"column 'y' of .*b.csv holds values that are not int64 .*\(first in row 61: 'oops'\)"),
     ):
         pack(source, tmp_path / "out", replace=True, wide=True)
-
-
-def test_named_columns_are_taken_where_they_are(tmp_path: Path) -> None:
-    source = write(tmp_path, a="x,y\n1,2\n", b="y,z\n3,4\n", c="q\n5\n")
-    store = pack(source, tmp_path / "out", wide=True, columns="z,y")
-    assert series(store) == {"a.csv:y": [2], "b.csv:z": [4], "b.csv:y": [3]}
-    assert notes(store) == ["no numeric column of those that --columns names in c.csv: left out by --wide"]
-
-
-@pytest.mark.parametrize(("role", "options"), [("columns=", {"columns": "y,gone"}), ("dtype=", {"dtype": "gone=int8"})])
-def test_a_name_that_no_file_has_is_refused(tmp_path: Path, role: str, options: dict[str, str]) -> None:
-    source = write(tmp_path, a="x,y\n1,2\n", b="y,z\n3,4\n")
-    with pytest.raises(OptionError, match=rf"^{role} names 'gone', but none of the 2 files has it: .*a.csv has the columns x, y.$"):
-        pack(source, tmp_path / "out", wide=True, **options)
-
-
-def test_a_file_without_the_time_is_refused(tmp_path: Path) -> None:
-    source = write(tmp_path, a="t,x\n1,2\n", b="y,z\n3,4\n")
-    with pytest.raises(OptionError, match=r"time= names 't', but .*b.csv has the columns y, z. Pack files with and without"):
-        pack(source, tmp_path / "out", wide=True, time="t")
-
-
-def test_a_name_may_be_a_number_here_and_a_word_there(tmp_path: Path) -> None:
-    source = write(tmp_path, a="x,y\n1,2\n", b="x,y\nword,4\n", c="x,y\n,6\n", d="only\nwords\n")
-    store = pack(source, tmp_path / "out", wide=True)
-    assert list(store.texts("series")) == ["a.csv:x", "a.csv:y", "b.csv:y", "c.csv:x", "c.csv:y"]
-    assert notes(store) == [
-        "column 'x' of b.csv is not numeric and was left out by --wide, though it is numeric in a.csv",
-        "column 'only' is not numeric and was left out by --wide",
-        "no numeric column in d.csv: left out by --wide",
-    ]
-
-
-def test_a_file_without_rows_has_the_columns_of_the_others(tmp_path: Path) -> None:
-    source = write(tmp_path, a="date,x\n", b="date,x\n2020-01-01,5\n")
-    assert series(pack(source, tmp_path / "out", wide=True)) == {"a.csv:x": [], "b.csv:x": [5]}
-
-
-def test_a_file_that_turns_out_to_hold_words_alone_is_left_out(tmp_path: Path) -> None:
-    source = write(tmp_path, a="x\n1\n2\n", b="w,t\n" + ",9\n" * 60 + "word,9\n")
-    with shrunk(**SMALL):
-        store = pack(source, tmp_path / "out", wide=True, columns="x,w")
-    assert series(store) == {"x": [1, 2]}
-    assert notes(store)[-1] == "no numeric column of those that --columns names in b.csv: left out by --wide"
-
-
-def test_nan_anywhere_is_refused(tmp_path: Path) -> None:
-    source = write(tmp_path, a="x\nword\n", b="y\nword\n")
-    with pytest.raises(OptionError, match=r"wide=True found no numeric column in .*a.csv and 1 more, only x"):
-        pack(source, tmp_path / "out", wide=True)

@@ -20,16 +20,6 @@ def exchange(request: pytest.FixtureRequest, tmp_path: Path) -> Exchange:
     return open_exchange(tmp_path / "a.stoker")
 
 
-def test_small_objects(exchange: Exchange) -> None:
-    assert exchange.get("begun") is None
-    exchange.put("begun", b"first")
-    exchange.put("begun", b"second")
-    assert exchange.get("begun") == b"second"
-    exchange.clear()
-    assert exchange.get("begun") is None
-    exchange.clear()
-
-
 def test_two_attempts_at_a_task_do_not_mix(exchange: Exchange) -> None:
     exchange.put("begun", b"")
     with exchange.attempt("read-0") as first, exchange.attempt("read-0") as second:

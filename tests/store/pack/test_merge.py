@@ -98,18 +98,6 @@ def test_a_merge_continues_from_every_step(given: tuple[bool, tuple[str, list[Se
             assert read(again) == expected
 
 
-def test_series_values_come_with_their_series(tmp_path: Path) -> None:
-    contents: list[Series] = [[("b", [(0, 1.0)]), ("d", [])], [("a", [(0, 2.0)] * 40), ("c", [(0, 3.0)])]]
-    shape = layout("text", series=True, unique_keys=True)
-    with BackgroundWriter(1 << 20) as writer:
-        runs = write(tmp_path, contents, "text", shape, writer)
-        out = SortedRun.create(tmp_path, 99, layout("text", series=True), writer)
-        merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1, marks=None, progress=ignore)
-        out.finish()
-        assert [key for key, _ in read(out)] == ["a", "b", "c", "d"]
-        assert out.series[1].read(0, 4).to_pylist() == ["<a>", "<b>", "<c>", "<d>"]
-
-
 @pytest.mark.parametrize("length", [0, 1, 40])
 def test_a_key_in_two_runs_is_refused_where_rows_are_series(tmp_path: Path, length: int) -> None:
     contents: list[Series] = [[(1, [(0, 0.0)] * length), (2, [])], [(0, []), (1, [(0, 0.0)] * length)]]
@@ -121,15 +109,9 @@ def test_a_key_in_two_runs_is_refused_where_rows_are_series(tmp_path: Path, leng
     assert caught.value.key == 1
 
 
-def test_the_earlier_run_comes_first_where_keys_and_times_are_equal(tmp_path: Path) -> None:
-    contents: list[Series] = [[(7, [(1, float(number))] * 40)] for number in range(3)]
-    result = merged(tmp_path, contents, "int64", by_time=True)
-    assert [value for _, value in result[0][1]] == [0.0] * 40 + [1.0] * 40 + [2.0] * 40
-
-
 def test_a_merge_that_forgot_the_order_of_runs_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents: list[Series] = [[(1, [(0, 0.0)])], [(1, [(0, 1.0)])]]
-    take: Any = merge.concatenate
-    monkeypatch.setattr(merge, "concatenate", lambda blocks: take(list(reversed(blocks))))
+    sort: Any = merge.sort_blocks
+    monkeypatch.setattr(merge, "sort_blocks", lambda blocks, time: sort(list(reversed(blocks)), time))
     everything: list[Segment] = [segment for run in contents for segment in run]
     assert merged(tmp_path, contents, "int64", by_time=False) != grouped(everything)

@@ -82,11 +82,11 @@ SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "wide": (text, {"wide": True, "columns": "left,k"}),
     "wide, each file its own": (various, {"wide": True, "time": "t"}),
     "wide with a time": (text, {"wide": True, "time": "t", "columns": "t,left"}),
-    "merged and regular": (hourly, {"series": "k", "time": "t", "sort": True, "duplicates": "mean", "freq": "1h"}),
+    "merged and regular": (hourly, {"series": "k", "time": "t", "sort": True, "duplicates": "last", "freq": "1h"}),
     "merged and filled": (hourly, {"time": "t", "sort": True, "duplicates": "last", "missing": "ffill"}),
     "wide and local": (local, {"wide": "{series}_{value}", "time": "t", "timezone": "Europe/Berlin", "freq": "15min"}),
     "lists": (lists, {"series": "k", "dtype": "name=category"}),
-    "segments": (lists, {"segment": 5}),
+    "lists in rows": (lists, {}),
 }
 
 
@@ -161,23 +161,6 @@ def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
         assert phases(again) == ["sealing"]
 
 
-def test_a_pack_may_be_stopped_again_and_again(tmp_path: Path) -> None:
-    make, options = SHAPES["sorted and filled"]
-    make(tmp_path)
-    source = str(tmp_path / "*.parquet")
-    with shrunk(**LIMITS):
-        expected = contents(pack(source, tmp_path / "whole", **options))
-        for _ in range(200):
-            try:
-                store = pack(source, tmp_path / "out", progress=Reports(4), **options)
-                break
-            except Stopped:
-                continue
-        else:
-            pytest.fail("a pack that is stopped every few steps never ends")
-    assert contents(store) == expected
-
-
 @pytest.mark.parametrize("change", ["options", "source", "fewer sources"])
 def test_a_pack_of_something_else_begins_again(tmp_path: Path, change: str) -> None:
     make, options = SHAPES["series"]
@@ -213,20 +196,6 @@ def test_memory_and_threads_may_change_in_between(tmp_path: Path) -> None:
     assert contents(store) == expected
 
 
-def test_the_store_that_was_there_stays_until_the_end(tmp_path: Path) -> None:
-    make, options = SHAPES["series"]
-    make(tmp_path)
-    old = pack({"x": [1.0, 2.0]}, tmp_path / "out")
-    with shrunk(**LIMITS):
-        for stop in (3, 20, 30):
-            with pytest.raises(Stopped):
-                pack(str(tmp_path / "*.parquet"), tmp_path / "out", replace=True, progress=Reports(stop), **options)
-            assert open_store(tmp_path / "out").digest == old.digest
-            assert open_store(tmp_path / "out").column("x").tolist() == [1.0, 2.0]
-        new = pack(str(tmp_path / "*.parquet"), tmp_path / "out", **options)  # the same pack, once allowed to replace
-        assert contents(new) == contents(pack(str(tmp_path / "*.parquet"), tmp_path / "fresh", **options))
-
-
 def test_a_stopped_pack_is_not_a_store_and_says_so(tmp_path: Path) -> None:
     make, options = SHAPES["series"]
     make(tmp_path)
@@ -236,45 +205,3 @@ def test_a_stopped_pack_is_not_a_store_and_says_so(tmp_path: Path) -> None:
         StoreNotFoundError, match="holds a pack that was interrupted: run the same `stoker pack` again to resume it"
     ):
         open_store(tmp_path / "out")
-
-
-def test_a_stopped_pack_beside_its_files_is_not_a_source(tmp_path: Path) -> None:
-    """Shards that already have their names are files that a reader knows."""
-    make, options = SHAPES["series"]
-    make(tmp_path)
-    with shrunk(**LIMITS):
-        whole = Reports()
-        expected = contents(pack(tmp_path, tmp_path / "whole", progress=whole, **options))
-        for stop in (5, len(whole.seen) - 2, len(whole.seen) - 1):
-            out = tmp_path / f"out {stop}"
-            with pytest.raises(Stopped):
-                pack(tmp_path, out, progress=Reports(stop), **options)
-            with pytest.raises(StoreNotFoundError, match="interrupted"):
-                pack(out, tmp_path / "other")
-            assert contents(pack(tmp_path, out, **options)) == expected
-
-
-@pytest.mark.parametrize("damage", ["journal", "run", "categories"])
-def test_work_that_was_damaged_is_done_again(tmp_path: Path, damage: str) -> None:
-    make, options = SHAPES["series"]
-    make(tmp_path)
-    source = str(tmp_path / "*.parquet")
-    with shrunk(**LIMITS):
-        expected = contents(pack(source, tmp_path / "whole", **options))
-        with pytest.raises(Stopped):
-            pack(source, tmp_path / "out", progress=Reports(14), **options)
-        paths = sorted((tmp_path / "out" / "work").glob(f"{damage}*"))
-        assert paths
-        for path in paths:
-            data = bytearray(path.read_bytes())
-            data[-1] ^= 1
-            path.write_bytes(data)
-        assert contents(pack(source, tmp_path / "out", **options)) == expected
-
-
-def test_tables_in_memory_begin_again(tmp_path: Path) -> None:
-    table = pa.table({"k": np.random.default_rng(0).integers(0, 5, 300), "x": np.arange(300)})
-    with shrunk(**LIMITS):
-        with pytest.raises(Stopped):
-            pack(table, tmp_path / "out", series="k", progress=Reports(5))
-        assert contents(pack(table, tmp_path / "out", series="k")) == contents(pack(table, tmp_path / "fresh", series="k"))

@@ -26,24 +26,12 @@ def drifted(**changes: Any) -> dict[str, pa.Array]:
 
 DRIFTS = {
     "float for int": (drifted(n=pa.array([1.0])), "column 'n' of .*b.parquet is double, not int64"),
-    "int for float": (drifted(x=pa.array([1])), "column 'x' of .*b.parquet is int64, not double"),
     "narrower float": (drifted(x=pa.array([1], pa.float32())), "column 'x' of .*b.parquet is float, not double"),
-    "narrower int": (drifted(n=pa.array([1], pa.int32())), "column 'n' of .*b.parquet is int32, not int64"),
-    "unsigned": (drifted(n=pa.array([1], pa.uint64())), "column 'n' of .*b.parquet is uint64, not int64"),
     "text for number": (drifted(x=pa.array(["1.5"])), "column 'x' of .*b.parquet is string, not double"),
     "number for text": (drifted(k=pa.array([7])), "column 'k' of .*b.parquet is int64, not string"),
-    "bool": (drifted(n=pa.array([True])), "column 'n' of .*b.parquet is bool, not int64"),
-    "unit of time": (
-        drifted(t=pa.array([1], pa.timestamp("ns", "UTC"))),
-        r"column 't' of .*b.parquet is timestamp\[ns, tz=UTC\], not timestamp\[us, tz=UTC\]",
-    ),
     "time zone": (
         drifted(t=pa.array([1], pa.timestamp("us", "Europe/Berlin"))),
         r"column 't' of .*b.parquet is timestamp\[us, tz=Europe/Berlin\], not timestamp\[us, tz=UTC\]",
-    ),
-    "no time zone": (
-        drifted(t=pa.array([1], pa.timestamp("us"))),
-        r"column 't' of .*b.parquet is timestamp\[us\], not timestamp\[us, tz=UTC\]",
     ),
     "date for time": (drifted(t=pa.array([1], pa.date32())), r"column 't' of .*b.parquet is date32\[day\], not timestamp"),
     "list for number": (drifted(x=pa.array([[1.5]])), "column 'x' of .*b.parquet is large_list<item: double>, not double"),
@@ -83,20 +71,6 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     )
 
 
-def test_many_differences_are_counted(tmp_path: Path) -> None:
-    pq.write_table(pa.table({f"c{i}": [1] for i in range(20)}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({f"d{i}": [1] for i in range(20)}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaError, match=r"^40 differences from .*; and 32 more\. Fix the files"):
-        pack(str(tmp_path / "*.parquet"), tmp_path / "out")
-
-
-def test_named_columns_need_only_those_to_agree(tmp_path: Path) -> None:
-    pq.write_table(pa.table(FIRST), tmp_path / "a.parquet")
-    pq.write_table(pa.table({name: FIRST[name] for name in ("n", "x")} | {"z": pa.array([1])}), tmp_path / "b.parquet")
-    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out", columns="x,n")
-    assert list(store.schema) == ["series", "x", "n"]
-
-
 def test_a_named_type_settles_what_would_be_drift(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"n": [0.5]}), tmp_path / "b.parquet")
@@ -104,11 +78,6 @@ def test_a_named_type_settles_what_would_be_drift(tmp_path: Path) -> None:
         pack(str(tmp_path / "*.parquet"), tmp_path / "out")
     store = pack(str(tmp_path / "*.parquet"), tmp_path / "out", dtype="n=float64")
     assert store.column("n").tolist() == [1.0, 2.0, 0.5]
-
-
-def test_a_named_type_holds_where_other_columns_have_gaps(tmp_path: Path) -> None:
-    store = pack(pa.table({"n": [1, 2], "m": [1, None]}), tmp_path / "out", dtype="n=float64")
-    assert [store.schema[name].label for name in ("n", "m")] == ["float64", "float64"]
 
 
 def test_the_same_type_stored_in_another_way_is_not_a_drift(tmp_path: Path) -> None:
@@ -157,7 +126,6 @@ def test_how_rows_are_grouped() -> None:
             BadValueError,
             "series='k' is double in <dict>; expected a string, an integer or",
         ),
-        ({"k": [True], "x": [1]}, {"series": "k"}, BadValueError, "series='k' is bool"),
         ({"k": [1], "x": [1]}, {"series": "k", "time": "k"}, OptionError, "time= names 'k'"),
         ({"t": ["noon"], "x": [1]}, {"time": "t"}, BadValueError, "the time column 't' of <dict> is a string that is not ISO 8601"),
         ({"t": [1], "x": [[1.0]]}, {"time": "t"}, OptionError, "time= names 't', which has one value per series"),
@@ -175,7 +143,6 @@ def test_how_rows_are_grouped() -> None:
             SourceInvalidError,
             "column 'x' of <dict> is struct<a: int64>, which a store cannot hold",
         ),
-        ({"x": pa.array([[[1]]])}, {}, SourceInvalidError, "column 'x' of <dict> is .*list"),
         ({"x": pa.array([b"1"])}, {}, SourceInvalidError, "column 'x' of <dict> is binary"),
         ({"x": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, {}, SourceInvalidError, "which a store cannot hold"),
         ({"caf\u00e9": [1], "cafe\u0301": [2]}, {}, SourceInvalidError, "has two columns named"),
@@ -186,17 +153,3 @@ def test_what_cannot_be_planned_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         plan(columns, **options)
-
-
-def test_columns_keep_the_order_that_was_asked_for() -> None:
-    made = plan({"a": [1], "k": [1], "b": [1], "t": [1]}, series="k", time="t", columns=("b", "a", "b"))
-    assert made.schema.names == ["b", "a", "k", "t"]
-    assert [field.name for field in made.step] == ["b", "a", "t"]
-    assert made.time_index == 2
-
-
-def test_a_type_for_all_is_for_numbers_alone() -> None:
-    made = plan(
-        {"t": [1], "x": [1.5], "n": [1], "w": ["a"], "b": [True], "s": pa.array([1], pa.timestamp("s"))}, time="t", dtype="float32"
-    )
-    assert [str(field.dtype) for field in made.step] == ["int64", "float32", "float32", "int32", "bool", "int64"]

@@ -35,11 +35,7 @@ def twin(table: pd.DataFrame, *, sort: bool, duplicates: str, freq: str | None, 
     for key, rows in table.groupby("k"):
         one = rows.drop(columns="k")
         one = one.sort_values("t", kind="stable") if sort else one
-        if duplicates == "mean":
-            first = one.groupby("t", sort=False)[["word"]].agg(lambda words: words.iloc[0])
-            one = one.groupby("t", sort=False)[["x", "n"]].mean().join(first).reset_index()
-        else:
-            one = one.drop_duplicates("t", keep=duplicates)  # type: ignore[call-overload]
+        one = one.drop_duplicates("t", keep=duplicates)  # type: ignore[call-overload]
         one = one.set_index("t")
         one = one.asfreq(freq) if freq is not None else one
         found[key] = one.ffill() if missing == "ffill" else one
@@ -71,7 +67,7 @@ def panels(draw: st.DrawFn) -> tuple[pd.DataFrame, bool]:
 @settings(max_examples=8)
 @given(
     panel=panels(),
-    duplicates=st.sampled_from(["first", "last", "mean"]),
+    duplicates=st.sampled_from(["first", "last"]),
     freq=st.sampled_from([None, "1h"]),
     missing=st.sampled_from(["keep", "ffill"]),
     limits=st.sampled_from([{}, SMALL, {"run_bytes": 1, "chunk_bytes": 1}]),
@@ -92,59 +88,6 @@ def test_equal_times_and_missing_steps_are_those_of_pandas(
             words = [None if code < 0 else store.texts("word")[code] for code in one["word"].tolist()]
             assert words == [None if pd.isna(word) else word for word in rows["word"]]
         assert store.freq == freq
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_mean_does_not_depend_on_where_blocks_end(tmp_path: Path, rng: np.random.Generator, dtype: str) -> None:
-    table = {
-        "k": rng.integers(0, 2, 300),
-        "t": rng.integers(0, 6, 300),
-        "x": rng.normal(size=300) * 10.0 ** rng.integers(-9, 9, 300),
-    }
-    options: dict[str, Any] = {"series": "k", "time": "t", "sort": True, "duplicates": "mean", "dtype": dtype}
-    whole = pack(table, tmp_path / "whole", **options)
-    for i, limits in enumerate([SMALL, {"run_bytes": 1, "chunk_bytes": 1, "fan_in": 2}]):
-        with shrunk(**limits):
-            assert pack(table, tmp_path / f"{i}", **options).digest == whole.digest
-    assert whole.lengths.tolist() == [6, 6]
-
-
-def test_a_row_without_another_of_its_time_is_stored_as_it_is(tmp_path: Path) -> None:
-    """Not as a sum of one: -0.0 stays."""
-    store = pack({"t": [1, 2, 2], "x": [-0.0, 1.0, 2.0]}, tmp_path / "out", time="t", duplicates="mean")
-    assert np.signbit(store.column("x")[0])
-    assert store.column("x").tolist() == [0.0, 1.5]
-
-
-def test_what_happened_is_noted(tmp_path: Path) -> None:
-    times = np.array(["2020-01-01", "2020-01-01", "2020-01-04"], dtype="datetime64[s]")
-    store = pack({"t": times, "x": [1.0, 2.0, 3.0]}, tmp_path / "out", time="t", duplicates="last", freq="1d")
-    assert notes(store) == [
-        "1 rows had the time of another row of their series: the last was stored",
-        "2 steps of 1d were missing and were added",
-    ]
-    assert store.column("x").tolist()[0] == 2.0
-    assert store.manifest is not None
-    assert store.manifest.version == 2
-
-
-@pytest.mark.parametrize("sort", [True, False])
-def test_equal_times_are_an_error_where_that_is_asked_for(tmp_path: Path, sort: bool) -> None:
-    table = {"k": ["a", "b", "a"], "t": [1, 1, 1], "x": [0, 1, 2]}
-    with pytest.raises(
-        TimeOrderError, match="the time 't' of k 'a' does not increase: 1 in row 3 of <dict> equals 1 in row 1 of <dict>"
-    ):
-        pack(table, tmp_path / "out", series="k", time="t", sort=sort, duplicates="error")
-    assert not (tmp_path / "out").exists()
-    kept = pack(table, tmp_path / "out", series="k", time="t", sort=sort, duplicates="keep")
-    assert kept.lengths.tolist() == [2, 1]
-
-
-def test_times_that_fall_are_refused_without_a_sort(tmp_path: Path) -> None:
-    with pytest.raises(
-        TimeOrderError, match=r"1 in row 3 of <dict> is before 2 in row 2 of <dict>. Fix the rows, or pass sort=True"
-    ):
-        pack({"t": [1, 2, 1], "x": [0, 1, 2]}, tmp_path / "out", time="t", duplicates="first")
 
 
 @pytest.mark.parametrize(
@@ -211,19 +154,6 @@ def test_integers_become_floats_only_where_steps_are_missing(tmp_path: Path) -> 
     assert (filled.schema["n"].label, filled.column("n").tolist()) == ("int16", [1, 1, 1, 2])
 
 
-def test_integers_that_must_stay_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        OptionError, match=r"column 'n' is int32 by dtype=, but freq='1h' adds missing steps, which it cannot store"
-    ):
-        pack(gap(n=[1, 2]), tmp_path / "out", time="t", freq="1h", dtype="int32")
-    with pytest.raises(
-        OptionError, match=r"column 'n' is int32 by dtype=, but duplicates='mean' makes floats. Choose a float type"
-    ):
-        pack(gap(n=[1, 2]), tmp_path / "out", time="t", duplicates="mean", dtype="n=int32")
-    with pytest.raises(BadValueError, match="which float64 cannot hold exactly"):
-        pack(gap(n=[1, 2**53 + 1]), tmp_path / "out", time="t", freq="1h")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -236,25 +166,13 @@ def test_integers_that_must_stay_are_refused(tmp_path: Path) -> None:
         ({"freq": "1ms"}, "freq='1ms' is finer than the times of column 't', which are in s"),
         ({"freq": "soon"}, "freq is 'soon'; expected a number and a unit"),
         ({"regular": False}, "regular=False says that freq= is only declared, so it needs freq="),
-        ({"duplicates": "some"}, "duplicates='some' is invalid; expected one of error, first, last, mean, keep"),
+        ({"duplicates": "some"}, "duplicates='some' is invalid; expected one of error, first, last, keep"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises((OptionError, BadValueError), match=message):
         pack(gap(x=[1.0, 2.0]), tmp_path / "out", time="t", **options)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["duplicates", "freq", "timezone"])
-def test_rules_for_times_need_a_time(tmp_path: Path, name: str) -> None:
-    value = {"duplicates": "first", "freq": "1h", "timezone": "UTC"}[name]
-    with pytest.raises(OptionError, match=f"{name}='{value}' is about the times of the rows, so it needs time="):
-        pack({"x": [1]}, tmp_path / "out", **{name: value})
-
-
-def test_a_frequency_needs_times(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="freq='1h' needs times, but the time column 't' is int64"):
-        pack({"t": [1, 2], "x": [1, 2]}, tmp_path / "out", time="t", freq="1h")
 
 
 def test_a_frequency_that_is_far_too_fine_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:
@@ -339,15 +257,3 @@ def test_gaps_in_regular_times_are_noted(tmp_path: Path, times: pd.DatetimeIndex
     else:
         assert len(notes(store)) == 1
         assert re.match(expected, notes(store)[0])
-
-
-def test_steps_between_two_series_are_not_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular, "_PART", 7)
-    times = np.concatenate([np.arange(30) + 1000, np.arange(30), np.arange(20) + 50]).astype("datetime64[s]")
-    keys = np.repeat([0, 1, 2], [30, 30, 20])
-    assert notes(pack({"k": keys, "t": times, "x": np.zeros(80)}, tmp_path / "out", series="k", time="t")) == []
-    times[50:60] += np.timedelta64(60, "s")
-    found = notes(pack({"k": keys, "t": times, "x": np.zeros(80)}, tmp_path / "gap", series="k", time="t"))
-    assert found == [
-        "1 of 77 steps of the time 't' are not 1s (the largest: 61s): windows span such gaps, unless --freq 1s adds the missing steps"
-    ]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pytest
 
-from stoker.errors import BadValueError
 from stoker.store.pack.series_columns import SeriesColumn, encode_table
 
 USERS = pa.table(
@@ -42,14 +39,3 @@ def test_rows_are_taken_and_row_minus_one_is_missing() -> None:
     np.testing.assert_array_equal(taken["gap"], [3.0, np.nan, 1.0])
     np.testing.assert_array_equal(taken["vector"], [[4, 5], [np.nan, np.nan], [0, 1]])
     assert taken["zip"].to_pylist() == ["3", None, "1"]
-
-
-def test_categories_of_the_table_keep_their_order() -> None:
-    sizes = pd.Categorical(["small", "large", "small"], categories=["small", "medium", "large"])
-    size = encoded(pa.table(pd.DataFrame({"size": sizes})))["size"]
-    assert (size.texts, size.values.tolist()) == (["small", "medium", "large"], [0, 2, 0])
-
-
-def test_ragged_lists_are_refused() -> None:
-    with pytest.raises(BadValueError, match="holds lists of 1 to 2 values; expected lists of one length"):
-        encoded(pa.table({"v": [[1], [1, 2]]}))

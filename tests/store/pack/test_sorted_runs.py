@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from tests.store.pack.runs import Segment, block, layout, read
 
-from stoker.store.pack.blocks import RowBlock
 from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun, UnsortedTimesError
-from stoker.store.pack.values import to_bfloat16
 
 
 @pytest.fixture
@@ -50,13 +46,6 @@ def test_series_continue_over_blocks(tmp_path: Path, writer: BackgroundWriter, k
     assert run.last_key == c
 
 
-def test_equal_neighbours_within_a_block_are_joined(tmp_path: Path, writer: BackgroundWriter) -> None:
-    assert read(run_of(tmp_path, writer, [[(1, [(1, 0.0)]), (1, [(2, 0.0)]), (2, [])]])) == [
-        (1, [(1, 0.0), (2, 0.0)]),
-        (2, []),
-    ]
-
-
 @pytest.mark.parametrize(
     ("parts", "before", "behind"),
     [
@@ -74,11 +63,6 @@ def test_times_that_do_not_rise_are_found(
     assert (caught.value.key, caught.value.before, caught.value.behind) == (parts[-1][-1][0], before, behind)
 
 
-def test_a_new_series_may_begin_before_the_last_one_ended(tmp_path: Path, writer: BackgroundWriter) -> None:
-    run = run_of(tmp_path, writer, [[(1, [(9, 0.0)]), (2, [(1, 0.0)])], [(3, [(0, 0.0)])]])
-    assert run.num_series == 3
-
-
 def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, writer: BackgroundWriter) -> None:
     """The last row there is belongs to another series."""
     filled = layout(time_index=0, fill=frozenset({1}))
@@ -87,15 +71,6 @@ def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, 
     assert first == [(9, 5.0)]
     assert math.isnan(second[0][1])
     assert second[1] == (3, 1.0)
-
-
-def test_equal_times_are_counted_where_they_are_allowed(tmp_path: Path, writer: BackgroundWriter) -> None:
-    shape = layout(time_index=0, strict_time=False)
-    run = run_of(tmp_path, writer, [[(1, [(1, 0.0), (1, 0.0)])], [(1, [(1, 0.0), (2, 0.0)]), (2, [(2, 0.0)])]], shape)
-    assert run.equal_times == 2
-    falling = SortedRun.create(tmp_path, 1, shape, writer)
-    with pytest.raises(UnsortedTimesError):
-        falling.add(block([(1, [(2, 0.0), (1, 0.0)])]))
 
 
 def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: BackgroundWriter) -> None:
@@ -115,22 +90,6 @@ def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, write
     values = [number for _, rows in read(run) for _, number in rows]
     assert [None if math.isnan(v) else v for v in values] == [1.0, 1.0, None, None, 4.0, 4.0]
     assert (run.tallies[1].nan, run.tallies[1].first_step) == (2, 2)
-
-
-def test_values_that_are_not_finite_are_counted(tmp_path: Path, writer: BackgroundWriter) -> None:
-    rows = [(0, 1.0), (0, math.inf), (0, math.nan), (0, -math.inf)]
-    run = run_of(tmp_path, writer, [[(1, rows[:1])], [(1, rows[1:]), (2, rows)]], layout())
-    tally = run.tallies[1]
-    assert (tally.nan, tally.inf, tally.first_step) == (2, 4, 1)
-
-
-def test_halves_that_are_not_finite_are_counted(tmp_path: Path, writer: BackgroundWriter) -> None:
-    shape = RunLayout(key=np.dtype("<i8"), step=[np.dtype("<u2"), np.dtype("<u2")], series=[], bfloat16=frozenset({0}))
-    halves = to_bfloat16(np.array([1.0, np.inf, np.nan, 2.0], dtype="<f4"))
-    run = SortedRun.create(tmp_path, 0, shape, writer)
-    run.add(RowBlock(pa.array([1]), np.array([4]), [halves, halves], []))
-    run.finish()
-    assert [(tally.nan, tally.inf, tally.first_step) for tally in run.tallies] == [(1, 1, 1), (0, 0, None)]
 
 
 # Taking up a run of an earlier process
@@ -199,12 +158,3 @@ def test_a_run_that_is_not_as_it_was_is_not_taken_up(tmp_path: Path, writer: Bac
             (tmp_path / "elsewhere").write_bytes(data)
             path.symlink_to(tmp_path / "elsewhere")
     assert SortedRun.reopen(tmp_path, mark, shape, writer) is None
-
-
-def test_the_files_of_a_run_are_its_own(tmp_path: Path, writer: BackgroundWriter) -> None:
-    one, ten = (SortedRun.create(tmp_path, number, layout("text"), writer) for number in (1, 10))
-    names = ["c0", "c1", "k", "ko", "n"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"run{number}.{name}" for number in (1, 10) for name in names]
-    one.remove()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"run10.{name}" for name in names]
-    ten.close()

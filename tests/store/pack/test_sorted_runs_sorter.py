@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -54,16 +53,6 @@ def test_blocks_in_order_make_one_run(tmp_path: Path) -> None:
     assert [run.num_series for run in runs] == [4]
 
 
-def test_a_key_that_falls_begins_a_new_run(tmp_path: Path) -> None:
-    with BackgroundWriter(1 << 20) as writer:
-        sorter = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
-        for key in (2, 1, 3, 0):
-            sorter.add(block([(key, [(0, 0.0)])]))
-        runs = sorter.finish()
-    assert [[key for key, _ in read(run)] for run in runs] == [[2], [1, 3], [0]]
-    assert [run.number for run in runs] == [0, 1, 2]
-
-
 @pytest.mark.parametrize(("first", "second", "runs"), [(5, 5, 1), (5, 6, 1), (6, 5, 2)])
 def test_a_series_continues_only_if_its_time_does(tmp_path: Path, first: int, second: int, runs: int) -> None:
     rows: list[list[Segment]] = [[(1, [(first, 0.0)])], [(1, [(second, 1.0)])]]
@@ -73,12 +62,6 @@ def test_a_series_continues_only_if_its_time_does(tmp_path: Path, first: int, se
         for part in rows:
             sorter.add(block(part))
         assert len(sorter.finish()) == runs
-
-
-def test_nothing_makes_no_run(tmp_path: Path) -> None:
-    with BackgroundWriter(1 << 20) as writer:
-        sorter: Any = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
-        assert sorter.finish() == []
 
 
 def test_a_series_that_begins_with_no_rows_continues_only_if_its_time_does(tmp_path: Path) -> None:

@@ -49,13 +49,6 @@ def test_an_error_comes_in_its_place(pool: ThreadPoolExecutor, at: int) -> None:
     assert got == list(range(at))
 
 
-def test_an_error_between_tasks_comes_in_its_place(pool: ThreadPoolExecutor) -> None:
-    got: list[int] = []
-    with pytest.raises(ValueError, match="while getting task 7"):
-        got.extend(read_ahead(numbers(20, fail_at=7), pool, depth=4))
-    assert got == list(range(7))
-
-
 def test_no_more_is_read_than_asked_for(pool: ThreadPoolExecutor) -> None:
     begun = 0
     lock = threading.Lock()

@@ -19,14 +19,6 @@ def test_tasks_are_done_in_order_on_one_thread() -> None:
     assert {name for _, name in done} == {"stoker-writer"}
 
 
-def test_leaving_in_peace_finishes_what_is_queued() -> None:
-    done: list[int] = []
-    with BackgroundWriter(1000) as writer:
-        for i in range(50):
-            writer.submit(lambda i=i: done.append(i))  # type: ignore[misc]
-    assert done == list(range(50))
-
-
 def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
     done: list[str] = []
 
@@ -99,17 +91,3 @@ def test_waiting_data_is_bounded() -> None:
             with lock:
                 most = max(most, alive)
     assert most <= 70
-
-
-def test_a_task_larger_than_the_limit_is_taken_when_alone() -> None:
-    done: list[int] = []
-    with BackgroundWriter(10) as writer:
-        writer.submit(lambda: done.append(1), 1000)
-        writer.submit(lambda: done.append(2), 1000)
-    assert done == [1, 2]
-
-
-def test_no_thread_is_left() -> None:
-    with BackgroundWriter(10):
-        pass
-    assert not [thread for thread in threading.enumerate() if thread.name == "stoker-writer"]

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.errors import OptionError, SourceChangedError, StokerError, TimeOrderError
+from stoker.errors import OptionError, StokerError, TimeOrderError
 from stoker.store.append import append
 from stoker.store.pack import sql
 from stoker.store.pack.api import pack
@@ -82,13 +82,6 @@ def test_negative_control_with_the_optimizer_of_joins_rows_come_in_another_order
     monkeypatch.setattr(sql, "_config", lambda *given: {**real(*given), "disabled_optimizers": ""})
     with pytest.raises(TimeOrderError):
         pack("p*.csv", "a", series="symbol", time="day", sql=JOIN)
-
-
-def test_the_source_may_be_used_twice(prices: Path) -> None:
-    pack("p*.csv", "a", series="symbol", sql="SELECT * FROM source WHERE close > (SELECT avg(close) FROM source)")
-    close = table_of("a")["close"].to_numpy()
-    everything = pack("p*.csv", "b", series="symbol").column("close")
-    assert sorted(close) == sorted(everything[everything > everything.mean()])
 
 
 def test_text_whose_types_were_inferred_wrongly_is_read_again(tmp_path: Path) -> None:
@@ -184,18 +177,6 @@ def test_errors_of_the_readers_and_of_the_rows_keep_their_names(prices: Path) ->
         pack("p*.csv", "a", series="symbol", sql="FROM source")
     with pytest.raises(StokerError, match=r"time 'day' of symbol 'A' does not increase: 11 in row \d+ of the result of sql="):
         pack("p1.csv", "b", series="symbol", time="day", sql="FROM source ORDER BY day DESC")
-
-
-def test_a_source_that_changes_meanwhile_is_reported(prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sql.SqlSource.read
-
-    def changing(self: sql.SqlSource, *args: Any, **options: Any) -> Any:
-        Path("p1.csv").write_text(Path("p1.csv").read_text() + "A,99,1.0,1.0\n")
-        return real(self, *args, **options)
-
-    monkeypatch.setattr(sql.SqlSource, "read", changing)
-    with pytest.raises(SourceChangedError, match=r"p1\.csv changed while it was packed"):
-        pack("p*.csv", "a", series="symbol", sql="FROM source")
 
 
 def test_append_applies_the_statement_of_the_store(prices: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import StoreDamagedError
-from stoker.store.pack.blocks import RowBlock, sort_block
+from stoker.store.pack.blocks import RowBlock, sort_blocks
 from stoker.store.pack.exchange import Exchange, open_exchange
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, SortedRun
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs
@@ -34,7 +34,7 @@ def published(folder: Path, rows: list[Any], *, by_time: bool) -> tuple[Exchange
         with exchange.attempt(f"read-{number}") as attempt, BackgroundWriter(1 << 20) as writer:
             run = SortedRun.create(attempt.folder, 0, LAYOUT, writer)
             block = RowBlock(pa.array(one[:, 0]), np.ones(len(one), dtype=np.int64), [one[:, 1], one[:, 2]], [])
-            run.add(sort_block(block, 0 if by_time else None))
+            run.add(sort_blocks([block], 0 if by_time else None))
             run.finish()
             mark = run.mark()()
             run.close()

@@ -14,21 +14,19 @@ from tests.store.pack.cluster import contents, pack_on_fake, small_tasks, write_
 
 import stoker
 from stoker.errors import OptionError, SourceChangedError, StoreDamagedError, StoreExistsError, TimeOrderError
-from stoker.store.formats.base import RowLocation
 from stoker.store.pack import on_ray, tasks
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.packer import plan_pack
 from stoker.store.pack.tasks import PackTasks, make_task_plan
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "keys": {"series": "user"},
     "sorted": {"series": "user", "time": "ts", "sort": True},
-    "rules": {"series": "user", "time": "ts", "duplicates": "mean"},
+    "rules": {"series": "user", "time": "ts", "duplicates": "last"},
     "steps": {"series": "user", "time": "ts", "sort": True, "duplicates": "last", "freq": "1s", "columns": "n,kind"},
     "files": {},
     "filled": {"series": "user", "time": "ts", "missing": "ffill", "sort": True},
-    "texts": {"series": "kind", "columns": "x,n", "segment": 50, "source_column": "file"},
+    "texts": {"series": "kind", "columns": "x,n", "source_column": "file"},
 }
 
 
@@ -118,42 +116,6 @@ def test_types_that_do_not_hold_all_values_are_widened(
     assert expected.schema["x"].dtype == np.float64
     pack_on_fake(str(raw / "*"), tmp_path / "ray.stoker", **options)
     assert contents(tmp_path / "ray.stoker") == contents(tmp_path / "one.stoker")
-
-
-def write_numbers(folder: Path, sizes: list[int], group: int) -> str:
-    first = 0
-    for i, size in enumerate(sizes):
-        pq.write_table(pa.table({"x": pa.array(range(first, first + size))}), folder / f"{i:03}.parquet", row_group_size=group)
-        first += size
-    return str(folder / "*.parquet")
-
-
-@pytest.mark.parametrize("sizes", [[1000], [10, 3000, 10], [5] * 40, [0, 7, 0], [1, 2000, 2000, 1]])
-def test_tasks_hold_each_row_once_in_the_order_of_the_sources(
-    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tasks, "MIN_TASK_BYTES", 3000)
-    source = write_numbers(tmp_path, sizes, 100)
-    shared, plan = make_task_plan(source, PackOptions(), {}), plan_pack(source, PackOptions())
-    rows = []
-    for task in shared.tasks:
-        for part in task:
-            start = RowLocation(part.start, part.start, part.stop)
-            for one in plan.sources[part.source].read(plan.schemas[part.source], start=start, chunk_bytes=100):
-                rows += one().table.column("x").to_pylist()
-    assert rows == list(range(sum(sizes)))
-    assert {part.source for task in shared.tasks for part in task} == set(range(len(sizes)))
-    assert all(shared.tasks)
-    total = sum(source.num_bytes for source in plan.sources)
-    assert len(shared.tasks) == 1 if total <= 3000 else len(shared.tasks) >= min(total // 6000, 5)
-
-
-def test_tasks_of_a_large_pack_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "TASKS", 4)
-    for limit, expected in (("MIN_TASK_BYTES", 1), ("MAX_TASK_BYTES", 100)):
-        monkeypatch.setattr(tasks, limit, expected)
-    shared = make_task_plan(write_numbers(tmp_path, [500] * 3, 10), PackOptions(), {})
-    assert len(shared.tasks) == 150  # a row group each: they are larger than 100 bytes
 
 
 def test_a_task_with_little_memory_merges_its_runs(events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

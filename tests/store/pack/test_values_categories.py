@@ -50,9 +50,3 @@ def test_too_many_texts_are_not_category(monkeypatch: pytest.MonkeyPatch, limit:
         SourceTooLargeError, match=r"column 'note' has more than \d distinct strings at row 9 of a.csv.*leave it out"
     ):
         made.encode(pa.array(["text 4"]), "row 9 of a.csv")
-
-
-def test_a_null_within_a_dictionary_is_missing() -> None:
-    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["a", None]))
-    codes, new = Categories("word").encode(coded, "row 1")
-    assert (codes.tolist(), new) == ([0, -1, -1], ["a"])

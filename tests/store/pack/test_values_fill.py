@@ -6,10 +6,9 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import given
 
-from stoker.store.pack.values import fill_forward, is_missing, to_bfloat16
+from stoker.store.pack.values import fill_forward, to_bfloat16
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 NAN = np.array([np.nan], dtype="<f4")
@@ -50,15 +49,3 @@ def test_gaps_take_the_last_value_of_their_series(
     filled = fill_forward(array, np.array(begin, dtype=np.int64), before)
     assert filled.tobytes() == np.array(slow_fill(values, begin, before, gap), dtype=dtype).tobytes()
     assert array.tobytes() == kept.tobytes(), "the values given are not changed"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_missing_is_known_by_its_value(kind: str) -> None:
-    dtype, gap = KINDS[kind]
-    assert is_missing(np.array([0, gap, 7], dtype=dtype)).tolist() == [False, True, False]
-
-
-def test_a_gap_at_the_begin_stays() -> None:
-    values = np.array([np.nan, 1.0, np.nan, np.nan])
-    assert np.isnan(fill_forward(values, np.array([0, 2]), None)).tolist() == [True, False, True, True]
-    assert fill_forward(values, np.array([2]), 5.0)[0] == 5.0

@@ -51,18 +51,10 @@ def test_a_wide_table_of_local_hours(tmp_path: Path, form: str) -> None:
         rows.to_csv(source, index=False)
     elif form == "parquet":
         rows.to_parquet(source, index=False)
-    store = pack(source, tmp_path / "out", wide=True, time="date", timezone=ZONE, duplicates="mean", freq="1h")
+    store = pack(source, tmp_path / "out", wide=True, time="date", timezone=ZONE, duplicates="last", freq="1h")
     one = store[store.find("MT_003")]
     assert one["date"].tolist() == times.as_unit("ns").asi8.tolist()
     assert one["value"].tolist() == (np.arange(48.0) * 2).tolist()
-
-
-def test_rows_in_any_order_are_sorted_by_utc(tmp_path: Path) -> None:
-    times = autumn("h", periods=12)
-    rows = pd.DataFrame({"t": times.tz_localize(None), "x": np.arange(12)})
-    rows = pd.concat([rows.iloc[6:], rows.iloc[:6]])  # both passes through the hour keep their order
-    store = pack(rows, tmp_path / "out", time="t", timezone=ZONE, sort=True)
-    assert store.column("t").tolist() == times.as_unit("ns").asi8.tolist()
 
 
 @pytest.mark.parametrize(("ambiguous", "pandas"), [("first", True), ("last", False)])

@@ -47,7 +47,7 @@ def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
         if pa.types.is_temporal(keys.type):
             keys = np.asarray(keys.to_numpy(zero_copy_only=False))
         elif pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
-            return Column(name=name, dtype=None, level="series", kind="text", texts=lay_texts(keys)), None
+            return Column(name=name, dtype=None, level="series", kind="text", texts=stores.lay_texts(keys)), None
         else:
             raise OptionError(f"the keys of the contexts are {keys.type}, which a store cannot hold. Pass key=None.")
     values = np.ascontiguousarray(keys)
@@ -55,16 +55,6 @@ def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
         kind, unit = "timestamp" if values.dtype.kind == "M" else "duration", np.datetime_data(values.dtype)[0]
         return Column(name=name, dtype=np.dtype("<i8"), level="series", kind=kind, unit=unit), values.view("<i8")  # type: ignore[arg-type]
     return Column(name=name, dtype=values.dtype, level="series", kind="number"), values
-
-
-def lay_texts(keys: pa.Array) -> stores.Texts:
-    """Arrow strings as the strings of a store, without a copy."""
-    large = keys.cast(pa.large_string())
-    if large.offset:
-        large = pa.concat_arrays([large, large[:0]])
-    _, offsets, utf8 = large.buffers()
-    ends = np.frombuffer(offsets, dtype="<i8", count=len(large) + 1) if offsets is not None else np.zeros(1, dtype="<i8")
-    return stores.Texts(np.frombuffer(utf8 or b"", dtype="|u1", count=int(ends[-1])), ends)
 
 
 def pack_sequences(
@@ -153,7 +143,7 @@ def _listed(contexts: Any, key: str) -> tuple[TableColumn, pa.Table | None]:
         if key not in source.schema().names:
             there = ", ".join(source.schema().names[:20])
             raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {there}.")
-    table = stores.read_table(sources, stores.PackOptions())
+    table = stores.read_table(sources)
     column = table.column(key)
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     return read_column("contexts", column), table.drop_columns([key]) if len(names) > 1 else None
@@ -202,7 +192,7 @@ def choose_series(store: Store, listed: TableColumn, facts: pa.Table | None = No
         )  # fmt: skip
     column = store.schema[key]
     if column.texts is not None:
-        schema[key] = replace(column, texts=lay_texts(keys))
+        schema[key] = replace(column, texts=stores.lay_texts(keys))
     else:
         schema[key], columns[key] = column, to_numpy(keys if column.kind == "number" else keys.view(pa.int64()))
     return Store(

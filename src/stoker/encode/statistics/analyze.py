@@ -87,7 +87,9 @@ def analyze(
     try:
         return _of_files(plan, asked, limits, key)
     except store.InferredTypeError:
-        plan = replace(plan, schemas=[_settled_schema(plan)] * len(plan.sources))
+        plan = replace(
+            plan, schemas=[store.settled_schema(plan.sources, plan.schema, plan.options, gaps=False)] * len(plan.sources)
+        )
     try:
         return _of_files(plan, asked, limits, key)
     except store.InferredTypeError as error:
@@ -258,22 +260,6 @@ def _sources(given: Any, dialect: store.Dialect) -> list[store.DataSource]:
         return store.find_sources(given, dialect=dialect, table=True)
     except (SourceInvalidError, OptionError) as error:
         raise (_unreadable(given) or error) from None
-
-
-def _settled_schema(plan: store.PackPlan) -> pa.Schema:
-    """Types that hold all values, where the first block of a text file suggested narrower ones; reads everything."""
-    types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
-    for source in plan.sources:
-        asked = plan.schema if source.typed else None
-        for task in source.read(asked, start=store.RowLocation(), chunk_bytes=plan.options.chunk_bytes):
-            table = task().table
-            for name, kind in types.items():
-                found = None if pa.types.is_string(kind) and not source.typed else table.column(name).type
-                unified = kind if found is None else store.unify_types(kind, found, inferred=not source.typed)
-                if unified is None:
-                    return store.settle_plan(plan, lambda rows: None).schema  # raises an error that names the value
-                types[name] = unified
-    return pa.schema(list(types.items()))
 
 
 def _is_readable(values: Any) -> bool:

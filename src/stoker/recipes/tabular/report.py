@@ -108,7 +108,7 @@ def check_options(report: str | Path | None) -> None:
 
 def _read(name: str, given: Any, key: str | None) -> Any:
     """Read a table, check its key, and return it as a frame of pandas."""
-    table = store.read_table(store.find_sources(given, dialect=store.Dialect(), table=True), store.PackOptions())
+    table = store.read_table(given)
     if key is not None:
         key_column(table, key, name)
     return table.to_pandas(date_as_object=False)

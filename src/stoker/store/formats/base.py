@@ -236,6 +236,17 @@ _LEAST_ROWS, _MOST_ROWS = 2048, 1 << 17
 _VALUE_BYTES = 16  # of a number, or of a short string with its offset
 
 
+def suffix_of(path: Path) -> str:
+    """The ending of a file's name in lower case, without that of a compression: ".csv" of "A.CSV.gz"."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether a value of this type is a list, and so a whole series."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -1,7 +1,7 @@
 """`find_sources`: the readers of what the user passes: files, patterns, folders, always in sorted order, tables and streams.
 
 Tables are dicts, lists and arrays, stores, pandas and polars frames. Streams are DuckDB relations, lazy frames of polars, data sets of
-pyarrow, and all else that exports an Arrow stream: they are read batch by batch, and never collected.
+pyarrow and Ray, and all else that exports an Arrow stream: they are read batch by batch, and never collected.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,13 +21,22 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker._text import is_url
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
-from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks, batch_rows
+from stoker.store.formats.base import (
+    COMPRESSED,
+    MAX_LIMITS,
+    DataSource,
+    ReadLimits,
+    RowLocation,
+    Task,
+    batch_chunks,
+    batch_rows,
+    suffix_of,
+)
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
 from stoker.store.store import Store
 from stoker.store.versions import open_store
 
-_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
 _FORMATS = {
     "parquet:ParquetSource": ".parquet .pq",
     "arrow:ArrowSource": ".arrow .feather .ipc",
@@ -69,10 +78,6 @@ def find_sources(
         >>> [source.name for source in find_sources({"x": [1, 2]}, dialect=Dialect())]
         ['<dict>']
     """
-    if _library(given) == "ray":
-        from stoker.store.formats.arrow import RayDatasetSource
-
-        return [RayDatasetSource(given)]
     if isinstance(given, DataSource):
         return [given]
     if isinstance(given, list) and given and all(isinstance(one, DataSource) for one in given):
@@ -166,7 +171,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
                     f"{path} is a link to a folder, which is not followed. Pass its target as a source, or remove it."
                 )
         for name in sorted(names):
-            (found if _suffix(Path(name)) in SUFFIXES else others).append(Path(root, name))
+            (found if suffix_of(Path(name)) in SUFFIXES else others).append(Path(root, name))
     if not found:
         seen = f"it holds {len(others):,} other files, like {others[0].name!r}" if others else "it is empty"
         raise SourceEmptyError(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
@@ -204,13 +209,6 @@ def _is_hugging_face(folder: Path) -> bool:
     return one_split or (folder / "dataset_dict.json").is_file()
 
 
-def _suffix(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
 def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
     """The reader for a path."""
     if path.is_dir():
@@ -228,8 +226,8 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
 
 def _reader(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
     """The reader of a file that is there."""
-    suffix = _suffix(path)
-    if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
+    suffix = suffix_of(path)
+    if suffix in _PLAIN_ONLY and path.suffix.lower() in COMPRESSED:
         raise SourceInvalidError(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
     if suffix in (".csv", ".tsv", ".txt"):
         from stoker.store.formats.ucr import UcrSource, is_ucr
@@ -371,8 +369,8 @@ class StreamSource(DataSource):
 
 def is_stream(given: object) -> bool:
     """Whether `given` is made batch by batch, and so is larger than memory perhaps."""
-    if _library(given) == "polars":
-        return type(given).__name__ == "LazyFrame"
+    if _library(given) in ("polars", "ray"):
+        return type(given).__name__ in ("LazyFrame", "Dataset", "MaterializedDataset")
     if isinstance(given, Mapping | np.ndarray | Store | pa.Table | pa.RecordBatch) or _library(given) == "pandas":
         return False
     return isinstance(given, pa.RecordBatchReader) or hasattr(given, "__arrow_c_stream__") or _is_dataset_of_arrow(given)
@@ -390,6 +388,8 @@ def stream_source(given: Any) -> StreamSource:
     if library in ("duckdb", "_duckdb"):
         rows = batch_rows(pa.schema([(column, pa.null()) for column in given.columns]), _BATCH_BYTES)
         return StreamSource(name, partial(getattr(given, "to_arrow_reader", None) or given.fetch_record_batch, rows), once=False)
+    if library == "ray":
+        return StreamSource(name, partial(_block_batches, _blocks_in_order(given)), once=False)
     if _is_dataset_of_arrow(given):
         return StreamSource(name, partial(_dataset_batches, given), once=False)
     if isinstance(given, pa.RecordBatchReader):
@@ -409,6 +409,26 @@ def _dataset_batches(dataset: Any) -> pa.RecordBatchReader:
     """The rows of a data set of PyArrow, which by itself reads ahead more than a gigabyte."""
     rows = batch_rows(dataset.schema, _BATCH_BYTES)
     return dataset.scanner(batch_size=rows, batch_readahead=2, fragment_readahead=1).to_reader()
+
+
+def _blocks_in_order(dataset: Any) -> list[Any]:
+    """A data set of Ray, computed once: a pack may read its rows twice. Rows of one series keep its order."""
+    options = dataset.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        blocks: list[Any] = dataset.materialize().to_arrow_refs()
+    finally:
+        options.preserve_order = before
+    if not blocks:
+        raise SourceEmptyError("the ray.data.Dataset has no rows, so there is nothing to pack.")
+    return blocks
+
+
+def _block_batches(blocks: Sequence[Any]) -> pa.RecordBatchReader:
+    import ray
+
+    schema = ray.get(blocks[0]).schema
+    return pa.RecordBatchReader.from_batches(schema, (batch for block in blocks for batch in ray.get(block).to_batches()))
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:

@@ -14,7 +14,8 @@ import re
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import xxhash
 
@@ -27,6 +28,7 @@ from stoker.errors import (
     StoreDamagedError,
     StoreNotFoundError,
 )
+from stoker.store.formats.base import suffix_of
 from stoker.store.object_storage import Bucket, check_url, open_bucket
 
 BLOCK_BYTES = 1 << 20
@@ -34,7 +36,6 @@ BLOCK_BYTES = 1 << 20
 MAX_BLOCKS = 32
 """Blocks that an open file keeps: a reader of Parquet is at a place of its own in each column."""
 SUFFIXES = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".csv", ".tsv", ".txt", ".jsonl", ".ndjson"}
-_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -184,7 +185,7 @@ def find_remote(url: str) -> list[RemotePath]:
     else:
         if bucket.size(name) is not None:
             return [RemotePath(bucket, name)]
-        found = [one.name for one in bucket.find(f"{name}/") if _kind(RemotePath(bucket, one.name)) in SUFFIXES]
+        found = [one.name for one in bucket.find(f"{name}/") if suffix_of(cast(Path, RemotePath(bucket, one.name))) in SUFFIXES]
         missing = "there is no such object, and no folder with objects that can be read, at"
     if not found:
         raise SourceNotFoundError(f"{missing} {printable(url)}.")
@@ -193,16 +194,9 @@ def find_remote(url: str) -> list[RemotePath]:
 
 def check_readable(path: RemotePath) -> None:
     """Refuse formats that are read from a disk only."""
-    if _kind(path) not in SUFFIXES:
+    if suffix_of(cast(Path, path)) not in SUFFIXES:
         known = " ".join(sorted(SUFFIXES))
         raise SourceInvalidError(f"{path} cannot be read from object storage; expected one of {known}. Copy it to a disk first.")
-
-
-def _kind(path: RemotePath) -> str:
-    suffixes = [one.lower() for one in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -43,7 +43,6 @@ def pack(
     wide: bool = False,
     columns: str | Sequence[str] | None = None,
     dtype: str | Mapping[str, str] | type | None = None,
-    segment: int | None = None,
     missing: Missing = "keep",
     duplicates: Duplicates | None = None,
     freq: str | None = None,
@@ -84,10 +83,9 @@ def pack(
         wide: make each numeric column of each file a series of its own, named like the column.
         columns: the columns to pack, as a list or "a,b,c" (default: all).
         dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
-        segment: cut series into segments of at most this many steps.
         missing: what to do with missing values: "keep" them as NaN, raise an "error", fill forward ("ffill"), or "drop" their rows.
         duplicates: what to do with rows of a series that have equal times: raise an "error", store the "first" or "last" of them,
-            or their "mean", or "keep" all. Without it they are an error, or kept with `sort=True`.
+            or "keep" all. Without it they are an error, or kept with `sort=True`.
         freq: the distance between two steps, like "15min", "1h", "1d" or "1mo". Steps that are missing are added, without values.
         regular: whether `freq` adds missing steps. With False it is only declared, and times are not checked.
         timezone: the zone of local times without one, like "Europe/Berlin". They are stored as UTC, with the zone as their unit.
@@ -168,7 +166,7 @@ def _options(given: Mapping[str, Any]) -> PackOptions:
     )
 
 
-_PLAIN = ("series time sort wide segment missing duplicates freq regular timezone ambiguous nonexistent source_column sql").split()
+_PLAIN = ("series time sort wide missing duplicates freq regular timezone ambiguous nonexistent source_column sql").split()
 _DIALECT = "delimiter quote escape header skip decimal encoding time_format".split()
 
 

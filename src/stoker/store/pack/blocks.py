@@ -1,6 +1,6 @@
 """Blocks: rows in memory, grouped into segments of one series each.
 
-RowBlock       segments end to end; `sort_block`, `concatenate`, `join_segments`
+RowBlock       segments end to end; `sort_blocks`, `concatenate`, `join_segments`
 key_ranges     neighbouring rows with the same key
 Shaper         chunks of a source become blocks, as the plan says
 """
@@ -80,46 +80,98 @@ def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
     )
 
 
-def sort_block(block: RowBlock, time_index: int | None) -> RowBlock:
-    """Sort segments by key; equal keys keep their order or, with a time, rows are sorted by it. Segments of one key are not joined."""
-    codes = block.keys
-    if pa.types.is_large_string(codes.type):
-        encoded = codes.dictionary_encode()
-        rank = np.empty(len(encoded.dictionary), dtype=np.int64)
-        rank[to_numpy(pc.array_sort_indices(encoded.dictionary))] = np.arange(len(rank))
-        codes = np.asarray(rank[to_numpy(encoded.indices)])
-    else:
-        codes = to_numpy(codes)
+def sort_blocks(blocks: Sequence[RowBlock], time_index: int | None) -> RowBlock:
+    """Sort the segments of blocks by key; equal keys keep their order or, with a time, rows are sorted by it.
+
+    Segments of one key are not joined. The blocks are concatenated column by column: a whole copy of them would need new pages.
+    """
+    keys = pa.concat_arrays([block.keys for block in blocks])
+    counts = np.concatenate([block.counts for block in blocks])
+    codes = _ranks(keys)
     order = stable_order(codes)
-    counts = block.counts[order]
+    sorted_counts = counts[order]
     if time_index is None:
-        starts = np.cumsum(block.counts) - block.counts
-        shift = starts[order] - (np.cumsum(counts) - counts)
-        rows = np.repeat(shift, counts) + np.arange(counts.sum())
+        starts = np.cumsum(counts) - counts
+        shift = starts[order] - (np.cumsum(sorted_counts) - sorted_counts)
+        rows = np.repeat(shift, sorted_counts) + np.arange(sorted_counts.sum())
     else:
-        by_time = stable_order(block.step[time_index])
-        rows = by_time[stable_order(np.repeat(codes, block.counts)[by_time])]
+        rows = stable_order(np.repeat(codes, counts), np.concatenate([block.step[time_index] for block in blocks]))
+    columns = zip(*(block.step for block in blocks), strict=True)
+    per_series = zip(*(block.series for block in blocks), strict=True)
     return RowBlock(
-        keys=block.keys.take(from_numpy(order)),
-        counts=counts,
-        step=[values[rows] for values in block.step],
-        series=[take(values, order) for values in block.series],
+        keys=keys.take(from_numpy(order)),
+        counts=sorted_counts,
+        step=[np.concatenate(parts)[rows] for parts in columns],
+        series=[take(_end_to_end(parts), order) for parts in per_series],
     )
 
 
-def stable_order(values: Array) -> Array:
-    """The result of `np.argsort(values, kind="stable")`. NumPy sorts 16-bit integers in linear time, so wider ones are sorted by their
-    16-bit digits, the lowest first: several times faster (benchmarks/bench_sort.py)."""
-    if values.dtype.kind not in "iu" or len(values) < 2:
-        return np.argsort(values, kind="stable")
-    low, high = int(values.min()), int(values.max())
-    # Wraps around where the span exceeds int64, and is still right: differences fit into uint64.
-    rest = values.astype(np.uint64) - np.uint64(low % 2**64)
-    order: Array = np.argsort((rest & np.uint64(0xFFFF)).astype(np.uint16), kind="stable")
-    for shift in range(16, (high - low).bit_length(), 16):
-        digits = (rest >> np.uint64(shift)).astype(np.uint16)
-        order = order[np.argsort(digits[order], kind="stable")]
-    return order
+def _ranks(keys: pa.Array) -> Array:
+    """Integers that are ordered as the keys are."""
+    if not pa.types.is_large_string(keys.type):
+        return to_numpy(keys)
+    encoded = keys.dictionary_encode()
+    rank = np.empty(len(encoded.dictionary), dtype=np.int64)
+    rank[to_numpy(pc.array_sort_indices(encoded.dictionary))] = np.arange(len(rank))
+    return np.asarray(rank[to_numpy(encoded.indices)])
+
+
+def _end_to_end(parts: Sequence[PerSeries]) -> PerSeries:
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
+
+
+def stable_order(*keys: Array) -> Array:
+    """Return the order of the rows by the first key, then by the second, then by their position: `np.lexsort(keys[::-1])`.
+
+    Integers and the position are packed into 64 bits, lowest bits dropped, and sorted as numbers, which NumPy does with vector
+    instructions (benchmarks/bench_sort.py). Only rows that are equal in these bits can be in a wrong order. That is checked, and rare.
+    """
+    num_rows = len(keys[0])
+    if num_rows > 1 and all(values.dtype.kind in "iu" for values in keys):
+        position_bits = (num_rows - 1).bit_length()
+        packed, is_exact = _packed(keys, 64 - position_bits)
+        packed <<= np.uint64(position_bits)
+        packed |= np.arange(num_rows, dtype=np.uint64)
+        packed.sort()
+        order: Array = (packed & np.uint64((1 << position_bits) - 1)).view(np.int64)
+        if is_exact:
+            return order
+        packed >>= np.uint64(position_bits)
+        ties = np.flatnonzero(packed[1:] == packed[:-1])
+        if not _falls(keys, order[ties], order[ties + 1]).any():
+            return order
+    if len(keys) == 1:
+        return np.argsort(keys[0], kind="stable")
+    order = stable_order(keys[-1])
+    return order[stable_order(*(values[order] for values in keys[:-1]))]
+
+
+def _packed(keys: Sequence[Array], num_bits: int) -> tuple[Array, bool]:
+    """The highest bits of integer keys, as numbers of at most `num_bits` bits, and whether these are all bits of the keys."""
+    packed = np.zeros(len(keys[0]), dtype=np.uint64)
+    for values in keys:
+        low, high = int(values.min()), int(values.max())
+        span = (high - low).bit_length()
+        fits = min(span, num_bits)
+        # Wraps around where the span exceeds int64, and is still right: differences fit into uint64.
+        rest = values.astype(np.uint64)
+        rest -= np.uint64(low % 2**64)
+        rest >>= np.uint64(span - fits)
+        packed <<= np.uint64(fits)
+        packed |= rest
+        num_bits -= fits
+        if fits < span:
+            return packed, False
+    return packed, True
+
+
+def _falls(keys: Sequence[Array], rows: Array, after: Array) -> Array:
+    """Whether each of `after` belongs before its row."""
+    falls, equal = np.zeros(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
+    for values in keys:
+        falls |= equal & (values[after] < values[rows])
+        equal &= values[after] == values[rows]
+    return falls
 
 
 def join_segments(block: RowBlock) -> RowBlock:
@@ -340,7 +392,7 @@ class Shaper:
             is_equal = bool(before[row] == times[row])
             advice = "Sort the file by time, or pass sort=True."
             if is_equal:
-                advice = "Their times are equal: pass duplicates='first' (or last, mean, keep)."
+                advice = "Their times are equal: pass duplicates='first' (or last, keep)."
                 advice += "" if options.timezone else " Local times repeat when daylight saving ends: pass timezone= for these."
             raise TimeOrderError(f"the time {field.name!r} in {locate(row)} is not after the row before it. {advice}")
         self.wide_time = (number, times[-1].item())

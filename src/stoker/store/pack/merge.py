@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._disk import remove_file
-from stoker._types import Array
 from stoker.errors import BadValueError, TimeOrderError
 from stoker.store.formats.base import RowLocation
 from stoker.store.manifest import (
@@ -33,7 +32,7 @@ from stoker.store.manifest import (
     format_version,
     parse_frequency,
 )
-from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
+from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_blocks
 from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
@@ -183,7 +182,7 @@ def merge_runs(
         bound = min((cursor.bound(-1) for cursor in live if cursor.has_more), default=None)
         parts = [part for cursor in live if (part := cursor.take(bound, equal=False)) is not None]
         if parts:
-            block = parts[0] if len(parts) == 1 else sort_block(concatenate(parts), time_index)
+            block = parts[0] if len(parts) == 1 else sort_blocks(parts, time_index)
             if unique_keys and len(join_segments(block).keys) < len(block.keys):
                 keys = block.keys.to_pylist()
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))
@@ -330,7 +329,7 @@ def _series_shown(plan: PackPlan, key: Any) -> str:
 
 def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) -> TimeOrderError:
     name, is_equal = plan.options.time, before[1] == behind[1]
-    advice = "duplicates='first' (or last, mean, keep)" if is_equal else "sort=True"
+    advice = "duplicates='first' (or last, keep)" if is_equal else "sort=True"
     return TimeOrderError(
         f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
         f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}."
@@ -385,44 +384,27 @@ def seal_run(
 
 
 class _Sealer:
-    """What the columns share: the offsets of the series, cut into segments."""
+    """What the columns share: the offsets of the series."""
 
     def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path, missing: Mapping[str, int]) -> None:
         self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, dict(missing)
-        self._segment = segment = plan.options.segment
-        self._num_repeated = 0
-        self.num_series = sum(int(self._pieces(counts).sum()) for _, counts in self._counts())
+        self.num_series = run.num_series
         self.length: int | None = None
         self.offsets: Shard | None = None
         if run.num_series == 0:
             self.length = 0
-        elif run.shortest == run.longest and (segment is None or run.longest <= segment):
+        elif run.shortest == run.longest:
             self.length = run.longest
-        elif run.shortest == run.longest and segment is not None and run.longest % segment == 0:
-            self.length = segment
         else:
             self._offsets_file = self._write_offsets()
             self.offsets = self._offsets_file.seal(folder)
-
-    def _counts(self) -> Iterator[tuple[int, Array]]:
-        for start in range(0, self._run.num_series, _PART):
-            yield start, self._run.counts.read(start, min(start + _PART, self._run.num_series))
-
-    def _pieces(self, counts: Array) -> Array:
-        """The number of segments of each series; a series without steps has one."""
-        return np.ones_like(counts) if self._segment is None else np.maximum(-(-counts // self._segment), 1)
 
     def _write_offsets(self) -> ColumnFile:
         column = ColumnFile.create(self.fresh("offsets"), np.dtype("<i8"))
         column.append(np.zeros(1, dtype="<i8"))
         end = 0
-        for _, counts in self._counts():
-            lengths = counts
-            if self._segment is not None:
-                pieces = self._pieces(counts)
-                lengths = np.full(int(pieces.sum()), self._segment, dtype=np.int64)
-                lengths[np.cumsum(pieces) - 1] = counts - (pieces - 1) * self._segment
-            ends = end + np.cumsum(lengths)
+        for start in range(0, self.num_series, _PART):
+            ends = end + np.cumsum(self._run.counts.read(start, min(start + _PART, self.num_series)))
             column.append(ends)
             end = int(ends[-1])
         return column
@@ -462,8 +444,7 @@ class _Sealer:
         )
 
     def series_entry(self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None) -> ColumnEntry:
-        """A column with one value per series; the segments of a series repeat it."""
-        column = column if self._segment is None else self._repeated(column)
+        """A column with one value per series."""
         if isinstance(column, TextFile):
             return self.entry(field, None, column.seal(self._folder), NonFinite(nan=0, inf=0, first=None))
         tally = NonFiniteCount()
@@ -471,15 +452,6 @@ class _Sealer:
             values = column.read(start, min(start + _PART, column.rows))
             tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
         return self.entry(field, column.seal(self._folder), texts, tally.at(None))
-
-    def _repeated(self, column: ColumnFile | TextFile) -> ColumnFile | TextFile:
-        self._num_repeated += 1
-        path = self.fresh(f"repeated{self._num_repeated}")
-        repeated = TextFile.create(path) if isinstance(column, TextFile) else ColumnFile.create(path, column.dtype, column.width)
-        for start, counts in self._counts():
-            indices = np.repeat(np.arange(len(counts)), self._pieces(counts))
-            repeated.append(take(column.read(start, start + len(counts)), indices))
-        return repeated
 
     def key_entry(self) -> ColumnEntry | None:
         """The column that names the series: the key, or the file (and column) each came from."""

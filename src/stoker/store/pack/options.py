@@ -16,7 +16,7 @@ from stoker.store.formats.csv import Dialect
 from stoker.store.manifest import parse_frequency
 
 Missing = Literal["keep", "error", "ffill", "drop"]
-Duplicates = Literal["error", "first", "last", "mean", "keep"]
+Duplicates = Literal["error", "first", "last", "keep"]
 Ambiguous = Literal["infer", "first", "last", "error"]
 Nonexistent = Literal["error", "shift"]
 
@@ -42,7 +42,6 @@ class PackOptions:
     columns: tuple[str, ...] | None = None
     dtype: str | None = None  # for all numeric columns that are not named in `dtypes`
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    segment: int | None = None
     missing: Missing = "keep"
     duplicates: Duplicates | None = None
     freq: str | None = None
@@ -71,9 +70,6 @@ class PackOptions:
             raise OptionError("source_column= is not for wide=True, where series are named by their file and column.")
         if self.sort and self.time is None:
             raise OptionError("sort=True orders rows by time, so it needs time=.")
-        if self.segment is not None and not 1 <= self.segment < 2**63:
-            size = "at least 1 step" if self.segment < 1 else "less than 2^63 steps"
-            raise OptionError(f"segment={self.segment} is invalid; a segment has {size}.")
         if self.missing not in get_args(Missing):
             raise OptionError(f"missing={self.missing!r} is invalid; expected one of {', '.join(get_args(Missing))}.")
         self._check_time_rules()
@@ -101,9 +97,7 @@ class PackOptions:
         elif not self.regular:
             raise OptionError("regular=False says that freq= is only declared, so it needs freq=.")
         if self.fills_steps and self.duplicates == "keep":
-            raise OptionError(
-                "freq= needs one row per time, so duplicates='keep' is invalid with it; expected 'first', 'last' or 'mean'."
-            )
+            raise OptionError("freq= needs one row per time, so duplicates='keep' is invalid with it; expected 'first' or 'last'.")
         if self.fills_steps and self.missing == "drop":
             raise OptionError("freq= adds missing steps, and missing='drop' drops them. Use one of them, or pass regular=False.")
 
@@ -115,7 +109,7 @@ class PackOptions:
     @property
     def merges_duplicates(self) -> bool:
         """Whether rows of equal times become one."""
-        return self.duplicates in ("first", "last", "mean")
+        return self.duplicates in ("first", "last")
 
     @property
     def has_rules(self) -> bool:

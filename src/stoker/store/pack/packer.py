@@ -419,7 +419,7 @@ class Packer:
                 time_index=self._plan.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
                 # Rules use several arrays of one number per row besides the rows.
-                memory_bytes=options.working_bytes // (40 if is_last and state.rules is not None else 10),
+                memory_bytes=options.working_bytes // (40 if is_last and state.rules is not None else 8),
                 marks=state.merge.cursors if state.merge is not None else None,
                 progress=partial(self._after_merged_block, state, first, len(group), out, rows),
                 rules=state.rules if is_last else None,
@@ -556,8 +556,7 @@ def _time_notes(run: SortedRun, plan: PackPlan, rules: StepRules | None) -> list
     """What the rules for times did; without a frequency, that steps are irregular."""
     notes, options = [], plan.options
     if rules is not None and rules.num_merged:
-        kept = "their mean was stored" if options.duplicates == "mean" else f"the {options.duplicates} was stored"
-        notes.append(f"{rules.num_merged:,} rows had the time of another row of their series: {kept}")
+        notes.append(f"{rules.num_merged:,} rows had the time of another row of their series: the {options.duplicates} was stored")
     if rules is not None and rules.num_added:
         notes.append(f"{rules.num_added:,} steps of {options.freq} were missing and were added")
     time = plan.step[plan.time_index] if plan.time_index is not None else None

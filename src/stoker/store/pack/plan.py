@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
+from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
 from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
@@ -367,21 +368,39 @@ def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
 
 def settled_types(plan: PackPlan, report: Callable[[int], None]) -> list[pa.Schema]:
     """Read all rows, and give the types that hold all values: one schema, or with `wide` one per source."""
-    settled = SettledTypes(plan.schema, plan.options)
-    schemas: list[pa.Schema] = []
-    shared: dict[pa.Schema, pa.Schema] = {}
     rows = 0
-    for source, schema in zip(plan.sources, plan.schemas, strict=True):
-        if plan.grouping == "wide":
-            settled = SettledTypes(schema, plan.options)
-        for task in source.read(schema if source.typed else None, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
+
+    def count(num_rows: int) -> None:
+        nonlocal rows
+        rows += num_rows
+        report(rows)
+
+    if plan.grouping != "wide":
+        return [settled_schema(plan.sources, plan.schema, plan.options, count)]
+    shared: dict[pa.Schema, pa.Schema] = {}
+    schemas = [settled_schema([one], schema, plan.options, count) for one, schema in zip(plan.sources, plan.schemas, strict=True)]
+    return [shared.setdefault(schema, schema) for schema in schemas]
+
+
+def settled_schema(
+    sources: Sequence[DataSource],
+    schema: pa.Schema,
+    options: PackOptions,
+    report: Callable[[int], None] = lambda num_rows: None,
+    *,
+    gaps: bool = True,
+) -> pa.Schema:
+    """Read all rows of sources of one schema, and give the types that hold all values.
+
+    With `gaps`, columns with missing values have types that can store them. `report` gets the rows of each chunk.
+    """
+    settled = SettledTypes(schema, options)
+    for source in sources:
+        for task in source.read(schema if source.typed else None, start=RowLocation(), chunk_bytes=options.chunk_bytes):
             table = task().table
             settled.look(source, table)
-            rows += table.num_rows
-            report(rows)
-        if plan.grouping == "wide":
-            schemas.append(shared.setdefault(settled.schema(), settled.schema()))
-    return schemas if plan.grouping == "wide" else [settled.schema()]
+            report(table.num_rows)
+    return settled.schema(gaps=gaps)
 
 
 def plan_with_types(plan: PackPlan, schemas: list[pa.Schema]) -> PackPlan:
@@ -530,7 +549,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
 
 
 def _with_time(plan: PackPlan) -> PackPlan:
-    """The plan with what its options say about time: local times are stored as UTC, and means are floats."""
+    """The plan with what its options say about time: local times are stored as UTC."""
     options = plan.options
     for i, field in enumerate(plan.step):
         if field.name != options.time:
@@ -551,11 +570,11 @@ def _with_time(plan: PackPlan) -> PackPlan:
                     f"{plan.sources[0].label} {found}. Leave timezone= out."
                 )
             plan = replace(plan, step=(*plan.step[:i], replace(field, unit=f"ns, {options.timezone}"), *plan.step[i + 1 :]))
-    return widen_integers(plan, "duplicates='mean' makes floats") if options.duplicates == "mean" else plan
+    return plan
 
 
 def widen_integers(plan: PackPlan, why: str) -> PackPlan:
-    """Integers and booleans become float64, which has values for missing steps and means.
+    """Integers and booleans become float64, which has values for missing steps.
 
     Raises:
         OptionError: `dtype=` asks for another type.
@@ -595,8 +614,10 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
     )
 
 
-def read_table(sources: Sequence[DataSource], options: PackOptions) -> pa.Table:
-    """Read whole sources that have the same columns; text has the types that hold all its values."""
+def read_table(source: object) -> pa.Table:
+    """Read all that `pack` takes as a source into memory; text has the types that hold all its values."""
+    options = PackOptions()
+    sources = find_sources(source, dialect=options.dialect, table=True)
     plan = make_plan(sources, options)
 
     def tables() -> Iterator[pa.Table]:

@@ -1,6 +1,6 @@
 """`StepRules`: rows in their final order become the steps that `duplicates=` and `freq=` ask for.
 
-1. Rows of a series with equal times become one row: the first, the last, or the mean.
+1. Rows of a series with equal times become one row: the first or the last.
 2. Between two times, the steps of the frequency that are missing become rows without values.
 
 Blocks may end anywhere. The last row so far is kept for the next block, because rows with the same time may follow it. So the result
@@ -20,15 +20,14 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
-from stoker.store.manifest import NANOSECONDS, parse_frequency
+from stoker.store.manifest import LAST_DAY, NANOSECONDS, month_parts, month_time, parse_frequency
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments
 from stoker.store.pack.plan import ColumnPlan, PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
-from stoker.store.pack.values import Key, from_bfloat16, show_time, to_bfloat16, to_local, to_utc
+from stoker.store.pack.values import Key, show_time, to_bfloat16, to_local, to_utc
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, from_numpy
 
 MAX_GAP_STEPS = 10**8
-_LAST_DAY = 30  # as days since the first of a month: the last day of every month
 
 
 class OffGridError(Exception):
@@ -44,13 +43,10 @@ class IntegerGapsError(Exception):
 
 
 class RulesMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What lasts between two blocks: the row that waits for the next block with its sums, the row before it, and counts for notes."""
+    """What lasts between two blocks: the row that waits for the next block, the row before it, and counts for notes."""
 
     key: Key | None = None
     held: list[bytes] | None = None  # one value per column
-    num_held: int = 0
-    sums: bytes = b""
-    counts: bytes = b""
     last: list[bytes] | None = None  # the row before it, if that is of the same series
     day: int = 0
     merged: int = 0
@@ -64,18 +60,13 @@ class StepRules:
         options = plan.options
         self._plan, self._options = plan, options
         self._time = plan.time_index if plan.time_index is not None else 0
-        self._means = [i for i, field in enumerate(plan.step) if i != self._time and _has_mean(field)]
-        self._means = self._means if options.duplicates == "mean" else []
         self._grid = StepGrid.of(plan.step[self._time], options.freq) if options.freq is not None and options.fills_steps else None
         self.restore(RulesMark())
 
     def restore(self, mark: RulesMark) -> None:
         """Continue from a journal; an empty mark begins again."""
-        zeros = np.zeros(len(self._means))
-        self._key, self._num_held, self._day = mark.key, mark.num_held, mark.day
+        self._key, self._day = mark.key, mark.day
         self._held, self._last = self._row(mark.held), self._row(mark.last)
-        self._sums = np.frombuffer(mark.sums, dtype=np.float64) if mark.sums else zeros
-        self._counts = np.frombuffer(mark.counts, dtype=np.float64) if mark.counts else zeros
         self.num_merged, self.num_added = mark.merged, mark.added
 
     def _row(self, parts: Sequence[bytes] | None) -> list[Array] | None:
@@ -87,9 +78,6 @@ class StepRules:
         return RulesMark(
             key=self._key,
             held=None if self._held is None else [values.tobytes() for values in self._held],
-            num_held=self._num_held,
-            sums=self._sums.tobytes(),
-            counts=self._counts.tobytes(),
             last=None if self._last is None else [values.tobytes() for values in self._last],
             day=self._day,
             merged=self.num_merged,
@@ -102,7 +90,7 @@ class StepRules:
         joined = self._with_held(block)
         if joined is None:
             return
-        steps = self._merge_equal(joined, has_held=self._held is not None)
+        steps = self._merge_equal(joined)
         key, num_rows = steps.keys[-1].as_py(), len(steps.step[0])
         num_kept = num_rows - (0 if is_end or not steps.counts[-1] else 1)
         before = self._last if self._held is not None else None  # the row before the first one
@@ -144,7 +132,7 @@ class StepRules:
         """Series-level values for the row that waited. Those of its series are written, so these are ignored."""
         return [pa.array([""], pa.large_string()) if f.kind == "text" else np.zeros(1, f.dtype) for f in self._plan.series]
 
-    def _merge_equal(self, block: RowBlock, *, has_held: bool) -> RowBlock:
+    def _merge_equal(self, block: RowBlock) -> RowBlock:
         """Rows of equal times become one."""
         times, num_rows = block.step[self._time], len(block.step[0])
         series = np.repeat(np.arange(len(block.counts)), block.counts)
@@ -157,43 +145,11 @@ class StepRules:
             row = int((falls | ~is_new).argmax())
             raise UnsortedTimesError(block.keys[int(series[row])].as_py(), times[row - 1].item(), times[row].item())
         firsts = np.flatnonzero(is_new)
-        group = np.cumsum(is_new) - 1
-        sizes = np.bincount(group, minlength=len(firsts))
-        if has_held:
-            sizes[0] += self._num_held - 1
         self.num_merged += num_rows - len(firsts)
         rows = firsts if self._options.duplicates != "last" else np.append(firsts[1:], num_rows) - 1
         step = list(block.step) if len(firsts) == num_rows else [values[rows] for values in block.step]
-        if self._means:
-            self._take_means(block.step, step, group, sizes, has_held=has_held)
-        self._num_held = int(sizes[-1]) if len(sizes) else 0
         counts = np.bincount(series[firsts], minlength=len(block.counts)) if len(firsts) else np.zeros_like(block.counts)
         return RowBlock(block.keys, counts, step, block.series)
-
-    def _take_means(self, rows: Sequence[Array], step: list[Array], group: Array, sizes: Array, *, has_held: bool) -> None:
-        """Replace values of groups by their means. Missing values do not count, as in pandas.
-
-        Sums are taken one row after the other (`bincount` does), so that they do not depend on where a block ends.
-        """
-        is_joined = sizes > 1
-        sums, counts = np.zeros(len(self._means)), np.zeros(len(self._means))
-        for j, i in enumerate(self._means):
-            is_half = self._plan.step[i].kind == "bfloat16"
-            values = (from_bfloat16(rows[i]) if is_half else rows[i]).astype(np.float64)
-            there = (~np.isnan(values)).astype(np.float64)
-            values[there == 0] = 0.0
-            if has_held:
-                values[0], there[0] = self._sums[j], self._counts[j]
-            total, count = (np.bincount(group, weights=w, minlength=len(sizes)) for w in (values, there))
-            if len(sizes):
-                sums[j], counts[j] = total[-1], count[-1]
-            if is_joined.any():
-                with np.errstate(all="ignore"):
-                    means = np.where(count[is_joined] > 0, total[is_joined] / count[is_joined], np.nan)
-                    means = to_bfloat16(means.astype(np.float32)) if is_half else means.astype(step[i].dtype)
-                step[i] = step[i].copy()
-                step[i][is_joined] = means
-        self._sums, self._counts = sums, counts
 
     def _fill(self, steps: RowBlock, num_kept: int, last: list[Array] | None, max_rows: int) -> Generator[RowBlock, None, int]:
         """Rows for missing steps in front of the first `num_kept` rows. Returns the day of the month of the last series."""
@@ -295,10 +251,6 @@ def _join(pair: tuple[PerSeries, PerSeries]) -> PerSeries:
     return np.concatenate(pair) if isinstance(pair[1], np.ndarray) else pa.concat_arrays(pair)
 
 
-def _has_mean(field: ColumnPlan) -> bool:
-    return field.kind == "bfloat16" or (field.kind == "number" and field.dtype.kind == "f")
-
-
 def _missing_of(field: ColumnPlan) -> Any:
     return MISSING_CODE if field.kind == "category" else MISSING_TIME if field.kind in ("timestamp", "duration") else np.nan
 
@@ -343,16 +295,16 @@ class StepGrid:
 
     def day_of(self, first: Array, second: Array) -> Array:
         """The day of the month that a series has: that of its first time, or the last day if its first two times are last days."""
-        (_, day, _, size), (_, next_day, _, next_size) = self._parts(first), self._parts(second)
-        return np.where((day == size - 1) & (next_day == next_size - 1), _LAST_DAY, day)
+        (_, day, _, size), (_, next_day, _, next_size) = month_parts(first, self.per_day), month_parts(second, self.per_day)
+        return np.where((day == size - 1) & (next_day == next_size - 1), LAST_DAY, day)
 
     def steps_between(self, before: Array, now: Array, days: Array) -> tuple[Array, Array]:
         """The number of steps from one time to a later one, and whether it is an integer."""
         if self.step:
             count, rest = np.divmod(now.astype(np.uint64) - before.astype(np.uint64), np.uint64(self.step))
             return count.astype(np.int64), (rest == 0) & (now > before)
-        month, day, rest, size = self._parts(now)
-        month_before, _, rest_before, _ = self._parts(before)
+        month, day, rest, size = month_parts(now, self.per_day)
+        month_before, _, rest_before, _ = month_parts(before, self.per_day)
         count, left = np.divmod(month - month_before, self.months)
         return count, (left == 0) & (day == np.minimum(days, size - 1)) & (rest == rest_before) & (count > 0)
 
@@ -361,21 +313,9 @@ class StepGrid:
         if self.step:
             found = before + number * self.step
         else:
-            month, _, rest, _ = self._parts(before)
-            target = month + number * self.months
-            found = (_first_day(target) + np.minimum(days, _first_day(target + 1) - _first_day(target) - 1)) * self.per_day + rest
+            month, _, rest, _ = month_parts(before, self.per_day)
+            found = month_time(month + number * self.months, days, rest, self.per_day)
         return found if self.zone is None else to_utc(found, self.unit, self.zone)
-
-    def _parts(self, times: Array) -> tuple[Array, Array, Array, Array]:
-        """Months since 1970, days since the first of the month, units since midnight, and the days of the month."""
-        days, rest = np.divmod(times, self.per_day)
-        month = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
-        return month, days - _first_day(month), rest, _first_day(month + 1) - _first_day(month)
-
-
-def _first_day(month: Array) -> Array:
-    found: Array = month.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    return found
 
 
 # Without a frequency: are the steps regular?

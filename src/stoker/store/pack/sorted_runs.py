@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from stoker._disk import remove_file
 from stoker._types import Array
-from stoker.store.pack.blocks import PerSeries, RowBlock, concatenate, join_segments, sort_block
+from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments, sort_blocks
 from stoker.store.pack.values import fill_forward, from_bfloat16
 from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile, from_numpy, to_numpy
 
@@ -512,17 +512,13 @@ class Sorter:
         """Sort the collected blocks and write them, to the last run if they follow it."""
         if not self._gathered:
             return
-        whole = concatenate(self._gathered)
-        self._gathered, self._gathered_bytes = [], 0  # released before the sort makes its copy
-        block = sort_block(whole, self._sort_time)
-        del whole
+        block = sort_blocks(self._gathered, self._sort_time)
+        self._gathered, self._gathered_bytes = [], 0
         if not self._follows(block):
             self.runs[-1].finish()
             self.runs[-1].close()  # only read from now on; a thousand runs must not hold a thousand descriptors
             self.runs.append(SortedRun.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
         self._last().add(block)
-        # Arrow keeps freed memory for later; a pack with little memory needs it now (benchmarks/bench_memory.py).
-        pa.default_memory_pool().release_unused()
 
     def _follows(self, block: RowBlock) -> bool:
         """Whether a sorted block can be appended to the last run."""

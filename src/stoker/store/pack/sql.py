@@ -23,7 +23,7 @@ from stoker import _disk
 from stoker.errors import OptionError
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, Task, batch_chunks, batch_rows
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.plan import SettledTypes, unify_schemas
+from stoker.store.pack.plan import settled_schema, unify_schemas
 from stoker.store.pack.sorted_runs import read_ahead
 
 _VIEW = "source"
@@ -87,12 +87,7 @@ class SqlSource(DataSource):
 
     def _settle(self) -> None:
         """Read all rows to find the types that hold all values of text, and forget the types of the result."""
-        settled = SettledTypes(self._input, self._options)
-        for source in self._sources:
-            schema = self._input if source.typed else None
-            for task in source.read(schema, start=RowLocation(), chunk_bytes=self._options.chunk_bytes):
-                settled.look(source, task().table)
-        self._input = settled.schema(gaps=False)
+        self._input = settled_schema(self._sources, self._input, self._options, gaps=False)
         del self._result
 
     @contextlib.contextmanager

@@ -30,12 +30,6 @@ class Dataset:
     def to_arrow_refs(self) -> list[int]:
         return list(range(len(self._blocks)))
 
-    def size_bytes(self) -> int:
-        return sum(block.nbytes for block in self._blocks)
-
-    def count(self) -> int:
-        return sum(block.num_rows for block in self._blocks)
-
 
 def test_blocks_are_read_in_the_order_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [pa.table({"k": ["a", "b"] * 50, "x": np.arange(100) + 100 * i, "kind": ["u", f"v{i}"] * 50}) for i in range(4)]
