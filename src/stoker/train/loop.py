@@ -90,8 +90,22 @@ class BatchCallback(Protocol):
         """Called with the number of the update."""
 
 
-Callback = EpochCallback | BatchCallback
-METHODS = ("on_epoch_end", "on_batch_end")
+class OpenCallback(Protocol):
+    """Called before run.json is written, on the rank that writes it: for files that are to be kept with the run."""
+
+    def on_open(self) -> None:
+        """Called when the run is about to begin; a run that is refused or fails before that leaves no file."""
+
+
+class SaveCallback(Protocol):
+    """Called on every rank when a checkpoint is on the disk; the run waits for it."""
+
+    def on_save(self, step: int, metrics: dict[str, float]) -> None:
+        """Called with the step of the checkpoint and the metrics of the last epoch."""
+
+
+Callback = EpochCallback | BatchCallback | OpenCallback | SaveCallback
+METHODS = ("on_epoch_end", "on_batch_end", "on_open", "on_save")
 
 
 def check_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
@@ -106,7 +120,7 @@ def check_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
     return tuple(given)
 
 
-def methods_of(callbacks: Sequence[Callback], name: str) -> tuple[Callable[[CallbackReport], Any], ...]:
+def methods_of(callbacks: Sequence[Callback], name: str) -> tuple[Callable[..., Any], ...]:
     """The methods of this name, of those callbacks that have it."""
     return tuple(method for one in callbacks if callable(method := getattr(one, name, None)))
 
@@ -303,8 +317,6 @@ class Fit:
     identity: Mapping[str, Any] = field(default_factory=dict)
     note_saved: Callable[[int], None] | None = None
     """Called once, when the first checkpoint is on the disk."""
-    on_saved: Callable[[int, dict[str, float]], None] | None = None
-    """Called on every rank when a checkpoint is on the disk, with its step and the metrics of the last epoch."""
     callbacks: Sequence[Callback] = ()
     watch: Watch[Any] | None = None
 
@@ -327,7 +339,8 @@ class Fit:
         self.wait_ns = self.first_wait_ns = self._window_wait_ns = self._watched_wait_ns = 0
         self._next_step = self._next_look_ns = 0
         self._saved_step = -1
-        self._on_batch, self._on_epoch = (methods_of(self.callbacks, name) for name in ("on_batch_end", "on_epoch_end"))
+        names = ("on_batch_end", "on_epoch_end", "on_save")
+        self._on_batch, self._on_epoch, self._on_save = (methods_of(self.callbacks, name) for name in names)
         self._stop_asked = False  # by a callback
         self._pass_state: Any = None
         self._pass_batches = self._pass_step = 0  # where the pass over the batches began
@@ -620,10 +633,10 @@ class Fit:
         parts["fit"] |= {**first, "others": others}
         facts = {**resume.comparable(self.parts), **self.identity, "setup": asdict(self.setup)}
         facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
-        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or self.on_saved is not None)
+        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or bool(self._on_save))
         self._saved_step = self.progress.step
-        if self.on_saved is not None:
-            self.on_saved(self.progress.step, dict(self.progress.last))
+        for on_save in self._on_save:
+            on_save(self.progress.step, dict(self.progress.last))
 
     def load(self, parts: dict[str, Any]) -> None:
         """Resume where a checkpoint was saved."""
