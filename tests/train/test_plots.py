@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stoker.errors import OptionError
-from stoker.train.plots import Curve, Panel, check_plot, plot, save_plot, tick_label
+from stoker.train.plots import Curve, Panel, check_plot, plot, save_plot
 from stoker.train.run import Run, collect
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -133,13 +133,6 @@ def test_a_png_is_drawn(tmp_path: Path) -> None:
 def test_runs_without_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="none of 0 runs has numbers"):
         plot([], tmp_path / "runs.svg")
-
-
-def test_tick_labels_are_short() -> None:
-    assert [tick_label(value) for value in (0, 5000, 10_000, 2.5e6, 2.5e-4, 1e-3, 0.5)] == [
-        "0", "5k", "10k", "2.5M", "2.5e-4", "1e-3", "0.5",
-    ]  # fmt: skip
-    assert tick_label(0.125, percent=True) == "12.5 %"
 
 
 def test_a_path_that_no_plot_can_be_saved_under_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, Protocol, Self
 
+import msgspec
 import psutil
 import torch
 from torch import nn
@@ -623,9 +624,9 @@ class Fit:
         self.progress.is_epoch_done = self.train.is_done(self._pass_state, self.progress.batches)
         parts = resume.take(self.parts, self._stateful)
         parts["fit"] = {
-            "progress": asdict(self.progress),
+            "progress": msgspec.structs.asdict(self.progress),
             "readout": self._readout.state_dict(),
-            "taken": [asdict(taken) for taken in self._taken],
+            "taken": [msgspec.structs.asdict(taken) for taken in self._taken],
             "overflows": self._overflows,
         }
         own = {"stream": stream_state if stream_state is not None else self.train.state(), "random": state_dict.capture()}
