@@ -8,8 +8,8 @@ import pytest
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError
-from stoker.experiment.config import AdamW, GruConfig, Mse, Own, TransformerConfig
-from stoker.train.schedule import Constant, Cosine, Linear
+from stoker.experiment.config import AdamW, Mse, Own, TransformerConfig
+from stoker.train.schedule import Constant
 
 
 def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
@@ -81,22 +81,6 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message
     assert "\n" not in str(caught.value)
 
 
-def test_the_nearest_name_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\(did you mean transformer\?\)"):
-        read(tmp_path, SMALL.replace("transformer", "transfomer"))
-
-
-def test_a_choice_may_be_a_name_alone(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL.replace("transformer", "gru")).model == GruConfig()
-    assert read(tmp_path, SMALL + "schedule: cosine\n").schedule == Cosine()
-    assert read(tmp_path, SMALL + "schedule: {name: linear, warmup: 0.1}\n").schedule == Linear(warmup=0.1)
-
-
-@pytest.mark.parametrize("text", ["mine.py:make", "{name: 'mine.py:make'}", "{name: own, function: 'mine.py:make'}"])
-def test_a_function_of_your_own(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, SMALL.replace("transformer", text)).model == Own(function="mine.py:make")
-
-
 def test_options_of_a_function_may_be_anything_finite(tmp_path: Path) -> None:
     text = SMALL.replace("transformer", "{name: 'mine.py:make', options: {depth: 3, names: [a, b]}}")
     assert read(tmp_path, text).model == Own(function="mine.py:make", options={"depth": 3, "names": ["a", "b"]})
@@ -118,10 +102,3 @@ def test_a_value_deep_within_choices_and_lists_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             read(tmp_path, SMALL.replace("batch_size: 256", text, 1))
         assert message in str(caught.value)
-
-
-def test_a_warm_up_is_updates_or_a_share(tmp_path: Path) -> None:
-    assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=100").schedule.warmup) is int  # type: ignore[union-attr]
-    assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=0.5").schedule.warmup) is float  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="expected an integer from 0 or a number from 0 up to 1"):
-        read(tmp_path, SMALL, "schedule=cosine", "warmup=1.5")

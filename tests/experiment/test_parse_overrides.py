@@ -33,10 +33,6 @@ def test_a_choice_can_be_changed_with_its_options(tmp_path: Path) -> None:
     assert read(tmp_path, SMALL, "model=a.py:f", "model.options.depth=3").model == Own(function="a.py:f", options={"depth": 3})
 
 
-def test_later_ones_win(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL, "batch_size=1", "data.batch_size=2").data.batch_size == 2
-
-
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from tests.sampling.plans import Array, plan_of, whole
+from tests.sampling.plans import plan_of, whole
 from tests.sampling.shuffle_quality import effective_batch_size
 
 from stoker.sampling.orders import WORTH, BlockShuffle, Order, Plan, Sequential, Shuffle
 
 FILES, EVENTS, BATCH = 66, 1500, 256
 SIZE = FILES * EVENTS
-
-
-class FixedPlan:
-    """Orders that are written down, one an epoch."""
-
-    shape: Mapping[str, int] = {}
-
-    def __init__(self, epochs: list[Array]) -> None:
-        self.num_positions = len(epochs[0])
-        self._epochs = epochs
-
-    def numbers(self, epoch: int, start: int, stop: int) -> Array:
-        return self._epochs[epoch % len(self._epochs)][start:stop]
-
-    def describe(self) -> str:
-        return "written down"
 
 
 def effective(plan: Plan, *, group: int | None = None) -> float:
@@ -53,22 +36,6 @@ def test_the_table_of_66_files_comes_out(order: Order, least: float, most: float
     by_file, worst = effective(plan, group=EVENTS), effective(plan)
     assert least <= by_file <= most  # labels of files, as in the table
     assert least <= worst <= min(most, by_file + 3)
-
-
-def test_buffers_and_files_are_as_bad_as_the_table_says() -> None:
-    rng = np.random.default_rng(1)
-    by_file, buffered = [], []
-    for _ in range(4):
-        files = rng.permutation(FILES)
-        by_file.append(np.concatenate([file * EVENTS + rng.permutation(EVENTS) for file in files]))
-        stream = by_file[-1].tolist()
-        buffer, out = stream[:1000], []
-        for number, place in zip(stream[1000:], rng.integers(0, 1000, SIZE - 1000).tolist(), strict=True):
-            out.append(buffer[place])
-            buffer[place] = number
-        buffered.append(np.array(out + rng.permutation(buffer).tolist()))
-    assert effective(FixedPlan(by_file), group=EVENTS) == pytest.approx(1.05, abs=0.15)
-    assert effective(FixedPlan(buffered), group=EVENTS) == pytest.approx(1.9, abs=0.2)
 
 
 @pytest.mark.parametrize("order", [Sequential(), Shuffle(), BlockShuffle(0, 16, 512), BlockShuffle(0, 10, 300)])

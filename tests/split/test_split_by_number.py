@@ -15,7 +15,7 @@ from tests.split.stores import plain
 from tests.split.test_split_by_time import views
 
 from stoker import Windows
-from stoker.errors import LeakError, OptionError
+from stoker.errors import LeakError
 from stoker.split import check, given
 
 
@@ -50,20 +50,6 @@ def test_a_shared_step_is_found_by_the_guard_where_a_loop_finds_one(
     assert (int(words[4]), int(words[1])) in shared, "the step that is named is one of them"
     with pytest.raises(LeakError):
         check(split)
-
-
-def test_numbers_that_cannot_be() -> None:
-    store = plain([20])
-    for subsets, words in (
-        ({}, "subsets is empty"),
-        ({"train": [0, 1, 1]}, "subset 'train' has 1 samples twice"),
-        ({"train": [0], "valid": [99]}, "subset 'valid' has sample 99; <memory> has samples 0 to 15"),
-        ({"train": [-1]}, "subset 'train' has sample -1"),
-        ({"train": [0.5]}, "subset 'train' has float64 of shape"),
-        ({"train": []}, "the train subset of this given split of <memory> has no sample"),
-    ):
-        with pytest.raises(OptionError, match=words):
-            given(store, Windows(5, tail="drop"), subsets)  # type: ignore[arg-type]
 
 
 def test_as_scikit_learn_gives_them() -> None:

@@ -23,11 +23,6 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"writer is 'csv'; expected 'tensorboard', 'wandb'\."):
-        make_writer("csv", folder=tmp_path)
-
-
 def feed(writer: Writer) -> None:
     writer.write(50, {"loss": 1.0, "rate": 10.0})
     writer.write(100, {"loss": 0.5})

@@ -73,11 +73,6 @@ def test_early_stopping_stops() -> None:
     assert (result.stopped, result.epoch, result.best_step) == ("early", 3, 12)
 
 
-def test_early_stopping_of_a_metric_that_is_not_there_is_reported() -> None:
-    with pytest.raises(OptionError, match="early stopping watches 'val_auc', but an epoch has loss, val_loss"):
-        trainer_of(network(), early_stopping=EarlyStopping("val_auc")).fit(pairs(), valid=pairs(2))
-
-
 def test_a_budget_ends_the_run() -> None:
     result = trainer_of(network(), max_seconds=1e-9).fit(pairs(), epochs=1_000_000)
     assert result.stopped == "budget"
@@ -123,12 +118,6 @@ def test_measured_choices_are_reported_and_leave_no_trace(capsys: pytest.Capture
     optimizer = adamw(told, lr=1e-3, fused=setup.fused or None)
     trainer_of(told, optimizer=optimizer, precision=setup.precision, compile=setup.compile).fit(pairs(), epochs=80)
     assert same_weights(ours, told)
-
-
-def test_a_short_run_is_not_measured() -> None:
-    model = network()
-    result = trainer_of(model, optimizer=torch.optim.AdamW(model.parameters()), precision="auto", speed="measured").fit(pairs())
-    assert "12 updates are over before it has paid off" in result.trials[0].reason
 
 
 def test_an_iterator_loses_no_batch_to_measurements() -> None:
@@ -194,24 +183,6 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
 def test_options_that_is_invalid(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         trainer_of(network(), **options)
-
-
-def test_bad_arguments_are_reported() -> None:
-    model = network()
-    with pytest.raises(OptionError, match="model is 3"):
-        stoker.Trainer(3, nn.MSELoss(), adamw)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="loss is <class"):
-        stoker.Trainer(model, nn.MSELoss, adamw)
-    with pytest.raises(OptionError, match="optimizer is 'adam'; expected one of"):
-        stoker.Trainer(model, nn.MSELoss(), "adam")
-    with pytest.raises(OptionError, match="epochs is 0"):
-        trainer_of(model).fit(pairs(), epochs=0)
-    with pytest.raises(OptionError, match="resume=True needs folder="):
-        trainer_of(model).fit(pairs(), resume=True)
-    with pytest.raises(OptionError, match="the batches are 7"):
-        trainer_of(model).fit(7)  # type: ignore[arg-type]
-    with pytest.raises(TrainError, match="there is no batch to evaluate"):
-        trainer_of(model).evaluate([])
 
 
 def without_predictions(model: nn.Module, batch: Any) -> torch.Tensor:
