@@ -16,7 +16,7 @@ from torch import nn
 from torchmetrics import MeanAbsoluteError
 
 import stoker
-from stoker._clock import compiling
+from stoker._kernels import compiling
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.trainer import Trainer

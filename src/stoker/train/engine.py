@@ -23,7 +23,7 @@ import xxhash
 from torch import nn
 
 from stoker._batch import map_tensors, to_device
-from stoker._clock import now_ns
+from stoker._clock import Spans, now_ns
 from stoker._text import readable_seconds
 from stoker.errors import CheckpointInvalidError, StokerError, TrainError
 from stoker.feed.feed import Feed
@@ -59,6 +59,11 @@ class Stream:
     def batches_per_update(self) -> int:
         """Those of this rank, where the source has a global batch."""
         return int(getattr(self.source, "batches_per_update", None) or 1)
+
+    @property
+    def pacing(self) -> Spans:
+        """Time for which a feed waited for a GPU that had batches enough, with the next one ready."""
+        return getattr(self.batches, "pacing", None) or Spans(capacity=1)
 
     def num_updates(self, accumulate: int, epochs: int) -> int | None:
         """Updates of `epochs` epochs; None where the length of an epoch is unknown."""

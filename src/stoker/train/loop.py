@@ -31,7 +31,8 @@ import torch
 from torch import nn
 
 from stoker._batch import entry_of
-from stoker._clock import compiling, now_ns, pacing
+from stoker._clock import now_ns
+from stoker._kernels import compiling
 from stoker._text import html_table, readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
@@ -367,7 +368,7 @@ class Fit:
         entries = train.passes(work.source)
         self.wait_ns += now_ns() - before  # a DataLoader starts its workers here
         place = train.place if train.needs_placing else None
-        schedule, pending = self.parts.schedule, 0
+        schedule, pending, pacing = self.parts.schedule, 0, train.pacing
         num_batches = train.source.num_batches
         ahead = max(1, num_batches - BATCHES_AHEAD) if num_batches and progress.epoch + 1 < self.epochs else 0
         if self.watch is not None:
