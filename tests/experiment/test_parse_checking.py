@@ -38,20 +38,14 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
         ("1e-3", "high", "c.yaml:6: optimizer.lr is the string 'high'; expected a number from 0."),
         ("1e-3", "-1e-3", "c.yaml:6: optimizer.lr is -0.001; expected a number from 0."),
         ("1e-3", ".inf", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
-        ("1e-3", ".nan", "c.yaml:6: optimizer.lr is nan; expected a number from 0 that is finite."),
-        ("1e-3", "1e999", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
-        ("1e-3", "true", "c.yaml:6: optimizer.lr is true; expected a number from 0."),
         ("1e-3", "", "c.yaml:6: optimizer.lr is nothing; expected a number from 0."),
         ("256", "2.5", "c.yaml:4: data.batch_size is 2.5; expected an integer from 1."),
-        ("256", "0", "c.yaml:4: data.batch_size is 0; expected an integer from 1."),
-        ("256", "[1]", "c.yaml:4: data.batch_size is the list [1]; expected an integer from 1."),
         (
             "transformer",
             "transfomer",
             "c.yaml:5: model.name is the string 'transfomer'; expected one of transformer, gru, mlp, linear, own",
         ),
         ("transformer", "{width: 3}", "c.yaml:5: model.name is missing; expected one of transformer, gru, mlp, linear, own."),
-        ("transformer", "[1]", "c.yaml:5: model is the list [1]; expected a name: transformer, gru, mlp, linear, own."),
         ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a string, or a list, each a string."),
         (
             "epochs: 3",
@@ -59,7 +53,6 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
             "c.yaml:8: train.precision is the string 'fp31'; expected one of auto, bf16, fp16, fp32, tf32",
         ),
         ("epochs: 3", "compile: on", "c.yaml:8: train.compile is the string 'on'; expected true or false or auto."),
-        ("epochs: 3", "ema: 1.0", "c.yaml:8: train.ema is 1.0; expected a number from 0 below 1 or null."),
         ("epochs: 3", "metrics: [mae, mad]", "c.yaml:8: train.metrics is the list ['mae', 'mad']; expected a list, each one of"),
         (
             "{lr: 1e-3}",

@@ -262,10 +262,7 @@ STORE = Store.from_arrays(x=[np.zeros(4)], y=[np.zeros(4)])
             "'x' is float64 per step in <memory>, but float32 per step",
         ),
         ([STORE, Store.from_arrays(x=[np.zeros((4, 2))])], {"columns": "x"}, r"but float64\[2\] per step"),
-        ([STORE, Store.from_arrays(x=np.zeros(1), z=[np.zeros(4)])], {"columns": "x"}, "but float64 per series"),
         ([STORE, STORE], {"weights": [1]}, r"weights is \[1\]; expected 2 positive numbers, one per store"),
-        ([STORE, STORE], {"weights": [1, 0]}, r"weights is \[1, 0\]; expected 2 positive numbers"),
-        ([STORE, STORE], {"weights": "ab"}, "weights is 'ab'; expected 2 positive numbers"),
         ([STORE, Store.from_arrays(x=[np.zeros(2)], y=[np.zeros(2)])], {}, "has no sample of Windows"),
         (
             [Store.from_arrays(store=[np.zeros(4)])] * 2,

@@ -49,7 +49,7 @@ def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> Trainer:
 
 @pytest.fixture
 def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]], None]:
-    """Lets steps be done as ever, but take what a function of their setup says, on a machine that is calm and fast at bf16.
+    """Lets steps be done as ever, but take what a function of their setup says, on a machine that is calm.
 
     Short runs are measured too: all of their updates may go into a choice.
     """
@@ -62,7 +62,6 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]]
 
         monkeypatch.setattr(Engine, "_measure", measure)
         monkeypatch.setattr(RunQueueDelay, "end", lambda self: (0, 1))
-        monkeypatch.setattr(engine_module, "_bf16_slowdown", lambda: 0.5)
         monkeypatch.setattr(autotune, "WORTH_MEASURING", 1)
         monkeypatch.setattr(autotune, "LARGEST_SHARE", 1.0)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import stoker
 from stoker.errors import CheckpointInvalidError
+from stoker.train import state_dict
 from stoker.train.engine import Snapshot, Stream
 
 CPU = torch.device("cpu")
@@ -28,7 +29,7 @@ class Drawn:
 
 
 def seed() -> None:
-    stoker.train.trainer.state_dict.seed_all(3)  # type: ignore[attr-defined]
+    state_dict.seed_all(3)
 
 
 def batches_of(stream: Stream) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,20 +157,10 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "fp64"}, "precision is 'fp64'; expected one of 'auto', 'bf16', 'fp16', 'fp32', 'tf32'"),
         ({"precision": "fp16"}, "precision 'fp16' needs a GPU"),
         ({"graph": True}, "graph=True needs a GPU"),
-        ({"fused": 1}, "fused is 1; expected True, False, or None"),
-        ({"speed": "fast"}, "speed is 'fast'; expected one of 'exact', 'measured'"),
-        ({"speed": "measured", "setup": "runs/x"}, "Pass one of the two"),
-        ({"graph": 1.5}, "graph is 1.5; expected True, False, or 'auto'"),
         ({"grad_accum_steps": 0}, "grad_accum_steps is 0; expected an integer from 1"),
         ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0; expected a number above 0"),
-        ({"max_grad_norm": math.inf}, "max_grad_norm is inf"),
-        ({"ema": 1.0}, "ema is 1.0"),
-        ({"guard": "warn"}, "guard is 'warn'; expected one of 'skip', 'stop'"),
-        ({"max_seconds": 0}, "max_seconds is 0"),
-        ({"log_every": 0}, "log_every is 0"),
         ({"metrics": ["mae"]}, "metrics is .*; expected a dict of names and metrics"),
         ({"early_stopping": "loss"}, "early_stopping is 'loss'; expected EarlyStopping"),
         ({"device": "cuda"}, "sees no GPU here"),

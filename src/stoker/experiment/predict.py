@@ -401,8 +401,7 @@ class _ConfigRun:
         view, task = self.config.data.view, self.task
         if isinstance(view, named.SequenceView):
             longest = view.max_length
-            keep = "first" if view.keep == "first" else "last"
-            return Sequences(longest, buckets=tuple(view.buckets or (longest,)), keep=keep)
+            return Sequences(longest, buckets=tuple(view.buckets or (longest,)), keep="first" if view.keep == "first" else "last")
         options = asdict(view)
         usual = options.pop("stride", view.length)
         tail = "keep" if task.padded and task.when != "horizon" else "drop"

@@ -33,6 +33,8 @@ LARGEST_WAIT = 0.10
 """Of the measured time, for a core that another program holds; diagnose found at most 0.05 alone, 0.27 and more beside others."""
 ROUND_SECONDS = 0.1
 MOST_STEPS = 16
+HOPELESS = 4
+"""A candidate whose first step takes longer than this multiple of the baseline's is measured no further."""
 WARM_UP = 2
 """Steps of a setup that is new, before any is measured."""
 CHECKED_STEPS = 5
@@ -167,7 +169,7 @@ class Chooser:
         except Exception as error:  # whatever a user's model does with it: it is not taken, and the reason is reported
             return self.note(name, str(error) if isinstance(error, TrainError) else f"not possible: {reason_of(error)}")
         base = self.run(now, 1)
-        if first.seconds > 4 * base.seconds and first.seconds > 1.0:
+        if first.seconds > HOPELESS * base.seconds:
             return self.note(name, f"{readable_seconds(first.seconds)} per step against {readable_seconds(base.seconds)}")
         if exact and (refusal := self._differs(name, now, candidate, num_steps)) is not None:
             return self.note(name, refusal)

@@ -97,6 +97,6 @@ class EarlyStopping:
             )
         counts = (best_epoch or 0, waited)
         is_counted = all(type(count) is int and 0 <= count < 2**53 for count in counts)
-        if not is_counted or not (best is None or (type(best) in (int, float) and math.isfinite(best))):
+        if not is_counted or not (best is None or (isinstance(best, float | int) and math.isfinite(best))):
             raise CheckpointInvalidError(f"the saved early stopping cannot be read: {dict(state)!r}. Use an earlier checkpoint.")
         self.best, self.best_epoch, self.waited = None if best is None else float(best), best_epoch, waited  # type: ignore[assignment]

@@ -489,8 +489,6 @@ class Engine:
         """Why a candidate is not even tried."""
         if name == "graph" and not (setup.fused or self._may_be_fused):
             return f"{type(self._parts.optimizer).__name__} is not fused, so the host has to check each update"
-        if name == "bf16" and self._parts.device.type == "cpu" and (slower := _bf16_slowdown()) > 1.0:
-            return f"matmuls take {slower:.1f}x the time of fp32 on this CPU"
         if name == "compile":
             expected = seconds * self._total_updates if self._total_updates is not None else None
             if expected is None or expected < autotune.WORTH_COMPILING_SECONDS:
@@ -538,18 +536,3 @@ class Engine:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _bf16_slowdown() -> float:
-    """How many times longer a matmul takes in bf16 than in fp32, on this CPU."""
-    times = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(256, 256, dtype=dtype)
-        matrix @ matrix
-        rounds = []
-        for _ in range(3):
-            begin = now_ns()
-            matrix @ matrix
-            rounds.append(now_ns() - begin)
-        times[dtype] = min(rounds)
-    return times[torch.bfloat16] / times[torch.float32]

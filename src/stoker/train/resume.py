@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 import torch
@@ -34,6 +34,8 @@ from stoker.train.optimizer import is_fused, may_be_fused
 from stoker.train.schedule import AnySchedule
 from stoker.train.settings import Components
 from stoker.train.state_dict import shown
+
+T = TypeVar("T")
 
 PARTS = ("model", "optimizer", "fit", "ema", "scale", "stopping")
 MOST_STEPS = 2**53
@@ -232,7 +234,7 @@ def check(parts: Components, found: Checkpoint) -> None:
             _refuse("parts", f"hold {odd[0]!r}", f"only {', '.join(PARTS)}")
         config = _mapping(facts.get("config"), "facts.config")
         setup = _converted(facts.get("setup"), Setup, "facts.setup")
-        _converted(facts.get("epoch"), Count, "facts.epoch")
+        _converted(facts.get("epoch"), Count, "facts.epoch")  # type: ignore[arg-type]
         _converted(facts.get("metrics"), dict[str, float], "facts.metrics")
         needed = {"model", "optimizer", "fit"} | ({"ema"} if config.get("ema") is not None else set())
         needed |= {"scale"} if setup.precision == "fp16" else set()
@@ -393,7 +395,7 @@ def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: t
     return value
 
 
-def _converted(value: Any, kind: Any, place: str) -> Any:
+def _converted(value: Any, kind: type[T], place: str) -> T:
     """Convert plain values to a type; keys that it does not know are refused."""
     if is_dataclass(kind) and isinstance(value, Mapping):
         odd = [key for key in value if key not in {field.name for field in fields(kind)}]
