@@ -43,7 +43,7 @@ class OrderSampler(Sampler[int]):
         self._feed = feed
 
     def __len__(self) -> int:
-        return self._feed.num_samples
+        return int(self._feed.num_samples)
 
     def __iter__(self) -> Iterator[int]:
         plan, epoch = self._feed.plan, self._feed.epoch
@@ -151,7 +151,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._opened: tuple[int, HostGather, Assembler] | None = None
 
     def __len__(self) -> int:
-        return self._samples.num_samples
+        return int(self._samples.num_samples)
 
     def __getitem__(self, index: Any) -> Sample:
         if isinstance(index, slice):

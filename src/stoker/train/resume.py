@@ -234,7 +234,7 @@ def check(parts: Components, found: Checkpoint) -> None:
             _refuse("parts", f"hold {odd[0]!r}", f"only {', '.join(PARTS)}")
         config = _mapping(facts.get("config"), "facts.config")
         setup = _converted(facts.get("setup"), Setup, "facts.setup")
-        _converted(facts.get("epoch"), Count, "facts.epoch")  # type: ignore[arg-type]
+        _converted(facts.get("epoch"), Count, "facts.epoch")
         _converted(facts.get("metrics"), dict[str, float], "facts.metrics")
         needed = {"model", "optimizer", "fit"} | ({"ema"} if config.get("ema") is not None else set())
         needed |= {"scale"} if setup.precision == "fp16" else set()
