@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 GREY, COLOUR = "#9a9a9a", "#0072b2"
+DPI = 96.0
 WIDTH, LABEL, VALUE, ROW, TOP = 900.0, 330.0, 150.0, 56.0, 72.0
 
 
@@ -129,8 +130,6 @@ def draw_bars(lines: Sequence[Line], *, title: str, names: tuple[str, str], note
     """The lines as a figure: two bars each, the longer the faster."""
     from matplotlib.figure import Figure
 
-    from stoker.train.plots import DPI, write_text
-
     figure = Figure(figsize=(WIDTH / DPI, (TOP + ROW * len(lines) + 24) / DPI), dpi=DPI)
     write_text(figure, 20, 30, title, fontsize=12, fontweight="bold")
     for number, (name, colour) in enumerate(zip(names, (GREY, COLOUR), strict=True)):
@@ -143,9 +142,13 @@ def draw_bars(lines: Sequence[Line], *, title: str, names: tuple[str, str], note
     return figure
 
 
-def _draw_line(figure: Figure, line: Line, y: float) -> None:
-    from stoker.train.plots import write_text
+def write_text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
+    """Write text at a place in pixels from the upper left; names are shown as they are, never as formulas."""
+    width, height = figure.get_size_inches() * DPI
+    figure.text(x / width, 1 - y / height, text, parse_math=False, **style)
 
+
+def _draw_line(figure: Figure, line: Line, y: float) -> None:
     across = WIDTH - LABEL - VALUE - 40
     before, after = statistics.median(line.before), statistics.median(line.after)
     speeds = (before, after) if line.is_rate else (1 / before, 1 / after)
@@ -161,8 +164,6 @@ def _draw_line(figure: Figure, line: Line, y: float) -> None:
 
 def _draw_bar(figure: Figure, x: float, y: float, width: float, height: float, colour: str) -> None:
     from matplotlib.patches import Rectangle
-
-    from stoker.train.plots import DPI
 
     whole, tall = figure.get_size_inches() * DPI
     bar = Rectangle((x / whole, 1 - (y + height) / tall), width / whole, height / tall, color=colour, linewidth=0)

@@ -29,7 +29,7 @@ import pytest
 import stoker
 from stoker import _cache_files
 from stoker import _kernels as kernels
-from stoker._clock import compiling
+from stoker._kernels import compiling
 
 LINE = "stoker: compiling kernels for this machine"
 

@@ -87,7 +87,7 @@ EXAMPLES = {
     """,
     "LeakError": """
         store = stoker.Store.from_arrays(x=[[1.0, 2.0, 3.0, 4.0]])
-        stoker.split.shuffled(store, stoker.Windows(2), fractions=[0.5, 0.5])
+        stoker.split.given(store, stoker.Windows(2), {"train": [0], "valid": [1]})
     """,
     "ConfigError": """
         Path("config.yaml").write_text("data: {store: x.stoker, batchsize: 4}\\nmodel: linear\\n")

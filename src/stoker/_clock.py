@@ -138,8 +138,3 @@ class Spans:
         places = np.arange(max(0, self.count - size), self.count) % size
         return np.asarray((self._stops[places] - self._starts[places]) / 1e9)
 
-
-compiling = Spans(capacity=1)
-"""Time that this process has spent compiling kernels; `_kernels` adds to it."""
-pacing = Spans(capacity=1)
-"""Time that this process has waited for a GPU that has batches enough, with the next one ready; feeds add to it."""

@@ -41,7 +41,7 @@ from numba.extending import intrinsic
 
 import stoker
 from stoker import _cache_files, _disk
-from stoker._clock import compiling, now_ns
+from stoker._clock import Spans, now_ns
 from stoker.errors import DiskError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -51,6 +51,8 @@ ANNOUNCE = "STOKER_ANNOUNCE"
 CACHE = "STOKER_CACHE"
 """Environment variable: the folder of all caches of stoker."""
 
+compiling = Spans(capacity=1)
+"""Time that this process has spent compiling kernels."""
 _LINE = "stoker: compiling kernels for this machine; this takes some seconds, once …\n"
 _MAGIC = b"stoker kernel 1\n"
 _HEAD_BYTES = len(_MAGIC) + 16

@@ -28,7 +28,6 @@ CALLS = {
     "verify": ["s.stoker"],
     "encode": ["a.csv", "--key", "k", "--out", "out"],
     "indicators": ["s.stoker", "--spec", "spec.json", "--out", "out"],
-    "order": ["s.stoker"],
     "audit": ["script.py"],
     "diagnose": ["gone.py", "--quiet"],
     "gate": ["gone.py", "--budget", "budget.json", "--quiet"],

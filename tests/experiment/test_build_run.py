@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -42,19 +41,6 @@ def test_a_config_is_loaded_run_and_resumed(folder: Path) -> None:
     same = stoker.experiment.load("c.yaml", overrides=longer)
     assert stoker.experiment.run(same, resume=True, progress=False).epoch == 2, "a config is compared with that of its folder"
     assert stoker.experiment.run(config, overwrite=True, progress=False).epoch == 1
-
-
-def test_options_that_contradict_each_other(folder: Path) -> None:
-    with pytest.raises(OptionError, match="allow= is for resume=True"):
-        stoker.experiment.run("c.yaml", allow=["epochs"])
-    with pytest.raises(OptionError, match="overwrite=True is for a new run"):
-        stoker.experiment.run("c.yaml", resume=True, overwrite=True)
-    with pytest.raises(ConfigError, match="it is not the folder of a run"):
-        stoker.experiment.run("gone", resume=True)
-    config = stoker.experiment.load("c.yaml")
-    nowhere = msgspec.structs.replace(config, train=msgspec.structs.replace(config.train, folder=None))
-    with pytest.raises(OptionError, match="no folder for the run"):
-        stoker.experiment.run(nowhere)
 
 
 def test_a_run_on_some_of_the_series(folder: Path) -> None:
@@ -105,27 +91,6 @@ def test_a_config_augments_training_batches_only(folder: Path) -> None:
     assert stoker.experiment.run("c.yaml", overrides=["data.augment=mine.py:double", "epochs=1"], progress=False).epoch == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("def f(batch, rng):\n    return 1 / 0\n", r"aug.py:2 raised ZeroDivisionError: division by zero"),
-        ("def f(task):\n    return task\n", r"data.augment is aug.py:f, which cannot be called as f\(batch, rng\): too many"),
-    ],
-)
-def test_a_function_that_cannot_augment_is_one_line(folder: Path, text: str, line: str) -> None:
-    (folder / "aug.py").write_text(text)
-    with pytest.raises((OptionError, ConfigError), match=line):
-        stoker.experiment.run("c.yaml", overrides=["data.augment=aug.py:f"], progress=False)
-
-
-def test_metrics_of_torchmetrics_by_name(folder: Path) -> None:
-    pytest.importorskip("torchmetrics")
-    metrics = "metrics=[mae, torchmetrics:MeanAbsoluteError, torchmetrics:regression.MeanSquaredError]"
-    found = stoker.experiment.run("c.yaml", overrides=[metrics, "epochs=1"], progress=False).metrics
-    assert found["val_MeanAbsoluteError"] == pytest.approx(found["val_mae"], rel=1e-5)
-    assert found["val_MeanSquaredError"] > 0
-
-
 def test_accuracy_is_that_of_the_loss(folder: Path) -> None:
     """Logits between 0 and 1 are no probabilities: torchmetrics alone would take those of this batch for them."""
     task = open_data(stoker.experiment.load("c.yaml"), "cpu").task
@@ -145,22 +110,6 @@ def test_small_errors_in_large_sums_count(folder: Path) -> None:
     for value in [2.0**24, *[1.0] * 10]:  # float32 would stay at 2**24
         metric.update(torch.tensor([value]), torch.tensor([0.0]))
     assert float(metric.compute()) == (2**24 + 10) / 11
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("torchmetrics:Nope", "torchmetrics has no 'Nope'"),
-        ("torchmetrics:Accuracy", "cannot be made without arguments: .*task"),
-        ("torchmetrics:classification.BinaryAccuracy", "metric 'BinaryAccuracy' cannot take these values"),
-        ("rmse", "each one of mae, mse, accuracy, auc, or torchmetrics:NAME"),
-        ("os:remove", "each one of mae, mse, accuracy, auc, or torchmetrics:NAME"),
-    ],
-)
-def test_metrics_that_cannot_be_measured_are_named(folder: Path, name: str, line: str) -> None:
-    pytest.importorskip("torchmetrics")
-    with pytest.raises(stoker.StokerError, match=line):
-        stoker.experiment.run("c.yaml", overrides=[f"metrics=['{name}']"], progress=False)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -227,23 +176,3 @@ def test_the_seed_is_that_of_every_generator_that_a_model_may_draw_from(
         np.random.seed(number)
         runs.append(weights_of_noisy_run(folder / f"run{number}"))
     assert (runs[0] == runs[1]) == seeds_all
-
-
-def test_columns_that_the_model_does_not_read_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    stoker.pack({"kind": ["a", "b"] * 20, "x": [float(i % 5) for i in range(40)]}, "d.stoker")
-    Path("c.yaml").write_text(
-        "data: {store: d.stoker, view: {name: windows, length: 4, horizon: 1}, batch_size: 8}\nmodel: linear\n"
-    )
-    lines: list[str] = []
-    stoker.experiment.run("c.yaml", progress=False, report=lines.append)
-    assert any("the model does not read kind (category): by default" in line for line in lines)
-    lines.clear()
-    stoker.experiment.run("c.yaml", overrides=["data.columns=[x]"], folder="runs/named", progress=False, report=lines.append)
-    assert not any("does not read" in line for line in lines)
-
-
-def test_load_names_the_way_to_the_weights_of_a_run_without_a_configuration(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"no config.yaml.*load_trained\(model, folder\)"):
-        stoker.load(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import stoker
-from stoker.errors import CheckpointInvalidError, ConfigError, OptionError
+from stoker.errors import CheckpointInvalidError
 from stoker.experiment.build import make_trained, open_data
 from stoker.experiment.config import SeriesScale
 from stoker.split import SeriesScaler
@@ -60,12 +60,6 @@ def test_scale_in_a_config(folder: Path, text: str, value: object) -> None:
     assert load(f"data.scale={text}", "data.scale.method=meanabs").data.scale.method == "meanabs"
 
 
-@pytest.mark.parametrize("text", ["{method: best}", "{per: store}", "maybe", "[1]", "{methods: robust}"])
-def test_a_wrong_scale_is_refused(folder: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"data\.scale"):
-        load(f"data.scale={text}")
-
-
 def test_the_feeds_scale_and_the_model_does_not(folder: Path) -> None:
     config = load()
     fed = open_data(config, "cpu")
@@ -96,25 +90,6 @@ def test_metrics_are_in_units_of_the_store(folder: Path) -> None:
         expected = fed.scaler.inverse(scaled[row], [series], "close")
         torch.testing.assert_close(given["prediction"][row, :, 0], expected, rtol=1e-5, atol=1e-3)
     assert float(given["loss"].detach()) == pytest.approx(float(((scaled - batch["close_target"]) ** 2).mean()), rel=1e-5)
-
-
-@pytest.mark.parametrize("loss", ["quantile", "huber"])
-def test_other_losses_of_amounts(folder: Path, loss: str) -> None:
-    config = load(f"loss={loss}", "data.columns=[close, up]", "data.target=[close, up]")
-    fed = open_data(config, "cpu")
-    model, function = make_trained(config, fed)
-    batch = next(iter(fed.train))
-    shown = function(model, batch)
-    raw = next(iter(open_data(load("data.scale=false", "data.columns=[close, up]"), "cpu").train))
-    torch.testing.assert_close(shown["target"][..., 1], raw["up_target"], rtol=1e-4, atol=1e-4)
-    assert shown["prediction"].shape[:3] == shown["target"].shape
-
-
-def test_labels_are_not_scaled(folder: Path) -> None:
-    fed = open_data(load("loss=bce", "data.target=[up]", "view.horizon=0"), "cpu")
-    assert fed.scaler is not None
-    assert fed.scaler.columns == ("close",)
-    assert set(torch.cat([batch["up"] for batch in fed.train]).unique().tolist()) == {0.0, 1.0}
 
 
 def test_a_run_keeps_its_scaler_and_a_resume_compares_it(folder: Path) -> None:
@@ -153,23 +128,3 @@ def test_a_trainer_compares_the_scaler(folder: Path) -> None:
     for other in ("robust", None):
         with pytest.raises(CheckpointInvalidError, match=r"data\.scaler"):
             fit(other, resume=True)
-
-
-def test_a_name_that_a_run_writes_to_is_not_taken_from_the_user(folder: Path) -> None:
-    (folder / "runs/c").mkdir(parents=True)
-    (folder / "runs/c/scaler.safetensors").write_bytes(b"mine")
-    with pytest.raises(OptionError, match=r"scaler\.safetensors is there, but no run\.json"):
-        stoker.experiment.run(load(), progress=False)
-
-
-def test_a_part_that_shrinks_is_said_before_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stoker.experiment.run(load("split.overlap=null", "view.length=18"), progress=True)
-    out = capsys.readouterr()
-    assert "the valid subset has" in out.out
-    stoker.experiment.run(load("view.length=18"), progress=True, overwrite=True)
-    assert "was asked for" not in capsys.readouterr().out
-
-
-def test_scaling_twice_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="values would be scaled twice"):
-        open_data(load("data.normalize=zero", "split=null"), "cpu")

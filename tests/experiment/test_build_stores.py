@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import stoker
-from stoker.errors import ConfigError, OptionError
+from stoker.errors import OptionError
 from stoker.experiment.build import make_trained, open_data
 from stoker.split import Scaler
 
@@ -122,45 +122,12 @@ def test_predictions_have_the_categories_of_all_stores(ucr: list[str]) -> None:
     assert labels == open_data(config, "cpu").train.categories["label"] == ["down", "up", "flat"]
 
 
-@pytest.mark.slow
-def test_ucr_as_two_stores_trains_like_one(ucr: list[str]) -> None:
-    two, one = (stoker.experiment.run(path, folder=Path(path).stem, progress=False) for path in ucr)
-    assert two.metrics["val_accuracy"] == 1.0, "codes are those of the training store"
-    assert {name: two.metrics[name] for name in ("loss", "val_loss")} == {name: one.metrics[name] for name in ("loss", "val_loss")}
-
-
 def test_masks_are_in_all_batches_where_some_need_them() -> None:
     stoker.Store.from_arrays(x=[np.zeros(10, "f4")] * 3).save("even")
     fed = open_data(load(data="store: even, valid_store: a"), "cpu")
     assert fed.valid is not None
     assert fed.task.padded
     assert next(iter(fed.train)).keys() == next(iter(fed.valid)).keys() >= {"mask"}
-
-
-@pytest.mark.parametrize(
-    ("data", "text", "message"),
-    [
-        ("store: [a, a]", "", r"data\.store names a store twice: a, a"),
-        ("store: a, valid_store: a", "", r"data\.valid_store is a, which has the data of a in data\.store"),
-        ("store: a, valid_store: b", "split: grouped", r"data\.valid_store and split both say what valid samples are"),
-        (
-            "store: a, test_store: b",
-            "split: {name: grouped, test: 0.2}",
-            r"data\.test_store and split both say what test samples are",
-        ),
-        ("store: []", "", r"data\.store"),
-        ("store: [a, b], weights: [1, -1]", "", r"data\.weights"),
-        ("store: a, valid_store: b, target: [y]", "", r"names 'y', but a has x"),
-    ],
-)
-def test_what_contradicts_is_refused(data: str, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        open_data(load(text, data=data), "cpu")
-
-
-def test_weights_for_another_number_of_stores_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"weights is \[1.0\]; expected 2 positive numbers, one per store"):
-        open_data(load(data="store: [a, b], weights: [1]"), "cpu")
 
 
 def test_a_class_that_was_not_trained_on_is_refused(tmp_path: Path) -> None:
@@ -170,18 +137,6 @@ def test_a_class_that_was_not_trained_on_is_refused(tmp_path: Path) -> None:
     Path("config.yaml").write_text(f"data: {{store: t, valid_store: v, {view}}}\nmodel: linear\nloss: cross_entropy\n")
     with pytest.raises(OptionError, match=r"column 'label' of v holds 'flat'; expected one of the 2 texts"):
         open_data(stoker.experiment.load("config.yaml"), "cpu")
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("store: [a, b], scale: per_series", "data.scale is per series, which is for one store, but 2 are fed: a, b"),
-        ("store: a, valid_store: b, scale: per_series", "data.scale is per series, which is for one store, but 2 are fed"),
-    ],
-)
-def test_what_is_for_one_store_is_refused_for_several(data: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        open_data(load(data=data), "cpu")
 
 
 def test_the_condition_holds_for_every_store() -> None:

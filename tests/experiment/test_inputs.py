@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 import stoker
@@ -44,11 +43,3 @@ def test_the_statement_of_the_pack_is_kept(raw: Path) -> None:
     store = stoker.pack(raw / "d.csv", raw / "d.stoker", series="shop", time="ts", sql=statement)
     assert inputs_of(store, "half").pack == {"sql": statement, "series": "shop", "time": "ts"}
     assert inputs_of(store.save(raw / "copy.stoker"), "half").pack["sql"] == statement, "a copy of a store knows it too"
-
-
-def test_series_that_are_files_columns_or_arrays(raw: Path) -> None:
-    by_file = inputs_of(stoker.pack(raw / "d.csv", raw / "f.stoker"), "x")
-    assert options_for(by_file) == {"columns": ["x"], "dtype": {"x": "float64"}}, "each file is a series"
-    wide = inputs_of(stoker.pack(raw / "wide.csv", raw / "w.stoker", wide=True), "value")
-    assert options_for(wide)["wide"] is True
-    assert options_for(inputs_of(stoker.Store.from_arrays(x=np.ones((2, 3))), "x")) == {"columns": ["x"], "dtype": {"x": "float64"}}

@@ -7,9 +7,7 @@ import torch
 from tests.experiment.tasks import NETWORKS, TASKS, model, task_and_batch
 from tests.train.syncs import Asked, Syncs
 
-from stoker.errors import OptionError
 from stoker.experiment import models
-from stoker.experiment.models import Transformer
 
 KINDS = list(TASKS)
 
@@ -67,13 +65,6 @@ def test_a_step_that_predicts_does_not_see_the_future(name: str) -> None:
     assert change[5:].min() > 0
 
 
-def test_a_transformer_that_would_see_the_future_is_refused() -> None:
-    with pytest.raises(OptionError, match="causal is false, but every step predicts its future"):
-        Transformer(TASKS["shift"], causal=False)
-    with pytest.raises(OptionError, match="heads is 3, which does not divide the width 16"):
-        Transformer(TASKS["shift"], width=16, heads=3)
-
-
 @pytest.mark.parametrize("kind", ["horizon", "last", "series"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_last_step_alone_is_the_same_as_among_all(kind: str, causal: bool) -> None:
@@ -90,23 +81,6 @@ def test_the_last_step_alone_is_the_same_as_among_all(kind: str, causal: bool) -
         state = block(state, seen, alone=False)
     slow = network.head(at_last(state, seen))
     torch.testing.assert_close(trained(batch)[batch["valid"]], slow[batch["valid"]], rtol=1e-5, atol=1e-6)
-
-
-def test_positions_matter() -> None:
-    task, batch = task_and_batch("horizon")
-    trained = model("transformer", task)
-    turned = {**batch, "a": batch["a"].flip(1), "b": batch["b"].flip(1)}
-    assert (trained(turned) - trained(batch)).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("name", ["transformer", "mlp"])
-def test_a_batch_may_be_narrower_than_the_longest(name: str) -> None:
-    """As those of smaller buckets are."""
-    task, batch = task_and_batch("series")
-    narrow = {key: values[:, :9] if values.dim() > 1 else values for key, values in batch.items()}
-    short = batch["lengths"] <= 9
-    trained = model(name, task)
-    torch.testing.assert_close(trained(narrow)[short], trained(batch)[short], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

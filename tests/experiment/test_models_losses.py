@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 from tests.experiment.tasks import model, task_and_batch
-from torch import nn
 from torch.nn import functional
 
-from stoker.errors import OptionError
 from stoker.experiment import models
 from stoker.experiment.models import Task
 
@@ -91,12 +89,6 @@ def test_classes_that_are_missing_do_not_count() -> None:
     assert found["loss"].item() == pytest.approx(functional.cross_entropy(logits, label, reduction="sum").item() / 4, rel=1e-5)
 
 
-def test_classes_must_be_known() -> None:
-    task, _ = task_and_batch("series")
-    with pytest.raises(OptionError, match=r"Set loss\.classes"):
-        models.cross_entropy(task)
-
-
 def test_quantiles_are_the_pinball_loss() -> None:
     task, batch = task_and_batch("horizon")
     levels = (0.1, 0.5, 0.9)
@@ -112,18 +104,6 @@ def test_quantiles_are_the_pinball_loss() -> None:
     assert found == pytest.approx(slow_mean(task, batch, shaped, pinball), rel=1e-5)
 
 
-def test_a_positive_sample_can_count_more() -> None:
-    task, batch = task_and_batch("last")
-    batch = {key: (values > 0).float() if values.is_floating_point() else values for key, values in batch.items()}
-    trained = model("linear", task)
-
-    def weighted(p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return functional.binary_cross_entropy_with_logits(p, y, pos_weight=torch.tensor(3.0))
-
-    found = models.bce(task, positive_weight=3.0)(trained, batch)["loss"].item()
-    assert found == pytest.approx(slow_mean(task, batch, trained(batch), weighted), rel=1e-5)
-
-
 def test_batches_join_by_their_number_of_samples() -> None:
     """Two halves, weighted by their samples, are the whole: what accumulation and ranks rely on."""
     task, batch = task_and_batch("horizon")
@@ -133,16 +113,6 @@ def test_batches_join_by_their_number_of_samples() -> None:
     counts = [half["valid"].sum() for half in halves]
     joined = sum(models.mse(task)(trained, half)["loss"] * count for half, count in zip(halves, counts, strict=True)) / sum(counts)
     torch.testing.assert_close(joined, whole)
-
-
-def test_half_precision_is_widened_first() -> None:
-    task, batch = task_and_batch("horizon")
-
-    class Half(nn.Module):
-        def forward(self, batch: Any) -> torch.Tensor:
-            return torch.full((32, 3, 1), 0.3, dtype=torch.bfloat16)
-
-    assert models.mse(task)(Half(), batch)["loss"].dtype == torch.float32
 
 
 def test_metrics_see_only_what_counts() -> None:

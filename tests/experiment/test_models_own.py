@@ -8,7 +8,6 @@ import pytest
 import torch
 from tests.experiment.tasks import task_and_batch
 
-from stoker.errors import OptionError
 from stoker.experiment.config import Own
 from stoker.experiment.models import make_loss, make_model
 
@@ -46,23 +45,3 @@ def test_a_model_and_a_loss_of_your_own(code: Path) -> None:
     assert (model.in_features, model.out_features) == (2, 8)
     loss = make_loss(Own(function=f"{code}/mine.py:loss", options={"factor": 0.0}), task)
     assert loss(model, batch) == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("mine.py:wrong", {}, "mine.py:wrong returned a int; expected a model"),
-        ("mine.py:fails", {}, "mine.py:11 raised RuntimeError: no such"),
-        ("mine.py:gone", {}, "mine.py has no function 'gone'; it has make, wrong, fails, loss."),
-        ("mine.py:make", {"wdth": 3}, "mine.py:make has no parameter 'wdth'; it has task, width."),
-        ("gone.py:make", {}, "gone.py is not there; expected the Python file of make."),
-        ("broken.py:make", {}, "broken.py:1 raised SyntaxError: '(' was never closed"),
-        ("mine.txt:make", {}, "is not a function; expected file.py:function."),
-    ],
-)
-def test_what_goes_wrong_is_one_line(code: Path, name: str, options: dict[str, object], message: str) -> None:
-    task, _ = task_and_batch("last")
-    with pytest.raises(OptionError) as caught:
-        make_model(Own(function=f"{code}/{name}", options=options), task)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -35,10 +35,3 @@ def test_padding_stays_zero() -> None:
     empty = {**batch, "mask": torch.zeros_like(batch["mask"])}
     assert predictor(empty).abs().max() == 0
     assert predictor(batch).abs().max() > 0
-
-
-def test_scalers_are_saved_with_the_model() -> None:
-    task, _ = task_and_batch("horizon")
-    scaler = Scaler.fit(store(), None, columns=["a", "b"])
-    predictor = Predictor(task, model("linear", task).network, scaler=scaler)
-    assert torch.equal(predictor.state_dict()["scaler.mean"], scaler.mean)

@@ -8,8 +8,8 @@ import pytest
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError
-from stoker.experiment.config import AdamW, GruConfig, Mse, Own, TransformerConfig
-from stoker.train.schedule import Constant, Cosine, Linear
+from stoker.experiment.config import AdamW, Mse, Own, TransformerConfig
+from stoker.train.schedule import Constant
 
 
 def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
@@ -38,20 +38,14 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
         ("1e-3", "high", "c.yaml:6: optimizer.lr is the string 'high'; expected a number from 0."),
         ("1e-3", "-1e-3", "c.yaml:6: optimizer.lr is -0.001; expected a number from 0."),
         ("1e-3", ".inf", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
-        ("1e-3", ".nan", "c.yaml:6: optimizer.lr is nan; expected a number from 0 that is finite."),
-        ("1e-3", "1e999", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
-        ("1e-3", "true", "c.yaml:6: optimizer.lr is true; expected a number from 0."),
         ("1e-3", "", "c.yaml:6: optimizer.lr is nothing; expected a number from 0."),
         ("256", "2.5", "c.yaml:4: data.batch_size is 2.5; expected an integer from 1."),
-        ("256", "0", "c.yaml:4: data.batch_size is 0; expected an integer from 1."),
-        ("256", "[1]", "c.yaml:4: data.batch_size is the list [1]; expected an integer from 1."),
         (
             "transformer",
             "transfomer",
             "c.yaml:5: model.name is the string 'transfomer'; expected one of transformer, gru, mlp, linear, own",
         ),
         ("transformer", "{width: 3}", "c.yaml:5: model.name is missing; expected one of transformer, gru, mlp, linear, own."),
-        ("transformer", "[1]", "c.yaml:5: model is the list [1]; expected a name: transformer, gru, mlp, linear, own."),
         ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a string, or a list, each a string."),
         (
             "epochs: 3",
@@ -59,7 +53,6 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
             "c.yaml:8: train.precision is the string 'fp31'; expected one of auto, bf16, fp16, fp32, tf32",
         ),
         ("epochs: 3", "compile: on", "c.yaml:8: train.compile is the string 'on'; expected true or false or auto."),
-        ("epochs: 3", "ema: 1.0", "c.yaml:8: train.ema is 1.0; expected a number from 0 below 1 or null."),
         ("epochs: 3", "metrics: [mae, mad]", "c.yaml:8: train.metrics is the list ['mae', 'mad']; expected a list, each one of"),
         (
             "{lr: 1e-3}",
@@ -79,22 +72,6 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message
         read(tmp_path, SMALL.replace(old, new, 1))
     assert str(caught.value).startswith(f"{tmp_path}/{message}")
     assert "\n" not in str(caught.value)
-
-
-def test_the_nearest_name_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\(did you mean transformer\?\)"):
-        read(tmp_path, SMALL.replace("transformer", "transfomer"))
-
-
-def test_a_choice_may_be_a_name_alone(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL.replace("transformer", "gru")).model == GruConfig()
-    assert read(tmp_path, SMALL + "schedule: cosine\n").schedule == Cosine()
-    assert read(tmp_path, SMALL + "schedule: {name: linear, warmup: 0.1}\n").schedule == Linear(warmup=0.1)
-
-
-@pytest.mark.parametrize("text", ["mine.py:make", "{name: 'mine.py:make'}", "{name: own, function: 'mine.py:make'}"])
-def test_a_function_of_your_own(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, SMALL.replace("transformer", text)).model == Own(function="mine.py:make")
 
 
 def test_options_of_a_function_may_be_anything_finite(tmp_path: Path) -> None:
@@ -118,10 +95,3 @@ def test_a_value_deep_within_choices_and_lists_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             read(tmp_path, SMALL.replace("batch_size: 256", text, 1))
         assert message in str(caught.value)
-
-
-def test_a_warm_up_is_updates_or_a_share(tmp_path: Path) -> None:
-    assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=100").schedule.warmup) is int  # type: ignore[union-attr]
-    assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=0.5").schedule.warmup) is float  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="expected an integer from 0 or a number from 0 up to 1"):
-        read(tmp_path, SMALL, "schedule=cosine", "warmup=1.5")

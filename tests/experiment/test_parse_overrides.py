@@ -33,21 +33,15 @@ def test_a_choice_can_be_changed_with_its_options(tmp_path: Path) -> None:
     assert read(tmp_path, SMALL, "model=a.py:f", "model.options.depth=3").model == Own(function="a.py:f", options={"depth": 3})
 
 
-def test_later_ones_win(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL, "batch_size=1", "data.batch_size=2").data.batch_size == 2
-
-
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
         ("batch_size", "overrides is 'batch_size'; expected NAME=VALUE, such as batch_size=512."),
         ("batchsize=3", "overrides batchsize is not known; did you mean data.batch_size?"),
-        ("weight_decy=3", "overrides weight_decy is not known; did you mean optimizer.weight_decay?"),
         ("qqqqqq=3", "overrides qqqqqq is not known; `stoker train --fields` shows all."),
         ("horizon=3", "overrides horizon could be data.view.horizon or split.horizon. Write it in full."),
         ("batch_size=many", "overrides: data.batch_size is the string 'many'; expected an integer from 1."),
         ("batch_size=[", "overrides batch_size:1 is not YAML"),
-        ("model.wdth=3", "overrides model.wdth is not known; did you mean model.width?"),
         ("loss.classes=3", "overrides: loss.classes is not known; it goes with another loss than the one that is set."),
         ("model=gru", ""),
     ],

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 import stoker
 from stoker.errors import CheckpointError, CheckpointInvalidError, ConfigError, OptionError
@@ -190,14 +189,6 @@ def test_names_times_and_columns_of_a_table(runs: Path) -> None:
     assert all(0 < share < 1 for share in known["prediction"].to_pylist())
 
 
-def test_classes_have_probabilities(runs: Path) -> None:
-    table = stoker.load("runs/series", device="cpu").predict({"sales": np.ones((2, 4)), "temp": np.ones((2, 4))})
-    assert table.column_names == ["series", "step", "column", "prediction", "p_0", "p_1", "p_2"]
-    shares = np.array([table[f"p_{i}"].to_numpy() for i in range(3)])
-    assert shares.sum(0) == pytest.approx(1)
-    assert table["prediction"].to_pylist() == shares.argmax(0).tolist()
-
-
 def test_files_are_packed_like_the_training_store_and_nothing_is_left(runs: Path, tmp_path: Path) -> None:
     table = table_of({"b": 7, "a": 9}, start=3)
     lines = ["note,temp,ts,shop,sales"]  # another order, one more column, integers where floats were
@@ -269,16 +260,13 @@ def test_a_run_needs_only_its_folder(runs: Path, tmp_path: Path, monkeypatch: py
     table = table_of({"a": 8})
     expected = stoker.load("runs/horizon", device="cpu").predict(table)
     shutil.copytree("runs/horizon", tmp_path / "moved")
-    earlier = tmp_path / "earlier"
-    shutil.copytree("runs/horizon", earlier)
-    (earlier / INPUTS_NAME).unlink()
-    assert stoker.load(earlier, device="cpu").predict(table).equals(expected), "the training store has the same content"
     monkeypatch.chdir(tmp_path)
     assert stoker.load("moved", device="cpu").predict(table).equals(expected)
-    with pytest.raises(stoker.StokerError, match=r"steps\.stoker"):  # negative control: without inputs.json the store is needed
-        stoker.load(earlier)
     (tmp_path / "moved" / INPUTS_NAME).write_text("{")
     with pytest.raises(CheckpointInvalidError, match=r"inputs\.json is damaged"):
+        stoker.load("moved")
+    (tmp_path / "moved" / INPUTS_NAME).unlink()
+    with pytest.raises(CheckpointInvalidError, match=r"inputs\.json is missing"):
         stoker.load("moved")
 
 
@@ -343,11 +331,7 @@ def test_a_scaler_of_series_is_applied_and_inverted(runs: Path, tmp_path: Path) 
     store, table = stoker.open("steps.stoker"), table_of({"c": 8, "a": 9})
     plain = stoker.load(tmp_path / "run", device="cpu")
     scaler = SeriesScaler.fit(store, None, columns=["sales"])
-    state = scaler.state_dict()
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    texts = store.texts("shop")
-    tensors |= {"keys.utf8": torch.tensor(texts.utf8), "keys.offsets": torch.tensor(texts.offsets)}
-    save_file(tensors, tmp_path / "run" / "scaler.safetensors", metadata={"method": "standard"})
+    scaler.save(tmp_path / "run" / "scaler.safetensors")
     found = stoker.load(tmp_path / "run", device="cpu").predict(table)["prediction"].to_numpy().reshape(2, 2)
     for row, name, values in ((0, "a", table["sales"][8:]), (1, "c", table["sales"][:8])):
         number = [store.find(name)]
@@ -355,18 +339,3 @@ def test_a_scaler_of_series_is_applied_and_inverted(runs: Path, tmp_path: Path) 
         assert found[row] == pytest.approx(scaler.inverse(raw, number, "sales"), rel=1e-4)
     with pytest.raises(OptionError, match="has 1 series that the training data did not have: new"):
         stoker.load(tmp_path / "run", device="cpu").predict(table_of({"new": 8, "a": 8}))
-
-
-def test_wide_tables_and_quantiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    lines = [f"{i},{i % 5},{i % 3 + 10}" for i in range(30)]
-    Path("d.csv").write_text("\n".join(["n,a,b", *lines]) + "\n")
-    stoker.pack("d.csv", "d.stoker", wide=True, columns=["a", "b"])
-    Path("c.yaml").write_text(
-        "data: {store: d.stoker, view: {name: windows, length: 4, horizon: 1}, batch_size: 8}\nmodel: linear\nloss: quantile\n"
-    )
-    stoker.experiment.run("c.yaml", progress=False)
-    table = stoker.load("runs/c", device="cpu").predict("d.csv", pack_options={"columns": ["a", "b"]})
-    assert [name.rpartition(":")[2] for name in table["series"].to_pylist()] == ["a", "b"]
-    assert table.column_names[-4:] == ["prediction", "q0.1", "q0.5", "q0.9"]
-    assert table["prediction"].equals(table["q0.5"])

@@ -11,7 +11,6 @@ import pytest
 from tests.cli.training_folder import make_folder
 
 import stoker
-from stoker.errors import ConfigError
 from stoker.experiment import prepare
 from stoker.train.run import Computer, Record, RunSession, is_restart, write_record
 
@@ -63,14 +62,3 @@ def test_a_restart_resumes_and_does_not_overwrite(folder: Path, monkeypatch: pyt
     found = begin(overrides=["epochs=1"])
     assert found.resume
     assert not found.overwrite
-
-
-def test_with_torchrun_the_global_batch_is_that_of_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = stoker.experiment.load("c.yaml", overrides=["batch_size=8", "grad_accum_steps=2"])
-    assert prepare._fix_global_batch(config).data.global_batch_size is None  # no torchrun
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert prepare._fix_global_batch(config).data.global_batch_size == 8 * 2 * 3
-    with pytest.raises(ConfigError, match="both say how many batches"):
-        prepare._fix_global_batch(stoker.experiment.load("c.yaml", overrides=["global_batch_size=64", "grad_accum_steps=2"]))

@@ -12,7 +12,6 @@ from tests.harness.object_folder import Storage
 import stoker
 from stoker.errors import OptionError
 from stoker.experiment.prepare import _resumed
-from stoker.experiment.traffic import report_traffic
 from stoker.store.remote import upload
 
 
@@ -51,7 +50,3 @@ def test_a_config_with_credentials_is_refused_and_not_kept() -> None:
     with pytest.raises(OptionError, match="may be credentials"):
         stoker.experiment.run(config("s3://key:SECRET@bucket/a"), folder="run", progress=False)
     assert not any("SECRET" in path.read_text() for path in Path().glob("run/*"))
-
-
-def test_local_stores_report_nothing() -> None:
-    assert report_traffic([stoker.open("a")], print) == ()

@@ -53,12 +53,6 @@ def test_many_numbers_are_a_batch(indices: Any) -> None:
     assert_same(dataset[indices], dataset.collate([dataset[5], dataset[0], dataset[len(dataset) - 1]]))
 
 
-def test_slices_and_nan_at_all_are_batches_too() -> None:
-    dataset = window_feed().as_dataset()
-    assert_same(dataset[2:7:2], dataset[[2, 4, 6]])
-    assert dataset[[]]["x"].shape == (0, LENGTH)
-
-
 def test_what_was_gathered_together_is_a_sequence_of_samples() -> None:
     dataset = window_feed().as_dataset()
     together = dataset.__getitems__([3, 1, 4])
@@ -70,18 +64,6 @@ def test_what_was_gathered_together_is_a_sequence_of_samples() -> None:
     assert together[-1]["sample"] == 4
     with pytest.raises(IndexError):
         together[3]
-
-
-@pytest.mark.parametrize("index", [1.0, [1.5], [True], [[1]], "1", None, [2**70]])
-def test_what_is_nan_of_a_sample_is_refused(index: Any) -> None:
-    with pytest.raises(stoker.errors.OptionError, match=r"^samples of <memory> are numbered from 0 to 17; found an index of type"):
-        window_feed().as_dataset()[index]
-
-
-@pytest.mark.parametrize("number", [18, -19, 10**12])
-def test_a_number_too_large_is_an_index_error(number: int) -> None:
-    with pytest.raises(IndexError, match=f"^<memory> has 18 samples; there is no sample {number:,}.$"):
-        window_feed().as_dataset()[[0, number]]
 
 
 @pytest.mark.parametrize("buckets", [None, (4, 10, 16)])
@@ -108,29 +90,6 @@ def test_samples_are_encoded_as_batches_of_the_feed_are() -> None:
     dataset = feed.as_dataset()
     assert_same(dataset[:4], next(iter(feed)))
     assert_same(dataset[3], {"doubled": window_feed().as_dataset()[3]["x"] * 2})
-
-
-@pytest.mark.parametrize("value", [0.0, np.zeros(7)])
-def test_an_encoder_that_has_no_row_for_each_sample_is_refused(value: Any) -> None:
-    dataset = window_feed(transform=lambda arrays: {"mean": value}).as_dataset()
-    with pytest.raises(
-        stoker.errors.FeedError, match=r"^transform returned 'mean' of shape \[7?\] for 3 samples; a dataset needs one row"
-    ):
-        dataset[:3]
-
-
-def test_an_error_says_which_series_it_met() -> None:
-    dataset = window_feed(transform=lambda arrays: {"x": arrays["missing"]}).as_dataset()
-    with pytest.raises(KeyError, match="missing") as caught:
-        dataset[[0, 3, 4]]
-    assert caught.value.__notes__ == ["while gathering 3 samples of series 0, 1, 2 in <memory>"]
-
-
-def test_a_packed_feed_has_no_dataset() -> None:
-    feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
-    assert not hasattr(feed, "dataset")
-    with pytest.raises(stoker.errors.OptionError, match=r"cannot be taken apart into samples\. Use Sequences\(layout='padded'\)"):
-        feed.as_dataset()
 
 
 @pytest.fixture

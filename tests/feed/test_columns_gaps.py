@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.split.stores import with_time
 
 import stoker
 from stoker import Feed, Segments, Shuffle, Store, Weighted, Windows
-from stoker.errors import OptionError
-from stoker.feed import columns
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
 START = datetime(2024, 1, 1)
@@ -83,36 +80,6 @@ def test_missing_months_are_gaps_and_months_are_not(tmp_path: Path) -> None:
     assert batch["lengths"][batch["valid"]].tolist() == [5, 7]
 
 
-def test_integer_times_take_integers() -> None:
-    store = with_time([[0, 10, 20, 50, 60]])
-    assert Feed(store, Windows(2, tail="drop", max_gap=10), batch_size=1).num_samples == 3
-    with pytest.raises(
-        OptionError, match=r"max_gap='2h' is a duration, but the time column 't' of <memory> holds int64\. Give an integer"
-    ):
-        Feed(store, Windows(2, max_gap="2h"), batch_size=1)
-
-
-@pytest.mark.parametrize(
-    ("view", "message"),
-    [
-        (Windows(2, max_gap="2h"), "max_gap='2h' needs times, but <memory> has no time column. Pack it with time='…'."),
-        (Segments(2, gaps="break"), "gaps='break' needs times, but <memory> has no time column. Pack it with time='…'."),
-    ],
-)
-def test_a_store_without_times_is_refused(view: Any, message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        Feed(Store.from_arrays(x=[np.arange(9.0)]), view, batch_size=1)
-    assert str(caught.value) == message
-
-
-def test_bad_durations_and_a_store_without_a_frequency_are_refused(tmp_path: Path) -> None:
-    store = pack_hours(tmp_path)
-    with pytest.raises(OptionError, match="max_gap is 'soon'; expected a number and a unit"):
-        Feed(store, Windows(2, max_gap="soon"), batch_size=1)
-    with pytest.raises(OptionError, match=r"gaps='break' needs a frequency, but .* was packed without one. Pack it with freq="):
-        Feed(store, Windows(2, gaps="break"), batch_size=1)
-
-
 def test_scales_weights_ranks_and_resuming_work_over_runs(tmp_path: Path) -> None:
     store, view = pack_hours(tmp_path), Windows(24, stride=8, max_gap="2h")
     feed = Feed(store, view, batch_size=16, columns=["hour"], normalize="zero", return_series=True)
@@ -139,12 +106,3 @@ def test_a_pickled_dataset_finds_the_gaps_again(tmp_path: Path) -> None:
     dataset = pickle.loads(pickle.dumps(feed.as_dataset()))
     assert len(dataset) == feed.num_samples
     assert dataset[90]["hour"].equal(feed.as_dataset()[90]["hour"])
-
-
-def test_the_time_column_is_read_once_per_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, calls = pack_hours(tmp_path), []
-    found = columns.find_runs
-    monkeypatch.setattr(columns, "find_runs", lambda *given: calls.append(1) or found(*given))
-    feed = Feed(store, Windows(24, max_gap="2h"), batch_size=16)
-    list(feed)
-    assert len(calls) == 1

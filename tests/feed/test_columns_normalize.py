@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from tests.feed.twin import finite_scale
 from tests.harness import num_examples
 
-from stoker.errors import StoreDamagedError
 from stoker.feed.columns import Scales, series_scales
 from stoker.sampling.views import Lengths
 
@@ -83,13 +82,6 @@ def test_odd_values_are_those_of_numpy(dtype: str) -> None:
     assert_as_numpy([np.array(values, dtype=dtype) for values in odd])
 
 
-@pytest.mark.slow
-def test_a_count_that_float32_cannot_hold() -> None:
-    """2**24 + 1 steps: NumPy divides by the exact count."""
-    rng = np.random.default_rng(0)
-    assert_as_numpy([rng.normal(size=size).astype(np.float32) + np.float32(5) for size in (2**24 + 1, 2**24 + 5)])
-
-
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint16"])
 def test_integers_are_those_of_numpy_and_are_cut(dtype: str) -> None:
     rng = np.random.default_rng(0)
@@ -125,14 +117,6 @@ def test_without_compat_a_constant_series_becomes_zero(dtype: str) -> None:
         assert (scales_of(series, "zero", compat=True).divisors != 1).any()
 
 
-def test_without_compat_a_series_without_a_finite_value_is_left_as_it_is() -> None:
-    series = [np.array([math.nan, math.inf]), np.array([], dtype=np.float64)]
-    for method in ("zero", "max"):
-        scales = scales_of(series, method, compat=False)
-        assert scales.centers.tolist() == [[0.0], [0.0]]
-        assert scales.divisors.tolist() == [[1.0], [1.0]]
-
-
 def test_float16_is_measured_in_pieces() -> None:
     """It is widened a piece of a million steps at a time; where pieces begin changes nothing."""
     rng = np.random.default_rng(0)
@@ -140,10 +124,3 @@ def test_float16_is_measured_in_pieces() -> None:
     together = scales_of(series, "max", compat=False)
     alone = [scales_of([values], "max", compat=False).divisors[0, 0] for values in series]
     assert together.divisors[:, 0].tolist() == alone
-
-
-def test_damaged_offsets_are_refused() -> None:
-    for offsets in ([0, 5, 3], [0, 9], [-1, 3]):
-        lengths = Lengths(num_series=len(offsets) - 1, num_steps=5, offsets=np.array(offsets), name="a store")
-        with pytest.raises(StoreDamagedError, match=r"a store: the offsets of series \d are"):
-            series_scales(np.zeros(5), lengths, "zero", compat=True)

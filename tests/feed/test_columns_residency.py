@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
 
-from stoker.errors import OptionError
 from stoker.feed import columns
 from stoker.feed.columns import Residency, available_host_bytes, choose_residency
 
@@ -45,36 +43,6 @@ def test_the_best_that_fits_is_chosen(giga: float, device: torch.device, where: 
     found = choose(giga=giga, device=device)
     assert found.where == where
     assert reason in found.reason
-
-
-def test_what_is_in_memory_already_is_not_streamed() -> None:
-    found = choose(giga=90, device=CPU, on_disk=False)
-    assert found == Residency("host", "batches are for the cpu, and the columns (90.0 GB) are in memory already")
-
-
-def test_an_encoder_needs_the_host() -> None:
-    found = choose(giga=1, device=GPU, needs_host="batches are encoded by a function")
-    assert found.where == "host"
-    assert found.reason.startswith("batches are encoded by a function, and the columns")
-
-
-@pytest.mark.parametrize("asked", ["device", "host", "stream"])
-def test_what_is_asked_for_is_had_whatever_the_memory(asked: str) -> None:
-    assert choose(asked, giga=10**6, device=GPU) == Residency(asked, "as given")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"asked": "gpu"}, "residency is 'gpu'; expected 'device', 'host', 'stream' or 'auto'."),
-        ({"asked": None}, "residency is None; expected"),
-        ({"asked": "device", "needs_host": "batches are encoded"}, "residency='device' is not possible, because batches"),
-        ({"asked": "stream", "on_disk": False}, "residency='stream' reads from disk, but this store is in memory."),
-    ],
-)
-def test_what_cannot_be_had_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        choose(giga=1, device=GPU, **options)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
-from stoker.errors import OptionError
 from stoker.testing import Content, content_of, difference
 
 VIEWS = [Windows(4), Windows(4, shift=1), Segments(4, tail="drop"), Segments(4, compat="time-moe"), Sequences(6, buckets=(6,))]
@@ -42,12 +41,6 @@ def test_the_tensors_of_a_batch_stay_where_they_are() -> None:
     assert len({batch["x"].data_ptr() for _ in range(2) for batch in captured}) == 1
 
 
-def test_more_steps_than_the_table_holds() -> None:
-    store = Store.from_arrays(x=[np.arange(1300.0)])
-    captured = Feed(store, Windows(2), batch_size=2, residency="device", order=Shuffle(), return_index=True).captured()
-    assert sorted(number for batch in captured for number in batch["sample"].tolist() if number >= 0) == list(range(1299))
-
-
 def test_a_state_counts_what_was_handed_out() -> None:
     feed = make(Windows(4), return_index=True)
     whole = [batch["sample"].tolist() for batch in make(Windows(4), return_index=True)]
@@ -77,17 +70,3 @@ def test_what_is_left_of_an_epoch_may_be_less_than_a_batch() -> None:
     assert list(captured) == []
     assert feed.epoch == 1
     assert len(list(captured)) == len(feed)
-
-
-@pytest.mark.parametrize(
-    ("view", "options", "message"),
-    [
-        (Sequences(6), {}, r"has batches of different shapes, which a graph cannot have. Give buckets=\(6,\)."),
-        (Sequences(6, buckets=(3, 6)), {}, "has batches of different shapes"),
-        (Windows(4), {"last_batch": "short"}, "last_batch='short' makes a batch of another shape"),
-        (Windows(4), {"residency": "host"}, r"captured\(\) gathers on the device, but the residency is host"),
-    ],
-)
-def test_batches_that_no_graph_can_have_are_refused(view: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        make(view, **options).captured()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 import pytest
-from tests.feed.ecosystem import assert_same, ragged, window_feed
+from tests.feed.ecosystem import assert_same, window_feed
 
 import stoker
 
@@ -21,12 +21,6 @@ def test_it_has_what_a_loader_has() -> None:
     assert not window_feed(last_batch="pad").drop_last
     assert_same(feed.dataset[:4], next(iter(feed)))
     assert len(feed.dataset) == feed.num_samples == 18
-
-
-@pytest.mark.parametrize("last", ["pad", "short", "drop"])
-def test_its_length_is_the_number_of_batches(last: str) -> None:
-    feed = window_feed(last_batch=last)
-    assert len(list(feed)) == len(feed) == (4 if last == "drop" else 5)
 
 
 def test_two_passes_are_two_epochs() -> None:
@@ -113,24 +107,6 @@ def test_a_pass_in_use_stays_where_it_is() -> None:
     assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (8, 0)
 
 
-def test_a_closed_pass_stays_closed() -> None:
-    feed = window_feed(threads=1)
-    batches = iter(feed)
-    batches.close()
-    feed.set_epoch(3)
-    assert seen(batches) == []
-
-
-def test_setting_the_epoch_of_a_pass_that_has_just_begun_changes_nothing() -> None:
-    feed = window_feed(order=stoker.Shuffle(seed=1))
-    batches = iter(feed)
-    feed.set_epoch(0)
-    next(batches)
-    assert feed.state_dict()["position"] == 4
-    feed.set_epoch(0)  # but now it means: again from the start
-    assert feed.state_dict()["position"] == 0
-
-
 def test_a_framework_that_sets_the_epoch_says_what_it_leaves_out() -> None:
     feed = window_feed(order=stoker.Shuffle(seed=1))
     feed.load_state_dict({**feed.state_dict(), "epoch": 3, "position": 8})
@@ -148,9 +124,3 @@ def test_setting_the_epoch_of_a_loaded_state_keeps_its_position() -> None:
     assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (3, 8)
     feed.set_epoch(4)
     assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (4, 0)
-
-
-def test_a_packed_feed_is_a_loader_without_dataset() -> None:
-    feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
-    assert len(list(feed)) == len(feed) == 3
-    assert getattr(feed, "dataset", None) is None

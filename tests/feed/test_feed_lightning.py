@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import ragged, run_example, window_feed
+from tests.feed.ecosystem import run_example, window_feed
 from torch.utils.data import DataLoader
 
 import stoker
@@ -70,13 +70,6 @@ def test_a_loader_over_the_samples_works_as_any_other(tmp_path: Path) -> None:
     assert model.validated == [EPOCH[:2], EPOCH, EPOCH]
 
 
-def test_limited_training_takes_a_new_epoch_each_time(tmp_path: Path) -> None:
-    model, feed = Tiny(), shuffled()
-    trainer(tmp_path, max_epochs=3, limit_train_batches=2, limit_val_batches=0).fit(model, train_dataloaders=feed)
-    whole = epochs(shuffled(), 3)
-    assert model.trained == whole[0:2] + whole[5:7] + whole[10:12]
-
-
 def resumed(folder: Path, *, at: int, callbacks: list[Any]) -> tuple[Tiny, Tiny]:
     """A whole training, and one that goes on from a checkpoint of it."""
     both = []
@@ -124,26 +117,6 @@ def test_a_checkpoint_at_the_end_of_an_epoch_is_resumed_with_the_next_one(tmp_pa
         models.append(model)
     assert models[1].trained == models[0].trained[5:]
     assert models[1].validated[1:] == [EPOCH, EPOCH]
-
-
-def test_a_state_loaded_by_hand_is_where_training_begins(tmp_path: Path) -> None:
-    model, feed, whole = Tiny(), shuffled(), epochs(shuffled(), 2)
-    feed.load_state_dict({**feed.state_dict(), "position": 8})
-    trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(model, train_dataloaders=feed)
-    assert model.trained[:3] == whole[2:5]
-
-
-def test_overfitting_takes_the_same_batches(tmp_path: Path) -> None:
-    model = Tiny()
-    trainer(tmp_path, overfit_batches=2).fit(model, train_dataloaders=window_feed(last_batch="short"))
-    assert model.trained == [*EPOCH[:2], *EPOCH[:2]]
-
-
-def test_a_packed_feed_is_a_loader_too(tmp_path: Path) -> None:
-    feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
-    fit = trainer(tmp_path, max_epochs=1)
-    fit.fit(Packed(), train_dataloaders=feed)
-    assert fit.global_step == 3
 
 
 RANKS = """

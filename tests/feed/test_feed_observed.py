@@ -15,7 +15,6 @@ from tests.harness import num_examples, tiny_store
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker import open as open_store
-from stoker.errors import OptionError
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -28,7 +27,6 @@ VIEWS = [
     Sequences(8, buckets=(2, 8), keep="last"),
     Sequences(5, layout="packed"),
 ]
-COLUMNS = ["half", "single", "double", "wide", "static"]
 
 
 def make_store(seed: int = 0) -> Store:
@@ -102,11 +100,6 @@ def test_true_means_all_columns_of_floats_per_step() -> None:
     assert "single_observed" in str(feed)
 
 
-def test_without_observed_missing_values_stay() -> None:
-    batch = next(iter(Feed(make_store(), Windows(4), batch_size=9)))
-    assert batch["single"].isnan().any()
-
-
 def test_bfloat16_has_a_mask_too(tmp_path: Any) -> None:
     tiny_store(tmp_path / "tiny")
     store = open_store(tmp_path / "tiny")
@@ -114,31 +107,6 @@ def test_bfloat16_has_a_mask_too(tmp_path: Any) -> None:
     for a, b in zip(host, device, strict=True):
         assert_same_batch(a, b)
         assert a["brief_observed"].dtype == torch.bool
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"observed": ["count"]}, "observed names 'count', which holds int64 and so no NaN. Name columns of floats, or give True."),
-        ({"observed": "nothing"}, "observed names 'nothing', which is not fed; the feed has half, single"),
-        ({"observed": 3}, "observed is 3; expected True, False or names of columns."),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        Feed(make_store(), Windows(4), batch_size=2, **options)
-    assert str(caught.value).startswith(message)
-
-
-def test_a_column_with_the_name_of_a_mask_is_refused() -> None:
-    store = Store.from_arrays(x=[np.arange(4.0)], x_observed=[np.arange(4.0)])
-    with pytest.raises(OptionError, match="a batch has an entry 'x_observed' of its own"):
-        Feed(store, Windows(2), batch_size=1, observed=["x"])
-
-
-def test_time_moe_samples_have_no_masks() -> None:
-    with pytest.raises(OptionError, match="leave out observed"):
-        Feed(make_store(), Segments(4, compat="time-moe"), batch_size=1, columns=["single"], observed=True)
 
 
 def test_a_dataset_has_the_masks() -> None:

@@ -17,7 +17,6 @@ from tests.harness import num_examples
 from tests.sampling.twins import derive, epoch_key
 
 from stoker import ByLength, Feed, Sequences, Sequential, Shuffle, Store, split
-from stoker.errors import FeedError
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -87,26 +86,3 @@ def test_a_subset_draws_as_the_whole_view_does() -> None:
     for batch in Feed(store, view, batch_size=1, subset=part):
         row = batch["x"][0]
         assert whole[int(row[0]) // 30] == row.tolist()
-
-
-def test_scalers_see_all_steps_that_may_be_drawn() -> None:
-    store, view = make_store([30] * 12), Sequences(4, keep="random")
-    train = split.grouped(store, view, fractions=(0.5, 0.5)).train
-    scaler = split.SeriesScaler.fit(store, train, columns=["x"], unseen="global")
-    series = train.runs.resolve(np.arange(len(train)))
-    np.testing.assert_allclose(scaler.scales("x").centers[series, 0], series * 30 + 14.5)
-
-
-def test_messages_name_the_steps_that_were_drawn() -> None:
-    store, view = make_store([40]), Sequences(4, keep="random")
-    feed = Feed(store, view, batch_size=1)
-    state = feed.state_dict()
-    first = int(next(iter(feed))["x"][0, 0])
-    assert feed.origin(state, 0) == f"samples 0 (series 0, steps {first} to {first + 3}) of <memory>"
-    assert "series of 40 steps are cut to random 4 in a row." in str(feed)
-
-
-def test_a_dataset_has_no_epoch_to_draw_for() -> None:
-    dataset = Feed(make_store(), Sequences(5, keep="random"), batch_size=2).as_dataset()
-    with pytest.raises(FeedError, match="keep='random' takes other steps of a series in every epoch"):
-        dataset[0]

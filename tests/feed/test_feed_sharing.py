@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import pickle
 import sys
 import threading
@@ -12,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset
 
 from stoker import Feed, Shuffle, Store, Windows
 from stoker._clock import Spans
@@ -153,15 +151,6 @@ class Stream(IterableDataset[Any]):
         return iter(self.feed)
 
 
-class OwnShare(IterableDataset[Any]):
-    """A feed that each worker makes for itself, as one of so many ranks."""
-
-    def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        assert worker is not None
-        return iter(make_feed(rank=worker.id, world_size=worker.num_workers, threads=0))
-
-
 def samples_of(dataset: IterableDataset[Any], workers: int) -> list[int]:
     loader = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context="fork" if workers else None)
     return sorted(number for batch in loader for number in batch["sample"].tolist())
@@ -179,34 +168,7 @@ def test_negative_control_without_the_guard_two_workers_yield_everything_twice(m
     assert samples_of(Stream(feed), 2) == sorted([*range(feed.num_samples)] * 2)
 
 
-def test_what_yields_each_batch_once_continues() -> None:
-    feed = make_feed(threads=0)
-    everything = list(range(feed.num_samples))
-    assert samples_of(Stream(feed), 0) == everything
-    assert samples_of(Stream(make_feed(threads=2)), 1) == everything
-    assert samples_of(OwnShare(), 2) == everything
-    loader = DataLoader(feed.as_dataset(), batch_size=5, num_workers=2, collate_fn=feed.as_dataset().collate)
-    assert sorted(torch.cat([batch["sample"] for batch in loader]).tolist()) == everything
-
-
 # ---- pickle ----
-
-
-@pytest.mark.parametrize("act", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda act: act.__name__)
-def test_a_feed_and_a_pass_say_that_they_cannot_travel(act: Callable[[Any], Any]) -> None:
-    feed = make_feed(threads=0)
-    with pytest.raises(
-        FeedError, match=r"a feed cannot be pickled or copied.*Send feed\.as_dataset\(\), or make the feed of <memory>"
-    ):
-        act(feed)
-    if act is not copy.copy:
-        with pytest.raises(FeedError, match=r"a feed cannot be pickled"):
-            act(Stream(feed))
-    batches = iter(feed)
-    next(batches)
-    with pytest.raises(FeedError, match=r"a pass over a feed cannot be pickled or copied.*load feed\.state_dict\(\) there"):
-        act(batches)
-    assert len(list(batches)) == len(feed) - 1
 
 
 def test_what_the_message_says_works_in_another_process() -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.feed.twin import all_samples, assert_same_batch
-from tests.harness import tiny_store
 from tests.split.stores import with_time
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
-from stoker import open as open_store
-from stoker.errors import OptionError
 from stoker.store.shards import Column, Texts
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -73,16 +69,6 @@ def test_an_offset_keeps_code_0_for_padding_and_missing_categories(view: Any, re
             assert stored[name].equal(shifted[name])
 
 
-def test_categories_of_a_packed_store(tmp_path: Path) -> None:
-    tiny_store(tmp_path / "tiny", lengths=(3, 0, 5, 1))
-    store = open_store(tmp_path / "tiny")
-    batch = next(iter(Feed(store, Sequences(5), batch_size=4, columns=["mood", "price"], category_offset=1)))
-    codes = np.concatenate([store[i]["mood"] for i in range(4)])
-    assert batch["mood"][batch["mask"]].tolist() == (codes + 1).tolist()
-    assert int(batch["mood"].max()) <= len(store.texts("mood"))
-    assert not batch["mood"][~batch["mask"]].any()
-
-
 def test_runs_between_gaps_have_the_number_of_their_series() -> None:
     store = with_time([[0, 1, 2, 9, 10, 11], [0, 1, 2]], label=np.array([7, 8]))
     batch = next(iter(Feed(store, Windows(3, max_gap=1), batch_size=3, return_series=True, columns=["t", "label"])))
@@ -97,19 +83,6 @@ def test_a_dataset_has_the_series_index() -> None:
     batch = next(iter(feed))
     taken = feed.as_dataset()[[0, 1, 2, 3]]
     assert_same_batch(taken, {name: batch[name] for name in taken})
-
-
-@pytest.mark.parametrize("offset", [-1, 1.0, True, 2**31 + 1])
-def test_bad_offsets_are_refused(offset: Any) -> None:
-    with pytest.raises(OptionError, match=r"category_offset is .*; expected 0, or 1 to reserve code 0"):
-        Feed(make_store(), Windows(3), batch_size=4, category_offset=offset)
-
-
-def test_a_column_named_series_is_refused_only_beside_the_index() -> None:
-    store = Store.from_arrays(x=[np.arange(3.0)], series=[np.arange(3.0)])
-    Feed(store, Windows(2), batch_size=1)
-    with pytest.raises(OptionError, match="a batch has an entry 'series' of its own"):
-        Feed(store, Windows(2), batch_size=1, return_series=True)
 
 
 def test_options_that_change_batches_are_part_of_the_identity_and_others_are_not() -> None:

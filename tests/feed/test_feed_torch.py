@@ -16,7 +16,6 @@ from torch.utils.data import (
     RandomSampler,
     Subset,
     WeightedRandomSampler,
-    random_split,
 )
 
 import stoker
@@ -100,19 +99,6 @@ def test_a_distributed_sampler_shares_the_samples(num_ranks: int) -> None:
         ranks.append(seen(DataLoader(samples(), batch_size=4, sampler=sampler, collate_fn=SampleDataset.collate)))
     assert sorted({number for numbers in ranks for number in numbers}) == ALL
     assert len({len(numbers) for numbers in ranks}) == 1  # by repeats, where a feed would mask
-
-
-def test_a_sampler_of_batches_needs_no_collate() -> None:
-    batches = BatchSampler(RandomSampler(samples(), generator=drawn()), 4, drop_last=False)
-    assert sorted(seen(DataLoader(samples(), batch_size=None, sampler=batches))) == ALL
-
-
-def test_parts_of_a_dataset_are_gathered_together_too() -> None:
-    train, test = random_split(samples(), [12, 6], generator=drawn())
-    numbers = [seen(DataLoader(part, batch_size=4, collate_fn=SampleDataset.collate)) for part in (train, test)]
-    assert sorted(numbers[0] + numbers[1]) == ALL
-    both = ConcatDataset([Subset(samples(), ALL[:10]), Subset(samples(), ALL[10:])])
-    assert seen(DataLoader(both, batch_size=4, collate_fn=SampleDataset.collate)) == ALL
 
 
 def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> None:

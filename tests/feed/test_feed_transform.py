@@ -12,7 +12,6 @@ from tests.feed.twin import assert_same_batch
 from tests.sampling.twins import derive, epoch_key
 
 from stoker import BlockShuffle, Feed, Sequential, Shuffle, Store, Windows, augment
-from stoker.errors import FeedError, OptionError
 from stoker.feed import prefetch, transfer
 from stoker.testing import assert_resumes_exactly
 
@@ -71,12 +70,6 @@ def test_the_generator_is_seeded_by_seed_epoch_and_first_position(rank: int, wor
             seed = derive(epoch_key(3, epoch, TRANSFORMS), position) >> 1
             assert one["drawn"].tolist() == np.random.default_rng(seed).random(3).tolist()
             assert other["drawn"].equal(torch.rand(3, generator=torch.Generator().manual_seed(seed)))
-
-
-def test_batches_differ_from_each_other_and_between_epochs() -> None:
-    feed = make_feed(transform=lambda batch, rng: {"drawn": rng.random(1)})
-    drawn = [float(batch["drawn"]) for _ in range(3) for batch in feed]
-    assert len(set(drawn)) == len(drawn)
 
 
 def test_negative_control_one_generator_for_all_batches_does_not_resume() -> None:
@@ -142,44 +135,3 @@ def test_device_transforms_get_tensors_after_the_gather(residency: str) -> None:
         assert after["twice"].equal(before["x"] * 2)
         assert after.keys() == {"twice", "valid"}
     assert all(isinstance(tensor, torch.Tensor) for batch in seen for tensor in batch.values())
-
-
-def test_both_transforms_run_one_after_the_other() -> None:
-    feed = make_feed(transform=lambda batch: {"x": batch["x"] + 1}, device_transform=lambda batch: {"x": batch["x"] * 10})
-    plain = next(iter(make_feed()))
-    assert next(iter(feed))["x"].equal((plain["x"] + 1) * 10)
-
-
-def test_errors_of_a_device_transform_name_the_batch_and_end_the_pass() -> None:
-    def fail(batch: Any, rng: torch.Generator) -> Any:
-        raise ValueError("no")
-
-    batches = iter(make_feed(device_transform=fail))
-    with pytest.raises(ValueError, match="no") as caught:
-        next(batches)
-    assert caught.value.__notes__ == ["in device_transform, for batch 0 of this pass over epoch 0"]
-    with pytest.raises(StopIteration):
-        next(batches)
-
-
-@pytest.mark.parametrize("made", [None, [1], {"x": np.zeros(3)}])
-def test_anything_but_a_dict_of_tensors_is_refused(made: Any) -> None:
-    with pytest.raises(FeedError, match=r"device_transform returned .*; expected a dict of tensors"):
-        next(iter(make_feed(device_transform=lambda batch: made)))
-
-
-def test_options_that_cannot_work_are_refused() -> None:
-    with pytest.raises(OptionError, match="device_transform is 3; expected a function from a dict of tensors to one"):
-        make_feed(device_transform=3)
-    feed = make_feed(residency="device", device_transform=noisy)
-    assert not feed.can_capture
-    with pytest.raises(OptionError, match=r"captured\(\) does not run device_transform"):
-        feed.captured()
-
-
-@pytest.mark.parametrize("options", [{"transform": noisy}, {"device_transform": lambda batch: batch}])
-def test_datasets_have_no_position_to_draw_for(options: Any) -> None:
-    dataset = make_feed(**options).as_dataset()
-    assert len(dataset) == make_feed().num_samples
-    with pytest.raises(FeedError, match=r"which samples of a dataset do not have\. Iterate over the feed itself"):
-        dataset[0]

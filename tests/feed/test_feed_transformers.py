@@ -50,16 +50,6 @@ def test_training_is_fed_every_sample_each_epoch(tmp_path: Path, remove: bool, c
         assert_same(batch, dataset[series_of(batch)])
 
 
-def test_columns_that_the_model_does_not_take_are_removed(tmp_path: Path) -> None:
-    dataset, model = language_feed().as_dataset(), Narrow(Config())
-    args = arguments(tmp_path, max_steps=2)
-    transformers.Trainer(model=model, args=args, train_dataset=dataset, data_collator=dataset.collate).train()
-    assert len(model.fed) == 2
-    kept = arguments(tmp_path, max_steps=2, remove_unused_columns=False)
-    with pytest.raises(TypeError, match="loss_masks"):
-        transformers.Trainer(model=model, args=kept, train_dataset=dataset, data_collator=dataset.collate).train()
-
-
 def test_evaluation_sees_every_sample_in_order(tmp_path: Path) -> None:
     dataset, model = language_feed().as_dataset(), Tiny(Config())
     args = arguments(tmp_path, per_device_eval_batch_size=5, remove_unused_columns=False)

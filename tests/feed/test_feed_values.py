@@ -123,40 +123,12 @@ def test_series_of_one_length_are_their_twin(view: Any, residency: str, tmp_path
     check(store, view, batch_size=4, columns=columns, residency=residency, order=Shuffle(), return_index=True)
 
 
-@pytest.mark.parametrize("residency", RESIDENCIES)
-def test_nothing_but_series_columns(residency: str, folder: Path) -> None:
-    store = open_for(residency, folder)
-    for view in (Windows(4), Sequences(6), Sequences(6, layout="packed")):
-        check(store, view, batch_size=4, columns=["si8", "sw"], residency=residency)
-
-
-@pytest.mark.parametrize("residency", ["host", "device"])
-def test_all_series_empty(residency: str) -> None:
-    store = Store.from_arrays(lengths=[0, 0, 0], x=np.zeros(0, dtype=np.float32), y=np.arange(3))
-    for view in (Sequences(4), Sequences(4, layout="packed")):
-        check(store, view, batch_size=2, residency=residency, columns=["x", "y"])
-
-
 @pytest.mark.parametrize("view", [Windows(300), Windows(7, stride=5), Sequences(2**40, layout="packed")], ids=str)
 def test_batches_large_enough_to_be_written_past_the_caches(view: Any) -> None:
     rng = np.random.default_rng(0)
     store = Store.from_arrays(x=[rng.normal(size=size).astype(np.float32) for size in (3000, 11, 70_000, 0, 5000)])
     size = 2048 if isinstance(view, Windows) else 5
     check(store, view, batch_size=size, order=Shuffle(), columns=["x"], last_batch="drop")
-
-
-def test_numbers_that_no_type_may_change_pass_unchanged() -> None:
-    """NaN payloads, infinities and subnormals, bit for bit."""
-    bits = np.array([0x7FC00001, 0xFFC12345, 0x7F800000, 0xFF800000, 1, 0x80000000, 0x7F7FFFFF], dtype=np.uint32)
-    store = Store.from_arrays(x=[bits.view(np.float32), bits[:3].view(np.float32)])
-    for residency in ("host", "device"):
-        check(store, Windows(3, shift=1), batch_size=3, residency=residency)
-
-
-def test_a_subset_of_columns_in_any_order() -> None:
-    store = every_number()
-    check(store, Windows(4), batch_size=4, columns=["wf8", "xi1"])
-    assert list(next(iter(Feed(store, Windows(4), batch_size=2, columns="xi1", last_batch="short")))) == ["xi1", "lengths", "mask"]
 
 
 LENGTH_LISTS = st.lists(st.integers(0, 25), min_size=1, max_size=12)

@@ -18,7 +18,7 @@ from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples
 
 import stoker
-from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Weighted, Windows
+from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.mixture import MixtureGather
 from stoker.sampling import mixture
@@ -122,15 +122,6 @@ def test_ranks_read_the_slow_list_of_due_times(
         assert seen == expected[epoch]
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_samples_of_many_series_are_found_store_by_store(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = partial(Feed, make_stores(), view, batch_size=5, columns=COLUMNS, order=Shuffle(2), return_index=True)
-    joined = list(make())
-    monkeypatch.setattr(mixture, "MOST_JOINED", 0)
-    for a, b in zip(make(), joined, strict=True):
-        assert_same_batch(a, b)
-
-
 ORDERS = [Sequential(), Shuffle(1), BlockShuffle(2, block=3, window=6), BlockShuffle(5), ByLength(4, group=5, pool=2)]
 
 
@@ -204,32 +195,6 @@ def test_subsets_are_one_per_store() -> None:
         Feed(stores, view, batch_size=4, subset=[None, split.train, None], normalize="zero")
 
 
-def test_a_list_of_one_store_is_that_store() -> None:
-    store = make_stores()[0]
-    one, other = (Feed(given, Windows(3), batch_size=4, order=Shuffle(1), return_store=True) for given in ([store], store))
-    assert one.state_dict() == other.state_dict()
-    for a, b in zip(one, other, strict=True):
-        assert_same_batch(a, b)
-        assert set(a["store"].tolist()) <= {0, -1}
-
-
-def test_weighted_samples_are_drawn_from_all_stores() -> None:
-    stores = [Store.from_arrays(x=[np.zeros(1)] * 3), Store.from_arrays(x=[np.ones(1)] * 2)]
-    feed = Feed(stores, Sequences(1), batch_size=6, order=Weighted([1, 0, 0, 2, 3], num_samples=6), return_index=True)
-    assert sorted(next(iter(feed))["sample"].tolist()) == [0, 3, 3, 4, 4, 4]
-    for order in (Weighted([1.0] * 5), ByLength()):
-        with pytest.raises(OptionError, match=r"weights= is for stores that are read in their own orders, but order is"):
-            Feed(stores, Sequences(1), batch_size=6, order=order, weights=[1, 2])
-
-
-def test_a_store_that_gives_less_than_one_sample_per_batch_gives_the_rest_over_epochs() -> None:
-    stores = [Store.from_arrays(x=[np.zeros(1)] * 100), Store.from_arrays(x=[np.ones(1)] * 7)]
-    feed = Feed(stores, Sequences(1), batch_size=10, order=Shuffle(0), weights=[99, 1], return_index=True)
-    rare = [number - 100 for _ in range(14) for batch in feed for number in batch["sample"].tolist() if number >= 100]
-    assert len(rare) >= 14
-    assert sorted(rare[:7]) == sorted(rare[7:14]) == list(range(7))
-
-
 def texts_store(folder: Path, texts: list[str], values: list[float]) -> Store:
     return stoker.pack({"x": [[value, value] for value in values], "label": texts}, folder, dtype={"label": "category"})
 
@@ -270,27 +235,6 @@ def test_the_dataset_of_a_mixture_survives_pickling(tmp_path: Path) -> None:
     assert dataset[order.tolist()]["xf4"].equal(in_order)
 
 
-def test_origin_and_summary_name_the_stores(tmp_path: Path) -> None:
-    a = Store.from_arrays(x=[np.zeros(4), np.zeros(4)]).save(tmp_path / "a")
-    b = Store.from_arrays(x=[np.zeros(4), np.array([0, 0, np.nan, 0])]).save(tmp_path / "b")
-    feed = Feed([a, b], Segments(4), batch_size=4)
-    assert feed.origin(feed.state_dict(), 0).endswith(f"sample 3: x of series 1 is nan at step 2 in {b.name}")
-    assert f"feed of {a.name} + {b.name}" in str(feed)
-    assert "mixture of 2 stores (50.0%, 50.0%), each sequential" in str(feed)
-    assert feed.digest is not None
-
-
-def test_overflow_names_the_store(tmp_path: Path) -> None:
-    a = Store.from_arrays(x=[np.zeros(4), np.zeros(4)]).save(tmp_path / "a")
-    b = Store.from_arrays(x=[np.zeros(4), np.array([0, 0, 1e300, 0])]).save(tmp_path / "b")
-    message = rf"column 'x' of {b.name} is 1e\+300 at step 2 of series 1"
-    with pytest.raises(FeedError, match=message):
-        Feed([a, b], Segments(4), batch_size=4, dtype="float32", residency="device")
-    with pytest.raises(FeedError, match=message) as found:
-        next(iter(Feed([a, b], Segments(4), batch_size=4, dtype="float32")))
-    assert "series 0 of store 0, 0 of store 1, 1 of store 0, 1 of store 1" in found.value.__notes__[0]
-
-
 def test_the_captured_batches_are_those_of_the_feed() -> None:
     options: dict[str, Any] = {"order": Shuffle(1), "residency": "device", "return_index": True, "return_store": True}
     make = partial(Feed, make_stores(), Windows(3, tail="drop"), batch_size=4, columns=["xf4", "si8"], weights=[1, 2, 1], **options)
@@ -318,10 +262,7 @@ STORE = Store.from_arrays(x=[np.zeros(4)], y=[np.zeros(4)])
             "'x' is float64 per step in <memory>, but float32 per step",
         ),
         ([STORE, Store.from_arrays(x=[np.zeros((4, 2))])], {"columns": "x"}, r"but float64\[2\] per step"),
-        ([STORE, Store.from_arrays(x=np.zeros(1), z=[np.zeros(4)])], {"columns": "x"}, "but float64 per series"),
         ([STORE, STORE], {"weights": [1]}, r"weights is \[1\]; expected 2 positive numbers, one per store"),
-        ([STORE, STORE], {"weights": [1, 0]}, r"weights is \[1, 0\]; expected 2 positive numbers"),
-        ([STORE, STORE], {"weights": "ab"}, "weights is 'ab'; expected 2 positive numbers"),
         ([STORE, Store.from_arrays(x=[np.zeros(2)], y=[np.zeros(2)])], {}, "has no sample of Windows"),
         (
             [Store.from_arrays(store=[np.zeros(4)])] * 2,
@@ -416,17 +357,6 @@ def test_no_window_of_several_stores_spans_a_gap(view: Any, residency: str, tmp_
     assert [rows_seen[number] for number in range(feed.num_samples)] == expected
     again = pickle.loads(pickle.dumps(feed.dataset))
     assert again[list(range(5))]["x"].equal(feed.dataset[list(range(5))]["x"])
-
-
-@pytest.mark.parametrize("residency", ["host", "device"])
-def test_codes_of_several_stores_are_shifted(residency: str, tmp_path: Path) -> None:
-    a = texts_store(tmp_path / "a", ["up", "down"], [1, 2])
-    b = texts_store(tmp_path / "b", ["down", "flat", "up"], [2, 3, 1])
-    options: dict[str, Any] = {"columns": ["x", "label"], "residency": residency, "category_offset": 1}
-    feed = Feed([a, b], Sequences(2), batch_size=6, **options)
-    batch = next(iter(feed))
-    assert batch["label"].tolist() == [*batch["x"][:5, 0].tolist(), 0]
-    assert pickle.loads(pickle.dumps(feed.dataset))[[0, 1, 2, 3, 4]]["label"].tolist() == [1, 2, 2, 3, 1]
 
 
 def test_negative_control_rows_of_the_wrong_store_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,27 +26,6 @@ def test_a_state_becomes_seed_cursor_and_choices() -> None:
     assert check(position=100)[1] == Cursor(3, 100)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"seed": None}, "the state of a feed lacks seed; found epoch, position, samples, feed."),
-        (dict.fromkeys(STATE), "the state of a feed lacks seed, epoch, position, samples, feed; found nothing."),
-        ({"epoch": -1}, "the state of a feed has epoch -1; expected an integer from 0."),
-        ({"position": 1.5}, r"the state of a feed has position 1.5; expected an integer from 0."),
-        ({"seed": "7"}, "the state of a feed has seed '7'; expected an integer from 0."),
-        ({"epoch": True}, "the state of a feed has epoch True; expected an integer from 0."),
-        ({"epoch": 2**63}, r"the state of a feed has epoch 9,223,372,036,854,775,808; expected at most 2\*\*63 - 1."),
-        ({"block": "x"}, "the state of a feed has block 'x'; expected an integer from 0."),
-        ({"samples": 99}, "the state was saved with 99 samples per epoch, but this feed has 100: other data, another view"),
-        ({"feed": "ffff0000"}, r"other data, another view or another kind of order \(it says ffff0000, this feed is 0123abcd\)"),
-        ({"position": 101}, "the state is at position 101 of 100; expected at most that."),
-    ],
-)
-def test_invalid_states_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FeedError, match=message):
-        check(**changes)
-
-
 def feed(view: Any = None, lengths: tuple[int, ...] = (30, 12, 7), **options: Any) -> Feed:
     store = Store.from_arrays(x=[np.arange(float(size)) for size in lengths])
     return Feed(store, view or Windows(4), **{"batch_size": 4, **options})

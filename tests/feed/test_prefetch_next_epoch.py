@@ -72,15 +72,6 @@ def test_they_are_made_before_the_epoch_begins() -> None:
     assert transform.calls == 2 * BATCHES
 
 
-def test_calling_it_twice_begins_one_epoch() -> None:
-    transform = Counted()
-    feed = feed_of(transform, threads=1, prefetch=2)
-    epoch_of(feed, ahead=True)
-    feed.prefetch_next_epoch()
-    epoch_of(feed, ahead=False)
-    assert transform.calls == 2 * BATCHES
-
-
 @pytest.mark.parametrize(
     "move", [lambda feed: feed.set_epoch(7), lambda feed: feed.load_state_dict({**feed.state_dict(), "position": 8})]
 )
@@ -147,10 +138,3 @@ def test_a_trainer_begins_each_epoch_but_the_first() -> None:
     fit(transform, noted, epochs=3)
     assert noted.seen == [True, True, True]
     assert transform.calls == 3 * BATCHES
-
-
-def test_a_trainer_that_stops_early_leaves_no_thread() -> None:
-    transform = Counted()
-    noted = NotesAhead(transform, [BATCHES + 2], stop=True)
-    assert fit(transform, noted, epochs=3).stopped == "callback"
-    assert noted.seen == [True]

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from stoker import Feed, Shuffle, Store, Windows
-from stoker.errors import FeedError, OptionError
-from stoker.feed.protocol import BatchSource, _IterableSource, as_batch_source, copy_first_batches
+from stoker.errors import FeedError
+from stoker.feed.protocol import BatchSource, as_batch_source, copy_first_batches
 
 DATA = TensorDataset(torch.arange(20.0).reshape(10, 2))
 
@@ -78,12 +78,6 @@ def first_values(batches: Any) -> list[Any]:
     return [(batch["sample"] if isinstance(batch, dict) else torch.as_tensor(batch[0])).tolist() for batch in batches]
 
 
-def test_every_source_implements_the_protocol(source: BatchSource, name: str) -> None:
-    assert isinstance(source, BatchSource)
-    assert isinstance(source, Feed) == (name == "feed")
-    assert as_batch_source(source) is source
-
-
 def test_a_source_gives_as_many_batches_as_it_says(source: BatchSource, name: str) -> None:
     stated = source.num_batches
     assert (stated is None) == (name in ("generator", "DataLoader of an iterable dataset"))
@@ -127,43 +121,7 @@ def test_a_source_says_where_batches_come_from_or_nothing(source: BatchSource, n
         assert found is None
 
 
-def test_every_source_answers_the_other_questions(source: BatchSource, name: str) -> None:
-    source.set_epoch(0)
-    assert source.digest is None
-    assert not source.can_capture
-    assert source.device == (torch.device("cpu") if name == "feed" else None)
-    expected = {"feed": "view", "DataLoader": "collate_fn", "list": "first"}.get(name, "type")
-    assert expected in source.identity()
-
-
 def test_a_set_epoch_reaches_the_sampler() -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=1, rank=0)
     as_batch_source(DataLoader(DATA, batch_size=3, sampler=sampler)).set_epoch(7)
     assert sampler.epoch == 7
-
-
-def test_optional_methods_of_other_loaders_are_asked() -> None:
-    class Asked(Stateful):
-        device = torch.device("meta")
-        store = Store.from_arrays(x=[np.arange(3.0)])
-
-        def origin(self, state: Any, first: int, count: int) -> str:
-            return f"{first} and {count}"
-
-        def state_after(self, state: Any, batches: int) -> Any:
-            return {**state, "taken": batches}
-
-        def identity(self) -> dict[str, Any]:
-            return {"name": "asked"}
-
-    source = as_batch_source(Asked())
-    assert isinstance(source, _IterableSource)
-    assert source.device == torch.device("meta")
-    assert source.origin(None, 1, 2) == "1 and 2"
-    assert source.state_after(source.state_dict(), 3) == {"epoch": 0, "taken": 3}
-    assert source.identity() == {"name": "asked"}
-
-
-def test_what_is_not_iterable_is_refused() -> None:
-    with pytest.raises(OptionError, match="the batches are 3; expected a feed, a DataLoader or another iterable"):
-        as_batch_source(3)  # type: ignore[arg-type]

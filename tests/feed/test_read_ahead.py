@@ -139,14 +139,6 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
     assert len(asked.calls) == len(feed)
 
 
-def test_batches_are_asked_for_together_as_far_as_they_are_small(store: Store, asked: Asked) -> None:
-    feed = Feed(store, Windows(50, stride=20), order=Shuffle(), columns=["x"], batch_size=16, residency="stream", threads=0)
-    assert feed.num_samples * 50 * 8 < read_ahead.UNIT_BYTES
-    next(iter(feed))
-    assert len(asked.calls) == 1
-    assert len(asked.pages(store, "x")) == -(-(HEADER + store.column("x").nbytes) // PAGE)
-
-
 def test_blocks_are_asked_for_a_window_ahead_and_once_each(store: Store, asked: Asked) -> None:
     order = BlockShuffle(block=10, window=100)
     feed = Feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", threads=0, columns=["x"])
@@ -172,25 +164,6 @@ def test_a_pass_that_is_resumed_asks_only_for_what_is_left(store: Store, asked: 
     assert len(asked.calls) == 1
 
 
-def test_each_pass_asks_again(store: Store, asked: Asked) -> None:
-    feed = Feed(
-        store, Windows(50, stride=20), batch_size=16, order=BlockShuffle(block=50, window=500), residency="stream", columns=["x"]
-    )
-    for _ in range(3):
-        for _ in feed:
-            pass
-        assert len(asked.pages(store, "x")) > 0.9 * store.column("x").nbytes / PAGE
-        asked.calls.clear()
-
-
-def test_large_ranges_are_asked_for_in_pieces(store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "PIECE_BYTES", 3 * PAGE)
-    for _ in Feed(store, Sequences(10**6), batch_size=60, residency="stream", columns=["x"]):
-        pass
-    assert max(stop - start for call in asked.calls for start, stop in call) == 3 * PAGE
-    assert len(asked.pages(store, "x")) == -(-(HEADER + store.column("x").nbytes) // PAGE)
-
-
 @given(ranges=RANGES, size=st.integers(1, 9))
 def test_pieces_cover_their_ranges(ranges: list[tuple[int, int]], size: int) -> None:
     starts = np.array([start for start, _ in ranges], dtype=np.int64)
@@ -205,13 +178,6 @@ def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Pa
     store = write_store(Store.from_arrays(lengths=[steps, 0, 0], x=np.arange(float(steps))), tmp_path / "s")
     feed = Feed(store, Sequences(10**6), batch_size=1, residency="stream", threads=0)
     assert [batch["lengths"].tolist() for batch in feed] == [[steps], [0], [0]]
-
-
-def test_a_store_in_memory_needs_no_hints() -> None:
-    column = type("Column", (), {"values": np.zeros(10), "width": None, "level": "step"})
-    assert not read_ahead.MappedColumn(column).is_on_disk  # type: ignore[arg-type]
-    hints = read_ahead.ReadAhead([column], None)  # type: ignore[list-item, arg-type]
-    assert hints.over(None) is None  # type: ignore[arg-type]
 
 
 def hint_threads() -> list[threading.Thread]:
@@ -242,19 +208,6 @@ def test_a_pass_that_ends_stops_asking(store: Store, monkeypatch: pytest.MonkeyP
     gc.collect()
     for thread in hint_threads():
         thread.join()
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_an_error_of_the_one_who_asks_reaches_the_one_who_waits(
-    threads: int, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(self: Any, unit: int) -> Any:
-        raise ZeroDivisionError("of the test")
-
-    monkeypatch.setattr(read_ahead.WindowUnits, "ranges", broken)
-    with pytest.raises(ZeroDivisionError, match="of the test") as caught:
-        next(iter(stream(store, threads=threads)))
-    assert "while making batch 0" in "".join(caught.value.__notes__)
 
 
 def test_a_damaged_series_is_reported_by_its_own_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ import torch
 from tests.harness.object_folder import Storage
 
 import stoker
-from stoker.errors import StorageError
 from stoker.feed.feed import Feed
 from stoker.feed.remote_blocks import Forecast, make_hints
 from stoker.feed.transfer import HostGather
@@ -116,26 +115,11 @@ def test_ranks_of_one_machine_share_a_cache(local: stoker.Store, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("storage")
-def test_a_window_that_exceeds_the_cache_ends_in_one_line(tmp_path: Path) -> None:
-    feed = Feed(opened(tmp_path, blocks=8), WINDOW, batch_size=64, order=ORDERS["blocks"])
-    with pytest.raises(StorageError, match="Raise cache_size, or use an order with smaller windows"):
-        next(iter(feed))
-
-
-@pytest.mark.usefixtures("storage")
 def test_a_dataset_travels_to_another_process(local: stoker.Store, tmp_path: Path) -> None:
     dataset = Feed(opened(tmp_path), WINDOW, batch_size=64).as_dataset()
     again = pickle.loads(pickle.dumps(dataset))
     for one in (dataset, again):
         assert torch.equal(one[[700, 3]]["y"], Feed(local, WINDOW, batch_size=64).as_dataset()[[700, 3]]["y"])
-
-
-@pytest.mark.usefixtures("storage")
-def test_columns_that_are_read_whole_are_right(local: stoker.Store, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"batch_size": 64, "normalize": "zero", "columns": ["x"]}
-    for residency in ("host", "stream"):
-        there = Feed(opened(tmp_path), WINDOW, residency=residency, **options)
-        assert torch.equal(next(iter(there))["x"], next(iter(Feed(local, WINDOW, **options)))["x"])
 
 
 @pytest.mark.usefixtures("storage")
@@ -209,11 +193,6 @@ def belady(uses: list[int], capacity: int) -> int:
             cached.remove(max(cached, key=lambda one: later[one][0] if later[one] else len(uses)))
         cached.add(block)
     return fetches
-
-
-def test_the_simulator_knows_an_example() -> None:
-    assert belady([1, 2, 3, 1, 2, 3], 2) == 4  # the least recently used would make 6
-    assert belady([1, 2, 1, 2], 2) == 2
 
 
 @pytest.mark.usefixtures("storage")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.harness import tiny_store
 
-from stoker import BlockShuffle, Feed, Segments, Sequences, Shuffle, Store, Windows
+from stoker import BlockShuffle, Feed, Segments, Sequences, Store, Windows
 
 
 def make(view: Any, **options: Any) -> Feed:
@@ -21,18 +19,6 @@ def line(feed: Feed, name: str) -> str:
     """The line of a summary that begins with a word."""
     (found,) = [text for text in repr(feed).splitlines() if text.split()[0] == name]
     return " ".join(found.split()[1:])
-
-
-def test_a_summary_says_everything() -> None:
-    assert repr(make(Windows(4), order=Shuffle(7))) == (
-        "feed of <memory>: Windows(4)\n"
-        "  samples    9 of 3 series\n"
-        "  batches    3 of 4; the last one has 1 sample, its other rows are padding (False in `valid`)\n"
-        "  a batch    x float32[4, 4], w float64[4, 4, 3], y int64[4]: 480 B\n"
-        "  order      shuffled, seed 7\n"
-        "  residency  host: batches are for the cpu, and the columns (444 B) are in memory already\n"
-        "  threads    none: batches are made when asked for"
-    )
 
 
 @pytest.mark.parametrize(
@@ -69,14 +55,3 @@ def test_a_line_of_a_summary(feed: dict[str, Any], name: str, expected: str) -> 
     found = repr(make(**feed))
     assert expected in " ".join(found.split()), found
     assert any(text.split()[0] == name for text in found.splitlines())
-
-
-def test_what_is_left_out_is_reported() -> None:
-    assert line(make(Windows(4, tail="drop", stride=3)), "samples") == "3 of 3 series"
-    found = repr(make(Windows(4, tail="drop", stride=3)))
-    assert "note       4 steps (26.7%) are in no window (tail='drop')." in found
-
-
-def test_a_store_on_disk_has_its_path(tmp_path: Path) -> None:
-    store = tiny_store(tmp_path / "prices").open()
-    assert repr(Feed(store, Sequences(4), batch_size=2)).startswith(f"feed of {tmp_path / 'prices'}: Sequences(4")

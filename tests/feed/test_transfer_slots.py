@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
-from stoker.feed.transfer import POISON, Ring, Slot
+from stoker.feed.transfer import Ring, Slot
 from stoker.testing import content_of, difference
 
 SIZE = 1000
@@ -34,12 +34,6 @@ def test_a_slot_is_used_again_when_its_batch_is_forgotten() -> None:
         del batch
         assert lend(ring).data_ptr() == place
     assert ring.num_slots == 1
-
-
-def test_slots_begin_where_a_cache_line_does() -> None:
-    ring = Ring(pinned=False, keep=4)
-    kept = [lend(ring, size) for size in (1, 63, 64, 65, 10_000)]
-    assert [tensor.data_ptr() % 64 for tensor in kept] == [0] * 5
 
 
 KEEPERS: dict[str, Any] = {
@@ -72,15 +66,6 @@ def test_whatever_inspects_a_batch_keeps_its_slot(keep: Any) -> None:
     assert place in [one.data_ptr() for one in (lend(ring), lend(ring))] or ring.num_slots == 1
 
 
-def test_a_slot_that_is_being_filled_is_not_taken() -> None:
-    ring = Ring(pinned=False, keep=4)
-    first = ring.take(SIZE)
-    second = ring.take(SIZE)
-    assert first is not second
-    ring.give_back(first)
-    assert ring.take(SIZE) is first
-
-
 class Copy:
     """Stands for a copy to a GPU that is under way."""
 
@@ -98,15 +83,6 @@ def test_a_slot_that_is_being_copied_to_a_gpu_is_not_used_again() -> None:
     assert ring.take(SIZE) is not slot
     copy.done = True
     assert ring.take(SIZE) is slot
-
-
-def test_larger_batches_replace_slots_that_are_too_small() -> None:
-    ring = Ring(pinned=False, keep=4)
-    for size in range(100, 5000, 100):
-        lend(ring, size)
-    assert ring.num_slots == 1
-    assert lend(ring, 10) is not None
-    assert ring.num_slots == 1
 
 
 def test_memory_of_many_kept_batches_is_given_back() -> None:
@@ -227,15 +203,6 @@ def test_a_ring_whose_slots_never_come_free_would_be_seen(monkeypatch: pytest.Mo
         for _ in Feed(some_store(), Windows(8), batch_size=2, threads=0):
             pass
     assert max(counts) == len(counts) // 2 > 11
-
-
-def test_a_ring_has_no_poison_unless_asked() -> None:
-    ring, poisoned = Ring(pinned=False, keep=1), Ring(pinned=False, keep=1, poison=True)
-    for one, expected in ((ring, 7), (poisoned, POISON)):
-        slot = one.take(10)
-        slot.buffer[:] = 7
-        one.give_back(slot)
-        assert (one.take(10).buffer == expected).all()
 
 
 @pytest.mark.parametrize("threads", [0, 1])

@@ -5,11 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.errors import OptionError
 from stoker.sampling.mixture import MixturePlan, store_seed
 from stoker.sampling.orders import ShufflePlan
 from stoker.sampling.orders import _SequentialPlan as SequentialPlan
@@ -94,12 +92,6 @@ def test_negative_control_a_store_that_begins_again_early_repeats_samples() -> N
 
     plan = MixturePlan([Restless(5), SequentialPlan(4)], [5, 4])
     assert sorted(plan.numbers(0, 0, 9).tolist()) != list(range(9))
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0], [1.0, -2.0], [1.0, float("nan")], [1.0, float("inf")], [1.0, 1e-300]])
-def test_weights_that_are_invalid_are_refused(weights: list[float]) -> None:
-    with pytest.raises(OptionError, match=r"weights is .*expected 2 positive numbers"):
-        MixturePlan([SequentialPlan(2)] * 2, [2, 2], weights)
 
 
 def test_the_order_of_a_mixture_is_what_it_always_was() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.sampling.plans import in_pieces, plan_of, times_seen, whole
 
-from stoker.errors import OptionError
 from stoker.sampling.orders import BlockShuffle, ByLength, Order, Sequential, Shuffle, Weighted
 
 SHUFFLED: list[Order] = [Shuffle(3), BlockShuffle(3, 4, 32), ByLength(3, 8, 4), Weighted(np.ones(500), 3)]
@@ -31,14 +30,6 @@ def test_every_sample_once_and_in_any_pieces(order: Order, rng: np.random.Genera
             assert (in_pieces(plan, epoch, rng.integers(0, 501, 12).tolist()) == numbers).all()
         backwards = [plan.numbers(epoch, i, i + 7) for i in reversed(range(0, 500, 7))]
         assert (np.concatenate(backwards[::-1]) == numbers).all()
-
-
-@pytest.mark.parametrize("order", ALL, ids=lambda order: type(order).__name__)
-def test_behind_the_end_there_is_nothing(order: Order) -> None:
-    plan = plan_of(order, 500)
-    assert len(plan.numbers(0, 490, 600)) == 10
-    assert len(plan.numbers(0, 500, 600)) == len(plan.numbers(0, 3, 3)) == 0
-    assert plan.numbers(0, 500, 600).dtype == np.int64
 
 
 @pytest.mark.parametrize("order", ALL, ids=lambda order: type(order).__name__)
@@ -74,27 +65,7 @@ def test_threads_that_share_a_plan_do_not_disturb_each_other(order: Order) -> No
     assert not wrong
 
 
-def test_sequential_is_as_stored() -> None:
-    plan = plan_of(Sequential(), 10)
-    assert plan.numbers(3, 2, 20).tolist() == list(range(2, 10))
-    assert (plan.describe(), plan.shape, Sequential().seed) == ("sequential", {}, 0)
-    assert Sequential().adopt(7, {}) == Sequential()
-
-
-def test_orders_say_what_they_are() -> None:
-    assert plan_of(Shuffle(5), 10).describe() == "shuffled, seed 5"
-    assert plan_of(ByLength(5, 4), 10).describe() == "shuffled, groups of 4 of similar length, seed 5"
-    assert plan_of(Weighted([1, 2], 5, 1000), 2).describe() == "1,000 draws per epoch in proportion to weights, seed 5"
-
-
 def test_kinds_distinguish_orders() -> None:
     orders: list[Order] = [*ALL, Weighted(np.ones(499), 3), Weighted(np.arange(500.0), 3), ByLength(3, 8, 5)]
     assert len({order.kind for order in orders}) == len(orders)
     assert Shuffle(1).kind == Shuffle(2).kind  # the seed is kept by itself
-
-
-@pytest.mark.parametrize("kind", [Shuffle, BlockShuffle, ByLength, lambda seed: Weighted([1.0], seed)])
-@pytest.mark.parametrize("seed", [-1, 2**63, 0.5, True, "0"])
-def test_a_bad_seed_is_refused(kind: type, seed: object) -> None:
-    with pytest.raises(OptionError, match=r"^seed is "):
-        kind(seed)

@@ -71,29 +71,9 @@ def test_a_group_of_its_own_keeps_the_order_for_every_batch_size(lengths: list[i
     assert (in_pieces(one, 0, list(range(0, 3333, 8))) == whole(other)).all()
 
 
-@pytest.mark.parametrize("num_samples", [0, 1, GROUP - 1, GROUP, GROUP + 1, 3 * GROUP, 3 * GROUP + 5])
-def test_few_samples(num_samples: int) -> None:
-    samples = Sequences(100).over(twins.ragged([i % 9 for i in range(num_samples)]))
-    plan = ByLength(pool=2).over(samples, batch_size=GROUP)
-    assert times_seen(whole(plan), num_samples) == [1] * num_samples
-
-
 def test_saved_states_bring_their_group() -> None:
     assert ByLength(0).adopt(3, {"group": 32}) == ByLength(3, 32)
     assert ByLength(0, 32, 7).adopt(3, {"group": 32}) == ByLength(3, 32, 7)
     message = r"^the state was saved with ByLength\(group=32\), but this feed has group=16: another order\.$"
     with pytest.raises(OptionError, match=message):
         ByLength(0, 16).adopt(3, {"group": 32})
-
-
-@pytest.mark.parametrize("name", ["group", "pool"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "8"])
-def test_bad_options_are_refused(name: str, value: object) -> None:
-    with pytest.raises(OptionError) as caught:
-        ByLength(**{name: value})  # type: ignore[arg-type]
-    assert str(caught.value) == f"ByLength: {name} is {value!r}; expected an integer from 1."
-
-
-def test_numbers_of_numpy_become_plain() -> None:
-    order = ByLength(group=np.int64(8), pool=np.int32(3))  # type: ignore[arg-type]
-    assert (type(order.group), type(order.pool)) == (int, int)

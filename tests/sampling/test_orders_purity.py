@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.calling import environment
-from tests.sampling.plans import ORDERS, plan_of, series_of, whole
-
-from stoker.sampling.shuffle_quality import count_reads, measure
+from tests.sampling.plans import ORDERS, plan_of, whole
 
 PRINT_ORDERS = """
 import xxhash
@@ -48,8 +46,6 @@ def test_no_one_elses_random_numbers_are_touched() -> None:
         plan = plan_of(order, 777)
         whole(plan, 2)
         plan.describe()
-        measure(plan, batch_size=8)
-        count_reads(plan, series_of(777), batch_size=8, step_bytes=[4])
     assert states() == before
 
 

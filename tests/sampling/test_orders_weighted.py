@@ -10,10 +10,9 @@ import pytest
 from tests.sampling import twins
 from tests.sampling.plans import plan_of, times_seen, whole
 
-from stoker.errors import OptionError
 from stoker.sampling import orders
 from stoker.sampling.orders import Weighted, running_sums
-from stoker.sampling.views import Sequences, Windows
+from stoker.sampling.views import Windows
 
 SLACK = 1e-9  # a share is a sum of floats
 
@@ -81,14 +80,6 @@ def test_a_series_passes_its_weight_to_its_samples() -> None:
         assert_shares(times_seen(whole(plan, epoch), samples.num_samples), shares)
 
 
-@pytest.mark.parametrize("lengths", [[50] * 20, [8, 9, 4, 100, 3, 0, 77]])
-def test_equal_weights_of_series_draw_every_sample_once(lengths: list[int]) -> None:
-    samples = Windows(4).over(twins.ragged(lengths))
-    plan = Weighted([0.7] * len(lengths), 4).over(samples, batch_size=8)
-    for epoch in range(5):
-        assert times_seen(whole(plan, epoch), samples.num_samples) == [1] * samples.num_samples
-
-
 @pytest.mark.parametrize("phase", [0, 2**64 - 1])
 def test_cuts_at_the_ends_of_the_line_fall_into_a_sample(monkeypatch: pytest.MonkeyPatch, phase: int) -> None:
     real = orders.epoch_key
@@ -123,51 +114,3 @@ def test_sums_that_round_at_each_step_would_be_seen() -> None:
     values = np.full(20_000, 0.1)
     exact = np.array([float(Fraction(0.1) * (i + 1)) for i in range(len(values))])
     assert not (np.abs(np.cumsum(values) - exact) <= np.spacing(exact)).all()
-
-
-@pytest.mark.parametrize(
-    ("weights", "num_draws", "message"),
-    [
-        ([], None, "weights have shape (0,); expected a list with one number per sample or series."),
-        ([[1.0]], None, "weights have shape (1, 1); expected a list with one number per sample or series."),
-        (1.0, None, "weights have shape (); expected a list with one number per sample or series."),
-        ([1.0, -1.0], None, "weight 1 is -1.0; expected numbers from 0 to 1e+200."),
-        ([1.0, math.nan], None, "weight 1 is nan; expected numbers from 0 to 1e+200."),
-        ([math.inf], None, "weight 0 is inf; expected numbers from 0 to 1e+200."),
-        ([1e300], None, "weight 0 is 1e+300; expected numbers from 0 to 1e+200."),
-        ([0.0, 0.0], None, "all weights are 0, so that no sample can be drawn."),
-        ([1.0], 0, "num_samples is 0; expected an integer from 1."),
-        ([1.0], 2.5, "num_samples is 2.5; expected an integer from 1."),
-        ([1.0], True, "num_samples is True; expected an integer from 1."),
-    ],
-)
-def test_bad_options_are_refused(weights: object, num_draws: object, message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        Weighted(weights, 0, num_draws)  # type: ignore[arg-type]
-    assert str(caught.value) == f"Weighted: {message}"
-
-
-def test_weights_must_fit_the_samples() -> None:
-    samples = Windows(4).over(twins.ragged([10, 10]))
-    with pytest.raises(OptionError, match=r"^Weighted: 3 weights; expected 14 \(one per sample\) or 2 \(one per series\)\.$"):
-        Weighted([1.0] * 3).over(samples, batch_size=4)
-    empty = Windows(4).over(twins.ragged([10, 0]))
-    with pytest.raises(OptionError, match="only series without a sample have a weight"):
-        Weighted([0.0, 1.0]).over(empty, batch_size=4)
-
-
-def test_saved_states_bring_their_seed() -> None:
-    order = Weighted([1.0, 2.0], 0, 9).adopt(5, {})
-    assert (order.seed, order.num_samples, list(order.weights)) == (5, 9, [1.0, 2.0])
-    assert type(Weighted([1.0], 0, np.int64(9)).num_samples) is int  # type: ignore[arg-type]
-
-
-def test_the_same_weights_are_the_same_kind() -> None:
-    assert Weighted([1, 2, 3]).kind == Weighted(np.array([1.0, 2.0, 3.0]), 9).kind
-    assert Weighted([1, 2, 3]).kind != Weighted([1, 2, 4]).kind
-    assert Weighted(np.arange(1.0, 9.0)[::2]).kind == Weighted([1.0, 3.0, 5.0, 7.0]).kind
-
-
-def test_as_many_series_as_samples_take_a_weight_each() -> None:
-    plan = Weighted([1.0, 3.0], 0, 8).over(Sequences(9).over(twins.ragged([3, 4])), batch_size=2)
-    assert times_seen(whole(plan), 2) == [2, 6]

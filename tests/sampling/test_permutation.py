@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from tests.sampling import twins
 
-from stoker.errors import OptionError
 from stoker.sampling import permutation
-from stoker.sampling.permutation import MAX_SIZE, Permutation, epoch_key, split
+from stoker.sampling.permutation import MAX_SIZE, Permutation, epoch_key
 
 LARGE = [2**20 - 1, 2**20, 2**31 + 11, 2**32, 132_000_000, 10**10 + 7, 2**40 - 87, 2**40, 2**53 + 1, MAX_SIZE]
 
@@ -71,14 +70,6 @@ def test_large_ones_equal_their_definition_bit_for_bit(size: int) -> None:
         assert order.part(start, start + 70).tolist() == expected
 
 
-def test_the_bases_hold_every_number_and_hardly_more() -> None:
-    for size in [*range(1, 3000), *LARGE]:
-        high, low = (int(base) for base in split(size))
-        assert (high, low) == twins.bases(size) if size < 2**40 else high % 2 == 0
-        assert size <= high * low < size + high
-        assert low <= high <= 2**31 + 2
-
-
 def test_any_part_is_the_slice_of_the_whole(rng: np.random.Generator) -> None:
     for size in (1, 64, 200, 9973):
         order = shuffled(size, 9)
@@ -88,16 +79,6 @@ def test_any_part_is_the_slice_of_the_whole(rng: np.random.Generator) -> None:
             assert (order.part(start, stop) == whole[start:stop]).all()
         assert (order.part(0, size + 100) == whole).all()
         assert len(order.part(size, size + 100)) == len(order.part(size + 5, size + 10)) == 0
-
-
-def test_the_empty_one() -> None:
-    assert shuffled(0, 0).part(0, 10).tolist() == []
-
-
-@pytest.mark.parametrize("size", [-1, MAX_SIZE + 1])
-def test_an_impossible_size_is_refused(size: int) -> None:
-    with pytest.raises(OptionError, match=r"a permutation of -?[\d,]+ numbers was asked for; expected 0 to 2\*\*62"):
-        Permutation(size, np.uint64(0))
 
 
 def chi_square(counts: list[int], cells: int) -> float:

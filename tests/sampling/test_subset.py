@@ -24,11 +24,6 @@ def test_runs_are_a_list(listed: list[int], asked: list[int]) -> None:
     assert runs.firsts.tolist() == apart, "runs that touch are one"
 
 
-@given(first=numbers, second=numbers)
-def test_digests_differ_where_numbers_do(first: list[int], second: list[int]) -> None:
-    assert (Runs.of(np.array(first)).digest() == Runs.of(np.array(second)).digest()) == (first == second)
-
-
 def subset_of(view: object, listed: list[int], num_all: int) -> Subset:
     runs = Runs.of(np.array(listed))
     return Subset(name="train", origin="a test", view=view, data="d", runs=runs, num_all=num_all, whole_series=False)

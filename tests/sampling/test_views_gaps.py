@@ -12,11 +12,10 @@ from hypothesis import given
 from tests.sampling import twins
 
 from stoker import Segments, Windows
-from stoker.errors import OptionError
 from stoker.sampling import views
 from stoker.sampling.gaps import find_runs
 from stoker.sampling.subset import Runs, Subset
-from stoker.sampling.views import Lengths, view_values
+from stoker.sampling.views import Lengths
 
 VIEWS = [
     Windows(3),
@@ -116,41 +115,3 @@ def test_the_steps_of_a_subset_are_cut_at_gaps(steps: list[list[int]], max_gap: 
         for row in zip(*(one.tolist() for one in part[:3]), strict=True)
     ]
     assert found == [tuple(one) for one in ranges]
-
-
-def test_without_a_gap_nothing_is_different() -> None:
-    lengths, _ = with_gaps([[1] * 9, [1] * 4], 1)
-    assert lengths.runs is None
-
-
-def test_notes_count_gaps_and_runs() -> None:
-    lengths, _ = with_gaps([[1, 1, 1, 1, 3, 1], [1, 1, 1]], 1)
-    assert Windows(3, tail="drop").over(lengths).notes() == [
-        "1 gap cut 2 series into 3 runs.",
-        "2 steps (22.2%) are in no window (tail='drop').",
-        "1 of 3 runs have no window: they are too short.",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_gap": 0}, "max_gap is 0; expected a frequency like '2h', or an integer from 1."),
-        ({"max_gap": 1.5}, "max_gap is 1.5; expected a frequency like '2h', or an integer from 1."),
-        ({"gaps": "fill"}, "gaps is 'fill'; expected 'break' or None."),
-        ({"gaps": "break", "compat": "time-moe"}, "compat='time-moe' knows no gaps; leave out max_gap and gaps."),
-    ],
-)
-@pytest.mark.parametrize("view", [Windows, Segments])
-def test_bad_options_are_refused(view: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        view(4, **options)
-    assert str(caught.value) == f"{view.__name__}: {message}"
-
-
-def test_gaps_are_part_of_a_view() -> None:
-    assert view_values(Windows(4)) == (4, 1, 0, 0, "keep", None, None, None)
-    assert view_values(Segments(4, shift=1)) == (4, 0, 1, "keep", None, None, None)
-    assert view_values(Windows(4, max_gap="2h")) == (4, 1, 0, 0, "keep", None, "2h", None)
-    assert str(Windows(4, max_gap="2h")) == "Windows(4, max_gap='2h')"
-    assert Segments(4, gaps="break").windows == Windows(4, stride=4, gaps="break")

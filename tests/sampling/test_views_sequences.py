@@ -7,7 +7,6 @@ import pytest
 from tests.sampling import twins
 from tests.sampling.test_views_windows import as_tuples, listed
 
-from stoker.errors import OptionError
 from stoker.sampling.views import Sequences
 
 LENGTHS = [0, 1, 6, 7, 8, 0, 40]
@@ -40,12 +39,6 @@ def test_any_order_can_be_asked_for() -> None:
     assert as_tuples(samples.locate(np.array([6, 0, 6]))) == [(6, 22, 7), (0, 0, 0), (6, 22, 7)]
 
 
-def test_what_is_cut_off_is_said() -> None:
-    assert Sequences(5, keep="last").over(twins.uniform(9, 2)).notes() == ["series of 9 steps are cut to their last 5."]
-    assert Sequences(9).over(twins.uniform(9, 2)).notes() == []
-    assert Sequences(5).over(twins.ragged(LENGTHS)).notes() == []
-
-
 def test_rows_are_as_wide_as_the_longest_or_its_bucket() -> None:
     assert [Sequences(9).width(longest) for longest in (0, 1, 4, 9)] == [1, 1, 4, 9]
     view = Sequences(9, buckets=(9, 2, 4, 4))
@@ -53,24 +46,3 @@ def test_rows_are_as_wide_as_the_longest_or_its_bucket() -> None:
     assert [view.width(longest) for longest in (0, 1, 2, 3, 4, 5, 9)] == [2, 2, 2, 4, 4, 9, 9]
     assert Sequences(9, buckets=np.array([3, 9])).buckets == (3, 9)  # type: ignore[arg-type]
     assert repr(Sequences(np.int64(9), buckets=[np.int64(9)])) == repr(Sequences(9, buckets=(9,)))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_length": 0}, "max_length is 0; expected an integer from 1."),
-        ({"max_length": 2.5}, "max_length is 2.5; expected an integer from 1."),
-        ({"max_length": True}, "max_length is True; expected an integer from 1."),
-        ({"layout": "ragged"}, "layout is 'ragged'; expected 'padded' or 'packed'."),
-        ({"keep": "middle"}, "keep is 'middle'; expected 'first', 'last' or 'random'."),
-        ({"layout": "packed", "buckets": (9,)}, "buckets are for layout='padded'; a packed batch has no rows to widen."),
-        *(
-            ({"buckets": buckets}, f"buckets are {buckets!r}; expected lengths from 1, the last being max_length.")
-            for buckets in [(), (4,), (4, 10), (0, 9), (2.5, 9), ("a", 9), 9, "9"]
-        ),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        Sequences(**{"max_length": 9, **options})  # type: ignore[arg-type]
-    assert str(caught.value) == f"Sequences: {message}"

@@ -61,14 +61,6 @@ def test_dense_and_sparse_find_the_same(rng: np.random.Generator, monkeypatch: p
     assert (np.asarray(sparse.first_samples()) == np.asarray(dense.first_samples())).all()
 
 
-@pytest.mark.usefixtures("sparse")
-def test_one_window_a_series_needs_no_index() -> None:
-    view, lengths = Segments(64), [5, 64, 1, 63] * 20
-    samples = view.over(twins.ragged(lengths))
-    assert samples.first_samples() is None
-    assert listed(samples) == twins.list_windows(view, lengths)
-
-
 def test_ten_billion_windows_cost_what_ten_cost() -> None:
     used = {}
     for steps in (57, 10**10 + 47):

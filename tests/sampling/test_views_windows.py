@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tests.sampling import twins
 
-from stoker.errors import OptionError
-from stoker.sampling.views import Lengths, Located, Samples, Segments, Windows, WindowSamples
+from stoker.sampling.views import Located, Samples, Segments, Windows, WindowSamples
 
 LENGTH = 5
 EDGES = [0, 1, 2, LENGTH - 1, LENGTH, LENGTH + 1, LENGTH + 2, LENGTH + 3, 2 * LENGTH - 1, 2 * LENGTH, 2 * LENGTH + 1, 23, 64]
@@ -158,51 +157,3 @@ def test_a_padded_window_holds_at_least_a_target() -> None:
 )
 def test_what_is_left_out_is_said(view: Windows | Segments, lengths: list[int], notes: list[str]) -> None:
     assert view.over(twins.ragged(lengths)).notes() == notes
-
-
-def test_uniform_and_ragged_say_the_same() -> None:
-    for view in VIEWS:
-        for length in EDGES:
-            uniform, ragged = view.over(twins.uniform(length, 4)), view.over(twins.ragged([length] * 4))
-            assert uniform.notes() == ragged.notes()
-            assert listed(uniform) == listed(ragged)
-
-
-def test_no_series_at_all() -> None:
-    empty = Lengths(num_series=0, num_steps=0, offsets=np.zeros(1, dtype=np.int64))
-    for lengths in (empty, twins.uniform(7, 0)):
-        samples = Windows(5).over(lengths)
-        assert (samples.num_samples, listed(samples), samples.notes()) == (0, [], [])
-
-
-@pytest.mark.parametrize("kind", [Windows, Segments])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 0}, "length is 0; expected an integer from 1."),
-        ({"length": 2.0}, "length is 2.0; expected an integer from 1."),
-        ({"length": True}, "length is True; expected an integer from 1."),
-        ({"horizon": -1}, "horizon is -1; expected an integer from 0."),
-        ({"shift": "1"}, "shift is '1'; expected an integer from 0."),
-        ({"tail": "pad"}, "tail is 'pad'; expected 'keep' or 'drop'."),
-        ({"compat": "gluonts"}, "compat is 'gluonts'; expected 'time-moe' or None."),
-        ({"horizon": 1, "shift": 2}, "horizon 1 and shift 2 are two kinds of target; give one of them."),
-        ({"compat": "time-moe", "horizon": 1}, "compat='time-moe' predicts the next step, so it takes neither horizon nor shift."),
-        ({"compat": "time-moe", "shift": 2}, "compat='time-moe' predicts the next step, so it takes neither horizon nor shift."),
-    ],
-)
-def test_bad_options_are_refused(kind: type, options: dict[str, object], message: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        kind(**{"length": 5, **options})
-    assert str(caught.value) == f"{kind.__name__}: {message}"
-
-
-def test_a_bad_stride_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^Windows: stride is 0; expected an integer from 1\.$"):
-        Windows(5, stride=0)
-
-
-def test_numbers_of_numpy_become_plain() -> None:
-    assert repr(Windows(np.int64(5), stride=np.int32(2))) == repr(Windows(5, stride=2))  # type: ignore[arg-type]
-    assert repr(Segments(np.int64(5), horizon=np.uint8(2))) == repr(Segments(5, horizon=2))  # type: ignore[arg-type]
-    assert Windows(5, compat="time-moe") == Windows(5, shift=1, compat="time-moe")

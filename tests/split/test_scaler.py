@@ -18,6 +18,7 @@ from tests.split.test_split_by_time import lengths, views
 from stoker import Sequences, Store, Windows
 from stoker.errors import LeakError, OptionError
 from stoker.split import Scaler, Subset, chronological, grouped, pos_weight, purged
+from stoker.split import given as by_numbers
 from stoker.split import scaler as moments
 
 VIEW = Windows(6, horizon=2)
@@ -93,24 +94,11 @@ def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: An
 
 def test_overlapping_intervals_count_once() -> None:
     """Samples of a leaking split may overlap; a step is a step."""
-    from stoker.split import shuffled
-
     store = plain([100])
+    numbers = np.random.default_rng(0).permutation(94)
     with pytest.warns(UserWarning, match="allow_leak"):
-        split = shuffled(store, Windows(7), allow_leak=True)
+        split = by_numbers(store, Windows(7), {"train": numbers[:70], "valid": numbers[70:]}, allow_leak=True)
     assert moments.measure(store, split.train, "x").num_rows == len(held_steps(store, Windows(7), split.train))
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i8", "u4", "?"])
-def test_types(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "_ROWS_AT_ONCE", 37)
-    values = np.random.default_rng(0).integers(0, 2, 1000).astype(dtype)
-    store = Store.from_arrays(x=values)
-    split = chronological(store, VIEW, fractions=(0.5, 0.5))
-    scaler = Scaler.fit(store, split.train, columns=["x"])
-    steps = values[held_steps(store, VIEW, split.train)].astype(np.float64)
-    assert scaler.mean.item() == np.float32(steps.mean())
-    assert scaler.std.item() == pytest.approx(steps.std(), rel=1e-6)
 
 
 def wide_store() -> Store:
@@ -191,28 +179,3 @@ def test_weight_of_labels() -> None:
             pos_weight(store, None, column)
     with pytest.raises(OptionError, match="other values than labels 0 and 1"):
         pos_weight(Store.from_arrays(y=[[0.0, 0.5, 1.0]]), None, "y")
-
-
-def test_one_value_per_series_counts_once_per_series() -> None:
-    store = Store.from_arrays(x=np.zeros((40, 30)), z=np.arange(40) % 4 == 0)
-    split = grouped(store, Windows(5), fractions=(0.5, 0.5))
-    series = {twin.list_samples(store, Windows(5))[n].series for n in twin.numbers_of(split)["train"]}
-    ones = sum(one % 4 == 0 for one in series)
-    assert pos_weight(store, split.train, "z").item() == pytest.approx((len(series) - ones) / ones)
-
-
-def test_what_cannot_be_fitted() -> None:
-    store = Store.from_arrays(x=np.full((1, 50), np.nan), name=["a"])
-    split = chronological(store, VIEW, fractions=(0.5, 0.5))
-    for columns, words in (
-        (["x"], "has no finite value"),
-        (["name"], "holds text, which has no mean"),
-        ([], "columns is empty"),
-        (["y"], "no column 'y'"),
-    ):
-        with pytest.raises(OptionError, match=words):
-            Scaler.fit(store, split.train, columns=columns)
-    with pytest.raises(OptionError, match="subset is 'train'; expected a subset"):
-        Scaler.fit(store, "train", columns=["x"])  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="is of other data than this store"):
-        Scaler.fit(plain([9, 9]), split.train, columns=["x"])

@@ -73,15 +73,6 @@ def test_negative_control_all_steps_would_leak() -> None:
     SeriesScaler.fit(store, split.train, columns=["x"]).check(split)
 
 
-def test_integers_are_scaled_like_floats() -> None:
-    store = stoker.Store.from_arrays(x=[np.array([1, 2, 6]), np.array([0, 5, 5])])
-    scaler = stoker.split.SeriesScaler.fit(store, None, columns=["x"])
-    rows = np.stack([store[0]["x"], store[1]["x"]])
-    expected = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
-    np.testing.assert_allclose(scaler.transform(rows, [0, 1], "x"), expected)
-    np.testing.assert_allclose(scaler.transform(torch.from_numpy(rows), [0, 1], "x").numpy(), expected)
-
-
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("method", METHODS)
 def test_inverse_is_the_inverse_of_transform(kind: str, method: str) -> None:
@@ -94,22 +85,6 @@ def test_inverse_is_the_inverse_of_transform(kind: str, method: str) -> None:
     np.testing.assert_allclose(np.asarray(back.tolist()), values, rtol=1e-9, atol=1e-9)
 
 
-def test_vectors_are_scaled_by_component() -> None:
-    store = stoker.Store.from_arrays(x=[np.array([[1.0, 10.0], [3.0, 30.0]])])
-    scaler = SeriesScaler.fit(store, None, columns=["x"], method="minmax")
-    assert scaler.transform(store[0]["x"][None], [0], "x").tolist() == [[[0.0, 0.0], [1.0, 1.0]]]
-
-
-def test_a_state_is_loaded() -> None:
-    store, split = forecasting()
-    scaler = SeriesScaler.fit(store, split.train, columns=["x"])
-    again = SeriesScaler.load(scaler.state_dict())
-    again.check(split)
-    np.testing.assert_array_equal(again.scales("x").centers, scaler.scales("x").centers)
-    with pytest.raises(OptionError, match="state_dict"):
-        SeriesScaler.load({"method": "standard"})
-
-
 def test_series_without_training_values_are_refused_or_get_global_ones() -> None:
     store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0]), np.array([np.nan, np.nan]), np.array([5.0, 9.0])])
     with pytest.raises(OptionError, match=r"1 of 3 series \(1\).*unseen='global'"):
@@ -117,24 +92,6 @@ def test_series_without_training_values_are_refused_or_get_global_ones() -> None
     found = SeriesScaler.fit(store, None, columns=["x"], unseen="global").scales("x")
     assert found.centers[:, 0].tolist() == [2.0, 4.5, 7.0]
     assert found.divisors[:, 0].tolist() == [1.0, 1.5, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"columns": ["y"]}, "no column 'y'"),
-        ({"columns": []}, "columns is empty"),
-        ({"columns": ["name"]}, "expected numbers per step"),
-        ({"method": "best"}, "method is 'best'"),
-        ({"unseen": "zero"}, "unseen is 'zero'"),
-        ({"subset": "train"}, "expected a subset of a split"),
-    ],
-)
-def test_what_cannot_be_fitted_is_refused(options: dict[str, object], message: str) -> None:
-    store = stoker.Store.from_arrays(x=[[1.0, 2.0]], name=["a"])
-    arguments = {"subset": None, "columns": ["x"], **options}
-    with pytest.raises(OptionError, match=message):
-        SeriesScaler.fit(store, **arguments)  # type: ignore[arg-type]
 
 
 def keyed(names: list[str], *, folder: Path, steps: int = 20) -> stoker.Store:

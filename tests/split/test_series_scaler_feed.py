@@ -17,8 +17,7 @@ from tests.feed.twin import all_samples
 
 import stoker
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
-from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.columns import Scales
+from stoker.errors import LeakError
 from stoker.split import SeriesScaler, chronological, grouped
 from stoker.split.series_scaler import METHODS
 from stoker.testing import assert_resumes_exactly
@@ -175,35 +174,3 @@ def test_negative_control_a_scaler_of_all_steps_shows_the_future() -> None:
 
     assert torch.equal(batches(store, split.train), batches(changed, split.train))
     assert not torch.equal(batches(store, None), batches(changed, None))
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    store = make_store()
-    _, scaler = fitted(store)
-    with pytest.raises(OptionError, match="values would be scaled twice"):
-        Feed(store, VIEW, batch_size=2, scaler=scaler, normalize="zero")
-    with pytest.raises(OptionError, match=r"fitted on other data than <memory>\. Fit it on this store, or use scaler\.for_store"):
-        Feed(Store.from_arrays(x=[np.arange(40.0)]), VIEW, batch_size=2, scaler=scaler)
-    with pytest.raises(OptionError, match="the scaler has the columns x, but the feed has other: it would scale nothing"):
-        Feed(store, VIEW, batch_size=2, columns=["other"], scaler=scaler)
-    with pytest.raises(OptionError, match=r"scaler is 'robust'; expected what stoker\.split\.SeriesScaler\.fit"):
-        Feed(store, VIEW, batch_size=2, scaler="robust")  # type: ignore[arg-type]
-    short = SeriesScaler("standard", {"x": Scales(np.zeros((1, 1)), np.ones((1, 1)), False)}, fitted_on="all", data=scaler.data)
-    with pytest.raises(OptionError, match="the scaler has 1 x 1 centers for column 'x'"):
-        Feed(store, VIEW, batch_size=2, scaler=short)
-    tiny = SeriesScaler(
-        "standard", {"x": Scales(np.zeros((4, 1), "f4"), np.full((4, 1), 1e-44, "f4"), False)}, fitted_on="all", data=scaler.data
-    )
-    with pytest.raises(FeedError, match=r"and scaler makes it infinite.*Leave scaler out"):
-        next(iter(Feed(store, VIEW, batch_size=2, scaler=tiny)))
-
-
-def test_a_scaler_is_part_of_the_identity() -> None:
-    store = make_store()
-    split, scaler = fitted(store)
-    plain, scaled = Feed(store, VIEW, batch_size=2), Feed(store, VIEW, batch_size=2, scaler=scaler)
-    assert plain.state_dict() == scaled.state_dict()
-    assert plain.identity()["scaler"] is None
-    assert scaled.identity()["scaler"] == scaler.describe()
-    other = SeriesScaler.fit(store, split.train, columns=["x"], method="robust", unseen="global")
-    assert other.describe() != scaler.describe()

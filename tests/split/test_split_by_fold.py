@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given, settings
 from tests.harness import num_examples
 from tests.split import twin
 from tests.split.stores import plain, timed
 from tests.split.test_split_by_time import lengths, options_of, reaches, views
 
-from stoker import Sequences, Windows
-from stoker.errors import OptionError
+from stoker import Windows
 from stoker.split import check, purged
 
 
@@ -35,33 +33,9 @@ def test_folds_are_what_a_loop_finds(lengths: list[int], view: Any, margins: Any
         assert not twin.shared_steps(twin.steps_of(split, store, view, **reach_only))
 
 
-def test_pairs_as_scikit_learn_gives_them() -> None:
-    folds = purged(plain([100]), Windows(5, horizon=1), folds=4)
-    pairs = list(folds)
-    assert all(train.name == "train" and valid.name == "valid" for train, valid in pairs)
-    assert folds[1].valid is list(pairs[1])[1]
-    assert str(folds).count("purged split of <memory>") == 4
-    assert str(folds[0].subsets["train"]) in str(list(pairs[0]))
-
-
 def test_walking_forward_trains_on_the_past_only() -> None:
     store = timed([list(range(0, 100)), list(range(50, 150))])
     for split in purged(store, Windows(3), folds=5, forward=True, time="t"):
         steps = twin.steps_of(split, store, Windows(3))
         times = {name: [step + 50 * series for series, step in found] for name, found in steps.items()}
         assert max(times["train"]) < min(times["valid"])
-
-
-@pytest.mark.parametrize("folds", [0, 1, 2.0, True])
-def test_folds_that_cannot_be(folds: Any) -> None:
-    with pytest.raises(OptionError, match=r"folds is .*; expected an integer from 2"):
-        purged(plain([50]), Windows(2), folds=folds)
-
-
-def test_more_folds_than_steps() -> None:
-    with pytest.raises(OptionError, match="folds is 51, but the longest series of <memory> has 50 steps"):
-        purged(plain([50, 7]), Windows(2), folds=51)
-    with pytest.raises(OptionError, match="the valid subset of this purged split of <memory> has no sample"):
-        purged(plain([50]), Windows(20), folds=5)
-    with pytest.raises(OptionError, match="has no time to put them in order"):
-        purged(plain([5, 5]), Sequences(9), folds=2)

@@ -14,9 +14,9 @@ from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_split_by_time import views
 
-from stoker import Sequences, Windows
-from stoker.errors import LeakError, OptionError
-from stoker.split import check, given, shuffled
+from stoker import Windows
+from stoker.errors import LeakError
+from stoker.split import check, given
 
 
 @settings(max_examples=num_examples(150))
@@ -50,45 +50,6 @@ def test_a_shared_step_is_found_by_the_guard_where_a_loop_finds_one(
     assert (int(words[4]), int(words[1])) in shared, "the step that is named is one of them"
     with pytest.raises(LeakError):
         check(split)
-
-
-def test_windows_that_share_steps_are_not_shuffled() -> None:
-    store = plain([200])
-    for options in ({"stride": 5}, {"stride": 7, "horizon": 2}):
-        with pytest.raises(LeakError, match=r"samples of Windows\(6.* share steps: each is made of .* Use chronological"):
-            shuffled(store, Windows(6, **options))
-    with pytest.raises(LeakError, match=r"made of 9 steps \(warm-up 3, window 6, horizon 0\), and the next begins 8 steps later"):
-        shuffled(store, Windows(6, stride=8), warm_up=3)
-    with pytest.warns(UserWarning, match="a score on such subsets is too good"):
-        split = shuffled(store, Windows(6), allow_leak=True)
-    assert "LEAKS" in str(split)
-
-
-def test_what_shares_no_step_is_shuffled() -> None:
-    for view in (Windows(6, stride=8, horizon=2), Windows(6, stride=9), Sequences(4)):
-        store = plain([40] * 30)
-        split = shuffled(store, view, fractions=(0.5, 0.3, 0.2))
-        numbers = twin.numbers_of(split)
-        size = split.train.num_all
-        assert [len(subset) for subset in split] == [size // 2, size * 3 // 10, size // 5]
-        assert sorted(n for subset in numbers.values() for n in subset) == list(range(size))
-        assert not twin.shared_steps(twin.steps_of(split, store, view))
-        assert numbers != twin.numbers_of(shuffled(store, view, fractions=(0.5, 0.3, 0.2), seed=1))
-        assert numbers == twin.numbers_of(shuffled(store, view, fractions=(0.5, 0.3, 0.2)))
-
-
-def test_numbers_that_cannot_be() -> None:
-    store = plain([20])
-    for subsets, words in (
-        ({}, "subsets is empty"),
-        ({"train": [0, 1, 1]}, "subset 'train' has 1 samples twice"),
-        ({"train": [0], "valid": [99]}, "subset 'valid' has sample 99; <memory> has samples 0 to 15"),
-        ({"train": [-1]}, "subset 'train' has sample -1"),
-        ({"train": [0.5]}, "subset 'train' has float64 of shape"),
-        ({"train": []}, "the train subset of this given split of <memory> has no sample"),
-    ):
-        with pytest.raises(OptionError, match=words):
-            given(store, Windows(5, tail="drop"), subsets)  # type: ignore[arg-type]
 
 
 def test_as_scikit_learn_gives_them() -> None:

@@ -10,7 +10,6 @@ from tests.split import twin
 
 import stoker
 from stoker import Sequences, Store, Windows
-from stoker.errors import OptionError
 from stoker.split import Split, grouped
 
 
@@ -89,13 +88,3 @@ def test_the_parts_are_the_same_everywhere() -> None:
 
 GOLDEN = [0, 9, 11, 12, 16, 18]
 GOLDEN_NUMBERS = [0, 1, 4, 6, 9, 11, 16, 18, 19]
-
-
-def test_what_cannot_be_grouped_by() -> None:
-    store = Store.from_arrays(x=[[1.0, 2.0], [3.0]], group=np.array([1, 2]))
-    with pytest.raises(OptionError, match="has no column 'y' to group by; it has x, group"):
-        grouped(store, Windows(1), by="y")
-    with pytest.raises(OptionError, match="column 'x' of <memory> holds float64 per step; to group by it"):
-        grouped(store, Windows(1), by="x")
-    with pytest.raises(OptionError, match="subset of this grouped split of <memory> has no sample: 2 groups fell into the others"):
-        grouped(store, Windows(1))

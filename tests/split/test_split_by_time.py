@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from tests.harness import num_examples, tiny_store
 from tests.split import twin
@@ -16,7 +15,6 @@ from tests.split.stores import plain, timed
 
 import stoker
 from stoker import Segments, Sequences, Windows
-from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.split import chronological
 
 PARTS = {"train": [(0, 1)], "valid": [(1, 2)], "test": [(2, 3)]}
@@ -138,69 +136,3 @@ def test_boundaries_are_read_as_times(tmp_path: Path) -> None:
     for written in (moment, exact, exact.isoformat(), exact.replace(tzinfo=UTC), exact.isoformat() + "+00:00"):
         assert twin.numbers_of(chronological(store, Windows(3), boundaries=[written])) == expected
     assert str(moment) in str(chronological(store, Windows(3), boundaries=[whole]))
-
-
-def test_what_it_says() -> None:
-    split = chronological(plain([100, 100]), Windows(8, horizon=4, tail="drop"), fractions=(0.6, 0.3))
-    assert str(split).splitlines() == [
-        "chronological split of <memory>: Windows(8, horizon=4, tail='drop')",
-        "  train      98 samples  55.1%  from the beginning to 0.6 of each series",
-        "  valid      38 samples  21.3%  from 0.6 of each series to 0.9 of each series",
-        "  purged     16 samples   9.0%  their targets reach over a boundary (horizon 4)",
-        "  embargoed  14 samples   7.9%  they reach back over a boundary (embargo 7)",
-        "  unused     12 samples   6.7%  they are in no subset",
-    ]
-    assert str(split.train) == "<subset train of a chronological split of <memory>: 98 of 178 samples>"
-    assert [subset.name for subset in split] == ["train", "valid"]
-    with pytest.raises(AttributeError, match="this chronological split has no test subset; it has train, valid"):
-        _ = split.test
-
-
-TIMED = timed([list(range(50)), list(range(20, 60))])
-REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    (plain([50]), {"fractions": (0.7, 0.2, 0.2)}, OptionError, r"\(0.7, 0.2, 0.2\) and sum up to 1.1; expected two or three"),
-    (plain([50]), {"fractions": (0.7, -0.2)}, OptionError, "expected two or three numbers above 0"),
-    (plain([50]), {"fractions": (1.0,)}, OptionError, "expected two or three numbers above 0"),
-    (plain([50]), {"fractions": "most"}, OptionError, "expected two or three numbers above 0"),
-    (plain([50]), {"horizon": -1}, OptionError, "horizon is -1; expected an integer from 0"),
-    (plain([50]), {"warm_up": 1.5}, OptionError, "warm_up is 1.5; expected an integer"),
-    (plain([50]), {"embargo": True}, OptionError, "embargo is True; expected an integer"),
-    (plain([50]), {"horizon": 1}, LeakError, r"horizon is 1, but the targets of Windows\(4, horizon=2\) reach 2 steps"),
-    (plain([50]), {"embargo": 5, "warm_up": 3}, LeakError, "windows of 4 steps with a warm-up of 3 reach back 6"),
-    (plain([50]), {"boundaries": [10]}, OptionError, "has no column of time to find boundaries in"),
-    (plain([50]), {"boundaries": [10], "fractions": (0.5, 0.5)}, OptionError, "two ways to say where to cut"),
-    (plain([50]), {"time": "when"}, OptionError, "has no column 'when'; it has x"),
-    (plain([50]), {"time": "x"}, OptionError, "column 'x' of <memory> holds float64 per step; expected one time"),
-    (plain([20]), {"fractions": (0.7, 0.15, 0.15)}, OptionError, "the valid subset of this chronological split .* has no sample"),
-    (plain([3]), {}, OptionError, "has no sample of Windows"),
-    (TIMED, {"time": "t", "boundaries": [60]}, OptionError, "boundary 60 is outside the data: 't' of <memory> runs from 0 to 59"),
-    (TIMED, {"time": "t", "boundaries": [0]}, OptionError, "the boundary 0 is outside the data"),
-    (TIMED, {"time": "t", "boundaries": [30, 20]}, OptionError, "expected times that rise"),
-    (TIMED, {"time": "t", "boundaries": [10, 20, 30]}, OptionError, "expected one time"),
-    (TIMED, {"time": "t", "boundaries": "2021"}, OptionError, "expected one time"),
-    (TIMED, {"time": "t", "boundaries": ["2021-01-01"]}, OptionError, r"'2021-01-01' is not a time of column 't' \(int64\)"),
-    (timed([[1, 2], [5, 9, 7]]), {"time": "t"}, TimeOrderError, "falls from 9 to 7 at step 4"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("store", "options", "error", "words"), REFUSED)
-def test_invalid_options_are_refused_in_one_line(store: Any, options: dict[str, Any], error: Any, words: str) -> None:
-    with pytest.raises(error, match=words) as found:
-        chronological(store, Windows(4, horizon=2) if len(store) and store.num_steps != 5 else Windows(1), **options)
-    assert "\n" not in str(found.value)
-
-
-def test_whole_series_need_a_time() -> None:
-    with pytest.raises(OptionError, match=r"Sequences\(9\) has whole series as samples, and <memory> has no time"):
-        chronological(plain([5, 5]), Sequences(9))
-    with pytest.raises(OptionError, match="reach over no boundary: leave out horizon"):
-        chronological(timed([[1, 2], [3, 4]]), Sequences(9), time="t", horizon=1)
-
-
-def test_dates_are_days(tmp_path: Path) -> None:
-    days = np.arange("2021-01-01", "2021-03-01", dtype="datetime64[D]")
-    csv = tmp_path / "days.csv"
-    csv.write_text("day,x\n" + "".join(f"{day},1\n" for day in days))
-    store = stoker.pack(str(csv), tmp_path / "store", time="day")
-    split = chronological(store, Windows(2, tail="drop"), boundaries=[date(2021, 2, 1), datetime(2021, 2, 15)])
-    assert [len(subset) for subset in split] == [30, 13, 13]

@@ -8,12 +8,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import given
 
 import stoker
 from stoker import Feed, Sequences, Store, Windows
-from stoker.errors import OptionError
 
 
 def make_store(values: Any) -> Store:
@@ -37,17 +35,3 @@ def test_strings_may_be_patterns(tmp_path: Path) -> None:
         split = stoker.split.by_value(store, Sequences(1), "name", train="*_TRAIN.ts", test=["a_TEST.ts", "c.*"])
         assert split.subsets["train"].runs.firsts.tolist() == [0]
         assert [len(subset) for subset in split] == [sum(fnmatchcase(one, "*_TRAIN.ts") for one in names), 2]
-
-
-@pytest.mark.parametrize(
-    ("column", "options", "message"),
-    [
-        ("none", {"train": 0}, "column is 'none', but <memory> has no such column; expected a column with one value per series"),
-        ("x", {"train": 0}, "holds float32 per step in it"),
-        ("group", {"train": 5}, "train is 5, but no series of <memory> has this group; they have 0, 1, 2"),
-        ("group", {"train": [0, 1], "valid": 1}, "series 1 of <memory> is in train and in valid by its group"),
-    ],
-)
-def test_what_cannot_be_split_is_refused(column: str, options: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        stoker.split.by_value(make_store([0, 1, 2]), Sequences(3), column, **options)

@@ -15,8 +15,8 @@ from tests.split import twin
 from tests.split.stores import plain
 
 import stoker
-from stoker import Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
-from stoker.errors import FeedError, OptionError
+from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
+from stoker.errors import FeedError
 from stoker.split import Split, chronological, given, grouped, purged
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
@@ -78,14 +78,6 @@ def test_a_state_belongs_to_its_part() -> None:
             Feed(store, view, subset=other, batch_size=4).load_state_dict(state)
 
 
-def test_weights_of_series_weigh_the_samples_of_a_part() -> None:
-    store, view, split = split_of("windows")
-    weights = np.array([0, 1, 3, 1, 0, 0.0])
-    feed = Feed(store, view, subset=split.valid, batch_size=8, order=Weighted(weights), return_index=True)
-    drawn = np.concatenate([batch["sample"].numpy() for batch in feed])
-    assert set(feed.samples.locate(drawn[drawn >= 0]).series.tolist()) == {2}
-
-
 def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
     store = write_store(plain(LENGTHS), tmp_path / "store")
     view = Windows(5, stride=2, horizon=1)
@@ -96,18 +88,6 @@ def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(dataset))
     assert len(again) == len(split.train)
     assert again[len(again) - 1]["x"].tolist() == dataset[len(again) - 1]["x"].tolist()
-
-
-def test_a_part_of_something_else_is_refused() -> None:
-    store, view, split = split_of("windows")
-    with pytest.raises(
-        OptionError, match=r"the subset 'train' is of Windows\(5, stride=2, horizon=1\), but the view here is Windows\(6\)"
-    ):
-        Feed(store, Windows(6), subset=split.train, batch_size=2)
-    with pytest.raises(OptionError, match="the subset 'train' is of other data than this store"):
-        Feed(plain([40, 40]), view, subset=split.train, batch_size=2)
-    with pytest.raises(OptionError, match="subset is 'train'; expected a subset of a split"):
-        Feed(store, view, subset="train", batch_size=2)  # type: ignore[arg-type]
 
 
 def test_whole_series_may_be_normalized() -> None:

@@ -13,7 +13,8 @@ from tests.split.stores import plain
 
 from stoker import Feed, Store, Windows
 from stoker.errors import LeakError
-from stoker.split import Split, chronological, cuts, purged, shuffled
+from stoker.feed.columns import lengths_of
+from stoker.split import Split, chronological, cuts, given, purged
 from stoker.split import split as splits
 from stoker.split.cuts import Margins, SampledStore, StepCuts
 
@@ -79,10 +80,12 @@ def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() ->
     scores: dict[str, list[float]] = {"shuffled": [], "chronological": [], "purged": []}
     for seed in range(20):
         store = random_walk(seed)
+        numbers = np.random.default_rng(seed).permutation(view.over(lengths_of(store)).num_samples)
+        subsets = {"train": numbers[: 7 * len(numbers) // 10], "valid": numbers[7 * len(numbers) // 10 :]}
         with pytest.raises(LeakError):
-            shuffled(store, view, fractions=(0.7, 0.3))
+            given(store, view, subsets)
         with pytest.warns(UserWarning, match="allow_leak=True"):
-            leaking = shuffled(store, view, fractions=(0.7, 0.3), allow_leak=True)
+            leaking = given(store, view, subsets, allow_leak=True)
         scores["shuffled"].append(judge(store, view, leaking.train, leaking.valid))
         honest = chronological(store, view, fractions=(0.7, 0.3))
         scores["chronological"].append(judge(store, view, honest.train, honest.valid))

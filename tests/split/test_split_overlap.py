@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.split.stores import plain, timed
 from tests.split.twin import Sample, list_samples, made_of, numbers_of
 
-from stoker import Feed, Segments, Sequences, Windows
+from stoker import Feed, Segments, Windows
 from stoker.errors import LeakError, OptionError
 from stoker.sampling.subset import Runs
-from stoker.split import Split, check, chronological, grouped
+from stoker.split import Split, check, chronological
 
 VIEWS = st.one_of(
     st.builds(
@@ -124,24 +124,3 @@ def test_negative_control_targets_that_overlap_are_refused(view: Any) -> None:
         check(replace(split, subsets={"train": split.train, "valid": earlier}))
     with pytest.raises(LeakError, match="is in two subsets: in the samples"):
         check(replace(split, margins=replace(split.margins, overlap=None)))
-
-
-def test_groups_that_shrink_are_noted() -> None:
-    split = grouped(plain([10] * 3 + [200]), Windows(5, tail="drop"), fractions=(0.6, 0.4), seed=2)
-    small = min(split, key=len)
-    assert small.note.startswith(f"the {small.name} subset has")
-    assert "overlap" not in small.note
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"overlap": "all"}, "overlap is 'all'; expected 'inputs', or None"),
-        ({"overlap": "inputs", "embargo": 9}, "embargo is 9, which keeps windows behind a boundary"),
-        ({"overlap": "inputs", "view": Sequences(4), "time": "t"}, "leave out horizon, warm_up, embargo and overlap"),
-    ],
-)
-def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
-    store = timed([list(range(40))])
-    with pytest.raises(OptionError, match=message):
-        chronological(store, **{"view": Windows(4), **options})

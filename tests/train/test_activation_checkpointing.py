@@ -8,14 +8,6 @@ from tests.train.training import network, pairs, same_weights, trainer_of
 from torch import nn
 
 from stoker.errors import OptionError
-from stoker.train.activation_checkpointing import repeated_layers
-
-
-def test_repeated_layers_are_the_outermost() -> None:
-    block = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
-    model = nn.Sequential(nn.Linear(6, 6), nn.ModuleList([block, nn.Sequential(nn.Linear(6, 6))]))
-    assert repeated_layers(model) == list(model[1])  # type: ignore[arg-type]
-    assert repeated_layers(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))) == [], "layers without layers keep little"
 
 
 def test_recomputed_activations_change_nothing() -> None:

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,7 +36,7 @@ from stoker.train.run import read_record, recorded_setup
 from stoker.train.trainer import Trainer
 
 LONG = 600
-"""Epochs of 12 batches that are long enough for measurements, also for those of hints."""
+"""Epochs of 12 batches that are long enough for measurements."""
 SHORT = 8
 """Epochs of 12 batches that are enough for measurements where `pace` lets all updates go into them."""
 
@@ -50,7 +49,7 @@ def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> Trainer:
 
 @pytest.fixture
 def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]], None]:
-    """Lets steps be done as ever, but take what a function of their setup says, on a machine that is calm and fast at bf16.
+    """Lets steps be done as ever, but take what a function of their setup says, on a machine that is calm.
 
     Short runs are measured too: all of their updates may go into a choice.
     """
@@ -63,7 +62,6 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]]
 
         monkeypatch.setattr(Engine, "_measure", measure)
         monkeypatch.setattr(RunQueueDelay, "end", lambda self: (0, 1))
-        monkeypatch.setattr(engine_module, "_bf16_slowdown", lambda: 0.5)
         monkeypatch.setattr(autotune, "WORTH_MEASURING", 1)
         monkeypatch.setattr(autotune, "LARGEST_SHARE", 1.0)
 
@@ -74,34 +72,10 @@ def faster_with_all(setup: Setup) -> float:
     return 1.0 / (1 + setup.fused) / (4 if setup.precision == "bf16" else 1)
 
 
-def test_by_default_steps_are_those_of_the_plain_loop(pace: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever is faster is not taken where it changes bits. One line says what was found, and measuring it leaves no trace."""
-    pace(faster_with_all)
-    seen, quiet = network(dropout=0.3), network(dropout=0.3)
-    torch.manual_seed(1)
-    trainer = trainer_of(seen, progress=True, max_seconds=1e-9, ema=0.9)
-    result = trainer.fit(pairs(), epochs=LONG)
-    after = torch.rand(3)
-    assert result.setup == Setup()
-    assert not any(trial.chosen for trial in result.trials)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("  measuring setups (at most about ")
-    assert re.fullmatch(r'  bf16 would be 4\.0x faster \(4\.0-4\.0\), losses within \de-\d: speed="measured"', lines[1])
-    assert len(lines) == 2
-    torch.manual_seed(1)
-    again = trainer_of(quiet, max_seconds=1e-9, ema=0.9)
-    assert again.fit(pairs(), epochs=LONG).trials == (), "no hint would be printed, so nothing is measured"
-    assert same_weights(seen, quiet)
-    assert torch.equal(after, torch.rand(3))
-
-
-def test_short_runs_are_not_measured_for_a_hint(pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pace(faster_with_all)
+def test_by_default_nothing_is_measured_and_steps_are_those_of_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "peek", lambda *given: pytest.fail("a batch was asked for"))
-    trainer_of(network(), progress=True).fit(pairs(), epochs=3)
-    monkeypatch.undo()
-    pace(lambda setup: 1e-3 * faster_with_all(setup))  # many updates, but over in seconds
     result = trainer_of(network(), progress=True, max_seconds=1e-9).fit(pairs(), epochs=LONG)
+    assert result.setup == Setup()
     assert result.trials == ()
 
 
@@ -368,7 +342,7 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
     pace(lambda setup: 1.0)  # now another setup would be chosen
     setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
     assert setup == chosen
-    setup, copied = run_in(tmp_path / "copied", setup=tmp_path / "killed")
+    setup, copied = run_in(tmp_path / "copied", **asdict(chosen))
     assert setup == chosen
     assert same_weights(model, copied)
 
@@ -386,21 +360,10 @@ def test_a_run_that_chose_again_would_be_seen(tmp_path: Path, pace: Any, monkeyp
     assert not same_weights(model, whole)
 
 
-def test_a_setup_is_copied_from_a_run_or_given(tmp_path: Path) -> None:
-    _, expected = run_in(tmp_path / "first", fused=True)
-    setup, model = run_in(tmp_path / "second", setup=str(tmp_path / "first"))
-    assert setup == Setup(fused=True)
-    assert same_weights(model, expected)
-    assert run_in(tmp_path / "third", setup=Setup(fused=True))[0] == Setup(fused=True)
-    with pytest.raises(OptionError, match=r"fused is False, but the setup of .*first has True. Leave one of them out"):
-        run_in(tmp_path / "fourth", setup=tmp_path / "first", fused=False)
-
-
 def test_a_setup_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TrainError, match=r"holds no run\.json"):
-        run_in(tmp_path / "run", setup=tmp_path / "nothing")
-    run_in(tmp_path / "other", fused=True)
-    path = tmp_path / "other" / "run.json"
+    with pytest.raises(Stop):
+        run_in(tmp_path / "run", stop_at=0, fused=True)
+    path = tmp_path / "run" / "run.json"
     record = json.loads(path.read_bytes())
     for change, message in (
         ({"precision": "evil"}, r"the setup in .*run\.json is .*which is invalid"),
@@ -411,15 +374,11 @@ def test_a_setup_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
         path.chmod(0o644)
         path.write_text(json.dumps(record))
         with pytest.raises((TrainError, OptionError), match=message):
-            run_in(tmp_path / "run", setup=tmp_path / "other")
+            run_in(tmp_path / "run", resume=True)
     del record["sessions"][-1]["config"]["setup"]
     path.write_text(json.dumps(record))
     with pytest.raises(TrainError, match="has no setup, so none can be taken from it"):
-        run_in(tmp_path / "run", setup=tmp_path / "other")
-    model = network()
-    optimizer = torch.optim.RMSprop(model.parameters())
-    with pytest.raises(OptionError, match="it has a fused optimizer, but RMSprop has no fused implementation"):
-        Trainer(model, nn.MSELoss(), optimizer, setup=Setup(fused=True), progress=False).fit(pairs())
+        run_in(tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("stop_at", [0, 30])
@@ -435,20 +394,6 @@ def test_a_resumed_run_refuses_another_setup_unless_allowed(stop_at: int, tmp_pa
     trainer = trainer_of(model, folder=tmp_path / "run", save_every=20, precision="bf16")
     result = trainer.fit(pairs(), epochs=SHORT, resume=True, allow=["setup.precision"])
     assert result.setup == Setup(precision="bf16", fused=True)
-
-
-def test_a_run_of_before_is_resumed_in_the_setup_it_recorded(tmp_path: Path) -> None:
-    """Its run.json has no trials, and the configuration says precision "auto"."""
-    with pytest.raises(Stop):
-        run_in(tmp_path / "run", stop_at=30, fused=True)
-    path = tmp_path / "run" / "run.json"
-    record = json.loads(path.read_bytes())
-    del record["sessions"][0]["trials"]
-    path.chmod(0o644)
-    path.write_text(json.dumps(record))
-    setup, model = run_in(tmp_path / "run", resume=True, precision="auto", compile="auto")
-    assert setup == Setup(fused=True)
-    assert same_weights(model, run_in(tmp_path / "whole", fused=True)[1])
 
 
 # ---- beside a CPU hog ----
@@ -544,7 +489,7 @@ def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(
             train_here(tmp_path / "run", kill_at=moment, speed="measured", **options)
         ended = train_here(tmp_path / "run", resume=True, speed="measured", **options)
         assert all(one.config["setup"] == ended["setup"] for one in read_record(tmp_path / "run").sessions)
-        assert train_here(tmp_path / "copy", setup=tmp_path / "run") == ended
+        assert train_here(tmp_path / "copy", **{**options, **ended["setup"]}) == ended
 
 
 @pytest.mark.slow
@@ -558,6 +503,6 @@ def test_kill_9_at_ten_moments_leaves_one_set_of_bits(torch_zygote: Zygote, opti
             outcome = torch_zygote.run(train_in_child, folder=folder, kill_at=moment, **options)
             assert outcome.signal == signal.SIGKILL, outcome
             ended = torch_zygote.run(train_in_child, folder=folder, resume=True, **options).check()
-            copied = torch_zygote.run(train_in_child, folder=str(tmp_path / f"copy-{moment}"), setup=folder).check()
+            copied = torch_zygote.run(train_in_child, folder=str(tmp_path / f"copy-{moment}"), **ended["setup"]).check()
             assert copied == ended
             assert "speed" in options or ended["setup"] == {**asdict(Setup()), **options}

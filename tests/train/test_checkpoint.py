@@ -16,10 +16,10 @@ from tests.train.test_state_dict import DTYPES
 from tests.train.trees import bits, is_same, state
 
 from stoker._text import sync_debug_mode
-from stoker.errors import CheckpointError, CheckpointInvalidError, DiskFullError
+from stoker.errors import CheckpointError, DiskFullError
 from stoker.train import checkpoint
 from stoker.train import checkpoint as images
-from stoker.train.checkpoint import INDEX_NAME, Image, read, write
+from stoker.train.checkpoint import Image, read, write
 
 
 def random_tensor(dtype: torch.dtype, shape: tuple[int, ...], rng: np.random.Generator) -> torch.Tensor:
@@ -44,25 +44,6 @@ def test_tensors_that_are_not_contiguous_come_back_as_they_look(
     assert is_same(tree, read(tmp_path / "c")[0]["model"])
 
 
-def test_parts_and_facts_come_back(tmp_path: Path) -> None:
-    facts = {"step": 7, "config": {"lr": 1e-3, "clip": float("inf"), "sizes": (1, 2), 3: "three"}, "versions": {"torch": "2"}}
-    write(tmp_path / "c", state(7), facts)
-    parts, found = read(tmp_path / "c")
-    assert is_same(state(7), parts)
-    assert is_same(facts, found)
-
-
-def test_only_parts_with_tensors_have_a_file(tmp_path: Path) -> None:
-    write(tmp_path / "c", state(1), {})
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [INDEX_NAME, "model.safetensors", "optimizer.safetensors"]
-    assert all(path.stat().st_mode & 0o222 == 0 for path in (tmp_path / "c").iterdir())
-
-
-def test_an_empty_state_is_a_state(tmp_path: Path) -> None:
-    write(tmp_path / "c", {}, {})
-    assert read(tmp_path / "c") == ({}, {})
-
-
 def test_other_readers_of_safetensors_read_the_parts(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
     write(tmp_path / "c", {"model": model.state_dict()}, {})
@@ -78,15 +59,6 @@ def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 
-def test_large_tensors_are_written_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 64)
-    tree = {"a": torch.randn(100), "b": torch.arange(3, dtype=torch.int8)}
-    with FaultyFiles(record=True) as disk:
-        write(tmp_path / "c", {"model": tree}, {})
-    assert max(len(operation.data) for operation in disk.log if operation.offset and "model" in operation.path.name) == 64
-    assert is_same(tree, read(tmp_path / "c")[0]["model"])
-
-
 def test_loaded_tensors_stay_when_the_files_are_cut(tmp_path: Path) -> None:
     tree = {"a": torch.randn(1 << 16)}
     write(tmp_path / "c", {"model": tree}, {})
@@ -96,18 +68,6 @@ def test_loaded_tensors_stay_when_the_files_are_cut(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert is_same(tree, parts["model"])
     parts["model"]["a"] += 1  # and they can be written to
-
-
-@pytest.mark.parametrize("name", ["", "A", "a.b", "../a", "a/b", "é", "a" * 33, "1a"])
-def test_a_part_whose_name_is_not_a_file_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CheckpointError, match="the part"):
-        write(tmp_path / "c", {name: {}}, {})
-    assert not (tmp_path / "c").exists()
-
-
-def test_a_tensor_among_the_facts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"facts.config.w is a tensor"):
-        write(tmp_path / "c", {}, {"config": {"w": torch.zeros(1)}})
 
 
 def test_a_checkpoint_is_never_written_over(tmp_path: Path) -> None:
@@ -121,16 +81,6 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
     with FaultyFiles(error_at=(6, errno.ENOSPC), sticky=True), pytest.raises(DiskFullError):
         write(tmp_path / "c", state(1), {})
     assert not list(tmp_path.iterdir())
-
-
-def test_an_index_that_is_too_large_is_refused_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "c", state(1), {})
-    monkeypatch.setattr(checkpoint, "MAX_INDEX_BYTES", 100)
-    with pytest.raises(CheckpointError, match="at most 100 fit"):
-        write(tmp_path / "d", {}, {"text": "x" * 200})
-    assert not (tmp_path / "d").exists()
-    with pytest.raises(CheckpointInvalidError, match="at most 100"):
-        read(tmp_path / "c")
 
 
 # ---- images: memory that is used again ----
@@ -147,24 +97,6 @@ def test_an_image_is_of_the_moment_of_its_capture() -> None:
     before = content(image)
     weight.add_(1)
     assert content(image) == before
-
-
-def test_memory_is_used_again_for_the_same_tensors() -> None:
-    image = Image()
-    image.capture({"w": torch.zeros(5), "x": torch.zeros(3, dtype=torch.int8)})
-    address = image._memory.data_ptr()
-    image.capture({"w": torch.ones(5), "x": torch.ones(3, dtype=torch.int8)})
-    assert image._memory.data_ptr() == address
-    assert content(image).endswith(np.ones(5, "<f4").tobytes() + b"\1\1\1")
-
-
-@pytest.mark.parametrize("tensors", [{"w": torch.ones(9)}, {"v": torch.ones(4)}, {"w": torch.ones(4, dtype=torch.int32)}, {}])
-def test_an_image_of_other_tensors_is_that_of_a_new_one(tensors: dict[str, torch.Tensor]) -> None:
-    used, new = Image(), Image()
-    used.capture({"w": torch.zeros(4)})
-    used.capture(tensors)
-    new.capture(tensors)
-    assert content(used) == content(new)
 
 
 def test_negative_control_an_image_that_shares_memory_changes_with_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from stoker.errors import CheckpointInvalidError, OptionError
+from stoker.errors import CheckpointInvalidError
 from stoker.train.early_stopping import EarlyStopping, Verdict, guess_mode
 
 
@@ -65,13 +65,6 @@ def test_the_mode_is_guessed_from_whole_words_only(metric: str, mode: str | None
     assert guess_mode(metric) == mode
 
 
-def test_a_guess_is_said_and_an_order_is_not() -> None:
-    assert EarlyStopping("val_auc").note == "more val_auc is better (guessed from its name; mode= says otherwise)"
-    assert EarlyStopping("val_auc", mode="max").note is None
-    with pytest.raises(OptionError, match="'width' does not say"):
-        EarlyStopping("width")
-
-
 def test_continues_from_its_state_as_if_nothing_had_happened() -> None:
     values = [3.0, 2.0, 2.5, math.nan, 1.9, 2.0, 2.0, 2.0]
     whole = EarlyStopping("loss", patience=3)
@@ -88,19 +81,3 @@ def test_a_state_of_something_else_is_refused() -> None:
         EarlyStopping("val_loss").load_state_dict(EarlyStopping("val_auc").state_dict())
     with pytest.raises(CheckpointInvalidError, match="cannot be read"):
         EarlyStopping("val_loss").load_state_dict({"metric": "val_loss", "mode": "min", "best": "low"})
-
-
-@pytest.mark.parametrize(
-    ("metric", "options"),
-    [
-        ("", {}),
-        ("loss", {"patience": 0}),
-        ("loss", {"patience": True}),
-        ("loss", {"mode": "low"}),
-        ("loss", {"min_delta": -1}),
-        ("loss", {"min_delta": math.nan}),
-    ],
-)
-def test_bad_options_are_named(metric: str, options: dict[str, object]) -> None:
-    with pytest.raises(OptionError, match=f"{next(iter(options), 'metric')} is "):
-        EarlyStopping(metric, **options)  # type: ignore[arg-type]

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import stoker
-from stoker.errors import CheckpointInvalidError, TrainError
+from stoker.errors import CheckpointInvalidError
+from stoker.train import state_dict
 from stoker.train.engine import Snapshot, Stream
 
 CPU = torch.device("cpu")
@@ -28,7 +29,7 @@ class Drawn:
 
 
 def seed() -> None:
-    stoker.train.trainer.state_dict.seed_all(3)  # type: ignore[attr-defined]
+    state_dict.seed_all(3)
 
 
 def batches_of(stream: Stream) -> list[Any]:
@@ -60,11 +61,6 @@ def test_a_source_with_a_state_is_put_back() -> None:
     assert all(torch.equal(one["x"], other) for one, other in zip(stream.passes(iter), expected, strict=True))
 
 
-def test_an_empty_iterable_is_refused() -> None:
-    with pytest.raises(TrainError, match="the iterable is empty"):
-        Stream([], CPU).peek(1)
-
-
 def test_what_cannot_be_put_back_is_skipped_once() -> None:
     stream = Stream([1, 2, 3, 4], CPU)
     stream.resume(None, taken=3)
@@ -83,12 +79,6 @@ def test_a_loader_that_refuses_its_state_is_one_line() -> None:
     with pytest.raises(CheckpointInvalidError, match="refuse their saved state") as caught:
         Stream(Refuses([1]), CPU).resume(1, taken=1)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("num_batches", "accumulate", "expected"), [(7, 1, 14), (7, 3, 6), (6, 3, 4)])
-def test_updates_are_counted(num_batches: int, accumulate: int, expected: int) -> None:
-    assert Stream([0] * num_batches, CPU).num_updates(accumulate, 2) == expected
-    assert Stream(iter([0]), CPU).num_updates(accumulate, 2) is None
 
 
 class Counts(nn.Module):

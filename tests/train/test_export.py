@@ -103,13 +103,6 @@ def test_models_that_cannot_be_exported(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(HAS_ONNX, reason="onnx is here")
-def test_a_missing_extra_is_named(tmp_path: Path) -> None:
-    task, batch = task_and_batch("horizon")
-    with pytest.raises(OptionError, match=r"--onnx needs the package onnx\w+. Install it: pip install 'stoker\[onnx\]'."):
-        export_model(model("mlp", task), {key: batch[key] for key in task.entries}, tmp_path / "m.onnx", onnx=True)
-
-
 @pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("kind", ["horizon", "series"])

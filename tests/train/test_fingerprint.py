@@ -155,10 +155,6 @@ def quicker(step: int, total: int | None) -> float:
     return 1.0 / (step + 1)
 
 
-def slower(step: int, total: int | None) -> float:
-    return 1.0 / (step + 2)
-
-
 CHANGES: dict[str, tuple[Case, str]] = {
     "lr": (replace(BASE, optimizer=adamw(lr=2e-2)), "config.lr: [0.01] saved, [0.02] now"),
     "weight decay": (replace(BASE, optimizer=adamw(weight_decay=0.5)), "config.weight_decay: [0.01] saved, [0.5] now"),
@@ -283,19 +279,6 @@ def test_a_schedule_that_inspects_the_end_makes_the_number_of_updates_part_of_th
         trainer_of(network(), folder=tmp_path / "run", **cosine).fit(pairs(), epochs=2, resume=True)
     result = trainer_of(network(), folder=tmp_path / "run", **cosine).fit(pairs(), epochs=2, resume=True, allow=["schedule"])
     assert result.step == 24
-
-
-def test_a_function_as_schedule_is_known_by_its_name(tmp_path: Path) -> None:
-    trainer_of(network(), folder=tmp_path / "run", schedule=quicker).fit(pairs())
-    trainer_of(network(), folder=tmp_path / "run", schedule=quicker).fit(pairs(), resume=True)
-    with pytest.raises(CheckpointInvalidError, match=r"schedule\.function"):
-        trainer_of(network(), folder=tmp_path / "run", schedule=slower).fit(pairs(), resume=True)
-
-
-def test_a_list_of_batches_is_known_by_its_first_one(tmp_path: Path) -> None:
-    trainer_of(network(), folder=tmp_path / "run").fit(pairs())
-    with pytest.raises(CheckpointInvalidError, match=r"data\.first: "):
-        trainer_of(network(), folder=tmp_path / "run").fit(pairs(seed=1), resume=True)
 
 
 def test_a_loader_of_torch_is_known_by_its_settings(tmp_path: Path) -> None:

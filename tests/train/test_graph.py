@@ -15,7 +15,6 @@ from tests.train.training import adamw, network, pairs, same_weights, trainer_of
 from torch import nn
 
 import stoker
-from stoker.train import graph as graph_module
 from stoker.train.autotune import Setup
 from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Gathering, Graphs, eager_steps
@@ -122,17 +121,6 @@ def test_steps_without_their_graphs_are_the_same(stand_in: list[int], monkeypatc
 def test_a_shape_that_comes_once_is_not_captured(stand_in: list[int]) -> None:
     work = fit_in_graphs(trainer_of(network()), [*pairs(4), *pairs(1, rows=5, seed=3)])
     assert (len(work.graphs), len(stand_in)) == (1, 1)
-
-
-def test_shapes_beyond_a_limit_run_eagerly(stand_in: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_module, "MOST_SHAPES", 3)
-    batches = [batch for rows in range(1, 8) for batch in pairs(2, rows=rows)]
-    eager, replayed = network(), network()
-    trainer_of(eager).fit(batches, epochs=2)
-    work = fit_in_graphs(trainer_of(replayed), batches, epochs=2)
-    assert len(work.graphs) == 3
-    for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
 def test_a_feed_on_the_device_is_gathered_within_the_graph(stand_in: list[int]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from stoker.errors import OptionError
 from stoker.train.loggers import JsonLines, read_lines
 
 
@@ -67,10 +66,3 @@ def test_damaged_lines_are_counted_and_a_torn_one_is_not_yet_there(tmp_path: Pat
     lines = read_lines(path)
     assert (lines.curves, lines.last_step, lines.damaged) == ({"loss": ([1, 2], [1.0, 0.5])}, 2, 4)
     assert read_lines(tmp_path / "missing").last_step is None
-
-
-def test_names_that_each_line_has_are_refused(tmp_path: Path) -> None:
-    writer = JsonLines(tmp_path / "metrics.jsonl")
-    with pytest.raises(OptionError, match="a value is named 'step'"):
-        writer.write(1, {"step": 2.0})
-    writer.close()

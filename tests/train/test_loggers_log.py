@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import OptionError
-from stoker.train.loggers import Log, TensorBoard
+from stoker.train.loggers import Log
 
 
 class Keeps:
@@ -59,18 +58,3 @@ def test_an_error_on_close_is_a_warning_and_the_rest_is_closed() -> None:
     with pytest.warns(RuntimeWarning, match="writer Sticks failed as it was closed.*OSError: no reason given"):
         Log([Sticks(), good]).close()
     assert good.seen == ["closed"]
-
-
-def test_ctrl_c_is_not_taken_for_a_failure() -> None:
-    class Interrupted(Keeps):
-        def write(self, step: int, values: Mapping[str, float]) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Log([Interrupted()]).write(1, {})
-
-
-@pytest.mark.parametrize("thing", ["tensorboard", TensorBoard, object()])
-def test_what_is_not_a_writer_is_refused(thing: Any) -> None:
-    with pytest.raises(OptionError, match=r"loggers holds .*; expected what has write\(step, values\)"):
-        Log([thing])

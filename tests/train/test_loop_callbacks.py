@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -81,12 +80,6 @@ def test_what_they_raise_ends_the_run_with_its_checkpoint(tmp_path: Path) -> Non
     with pytest.raises(ZeroDivisionError, match="of the user"):
         trainer_of(network(), folder=tmp_path / "run", callbacks=[Broken()]).fit(pairs(3), epochs=2)
     assert trainer_of(network(), folder=tmp_path / "run").fit(pairs(3), epochs=2, resume=True).step == 6
-
-
-@pytest.mark.parametrize("given", [[object()], [Seen], "Seen", [lambda report: None]])
-def test_what_is_not_a_callback_is_named(given: Any) -> None:
-    with pytest.raises(OptionError, match=r"callbacks(\[0\])? is .*; expected .*on_epoch_end\(report\) or on_batch_end"):
-        trainer_of(network(), callbacks=given)
 
 
 def test_a_scheduler_of_torch_gives_the_rates_of_the_plain_loop(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from typing import Any
 
 import pytest
@@ -38,21 +37,10 @@ def send_in_child(numbers: list[int]) -> list[Any]:
     return send(*numbers)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_only_asks(zygote: Zygote, number: signal.Signals) -> None:
-    assert zygote.run(send_in_child, numbers=[number]).check() == [number, CODES[number], number.name]
-
-
 @pytest.mark.parametrize("first", SIGNALS)
 def test_a_ctrl_c_after_any_signal_interrupts_at_once(zygote: Zygote, first: signal.Signals) -> None:
     seen = zygote.run(send_in_child, numbers=[first, signal.SIGINT]).check()
     assert seen == [first, "interrupted", CODES[first], first.name]
-
-
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
-def test_another_signal_after_the_first_changes_nothing(zygote: Zygote, second: signal.Signals) -> None:
-    seen = zygote.run(send_in_child, numbers=[signal.SIGINT, second, second]).check()
-    assert seen == [signal.SIGINT] * 3 + [130, "SIGINT"]
 
 
 def leave_by(number: int) -> None:
@@ -87,16 +75,6 @@ def test_handlers_are_put_back_also_after_an_error() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_nested_ones_put_each_others_handlers_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with Signals() as outer:
-        with Signals():
-            pass
-        signal.raise_signal(signal.SIGTERM)
-        assert outer.asked == signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
 def ignore_and_send() -> list[Any]:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Signals() as signals:
@@ -106,17 +84,3 @@ def ignore_and_send() -> list[Any]:
 
 def test_what_nohup_ignores_stays_ignored(zygote: Zygote) -> None:
     assert zygote.run(ignore_and_send).check() == [None, 0, True]
-
-
-def test_in_another_thread_nothing_is_done() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    seen: list[Any] = []
-
-    def use() -> None:
-        with Signals() as signals:
-            seen.append(([signal.getsignal(number) for number in SIGNALS] == before, signals.asked))
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
-    assert seen == [(True, None)]

@@ -138,31 +138,6 @@ def test_updates_within_and_outside_of_inference_mode_add_up(rng: np.random.Gene
     assert mixed.compute() == pytest.approx(whole.compute(), rel=1e-12)
 
 
-def test_the_mean_of_batch_means_is_weighted_by_their_samples() -> None:
-    mean = Mean(name="loss")
-    for value, size in ((1.0, 512), (4.0, 3)):
-        mean.update(value=torch.tensor(value), weight=torch.tensor(size))
-    assert mean.compute() == (512 * 1.0 + 3 * 4.0) / 515
-
-
-def test_a_large_sum_still_sees_small_numbers_as_float32_would_not() -> None:
-    mean, plain = Mean(), torch.zeros(())
-    for value in [2.0**24, *[1.0] * 10]:
-        mean.update(value=torch.tensor(value))
-        plain += value
-    assert mean.compute() == (2**24 + 10) / 11
-    assert float(plain) == 2**24
-
-
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(OptionError, match=r"prediction has the shape \(8, 3, 1\), target \(8,\)"):
         AUC().update(prediction=torch.zeros(8, 3, 1), target=torch.zeros(8))
-
-
-def test_bad_arguments_are_named() -> None:
-    with pytest.raises(OptionError, match="valid has the shape"):
-        AUC().update(prediction=torch.zeros(8), target=torch.zeros(8), valid=torch.ones(7, dtype=torch.bool))
-    with pytest.raises(OptionError, match="neither value"):
-        Mean().update(valid=torch.ones(3, dtype=torch.bool))
-    with pytest.raises(OptionError, match="weight="):
-        Mean().update(value=torch.zeros(3), weight=2.0)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from tests.train.training import network, pairs, trainer_of
 
-from stoker.errors import OptionError, TrainError
-from stoker.train.metrics import Adapted, as_metric
+from stoker.train.metrics import as_metric
 
 
 class SquaredError:
@@ -53,22 +52,3 @@ def test_half_precision_errors_are_not_rounded_to_half_precision() -> None:
     metric = as_metric("x", torchmetrics.MeanSquaredError())
     metric.update(prediction=torch.tensor([256.0], dtype=torch.bfloat16), target=torch.tensor([1.0]))  # 255 needs more than 8 bits
     assert metric.compute() == 255.0**2
-
-
-def test_shapes_that_would_broadcast_are_refused() -> None:
-    torchmetrics = pytest.importorskip("torchmetrics")
-    with pytest.raises(TrainError, match=r"prediction \(8, 3, 1\), target \(8,\)"):
-        as_metric("x", torchmetrics.MeanSquaredError()).update(prediction=torch.zeros(8, 3, 1), target=torch.zeros(8))
-
-
-def test_what_is_not_a_metric_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"metric 'x' is 3; expected one of stoker\.train"):
-        trainer_of(network(), metrics={"x": 3})
-    with pytest.raises(OptionError, match=r"expected one of stoker\.train"):
-        as_metric("x", SquaredError)  # type: ignore[arg-type]
-    wide = Adapted("x", SquaredError())
-    wide.metric.compute = lambda: torch.ones(2)  # type: ignore[method-assign]
-    with pytest.raises(OptionError, match=r"metric 'x' has the shape \(2,\); expected one number"):
-        wide.compute()
-    with pytest.raises(OptionError, match="cannot be added up over ranks"):
-        wide.gather(lambda tensor: [tensor])

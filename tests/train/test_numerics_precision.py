@@ -18,11 +18,6 @@ def test_what_only_a_gpu_can_do_is_refused_elsewhere(precision: str) -> None:
     assert check_precision(precision, torch.device("cuda")) == precision
 
 
-def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"precision is 'fp8'; expected one of auto, fp32, tf32, bf16, fp16."):
-        check_precision("fp8", CPU)
-
-
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
 def test_matmuls_of_a_forward_pass_have_the_precision(precision: str, dtype: torch.dtype) -> None:
     x = torch.ones(2, 2)

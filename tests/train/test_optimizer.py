@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.training import network, pairs, trainer_of
+from tests.train.training import network, pairs
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stoker.train.optimizer import bare_step
@@ -83,18 +83,3 @@ def test_a_profiler_sees_the_step() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         step()
     assert any(event.key == "Optimizer.step#AdamW.step" for event in profile.key_averages())
-
-
-def test_a_step_that_was_replaced_is_the_one_that_is_called() -> None:
-    optimizer, calls = made(), []
-    step = bare_step(optimizer)
-    optimizer.step = lambda: calls.append(1)  # type: ignore[assignment, method-assign]
-    step()
-    assert calls
-
-
-def test_a_wrapper_around_the_step_is_not_left_out() -> None:
-    Counted.count = 0
-    model = network()
-    trainer_of(model, optimizer=Counted(model.parameters(), lr=1e-2, fused=True)).fit(pairs(3))
-    assert Counted.count == 3

@@ -80,21 +80,3 @@ def test_a_global_batch_and_accumulation_are_two_answers_to_one_question() -> No
     trainer = trainer_of(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), grad_accum_steps=2)
     with pytest.raises(OptionError, match="grad_accum_steps is 2, but the feed has a global batch"):
         trainer.fit(elastic.feed(rank=0, world=1))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"global_batch_size": 7}, "global_batch_size is 7, which is not a multiple of batch_size=5"),
-        ({"global_batch_size": 0}, "global_batch_size is 0; expected an integer from 1"),
-        ({"global_batch_size": 10, "last_batch": "drop"}, "last_batch is 'drop', but with global_batch_size="),
-    ],
-)
-def test_a_global_batch_that_cannot_be_kept_is_refused(options: Any, message: str) -> None:
-    store = stoker.Store.from_arrays(x=[torch.arange(30.0).numpy()])
-    with pytest.raises(OptionError, match=message):
-        stoker.Feed(store, stoker.Segments(1), batch_size=5, **options)
-
-
-def test_a_feed_says_what_an_update_has() -> None:
-    assert "4 batches of all ranks per update; the last update of an epoch has 7 samples" in str(elastic.feed(rank=0, world=1))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stoker.errors import OptionError
-from stoker.train.plots import Curve, Panel, check_plot, plot, save_plot, tick_label
+from stoker.train.plots import Curve, Panel, check_plot, plot, save_plot
 from stoker.train.run import Run, collect
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -100,46 +100,10 @@ def test_any_values_make_a_plot(tmp_path: Path, values: list[float], from_zero: 
 
 
 @draws
-def test_a_value_that_is_not_finite_leaves_a_gap() -> None:
-    curve = Curve(colour=0, steps=[1, 2, 3, 4, 5], values=[1.0, 2.0, math.inf, 2.0, 1.0])
-    [line] = lines(Panel(title="x", curves=[curve]))
-    assert [math.isnan(value) for value in line.get_ydata()] == [False, False, True, False, False]
-
-
-@draws
 def test_values_over_many_sizes_get_a_log_axis_and_rates_never() -> None:
     curve = Curve(colour=0, steps=[0, 1], values=[0.001, 10.0])
     assert lines(Panel(title="x", curves=[curve]))[0].axes.get_yscale() == "log"
     assert lines(Panel(title="x", curves=[curve], from_zero=True))[0].axes.get_yscale() == "linear"
-
-
-@draws
-@pytest.mark.parametrize("smooth", [True, False])
-def test_a_curve_of_many_points_is_smoothed_unless_it_is_wanted_as_it_is(smooth: bool) -> None:
-    curve = Curve(colour=0, steps=list(range(400)), values=[float(step % 2) for step in range(400)], smooth=smooth)
-    found = lines(Panel(title="waves", curves=[curve]))
-    assert len(found) == (2 if smooth else 1)
-    inner = list(found[-1].get_ydata())[20:-20]
-    assert max(inner) - min(inner) == pytest.approx(0, abs=0.1) if smooth else max(inner) - min(inner) == 1
-
-
-@draws
-def test_a_png_is_drawn(tmp_path: Path) -> None:
-    write_run(tmp_path / "one")
-    assert plot(collect(tmp_path), tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-
-
-@draws
-def test_runs_without_numbers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="none of 0 runs has numbers"):
-        plot([], tmp_path / "runs.svg")
-
-
-def test_tick_labels_are_short() -> None:
-    assert [tick_label(value) for value in (0, 5000, 10_000, 2.5e6, 2.5e-4, 1e-3, 0.5)] == [
-        "0", "5k", "10k", "2.5M", "2.5e-4", "1e-3", "0.5",
-    ]  # fmt: skip
-    assert tick_label(0.125, percent=True) == "12.5 %"
 
 
 def test_a_path_that_no_plot_can_be_saved_under_is_refused(tmp_path: Path) -> None:

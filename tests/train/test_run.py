@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -48,15 +47,6 @@ def test_says_what_ran_where_and_how_it_ended(tmp_path: Path) -> None:
     assert last.ended is not None
     assert last.started <= last.ended
     assert not is_locked(folder)
-
-
-def test_a_configuration_may_be_a_record_of_its_own(tmp_path: Path) -> None:
-    @dataclass
-    class Config:
-        lr: float = 0.1
-
-    Run(tmp_path, config=Config()).end("finished")
-    assert read_record(tmp_path).last.config == {"lr": 0.1}
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed(tmp_path: Path) -> None:
@@ -100,18 +90,6 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, monkeypatch: p
         Run(tmp_path, from_step=0)
 
 
-def test_an_error_is_how_it_ended(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), Run(tmp_path):
-        _ = 1 / 0
-    assert read_record(tmp_path).last.how == "ZeroDivisionError"
-
-
-def test_a_second_end_does_not_count(tmp_path: Path) -> None:
-    with Run(tmp_path) as run:
-        run.end("early", step=3)
-    assert (read_record(tmp_path).last.how, read_record(tmp_path).last.last_step) == ("early", 3)
-
-
 def test_a_full_disk_at_any_operation_leaves_the_folder_free(tmp_path: Path) -> None:
     with FaultyFiles() as disk:
         Run(tmp_path / "count").end("finished")
@@ -143,11 +121,6 @@ def test_a_record_is_read_strictly(tmp_path: Path, text: bytes, reason: str) -> 
     assert not is_locked(tmp_path)
 
 
-def test_a_folder_without_a_record_is_not_a_run(tmp_path: Path) -> None:
-    with pytest.raises(TrainError, match=r"holds no run\.json"):
-        read_record(tmp_path)
-
-
 # ---- what it ran on ----
 
 
@@ -169,22 +142,3 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
     assert machine.find_commit(tmp_path) == clean
     (tmp_path / "code.py").write_text("2")
     assert machine.find_commit(tmp_path) == machine.Commit(commit=clean.commit, dirty=True)
-
-
-def test_without_a_repository_or_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.find_commit(tmp_path) is None
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.find_commit(Path.cwd()) is None
-
-
-def test_gpus_and_driver_are_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(2):
-        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
-        (tmp_path / "gpus" / str(number) / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
-    line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n"
-    (tmp_path / "version").write_text(line)
-    monkeypatch.setattr(machine, "NVIDIA", tmp_path)
-    found = machine.find_machine()
-    assert (found.gpus, found.driver) == (["NVIDIA H200", "NVIDIA H200"], "570.86.15")
-    assert found.cpu
-    assert found.memory_bytes > 2**28

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 import signal
@@ -15,7 +14,6 @@ import pytest
 from rich.console import Console
 from tests.harness import Zygote
 
-from stoker.errors import OptionError
 from stoker.train.run import Run, RunSummary, collect, table
 
 
@@ -47,14 +45,6 @@ def test_a_run_in_one_line(tmp_path: Path) -> None:
     assert run.wait == pytest.approx(0.2)
     assert run.seconds is not None
     assert run.seconds >= 0
-
-
-def test_the_metric_can_be_chosen_and_its_name_reports_what_is_best(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    (run,) = collect(tmp_path, metric="val_auc")
-    assert (run.name, run.metric, run.best, run.best_step) == (tmp_path.name, "val_auc", 0.9, 20)
-    (run,) = collect(tmp_path, metric="val_f1")
-    assert (run.metric, run.best) == ("val_f1", None)
 
 
 def test_every_end_has_its_state(tmp_path: Path, zygote: Zygote) -> None:
@@ -90,45 +80,6 @@ def test_they_come_in_the_order_of_their_start_and_damaged_ones_last_with_the_re
     assert "holds no run.json" in runs[2].reason
     assert runs[3].reason is not None
     assert "truncated" in runs[3].reason
-
-
-def test_damaged_lines_and_times_are_said(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    with (tmp_path / "a" / "metrics.jsonl").open("ab") as file:
-        file.write(b"garbage\n")
-    write_run(tmp_path / "b")
-    path = tmp_path / "b" / "run.json"
-    path.chmod(0o644)
-    path.write_text(path.read_text().replace('"started": "20', '"started": "soon 20'))
-    runs = {run.name: run for run in collect(tmp_path)}
-    assert (runs["a"].state, runs["a"].reason) == ("finished", "1 lines of metrics.jsonl cannot be read")
-    assert runs["b"].state == "damaged"
-
-
-def test_numbers_that_are_not_finite_are_neither_best_nor_typical(tmp_path: Path) -> None:
-    write_run(tmp_path, losses=(math.nan, 2.0, math.inf))
-    (run,) = collect(tmp_path)
-    assert (run.best, run.best_step) == (1.0, 20)
-    assert run.loss == math.inf
-
-
-def test_a_run_holds_no_runs_and_hidden_folders_are_left_out(tmp_path: Path) -> None:
-    write_run(tmp_path / "one")
-    write_run(tmp_path / "one" / "checkpoints" / "inner")
-    write_run(tmp_path / ".trash" / "two")
-    assert states(tmp_path) == {"one": "finished"}
-
-
-def test_a_run_without_numbers_is_listed(tmp_path: Path) -> None:
-    Run(tmp_path / "empty").end("signal")
-    (run,) = collect(tmp_path)
-    assert (run.state, run.best, run.loss, run.rate, run.step) == ("stopped", None, None, None, None)
-
-
-def test_what_is_not_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="is not a folder"):
-        collect(tmp_path / "missing")
-    assert collect(tmp_path) == []
 
 
 def shown(runs: list[RunSummary]) -> list[str]:
@@ -249,14 +200,3 @@ def test_negative_control_a_name_that_is_printed_raw_steers_the_terminal(tmp_pat
     run.metrics.write(1, {"val_\x9b_loss": 0.5})
     run.end("finished")
     assert "\x9b" in on_a_terminal(collect(tmp_path))
-
-
-def test_lines_of_absurd_values_are_counted_as_damaged(tmp_path: Path) -> None:
-    write_run(tmp_path / "one")
-    with (tmp_path / "one" / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"step": 1' + b"0" * 400 + b"}\n" + b'{"step": 40, "val_loss": 1' + b"0" * 400 + b"}\n")
-        file.write(b"x" * (3 << 20) + b"\n" + b'{"step": 50, "val_loss": 0.25}\n' + b"y" * (1 << 20))
-    (run,) = collect(tmp_path)
-    assert (run.best, run.best_step) == (0.25, 50)
-    assert run.reason is not None
-    assert "lines of metrics.jsonl cannot be read" in run.reason

@@ -9,8 +9,6 @@ import torch
 from tests.train.training import Kept, network, pairs, plain_loop, same_weights, trainer_of
 from torch import nn
 
-from stoker.errors import TrainError
-
 
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize(
@@ -70,20 +68,6 @@ def test_rows_that_are_not_samples_do_not_count() -> None:
     trainer_of(ours, optimizer=torch.optim.SGD(ours.parameters(), lr=0.1, fused=False)).fit([batch])
     for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (lambda model, batch: model(batch[0]), r"the loss is of shape \(16, 1\); expected a scalar tensor"),
-        (lambda model, batch: 1.0, "returned a float; expected a scalar tensor, or a dict"),
-        (lambda model, batch: {"a": 1}, "returned a dict with 'a'; expected"),
-        (lambda model, batch: torch.zeros((), requires_grad=True), "no weight has a gradient"),
-    ],
-)
-def test_a_loss_that_is_none_is_reported(loss: Any, message: str) -> None:
-    with pytest.raises(TrainError, match=message):
-        trainer_of(network(), loss).fit(pairs())
 
 
 def test_further_scalars_of_the_loss_are_logged() -> None:

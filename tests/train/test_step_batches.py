@@ -11,9 +11,8 @@ from tests.train.training import network, pairs, same_weights, trainer_of
 from torch import nn
 
 from stoker._batch import tensors_of
-from stoker.errors import TrainError
 from stoker.train.engine import Stream
-from stoker.train.step import num_rows, supervised
+from stoker.train.step import supervised
 
 
 class PairBatch(NamedTuple):
@@ -82,17 +81,6 @@ def test_batches_read_ahead_for_measurements_are_copies_of_the_same_type() -> No
     for one, other in zip(tensors_of(first), tensors_of(batches[0]), strict=True):
         assert torch.equal(one, other)
         assert one.data_ptr() != other.data_ptr()
-
-
-def test_a_batch_without_tensors_or_names_is_refused() -> None:
-    with pytest.raises(
-        TrainError, match="a batch is a DataBatch without any tensor; expected a tensor, or a tuple, dict or dataclass"
-    ):
-        num_rows(DataBatch(None, None))  # type: ignore[arg-type]
-    with pytest.raises(TrainError, match=r"a batch is a dict; expected a pair \(x, y\), or a dict with 'x' and 'y'"):
-        supervised(nn.MSELoss())(nn.Linear(1, 1), {})
-    with pytest.raises(TrainError, match=r"a batch has inputs, targets; expected 'x' and 'y'. Give a loss"):
-        supervised(nn.MSELoss())(network(), nested(*pairs(1)[0]))
 
 
 @pytest.mark.parametrize("name", ["target_mask", "y_target_observed"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from stoker.errors import TrainError
 from stoker.train.step import Readout
 
 CPU = torch.device("cpu")
@@ -36,15 +34,6 @@ def test_windows_hold_the_numbers_of_their_steps() -> None:
     assert readout.ready() == [], "an empty window is not one"
 
 
-def test_a_step_that_is_recorded_again_replaces_its_row() -> None:
-    readout = Readout(CPU, capacity=4)
-    recorded(readout, [1.0])
-    for value in (5.0, 6.0):  # a step that is tried out twice: the count has not moved
-        readout.record({"loss": torch.tensor(value), "norm": torch.tensor(0.0)})
-    readout.count += 1
-    assert readout.window().column("loss") == [1.0, 6.0]
-
-
 def test_what_was_not_read_yet_is_in_the_state() -> None:
     one, other = Readout(CPU, capacity=3), Readout(CPU, capacity=3)
     recorded(one, [1.0, 2.0])
@@ -60,10 +49,3 @@ def test_what_was_not_read_yet_is_in_the_state() -> None:
     one.take()
     one.drop()
     assert one.ready() == []
-
-
-def test_other_numbers_than_before_are_refused() -> None:
-    readout = Readout(CPU, capacity=3)
-    recorded(readout, [1.0])
-    with pytest.raises(TrainError, match="the loss function returns loss now, but loss, norm before"):
-        readout.record({"loss": torch.tensor(1.0)})

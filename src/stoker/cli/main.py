@@ -25,7 +25,6 @@ COMMANDS = {
     "verify": "Check every byte of a store against its hash.",
     "encode": "Encode a table of events as sequences.",
     "indicators": "Compute the indicators of bars into a store.",
-    "order": "Measure how well an order shuffles and what it costs to read.",
     "audit": "Find errors in the batches of a script.",
     "diagnose": "Find the bottleneck of a training script.",
     "gate": "Compare what a step does with a budget.",

@@ -120,7 +120,6 @@ def command(
             overwrite=overwrite,
             progress=base.shows_progress(),
             report=base.report,
-            speed_option="--speed measured",
         )
     if is_first():
         _show(result, folder, as_json=as_json)

@@ -323,7 +323,6 @@ def run(
     progress: bool = True,
     report: Callable[[str], None] | None = None,
     on_saved: Callable[[Path, dict[str, float]], None] | None = None,
-    speed_option: str = "train.speed=measured",
 ) -> Result:
     """Train as a config says. The run's folder gets checkpoints, metrics and the config with all its values.
 
@@ -340,7 +339,6 @@ def run(
         report: Gets lines that describe the data, before the training begins.
         on_saved: Called on every rank when a checkpoint is on the disk, with the folder of the run and the metrics of the last epoch,
             and `step`. The run waits for it.
-        speed_option: What a hint about a faster setup says to use.
 
     Returns:
         How the run ended, and its metrics.
@@ -365,7 +363,7 @@ def run(
         raise OptionError("allow= is for resume=True: a new run has nothing to differ from.")
     if overwrite and resume:
         raise OptionError("overwrite=True is for a new run, not for resume=True.")
-    train = partial(_train, progress=progress, report=report, on_saved=on_saved, speed_option=speed_option)
+    train = partial(_train, progress=progress, report=report, on_saved=on_saved)
     begin = partial(prepare, config, overrides=overrides, folder=folder, resume=resume, allow=allow, overwrite=overwrite)
     if find_ranks().world_size == 1:
         return train(begin())
@@ -385,26 +383,27 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of a config, with a new model. Without a folder nothing is written, and there are no loggers."""
     from stoker.experiment.models import make_optimizer
+    from stoker.store.object_storage import open_bucket
     from stoker.train.early_stopping import EarlyStopping
     from stoker.train.loggers import make_writer
     from stoker.train.trainer import Trainer
 
     train, stopping = config.train, config.train.early_stopping
+    writes = folder is not None and find_ranks().is_first
+    copies = open_bucket(train.checkpoint_url) if writes and train.checkpoint_url is not None else None
     model, loss = make_trained(config, data)
     return Trainer(
         model.to(data.train.device),
         loss,
         partial(make_optimizer, config.optimizer),
-        setup=train.setup,
         schedule=config.schedule,
         early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
         metrics=dict(_metric(name, config.loss, data.task) for name in train.metrics),
         folder=folder,
         overwrite=overwrite,
-        loggers=[make_writer(name, folder=folder) for name in train.loggers]
-        if folder is not None and find_ranks().is_first
-        else (),
+        loggers=[make_writer(name, folder=folder) for name in train.loggers] if writes and folder is not None else (),
         callbacks=callbacks,
+        checkpoint_copies=copies,
         device=data.train.device,
         config=to_tree(config),
         progress=progress,
@@ -426,57 +425,77 @@ def _unread(config: Config, data: Fed) -> Iterator[str]:
         )
 
 
+@dataclass(frozen=True)
+class _RunFiles:
+    """A callback that writes the config of a run, and what predictions need, into its folder."""
+
+    config: Config
+    data: Fed
+    folder: Path
+
+    def keep_config(self) -> None:
+        """Write the config alone."""
+        from stoker import _disk
+
+        _disk.make_folder(self.folder)
+        _disk.write_file(self.folder / CONFIG_NAME, to_yaml(self.config))
+
+    def on_open(self) -> None:
+        """Write both. Not before: a resume that is refused, or a new run that fails, leaves the config of the run there."""
+        from stoker import _disk
+        from stoker.experiment.inputs import INPUTS_NAME, Inputs
+
+        self.keep_config()
+        inputs = Inputs.of(self.data.store, self.data.task, self.data.train.categories)
+        _disk.write_file(self.folder / INPUTS_NAME, inputs.to_json())
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A callback that passes on where a checkpoint is, and the metrics of the last epoch."""
+
+    folder: Path
+    on_saved: Callable[[Path, dict[str, float]], None]
+
+    def on_save(self, step: int, metrics: dict[str, float]) -> None:
+        """Pass them on."""
+        self.on_saved(self.folder, {"step": step, **metrics})
+
+
 def _train(
     run: RunPlan,
     *,
     progress: bool,
     report: Callable[[str], None] | None,
     on_saved: Callable[[Path, dict[str, float]], None] | None,
-    speed_option: str,
 ) -> Result:
     from stoker import _disk
     from stoker._kernels import ANNOUNCE
     from stoker.experiment.models import blaming
     from stoker.experiment.traffic import report_traffic
-    from stoker.store.object_storage import open_bucket
 
     config, folder, ranks, train = run.config, run.folder, find_ranks(), run.config.train
     if progress:
         os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
     with within_memory():
         data = open_data(config, choose_device(config, ranks.local_rank))
-        callbacks = report_traffic(data.stores, report) if ranks.is_first and report is not None else ()
+        files = _RunFiles(config, data, folder)
+        callbacks: list[Callback] = [files] if ranks.is_first else []
+        if ranks.is_first and report is not None:
+            callbacks += report_traffic(data.stores, report)
+        if on_saved is not None:
+            callbacks.append(_Saved(folder, on_saved))
         showing = progress and ranks.is_first
         trainer = make_trainer(config, data, folder=folder, overwrite=run.overwrite, progress=showing, callbacks=callbacks)
-    trainer.speed_option = speed_option
-    if ranks.is_first and train.checkpoint_url is not None:
-        trainer.bucket = open_bucket(train.checkpoint_url)
-    if on_saved is not None:
-        trainer.on_saved = lambda step, metrics: on_saved(folder, {"step": step, **metrics})
     if ranks.is_first and report is not None:
         for line in str(data.train).splitlines():
             report(line)
         for line in _unread(config, data):
             report(line)
     kept, record = folder / CONFIG_NAME, folder / "run.json"
-
-    def keep() -> None:
-        _disk.make_folder(folder)
-        _disk.write_file(kept, to_yaml(config))
-
-    def keep_all() -> None:
-        from stoker.experiment.inputs import INPUTS_NAME, Inputs
-
-        keep()
-        _disk.write_file(folder / INPUTS_NAME, Inputs.of(data.store, data.task, data.train.categories).to_json())
-
-    if ranks.is_first:
-        trainer.on_open = (
-            keep_all  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
-        )
     is_new = ranks.is_first and not kept.exists() and not record.exists()
     if is_new:
-        keep()  # so that `--resume` begins again with what is stopped before its first step
+        files.keep_config()  # so that `--resume` begins again with what is stopped before its first step
     cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
     own = [one.function for one in (config.model, config.loss) if isinstance(one, named.Own)]
     own += [config.data.augment] if config.data.augment is not None else []

@@ -398,14 +398,12 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Seed of weights, order and dropout."""
-    setup: str | None = None
-    """Folder of a run whose precision, fused, graph and compile are used."""
     metrics: list[Metric] = field(default_factory=list)
     """What is measured in evaluation, in addition to the loss: `auc`; of torchmetrics (extra `metrics`) `mae`, `mse`, `accuracy` and
     all that need no arguments, such as `torchmetrics:MeanAbsolutePercentageError`."""
     early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
-    loggers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = field(default_factory=list)
+    loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=list)
     """Where metrics go beside metrics.jsonl."""
 
 

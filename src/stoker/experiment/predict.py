@@ -189,10 +189,10 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.{advice}")
     found = find_trained(folder, latest=latest)
     config = check(read_document(folder / CONFIG_NAME), Config)
-    inputs = _read_inputs(folder, config)
+    inputs = _read_inputs(folder / INPUTS_NAME)
     model = _model_of(config, inputs.task, found).to(place).eval()
-    scaler, keys = _read_scaler(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else (None, None)
-    job = _ConfigRun(config=config, inputs=inputs, model=model, device=torch.device(place), scaler=scaler, keys=keys)
+    scaler = SeriesScaler.open(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else None
+    job = _ConfigRun(config=config, inputs=inputs, model=model, device=torch.device(place), scaler=scaler)
     return TrainedRun(folder=folder, step=found.step, model=model, run=job, inputs=inputs, pack_options=options_for(inputs))
 
 
@@ -210,18 +210,14 @@ def _recipe_of(folder: Path) -> str | None:
     return str(name)
 
 
-def _read_inputs(folder: Path, config: Config) -> Inputs:
-    """Read what the run kept; where it is missing, open the training store, which has the same content."""
-    path = folder / INPUTS_NAME
-    if not path.is_file():
-        from stoker.experiment.build import open_data
-
-        fed = open_data(config, "cpu")
-        return Inputs.of(fed.store, fed.task, fed.train.categories)
+def _read_inputs(path: Path) -> Inputs:
+    """Read what the run kept about its training store."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Inputs)
+    except FileNotFoundError:
+        raise CheckpointInvalidError(f"{path} is missing. Put it back, or train the run again.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointInvalidError(f"{path} is damaged: {error}. Remove it: the training store has the same content.") from None
+        raise CheckpointInvalidError(f"{path} is damaged: {error}. Put it back, or train the run again.") from None
 
 
 def _model_of(config: Config, task: Task, found: Checkpoint) -> nn.Module:
@@ -234,26 +230,6 @@ def _model_of(config: Config, task: Task, found: Checkpoint) -> nn.Module:
     model = make_model(config.model, task, **scalers)
     load_weights(model, found)
     return model
-
-
-def _read_scaler(path: Path) -> tuple[SeriesScaler, list[Any] | None]:
-    """The scaler of a run, and the keys of its series, where the file has them."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            facts = dict(opened.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise CheckpointInvalidError(f"{path} cannot be read: {error}.") from None
-    columns = [name.partition(".")[2] for name in tensors if name.startswith("center.")]
-    usual = {"method": "standard", "fitted_on": "all", "data": ""}
-    keys: list[Any] | None = None
-    if "keys.utf8" in tensors:
-        keys = list(Texts(tensors["keys.utf8"].numpy(), tensors["keys.offsets"].numpy()))
-    elif "keys" in tensors:
-        keys = tensors["keys"].tolist()
-    return SeriesScaler.load({**usual, **facts, "columns": columns, **tensors}), keys
 
 
 # ---- new data ----
@@ -361,8 +337,6 @@ class _ConfigRun:
     model: nn.Module
     device: torch.device
     scaler: SeriesScaler | None
-    keys: list[Any] | None
-    """The keys of the series that the scaler was fitted on."""
 
     @property
     def task(self) -> Task:
@@ -395,7 +369,7 @@ class _ConfigRun:
             world_size=1,
         )
         dataset, inverse = feed.as_dataset(), self._inverse(store)
-        rows = None if self.scaler is None else self._scaler_rows(store)
+        rows = None if self.scaler is None else self._scaler_rows(self.scaler, store)
         outputs = []
         own = [one.function for one in (self.config.model, self.config.loss) if isinstance(one, named.Own)]
         with torch.no_grad(), blaming(*own):
@@ -427,8 +401,7 @@ class _ConfigRun:
         view, task = self.config.data.view, self.task
         if isinstance(view, named.SequenceView):
             longest = view.max_length
-            end = getattr(view, "end", None) or getattr(view, "keep", "first")
-            return Sequences(longest, buckets=tuple(view.buckets or (longest,)), keep="first" if end == "first" else "last")
+            return Sequences(longest, buckets=tuple(view.buckets or (longest,)), keep="first" if view.keep == "first" else "last")
         options = asdict(view)
         usual = options.pop("stride", view.length)
         tail = "keep" if task.padded and task.when != "horizon" else "drop"
@@ -468,7 +441,7 @@ class _ConfigRun:
         for name in task.targets if amounts else ():
             column = self.inputs.column(name)
             if self.scaler is not None and name in self.scaler.columns:
-                scales, rows = self.scaler.scales(name), self._scaler_rows(store)
+                scales, rows = self.scaler.scales(name), self._scaler_rows(self.scaler, store)
                 centers[name] = scales.centers[rows], scales.divisors[rows]
             elif method is not None and column.level == "step" and (column.dtype or "").startswith("float"):
                 if name not in store.schema:
@@ -490,11 +463,9 @@ class _ConfigRun:
 
         return inverse
 
-    def _scaler_rows(self, store: Store) -> Array:
-        """The row of the run's scaler for each series of a store, by its name."""
-        keys = self.keys
-        if keys is None:  # series have numbers instead, those of the training store
-            keys = list(range(len(self.scaler.scales(self.scaler.columns[0]).centers))) if self.scaler is not None else []
+    def _scaler_rows(self, scaler: SeriesScaler, store: Store) -> Array:
+        """The row of the run's scaler for each series of a store, by its name; without keys, by its number in the training store."""
+        keys = scaler.keys if scaler.keys is not None else range(len(scaler.scales(scaler.columns[0]).centers))
         names = {name: i for i, name in enumerate(keys)}
         rows = [names.get(series_name(store, i), -1) for i in range(len(store))]
         unknown = [str(series_name(store, i)) for i, row in enumerate(rows) if row < 0]

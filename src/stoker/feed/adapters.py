@@ -2,6 +2,8 @@
 
 OrderSampler     the order of a feed as a torch sampler, by which frameworks set the epoch
 SampleDataset    the samples of a feed as a map-style dataset
+
+`Feed` makes both, so the type of their feeds is not imported here.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +23,12 @@ from torch.utils.data import Sampler
 
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.columns import FedColumn, lengths_of, share_categories
-from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns
+from stoker.feed.columns import lengths_of, share_categories
+from stoker.feed.mixture import MixtureGather, join_columns
 from stoker.feed.padding import Assembler
-from stoker.feed.transfer import HostGather, Ring, Transform, as_tensors, rng_parameter
+from stoker.feed.transfer import HostGather, Ring, as_tensors, rng_parameter
 from stoker.sampling.mixture import JoinedSamples
-from stoker.sampling.orders import Plan
-from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Lengths, Samples, Sequences
+from stoker.sampling.views import Lengths, Samples, Sequences
 from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -36,35 +36,14 @@ from stoker.store.versions import open_store
 AT_ONCE = 4096
 
 
-class OrderedFeed(Protocol):
-    """What a sampler asks of a feed."""
-
-    plan: Plan
-
-    @property
-    def num_samples(self) -> int:
-        """Samples per epoch, of all ranks together."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch."""
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether a loaded state puts the next batch in the middle of an epoch."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass."""
-
-
 class OrderSampler(Sampler[int]):
     """The numbers of an epoch's samples, of all ranks together, in the order of the feed; the same ones until `set_epoch`."""
 
-    def __init__(self, feed: OrderedFeed) -> None:
+    def __init__(self, feed: Any) -> None:
         self._feed = feed
 
     def __len__(self) -> int:
-        return self._feed.num_samples
+        return int(self._feed.num_samples)
 
     def __iter__(self) -> Iterator[int]:
         plan, epoch = self._feed.plan, self._feed.epoch
@@ -117,36 +96,7 @@ class GatheredSamples(Sequence[Sample]):
         return iter(self._samples)
 
 
-class SampleFeed(Protocol):
-    """What a dataset asks of a feed."""
-
-    store: Store | StoreGroup
-    stores: tuple[Store, ...]
-    view: AnyView
-    subsets: list[Subset | None]
-    samples: Samples
-    columns: list[FedColumn]
-    categories: dict[str, list[str]]
-    transform: Transform | None
-    device_transform: Transform | None
-    is_packed: bool
-    return_index: bool
-    return_series: bool
-    return_store: bool
-    masks: bool | None
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether blocks of a store must be fetched before they can be read."""
-
-    def shards(self) -> list[str]:
-        """The files that hold the columns, for messages."""
-
-    def store_ends(self) -> tuple[int, ...] | None:
-        """For the entry `store`: the samples of all stores up to each but the last."""
-
-
-def _refusal(feed: SampleFeed) -> str | None:
+def _refusal(feed: Any) -> str | None:
     """Why samples of this feed cannot be made without their epoch and position."""
     if isinstance(feed.view, Sequences) and feed.view.keep == "random":
         return "keep='random' takes other steps of a series in every epoch"
@@ -176,7 +126,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
     `dataset[7]` is a sample; `dataset[[7, 3]]` and `dataset[3:8]` are batches.
     """
 
-    def __init__(self, feed: SampleFeed) -> None:
+    def __init__(self, feed: Any) -> None:
         if feed.is_packed:
             raise OptionError("a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.")
         self._name = feed.store.name
@@ -201,7 +151,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._opened: tuple[int, HostGather, Assembler] | None = None
 
     def __len__(self) -> int:
-        return self._samples.num_samples
+        return int(self._samples.num_samples)
 
     def __getitem__(self, index: Any) -> Sample:
         if isinstance(index, slice):

@@ -176,6 +176,8 @@ class Feed:
         self.last_batch = last_batch
         self.waits = Spans()
         """Time that the caller waited for batches."""
+        self.pacing = Spans(capacity=1)
+        """Time that the caller waited for a GPU that had batches enough, with the next one ready."""
         if last_batch not in ("pad", "short", "drop"):
             raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
@@ -324,6 +326,7 @@ class Feed:
             hints=ReadAhead(self.columns, self.samples, make_hints) if self.residency.where == "stream" else None,
             threads=self.threads,
             prefetch=self.prefetch,
+            pacing=self.pacing,
         )
 
     keeps_state = True

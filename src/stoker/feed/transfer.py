@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker._clock import Spans, now_ns, pacing
+from stoker._clock import Spans, now_ns
 from stoker._kernels import ALIGNMENT
 from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
@@ -348,6 +348,8 @@ class HostProducer:
     hints: ReadAhead | None
     threads: int
     prefetch: int
+    pacing: Spans
+    """Gets the time for which the caller waited for a GPU that had batches enough."""
 
     def __post_init__(self) -> None:
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -450,7 +452,7 @@ class HostProducer:
             if not oldest.query():  # type: ignore[no-untyped-call]
                 start = now_ns()
                 oldest.synchronize()
-                pacing.add(start, now_ns())
+                self.pacing.add(start, now_ns())
         return received
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:

@@ -3,7 +3,6 @@
     chronological   earlier steps to train on, later ones to evaluate on
     grouped         whole series, or groups of them
     purged          folds of time: cross-validation, or walk-forward
-    shuffled        samples at random; refused where they share steps
     given           samples that you choose, checked
     by_value        whole series by a value, such as the file that they come from
     where           the samples of series that fulfil a condition, of all or of a subset
@@ -31,7 +30,6 @@ _LAZY = {
     "grouped": "stoker.split.split:grouped",
     "pos_weight": "stoker.split.scaler:pos_weight",
     "purged": "stoker.split.split:purged",
-    "shuffled": "stoker.split.split:shuffled",
     "where": "stoker.split.selection:where",
 }
 
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from stoker.split.split import given as given
     from stoker.split.split import grouped as grouped
     from stoker.split.split import purged as purged
-    from stoker.split.split import shuffled as shuffled
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

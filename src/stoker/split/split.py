@@ -14,7 +14,7 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
-from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
+from stoker.sampling.permutation import checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs, StepRanges, Subset
 from stoker.sampling.views import AnyView, is_integer
 from stoker.split.cuts import (
@@ -504,11 +504,7 @@ def _words(values: Array) -> Array:
     return values.astype(np.int64).view(np.uint64) if values.dtype.kind != "u" else values.astype(np.uint64)
 
 
-# Given and shuffled: subsets of samples that the caller or chance chose, checked for shared steps.
-
-MAX_LISTED = 2**28
-"""Samples that a split by numbers may have: they are listed."""
-_CHANCE = 10  # what keys are for here; orders have the numbers below
+# Given: subsets of samples that the caller chose, checked for shared steps.
 
 
 def given(
@@ -615,68 +611,6 @@ def by_value(
             runs[name] = Runs(firsts[:-1][mine], np.diff(firsts)[mine])
             limits[name] = f"of {int(mine.sum()):,} series"
     return build(sampled, "by value", runs, margins=Margins.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
-
-
-def shuffled(
-    store: Store,
-    view: AnyView,
-    *,
-    fractions: Sequence[float] | None = None,
-    seed: int = 0,
-    horizon: int | None = None,
-    warm_up: int = 0,
-    allow_leak: bool = False,
-) -> Split:
-    """Subsets of samples at random; refused where samples share steps, because neighbours would leak their labels.
-
-    Windows share no steps with a stride of at least `warm_up + length + horizon`; whole series never do. The samples are listed,
-    so there may be at most 2**28.
-
-    Args:
-        store: The store.
-        view: What a sample is.
-        fractions: Shares of the samples; by default 0.7, 0.15 and 0.15.
-        seed: An integer from 0.
-        horizon: As in `chronological`.
-        warm_up: As in `chronological`.
-        allow_leak: Warn instead of raising LeakError.
-
-    Returns:
-        A `Split`.
-
-    Raises:
-        LeakError: Samples share steps.
-        OptionError: An option is invalid.
-
-    Example:
-        >>> import numpy as np, stoker
-        >>> store = stoker.Store.from_arrays(x=[np.arange(20.0)])
-        >>> split = stoker.split.shuffled(store, stoker.Segments(2), fractions=(0.8, 0.2))
-        >>> len(split.train), len(split.valid)
-        (8, 2)
-    """
-    sampled = SampledStore.of(store, view)
-    margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
-    shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
-    size = sampled.samples.num_samples
-    if size > MAX_LISTED:
-        raise OptionError(
-            f"shuffled() lists samples, and {sampled.name} has {size:,} of {view}; at most {MAX_LISTED:,} can be. Use grouped(…)."
-        )
-    overlaps = not margins.whole_series and margins.stride < margins.span and np.diff(_firsts(sampled)).max() > 1
-    if overlaps:
-        found = (
-            f"samples of {view} share steps: each is made of {margins.span} steps (warm-up {margins.warm_up}, window {margins.length}, "
-            f"horizon {margins.horizon}), and the next begins {margins.stride} steps later. Shuffled, neighbours in "
-            f"different subsets leak each other's labels"
-        )
-        if not allow_leak:
-            raise LeakError(f"{found}. Use chronological(…) or purged(…), or a stride of {margins.span}.")
-        warnings.warn(f"allow_leak=True: {found}; a score on such subsets is too good.", stacklevel=2)
-    order = Permutation(size, epoch_key(checked_seed(seed), 0, _CHANCE)).part(0, size)
-    cuts = [0, *np.floor(shares * size + 1e-6).astype(np.int64).tolist()]
-    runs = {name: Runs.of(np.sort(order[cuts[i] : cuts[i + 1]])) for i, name in enumerate(NAMES[: len(shares)])}
-    return build(sampled, "shuffled", runs, margins=margins, allow_leak=overlaps)
 
 
 def _firsts(sampled: SampledStore) -> Array:

@@ -20,7 +20,7 @@ _MODULES = {
     "autotune": "Setup Trial",
     "early_stopping": "EarlyStopping",
     "export": "Exported export_model load_trained",
-    "loggers": "Mlflow TensorBoard Trackio Wandb Writer",
+    "loggers": "TensorBoard Wandb Writer",
     "loop": "Callback CallbackReport Result",
     "metrics": "AUC Mean Metric",
     "optimizer": "orthogonalize",
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from stoker.train.export import Exported as Exported
     from stoker.train.export import export_model as export_model
     from stoker.train.export import load_trained as load_trained
-    from stoker.train.loggers import Mlflow as Mlflow
     from stoker.train.loggers import TensorBoard as TensorBoard
-    from stoker.train.loggers import Trackio as Trackio
     from stoker.train.loggers import Wandb as Wandb
     from stoker.train.loggers import Writer as Writer
     from stoker.train.loop import Callback as Callback

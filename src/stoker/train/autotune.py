@@ -33,6 +33,8 @@ LARGEST_WAIT = 0.10
 """Of the measured time, for a core that another program holds; diagnose found at most 0.05 alone, 0.27 and more beside others."""
 ROUND_SECONDS = 0.1
 MOST_STEPS = 16
+HOPELESS = 4
+"""A candidate whose first step takes longer than this multiple of the baseline's is measured no further."""
 WARM_UP = 2
 """Steps of a setup that is new, before any is measured."""
 CHECKED_STEPS = 5
@@ -41,8 +43,6 @@ WORTH_MEASURING = 200
 """Updates below which a run is over before a measurement has paid off."""
 LARGEST_SHARE = 0.1
 """Of the updates of a run, that a choice may take."""
-HINT_SHARE, HINT_SECONDS = 0.01, 60.0
-"""Of the updates of a run, that measurements for a hint may take; and the shortest run for which there is one."""
 WORTH_COMPILING_SECONDS = 300.0
 TOLERANCE = {"fused": 1e-3, "graph": 1e-3, "tf32": 2e-2, "bf16": 5e-2, "compile": 1e-2}
 """How far losses may be from those of the baseline, as a share of them."""
@@ -169,7 +169,7 @@ class Chooser:
         except Exception as error:  # whatever a user's model does with it: it is not taken, and the reason is reported
             return self.note(name, str(error) if isinstance(error, TrainError) else f"not possible: {reason_of(error)}")
         base = self.run(now, 1)
-        if first.seconds > 4 * base.seconds and first.seconds > 1.0:
+        if first.seconds > HOPELESS * base.seconds:
             return self.note(name, f"{readable_seconds(first.seconds)} per step against {readable_seconds(base.seconds)}")
         if exact and (refusal := self._differs(name, now, candidate, num_steps)) is not None:
             return self.note(name, refusal)
@@ -237,20 +237,19 @@ def steps_of_choice(num_steps: int, *, exact: bool) -> int:
     return 2 * WARM_UP + 2 + 2 * ROUNDS * num_steps + checks
 
 
-def steps_per_round(seconds: float, *, total_updates: int | None, num_candidates: int, share: float, exact: bool) -> int:
-    """Steps of a round, so that all comparisons stay within a share of the run; 0 where not even one step fits.
+def steps_per_round(seconds: float, *, total_updates: int | None, num_candidates: int, exact: bool) -> int:
+    """Steps of a round, so that all comparisons stay within `LARGEST_SHARE` of the run; 0 where not even one step fits.
 
     Args:
         seconds: Of a step.
         total_updates: Updates of the run; None where that is not known, and nothing is bounded.
         num_candidates: Comparisons that are to be made.
-        share: Of the updates of the run, that they may take.
         exact: Whether bits are compared.
     """
     wanted = max(1, min(MOST_STEPS, int(ROUND_SECONDS / max(seconds, 1e-6))))
     if total_updates is None:
         return wanted
-    fitting = (n for n in range(wanted, 0, -1) if num_candidates * steps_of_choice(n, exact=exact) <= share * total_updates)
+    fitting = (n for n in range(wanted, 0, -1) if num_candidates * steps_of_choice(n, exact=exact) <= LARGEST_SHARE * total_updates)
     return next(fitting, 0)
 
 

@@ -95,8 +95,8 @@ class EarlyStopping:
             raise CheckpointInvalidError(
                 f"the saved early stopping is about {found}, this one about {expected}. Give the same one to resume."
             )
-        is_best = best is None or (isinstance(best, float | int) and not isinstance(best, bool) and math.isfinite(best))
-        is_counted = all(type(count) is int and 0 <= count < 2**53 for count in (0 if best_epoch is None else best_epoch, waited))
-        if not is_best or not is_counted or (best is None) != (best_epoch is None):
+        counts = (best_epoch or 0, waited)
+        is_counted = all(type(count) is int and 0 <= count < 2**53 for count in counts)
+        if not is_counted or not (best is None or (isinstance(best, float | int) and math.isfinite(best))):
             raise CheckpointInvalidError(f"the saved early stopping cannot be read: {dict(state)!r}. Use an earlier checkpoint.")
         self.best, self.best_epoch, self.waited = None if best is None else float(best), best_epoch, waited  # type: ignore[assignment]

@@ -23,13 +23,13 @@ import xxhash
 from torch import nn
 
 from stoker._batch import map_tensors, to_device
-from stoker._clock import now_ns
+from stoker._clock import Spans, now_ns
 from stoker._text import readable_seconds
 from stoker.errors import CheckpointInvalidError, StokerError, TrainError
 from stoker.feed.feed import Feed
 from stoker.feed.protocol import as_batch_source, copy_first_batches
 from stoker.train import autotune, state_dict
-from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_choice, steps_per_round
+from stoker.train.autotune import Chooser, Setup, Timed, Trial, steps_of_choice, steps_per_round
 from stoker.train.distributed import Joint, Replicas, Shards
 from stoker.train.graph import Gathering, Graphs
 from stoker.train.numerics import Scale, set_matmul_flags, takes_flag
@@ -59,6 +59,11 @@ class Stream:
     def batches_per_update(self) -> int:
         """Those of this rank, where the source has a global batch."""
         return int(getattr(self.source, "batches_per_update", None) or 1)
+
+    @property
+    def pacing(self) -> Spans:
+        """Time for which a feed waited for a GPU that had batches enough, with the next one ready."""
+        return getattr(self.batches, "pacing", None) or Spans(capacity=1)
 
     def num_updates(self, accumulate: int, epochs: int) -> int | None:
         """Updates of `epochs` epochs; None where the length of an epoch is unknown."""
@@ -266,20 +271,15 @@ def _copied(value: Any) -> Any:
 
 MEASURED_BATCHES = 4
 _SHAKEN_SEED = 0x5EED
-_WORDS = {"fused": "a fused optimizer", "graph": "a fused optimizer with a CUDA graph", "tf32": "tf32", "bf16": "bf16"}
-"""What a hint calls a candidate."""
 
 
 class Engine:
     """Makes and measures the work of setups. Closing it gives the optimizer back as the user made it."""
 
-    def __init__(
-        self, parts: Components, stream: Stream, *, total_updates: int | None, speed_option: str = 'speed="measured"'
-    ) -> None:
+    def __init__(self, parts: Components, stream: Stream, *, total_updates: int | None) -> None:
         settings = parts.settings
         self._parts = parts
         self._settings = settings
-        self._speed_option = speed_option
         self._stream = stream
         self._total_updates = total_updates
         self._may_be_fused = settings.fused is None and may_be_fused(parts.optimizer)
@@ -405,15 +405,15 @@ class Engine:
     def choose(self) -> tuple[Setup, tuple[Trial, ...]]:
         """The setup of a new run: the baseline, or what is faster and allowed to replace it."""
         parts, settings, setup = self._parts, self._settings, self.baseline()
-        taken, hinted = self._candidates(setup)
+        candidates = self._candidates(setup)
         noted: tuple[str, str] | None = None
         if parts.ranks.shards and settings.speed == "measured":
             noted = "choice", "not measured: the weights are on several ranks"
-        elif not taken and not self._is_worth_hinting(hinted):
-            if "graph" not in hinted:
+        elif not candidates:
+            if not self._may_be_graph or not self._may_be_fused:
                 return setup, ()
             noted = "graph", f"{type(parts.optimizer).__name__} is not fused, so the host has to check each update (fused=True)"
-        elif taken and self._total_updates is not None and self._total_updates < autotune.WORTH_MEASURING:
+        elif self._total_updates is not None and self._total_updates < autotune.WORTH_MEASURING:
             noted = "choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"
         if noted is not None:
             trial = Trial(name=noted[0], chosen=False, reason=noted[1])
@@ -430,8 +430,7 @@ class Engine:
 
         chooser = Chooser(run=run)
         try:
-            setup = self._improve(chooser, setup, taken)
-            self._hint(chooser, setup, hinted)
+            setup = self._improve(chooser, setup, candidates)
         finally:
             parts.model.train(was_training)
             self._tried.clear()
@@ -441,39 +440,28 @@ class Engine:
             parts.optimizer.zero_grad(set_to_none=True)
         return setup, tuple(chooser.trials)
 
-    def _candidates(self, setup: Setup) -> tuple[list[str], list[str]]:
-        """What may replace parts of the baseline, by name; and what may only be hinted at, as it changes bits unasked."""
-        parts, settings = self._parts, self._settings
-        on_gpu = parts.device.type == "cuda"
-        graph = ["graph"] if settings.graph == "auto" and on_gpu and not parts.ranks.together else []
+    @property
+    def _may_be_graph(self) -> bool:
+        parts = self._parts
+        return self._settings.graph == "auto" and parts.device.type == "cuda" and not parts.ranks.together
+
+    def _candidates(self, setup: Setup) -> list[str]:
+        """What may replace parts of the baseline, by name."""
+        settings = self._settings
+        graph = ["graph"] if self._may_be_graph else []
+        if settings.speed != "measured":
+            return graph if setup.fused else []
         fused = ["fused"] if self._may_be_fused and not setup.fused else []
-        precision = (["tf32"] if on_gpu else []) + ["bf16"] if settings.precision == "auto" else []
-        if settings.speed == "measured":
-            return [*fused, *graph, *precision, *(["compile"] if settings.compile == "auto" else [])], []
-        if parts.ranks.together:
-            return [], []
-        if graph and not setup.fused:
-            return [], [*(graph if fused else []), *precision]
-        return graph, [*fused, *precision]
-
-    def _is_worth_hinting(self, hinted: list[str]) -> bool:
-        """Whether a hint would be printed, and a small share of the run is enough to measure it."""
-        if not hinted or not self._parts.shows_progress or self._total_updates is None:
-            return False
-        return self._steps_per_round(1.0, hinted, share=autotune.HINT_SHARE) > 0
-
-    def _steps_per_round(self, seconds: float, names: list[str], *, share: float, exact: bool = False) -> int:
-        return steps_per_round(seconds, total_updates=self._total_updates, num_candidates=len(names), share=share, exact=exact)
+        precision = (["tf32"] if self._parts.device.type == "cuda" else []) + ["bf16"] if settings.precision == "auto" else []
+        return [*fused, *graph, *precision, *(["compile"] if settings.compile == "auto" else [])]
 
     def _improve(self, chooser: Chooser, setup: Setup, names: list[str]) -> Setup:
         """Take what is faster, one candidate after the other."""
         exact = self._settings.speed == "exact"
         if not exact and self._parts.device.type != "cuda":
             self._parts.say(str(chooser.note("graph", "there is no GPU")))
-        if not names:
-            return setup
         seconds = chooser.run(setup, 1).seconds
-        num_steps = self._steps_per_round(seconds, names, share=autotune.LARGEST_SHARE, exact=exact)
+        num_steps = steps_per_round(seconds, total_updates=self._total_updates, num_candidates=len(names), exact=exact)
         if num_steps < 1:
             reason = f"not measured: {self._total_updates:,} updates are over before it has paid off"
             self._parts.say(str(chooser.note("choice", reason)))
@@ -490,30 +478,6 @@ class Engine:
                 self._parts.say(str(chooser.note(name, refusal)))
         return setup
 
-    def _hint(self, chooser: Chooser, setup: Setup, names: list[str]) -> None:
-        """Say in one line what would be faster, where measuring it takes a small share of the run."""
-        if not self._is_worth_hinting(names):
-            return
-        first, again = (chooser.run(setup, 1, bits=True) for _ in range(2))
-        num_steps = self._steps_per_round(again.seconds, names, share=autotune.HINT_SHARE)
-        # Steps that differ each time may count in places that no snapshot knows: they are left alone.
-        if first.bits != again.bits or num_steps < 1 or again.seconds * (self._total_updates or 0) < autotune.HINT_SECONDS:
-            return
-        self._say_how_long(again.seconds, num_steps, names)
-        best: tuple[float, str] | None = None
-        for name in names:
-            if self._refusal(name, setup, again.seconds) is not None:
-                continue
-            trial = chooser.compare(name, setup, self._with(name, setup), num_steps=num_steps)
-            if trial.chosen and trial.gain is not None and trial.gain_low is not None and trial.gain_high is not None:
-                gain = Gain(trial.gain_low, trial.gain, trial.gain_high)
-                losses = trial.reason.rpartition(", ")[2]
-                line = f"{_WORDS[name]} would be {gain}, {losses}: {self._speed_option}"
-                best = max(best or (autotune.LEAST_GAIN, ""), (gain.low, line))
-                chooser.trials[-1] = replace(trial, chosen=False, reason=f"would be {gain}, {losses}")
-        if best is not None:
-            self._parts.say(best[1])
-
     def _with(self, name: str, setup: Setup) -> Setup:
         if name in ("tf32", "bf16"):
             return replace(setup, precision="tf32" if name == "tf32" else "bf16")
@@ -525,8 +489,6 @@ class Engine:
         """Why a candidate is not even tried."""
         if name == "graph" and not (setup.fused or self._may_be_fused):
             return f"{type(self._parts.optimizer).__name__} is not fused, so the host has to check each update"
-        if name == "bf16" and self._parts.device.type == "cpu" and (slower := _bf16_slowdown()) > 1.0:
-            return f"matmuls take {slower:.1f}x the time of fp32 on this CPU"
         if name == "compile":
             expected = seconds * self._total_updates if self._total_updates is not None else None
             if expected is None or expected < autotune.WORTH_COMPILING_SECONDS:
@@ -574,18 +536,3 @@ class Engine:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _bf16_slowdown() -> float:
-    """How many times longer a matmul takes in bf16 than in fp32, on this CPU."""
-    times = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(256, 256, dtype=dtype)
-        matrix @ matrix
-        rounds = []
-        for _ in range(3):
-            begin = now_ns()
-            matrix @ matrix
-            rounds.append(now_ns() - begin)
-        times[dtype] = min(rounds)
-    return times[torch.bfloat16] / times[torch.float32]

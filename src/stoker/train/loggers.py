@@ -2,7 +2,7 @@
 
     Writer                                 what a logger can do
     JsonLines, read_lines                  metrics.jsonl, written and read; every run has one
-    TensorBoard, Wandb, Mlflow, Trackio    imported when one is made, each an extra of stoker
+    TensorBoard, Wandb                     imported when one is made, each an extra of stoker
     make_writer                            one of these by its name, as a config gives it
     Log                                    gives the numbers of a run to all of them, and to the progress bar
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 
 class Writer(Protocol):
     """What a logger can do: it gets the metrics of a run as they come.
+
+    For MLflow: `write` calls `mlflow.log_metrics(dict(values), step=step)` and `close` calls `mlflow.end_run()`; for trackio:
+    `trackio.log(dict(values), step=step)` and `trackio.finish()`.
 
     Example:
         >>> class Printer:
@@ -114,82 +116,9 @@ class Wandb:
         self._run.finish()
 
 
-class Trackio:
-    """Logs to a run of trackio, which keeps its runs on this machine.
-
-    Args:
-        options: Those of `trackio.init`: project, name, resume, config, …
-
-    Example:
-        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[Trackio(project="walks")])  # doctest: +SKIP
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self._run = import_extra("trackio", writer="Trackio", extra="trackio").init(**options)
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Log one step."""
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
-
-
-_FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
-"""What MLflow takes in no name of a metric."""
-
-
-class Mlflow:
-    """Logs to a run of MLflow.
-
-    Args:
-        experiment: Name of the experiment.
-        name: Name of the run.
-        tracking_uri: The server; by default that of the environment.
-        run_id: Continue this run.
-
-    Example:
-        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[Mlflow(experiment="walks")])  # doctest: +SKIP
-    """
-
-    def __init__(
-        self, *, experiment: str | None = None, name: str | None = None, tracking_uri: str | None = None, run_id: str | None = None
-    ) -> None:
-        self._module = import_extra("mlflow", writer="Mlflow", extra="mlflow")
-        try:
-            if tracking_uri is not None:
-                self._module.set_tracking_uri(tracking_uri)
-            if experiment is not None:
-                self._module.set_experiment(experiment)
-            # Beside whatever run the program may have open itself.
-            self.run_id: str = self._module.start_run(
-                run_id=run_id, run_name=name, nested=self._module.active_run() is not None
-            ).info.run_id
-        except Exception as error:  # a server that is not there, a store that this version refuses, a package that is missing
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise OptionError(
-                f"Mlflow cannot begin a run: {reason} Run: pip install 'stoker[mlflow]', or let MLFLOW_TRACKING_URI name a store, "
-                f"such as sqlite:///mlflow.db or the address of a server."
-            ) from error
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Log one step."""
-        named = {_FORBIDDEN.sub("_", name): value for name, value in values.items()}
-        self._module.log_metrics(named, step=step, run_id=self.run_id)
-
-    def close(self) -> None:
-        """End the run."""
-        active = self._module.active_run()
-        if active is not None and active.info.run_id == self.run_id:
-            self._module.end_run()
-
-
 _MAKE: dict[str, Callable[[Path], Writer]] = {
     "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
-    "trackio": lambda folder: Trackio(project=folder.parent.name or "stoker", name=folder.name),
     "wandb": lambda folder: Wandb(name=folder.name, dir=str(folder)),
-    "mlflow": lambda folder: Mlflow(name=folder.name),
 }
 NAMES = tuple(_MAKE)
 

@@ -25,12 +25,14 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, Protocol, Self
 
+import msgspec
 import psutil
 import torch
 from torch import nn
 
 from stoker._batch import entry_of
-from stoker._clock import compiling, now_ns, pacing
+from stoker._clock import now_ns
+from stoker._kernels import compiling
 from stoker._text import html_table, readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
@@ -90,8 +92,22 @@ class BatchCallback(Protocol):
         """Called with the number of the update."""
 
 
-Callback = EpochCallback | BatchCallback
-METHODS = ("on_epoch_end", "on_batch_end")
+class OpenCallback(Protocol):
+    """Called before run.json is written, on the rank that writes it: for files that are to be kept with the run."""
+
+    def on_open(self) -> None:
+        """Called when the run is about to begin; a run that is refused or fails before that leaves no file."""
+
+
+class SaveCallback(Protocol):
+    """Called on every rank when a checkpoint is on the disk; the run waits for it."""
+
+    def on_save(self, step: int, metrics: dict[str, float]) -> None:
+        """Called with the step of the checkpoint and the metrics of the last epoch."""
+
+
+Callback = EpochCallback | BatchCallback | OpenCallback | SaveCallback
+METHODS = ("on_epoch_end", "on_batch_end", "on_open", "on_save")
 
 
 def check_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
@@ -106,7 +122,7 @@ def check_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
     return tuple(given)
 
 
-def methods_of(callbacks: Sequence[Callback], name: str) -> tuple[Callable[[CallbackReport], Any], ...]:
+def methods_of(callbacks: Sequence[Callback], name: str) -> tuple[Callable[..., Any], ...]:
     """The methods of this name, of those callbacks that have it."""
     return tuple(method for one in callbacks if callable(method := getattr(one, name, None)))
 
@@ -303,8 +319,6 @@ class Fit:
     identity: Mapping[str, Any] = field(default_factory=dict)
     note_saved: Callable[[int], None] | None = None
     """Called once, when the first checkpoint is on the disk."""
-    on_saved: Callable[[int, dict[str, float]], None] | None = None
-    """Called on every rank when a checkpoint is on the disk, with its step and the metrics of the last epoch."""
     callbacks: Sequence[Callback] = ()
     watch: Watch[Any] | None = None
 
@@ -327,7 +341,8 @@ class Fit:
         self.wait_ns = self.first_wait_ns = self._window_wait_ns = self._watched_wait_ns = 0
         self._next_step = self._next_look_ns = 0
         self._saved_step = -1
-        self._on_batch, self._on_epoch = (methods_of(self.callbacks, name) for name in ("on_batch_end", "on_epoch_end"))
+        names = ("on_batch_end", "on_epoch_end", "on_save")
+        self._on_batch, self._on_epoch, self._on_save = (methods_of(self.callbacks, name) for name in names)
         self._stop_asked = False  # by a callback
         self._pass_state: Any = None
         self._pass_batches = self._pass_step = 0  # where the pass over the batches began
@@ -353,7 +368,7 @@ class Fit:
         entries = train.passes(work.source)
         self.wait_ns += now_ns() - before  # a DataLoader starts its workers here
         place = train.place if train.needs_placing else None
-        schedule, pending = self.parts.schedule, 0
+        schedule, pending, pacing = self.parts.schedule, 0, train.pacing
         num_batches = train.source.num_batches
         ahead = max(1, num_batches - BATCHES_AHEAD) if num_batches and progress.epoch + 1 < self.epochs else 0
         if self.watch is not None:
@@ -610,9 +625,9 @@ class Fit:
         self.progress.is_epoch_done = self.train.is_done(self._pass_state, self.progress.batches)
         parts = resume.take(self.parts, self._stateful)
         parts["fit"] = {
-            "progress": asdict(self.progress),
+            "progress": msgspec.structs.asdict(self.progress),
             "readout": self._readout.state_dict(),
-            "taken": [asdict(taken) for taken in self._taken],
+            "taken": [msgspec.structs.asdict(taken) for taken in self._taken],
             "overflows": self._overflows,
         }
         own = {"stream": stream_state if stream_state is not None else self.train.state(), "random": state_dict.capture()}
@@ -620,10 +635,10 @@ class Fit:
         parts["fit"] |= {**first, "others": others}
         facts = {**resume.comparable(self.parts), **self.identity, "setup": asdict(self.setup)}
         facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
-        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or self.on_saved is not None)
+        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or bool(self._on_save))
         self._saved_step = self.progress.step
-        if self.on_saved is not None:
-            self.on_saved(self.progress.step, dict(self.progress.last))
+        for on_save in self._on_save:
+            on_save(self.progress.step, dict(self.progress.last))
 
     def load(self, parts: dict[str, Any]) -> None:
         """Resume where a checkpoint was saved."""

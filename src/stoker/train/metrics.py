@@ -36,7 +36,7 @@ class Metric(Protocol):
         """The number so far; nan, and a reason, where there is none. The only call that waits for the device."""
 
     def reset(self) -> None:
-        """Forget all batches. The sums stay at their addresses."""
+        """Forget all batches."""
 
     def to(self, device: torch.device | str) -> Self:
         """Keep the sums on a device. Without it they are where the first batch is."""
@@ -148,77 +148,6 @@ def mask_like(name: str, values: Tensor, valid: Tensor) -> Tensor:
     return valid.bool().reshape(*valid.shape, *(1,) * (values.ndim - valid.ndim))
 
 
-# Scores kept on the device in buffers that grow, and the exact area under the ROC curve from them.
-
-NEGATIVE, POSITIVE, IGNORED = 0, 1, 2
-LEAST_ROOM = 1024
-
-
-class _Scores:
-    """Scores and kinds of all samples: one float32 (float64 if such came) and one byte each.
-
-    Rows that do not count are kept too, marked as ignored: to drop them, the host would have to know their number.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._buffers: tuple[Tensor, Tensor] | None = None
-
-    def add(self, scores: Tensor, kinds: Tensor) -> None:
-        end = self.count + scores.numel()
-        kept, marks = self._on(scores.device)
-        dtype = torch.promote_types(kept.dtype, scores.dtype)
-        if end > kept.numel() or dtype != kept.dtype:
-            room = max(kept.numel(), 2 * end)
-            with torch.inference_mode(False):
-                grown, grown_marks = kept.new_empty(room, dtype=dtype), marks.new_empty(room)
-            grown[: self.count], grown_marks[: self.count] = kept[: self.count], marks[: self.count]
-            kept, marks = self._buffers = grown, grown_marks
-        kept[self.count : end] = scores
-        marks[self.count : end] = kinds
-        self.count = end
-
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if self._buffers is None:
-            with torch.inference_mode(False):  # or what is made in inference mode could not be changed outside of it
-                empty = torch.empty(LEAST_ROOM, dtype=torch.float32, device=device)
-                self._buffers = empty, torch.empty_like(empty, dtype=torch.uint8)
-        return self._buffers
-
-    def clear(self) -> None:
-        """Forget all samples; the buffers stay."""
-        self.count = 0
-
-    def to(self, device: torch.device) -> None:
-        kept, marks = self._on(device)
-        self._buffers = kept.to(device), marks.to(device)
-
-    def gather(self, all_gather: AllGather) -> None:
-        """Take in the samples of all ranks. Ranks may have different numbers of them: the rest is filled with ignored ones."""
-        kept, marks = self._on(torch.device("cpu"))
-        own = torch.tensor([self.count, int(kept.dtype == torch.float64)], device=kept.device)
-        most, wide = torch.stack(all_gather(own)).amax(0).tolist()
-        scores = kept.new_zeros(most, dtype=torch.float64 if wide else kept.dtype)
-        kinds = marks.new_full((most,), IGNORED)
-        scores[: self.count], kinds[: self.count] = kept[: self.count], marks[: self.count]
-        self._buffers = torch.cat(all_gather(scores)), torch.cat(all_gather(kinds))
-        self.count = self._buffers[0].numel()
-
-    def counts(self) -> list[int]:
-        """Twice the pairs that are in order (ties count one), positives, negatives, and scores that are nan: one wait."""
-        if self._buffers is None or not self.count:
-            return [0] * 4
-        kept, kinds = (buffer[: self.count] for buffer in self._buffers)
-        ordered, places = torch.where(kinds == IGNORED, 0, kept).sort()  # what is ignored may be nan
-        kinds = kinds[places]
-        group = torch.zeros_like(places)
-        group[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
-        positives, negatives = (torch.zeros_like(group).index_add_(0, group, (kinds == one).long()) for one in (POSITIVE, NEGATIVE))
-        pairs = (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()  # integers, so nothing is rounded
-        read: list[int] = torch.stack([pairs, positives.sum(), negatives.sum(), ordered.isnan().sum()]).tolist()
-        return read
-
-
 class Mean:
     """The mean of `value` (or, where a trainer updates it, of the prediction).
 
@@ -308,12 +237,15 @@ class Mean:
 
 # The area under the ROC curve: the chance that a positive sample has a higher score than a negative one.
 
+NEGATIVE, POSITIVE, IGNORED = 0, 1, 2
+
 
 class AUC:
     """The area under the ROC curve of scores (logits or probabilities, of any scale) against targets 0 and 1; ties count half.
 
-    It is exact: all scores stay on the device, 5 bytes each (room for twice as many is kept), and are sorted by `compute`. Pairs are
-    counted in integers, which hold for 4 billion samples. Of one class alone there is no area: NaN, with a `reason`.
+    It is exact: all scores stay on the device, 5 bytes each, and are sorted by `compute`. Rows that do not count are kept too, marked
+    as ignored: to drop them, the host would have to know their number. Pairs are counted in integers, which hold for 4 billion
+    samples. Of one class alone there is no area: NaN, with a `reason`.
 
     Args:
         name: What messages call it.
@@ -328,7 +260,8 @@ class AUC:
     def __init__(self, *, name: str = "auc") -> None:
         self.name = name
         self.reason: str | None = None
-        self._kept = _Scores()
+        self._scores: list[Tensor] = []
+        self._kinds: list[Tensor] = []
 
     def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Take in one batch of scores."""
@@ -337,11 +270,12 @@ class AUC:
             kinds = (target > 0.5).to(torch.uint8)
             if valid is not None:
                 kinds = torch.where(mask_like(self.name, target, valid), kinds, IGNORED)
-            self._kept.add(scores.reshape(-1), kinds.reshape(-1))
+            self._scores.append(scores.reshape(-1).clone())  # the memory of a batch may be filled again
+            self._kinds.append(kinds.reshape(-1))
 
     def compute(self) -> float:
         """The area; nan where there is none."""
-        doubled, positives, negatives, num_nan = self._kept.counts()
+        doubled, positives, negatives, num_nan = self._counts()
         pairs, samples = positives * negatives, positives + negatives
         self.reason = None
         if num_nan:
@@ -355,13 +289,42 @@ class AUC:
     def reset(self) -> None:
         """Forget all batches."""
         self.reason = None
-        self._kept.clear()
+        self._scores, self._kinds = [], []
 
     def to(self, device: torch.device | str) -> Self:
         """Keep the scores on a device."""
-        self._kept.to(torch.device(device))
+        self._scores, self._kinds = ([part.to(device) for part in parts] for parts in (self._scores, self._kinds))
         return self
 
     def gather(self, all_gather: AllGather) -> None:
-        """Take in the scores of all ranks."""
-        self._kept.gather(all_gather)
+        """Take in the scores of all ranks. Ranks may have different numbers of them: the rest is filled with ignored ones."""
+        scores, kinds = self._joined()
+        count = scores.numel()
+        counted = torch.tensor([count, int(scores.dtype == torch.float64)], device=scores.device)
+        most, wide = torch.stack(all_gather(counted)).amax(0).tolist()
+        room = scores.new_zeros(most, dtype=torch.float64 if wide else scores.dtype)
+        marks = kinds.new_full((most,), IGNORED)
+        room[:count], marks[:count] = scores, kinds
+        self._scores, self._kinds = all_gather(room), all_gather(marks)
+
+    def _joined(self) -> tuple[Tensor, Tensor]:
+        """The scores and the kinds of all samples."""
+        if not self._scores:
+            return torch.empty(0), torch.empty(0, dtype=torch.uint8)
+        return torch.cat(self._scores), torch.cat(self._kinds)
+
+    def _counts(self) -> list[int]:
+        """Twice the pairs that are in order (ties count one), positives, negatives, and scores that are nan: one wait."""
+        scores, kinds = self._joined()
+        if not scores.numel():
+            return [0] * 4
+        ordered, places = torch.where(kinds == IGNORED, 0, scores).sort()  # what is ignored may be nan
+        kinds = kinds[places]
+        group = torch.zeros_like(places)
+        group[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+        positives, negatives = (
+            torch.zeros_like(group).index_add_(0, group, (kinds == kind).long()) for kind in (POSITIVE, NEGATIVE)
+        )
+        pairs = (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()  # integers, so nothing is rounded
+        read: list[int] = torch.stack([pairs, positives.sum(), negatives.sum(), ordered.isnan().sum()]).tolist()
+        return read

@@ -30,18 +30,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#8c564b", "#4d4d4d", "#a5aa00")
-DPI = 96.0
-WIDTH, HEIGHT = 480.0, 280.0
-"""Of one panel, in pixels; its curves lie within the margins."""
-LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 34.0, 34.0
-GAP, BORDER = 18.0, 20.0
+WIDTH, HEIGHT = 5.0, 2.9
+"""Of one panel, in inches."""
 MANY_POINTS, FEW_POINTS = 150, 40
 MOST_PANELS = 12
 LOG_RATIO = 30.0
 """Positive values that span more than this get a logarithmic axis."""
 TITLES = {LOSS: "loss", RATE: "updates per second", WAIT: "wait for data", "lr": "learning rate", "norm": "gradient norm"}
 SKIPPED = frozenset({"epoch", "seconds"})
-STYLE = {"svg.hashsalt": "stoker", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif", "savefig.dpi": 2 * DPI}
+STYLE = {"svg.hashsalt": "stoker", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif", "savefig.dpi": 200}
+STYLE["path.simplify_threshold"] = 1.0
 
 Curves = dict[str, tuple[list[int], list[float]]]
 
@@ -205,45 +203,28 @@ def _panels(runs: Sequence[Curves]) -> list[Panel]:
 
 
 def draw(panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "") -> Figure:
-    """A figure with a title, a legend that names the colours, and the panels, two in a row."""
+    """Make a figure with a title, a legend that names the colours, and the panels, two in a row. Names are never read as formulas."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     columns = min(2, max(1, len(panels)))
     rows = math.ceil(len(panels) / columns)
-    width = 2 * BORDER + columns * WIDTH + (columns - 1) * GAP
-    places: list[tuple[float, float]] = []  # of the names of the legend, in lines that are not wider than the figure
-    x, y = BORDER, 0.0
-    for name in legend:
-        size = 34 + 6.4 * len(name)
-        if x + size > width - BORDER and x > BORDER:
-            x, y = BORDER, y + 18
-        places.append((x, y))
-        x += size + 12
-    top = BORDER + 30 + (places[-1][1] + 18 if places else 0) + (18 if note else 0)
-    height = top + rows * HEIGHT + max(0, rows - 1) * GAP + BORDER
-    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
-    write_text(figure, BORDER, BORDER + 12, title, fontsize=12, fontweight="bold")
-    for number, (name, (x, y)) in enumerate(zip(legend, places, strict=True)):
-        ends, at = [x / width, (x + 20) / width], 1 - (BORDER + 32 + y) / height
-        line = Line2D(ends, [at, at], color=colour_of(number), linewidth=2.2)
-        line.set_transform(figure.transFigure)
-        figure.add_artist(line)
-        write_text(figure, x + 26, BORDER + 36 + y, name)
-    if note:
-        write_text(figure, BORDER, top - 8, note, fontsize=8, color="#666666")
-    for number, panel in enumerate(panels):
-        x = BORDER + number % columns * (WIDTH + GAP) + LEFT
-        y = top + number // columns * (HEIGHT + GAP) + TOP
-        across, down = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-        _draw_panel(figure.add_axes((x / width, 1 - (y + down) / height, across / width, down / height)), panel)
+    figure = Figure(figsize=(columns * WIDTH, rows * HEIGHT + 0.8), layout="constrained")
+    figure.suptitle(_shown(title), fontsize=12, fontweight="bold", parse_math=False)
+    if legend:
+        lines = [Line2D([], [], color=colour_of(number), linewidth=2.2) for number in range(len(legend))]
+        named = figure.legend(lines, [" "] * len(legend), loc="outside lower left", ncols=3 * columns, frameon=False, title=note)
+        for text, name in zip(named.get_texts(), legend, strict=True):  # a label that begins with "_" would be left out
+            text.set_text(_shown(name))
+            text.set_parse_math(False)
+    elif note:
+        figure.supxlabel(note, fontsize=8, color="#666666")
+    grid: Any = figure.subplots(rows, columns, squeeze=False).reshape(-1) if panels else []
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw_panel(axes, panel)
+    for axes in grid[len(panels) :]:
+        axes.remove()
     return figure
-
-
-def write_text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
-    """Text at a place in pixels from the upper left; names are shown as they are, never as formulas."""
-    width, height = figure.get_size_inches() * DPI
-    figure.text(x / width, 1 - y / height, _shown(text), parse_math=False, **style)
 
 
 def colour_of(number: int) -> str:
@@ -252,7 +233,7 @@ def colour_of(number: int) -> str:
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     is_log = _scale(axes, panel)
     axes.set_title(_shown(panel.title) + (" (log)" if is_log else ""), loc="left", fontweight="bold", parse_math=False)
@@ -263,10 +244,9 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value, percent=panel.percent)))
-    if is_log:
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if panel.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     for curve in panel.curves:
         steps, values = (np.asarray(numbers, dtype=np.float64) for numbers in (curve.steps, curve.values))
         values = np.where(np.isfinite(values), values, np.nan)
@@ -275,9 +255,9 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
             axes.plot(steps, values, linewidth=1.4, marker="o" if len(values) <= FEW_POINTS else None, markersize=4, **style)
             continue
         if curve.smooth:
-            axes.plot(*_thin(steps, values), color=style["color"], linewidth=0.8, alpha=0.25)
+            axes.plot(steps, values, color=style["color"], linewidth=0.8, alpha=0.25)
             values = _smooth(values, is_log=is_log)
-        axes.plot(*_thin(steps, values), linewidth=1.4 if curve.smooth else 1.1, **style)
+        axes.plot(steps, values, linewidth=1.4 if curve.smooth else 1.1, **style)
     ends = [step for curve in panel.curves for step in (*curve.steps[:1], *curve.steps[-1:])]
     first, last = min(ends, default=0), max(ends, default=1) or 1
     # A run that begins near zero is shown from zero on.
@@ -299,20 +279,6 @@ def _scale(axes: Any, panel: Panel) -> bool:
     return False
 
 
-def _thin(steps: Array, values: Array) -> tuple[Array, Array]:
-    """The lowest and the highest value of each pixel, which is all that can be seen."""
-    size = math.ceil(len(values) / (WIDTH - LEFT - RIGHT))
-    if size <= 2:
-        return steps, values
-    kept: list[int] = []
-    for start in range(0, len(values), size):
-        some = values[start : start + size]
-        found = np.flatnonzero(~np.isnan(some))
-        ends = {int(found[some[found].argmin()]), int(found[some[found].argmax()])} if len(found) else {0}
-        kept += sorted(start + end for end in ends)
-    return steps[kept], values[kept]
-
-
 def _smooth(values: Array, *, is_log: bool) -> Array:
     """The mean over a twenty-fifth of the curve around each value, of logarithms where these are drawn."""
     if is_log:
@@ -320,28 +286,13 @@ def _smooth(values: Array, *, is_log: bool) -> Array:
             logs = np.log(np.where(values > 0, values, np.nan))
         return np.asarray(np.exp(_smooth(logs, is_log=False)))
     count = len(values)
-    reach = max(2, count // 50)
-    # As far to one side as to the other where it can be, so that the ends of a slope are hardly bent.
-    places = np.arange(count)
-    near = np.maximum(reach // 2, np.minimum(reach, np.minimum(places, count - 1 - places)))
-    low, high = np.maximum(0, places - near), np.minimum(count, places + near + 1)
+    reach, places = max(2, count // 50), np.arange(count)
+    low, high = np.maximum(0, places - reach), np.minimum(count, places + reach + 1)
     is_known = ~np.isnan(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(is_known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(is_known)])
     means = (sums[high] - sums[low]) / np.maximum(1, counts[high] - counts[low])
     return np.where(is_known, means, np.nan)
-
-
-def tick_label(value: float, *, percent: bool = False) -> str:
-    """A number beside an axis, as short as it can be: 5k, 2.5M, 1e-3, 12.5 %."""
-    if percent:
-        return f"{100 * value:.4g} %"
-    size = abs(value)
-    if size and (size < 1e-2 or size >= 1e12):
-        digits, _, power = f"{value:.2e}".partition("e")
-        return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
-    unit, scale = next(((unit, scale) for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if size >= scale), ("", 1.0))
-    return f"{value / scale:.6g}{unit}"
 
 
 def _shown(text: str) -> str:

@@ -15,11 +15,12 @@ import contextlib
 import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 import torch
+from msgspec import Meta, Struct
 from torch import Tensor, nn
 
 from stoker._text import printable
@@ -29,7 +30,6 @@ from stoker.train.autotune import Setup
 from stoker.train.checkpoint import Checkpoint
 from stoker.train.distributed import local, parts_of, whole
 from stoker.train.early_stopping import EarlyStopping
-from stoker.train.numerics import GROWTH_STEPS
 from stoker.train.optimizer import is_fused, may_be_fused
 from stoker.train.schedule import AnySchedule
 from stoker.train.settings import Components
@@ -40,38 +40,62 @@ T = TypeVar("T")
 PARTS = ("model", "optimizer", "fit", "ema", "scale", "stopping")
 MOST_STEPS = 2**53
 """No run has more updates; a float64 counts no further."""
-_SQUARES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf", "acc_delta"})
-"""Entries of optimizer states that are sums of squares or absolute values."""
+Count = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 
 
-@dataclass
-class Progress:
+class Progress(Struct, kw_only=True, forbid_unknown_fields=True):
     """How far a run is: what a checkpoint says beside tensors."""
 
-    step: int = 0
-    epoch: int = 0
-    batches: int = 0
+    step: Count = 0
+    epoch: Count = 0
+    batches: Count = 0
     """Batches of the epoch that have been taken."""
     is_epoch_done: bool = False
     """Whether those were all of them, and only the validation is due."""
-    seconds: float = 0.0
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
     epoch_loss: float = 0.0
-    epoch_updates: int = 0
-    skipped: int = 0
+    epoch_updates: Count = 0
+    skipped: Count = 0
     best: float | None = None
-    best_step: int | None = None
-    last: dict[str, float] = field(default_factory=dict)
+    best_step: Count | None = None
+    last: dict[str, float] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Taken:
+class Taken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the host knows of a window of numbers that is still on the device."""
 
-    step: int
-    epoch: int
+    step: Count
+    epoch: Count
     rate: float
     wait: float
     lr: float
+
+
+class _SavedWindow(Struct, forbid_unknown_fields=True):
+    first: Count
+    rows: Any
+
+
+class _SavedReadout(_SavedWindow, forbid_unknown_fields=True):
+    names: list[str]
+    under_way: list[_SavedWindow]
+
+
+class _SavedRank(Struct, forbid_unknown_fields=True):
+    """The random numbers and the position in the data of a rank."""
+
+    stream: Any
+    random: Any
+
+
+class FitState(_SavedRank, forbid_unknown_fields=True):
+    """The part `fit` of a checkpoint, as it is checked; `stream` and `random` are of the first rank."""
+
+    progress: Progress
+    readout: _SavedReadout
+    taken: list[Taken]
+    overflows: Count
+    others: list[_SavedRank]
 
 
 def take(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +234,7 @@ def check(parts: Components, found: Checkpoint) -> None:
             _refuse("parts", f"hold {odd[0]!r}", f"only {', '.join(PARTS)}")
         config = _mapping(facts.get("config"), "facts.config")
         setup = _converted(facts.get("setup"), Setup, "facts.setup")
-        _whole(facts.get("epoch"), "facts.epoch")
+        _converted(facts.get("epoch"), Count, "facts.epoch")
         _converted(facts.get("metrics"), dict[str, float], "facts.metrics")
         needed = {"model", "optimizer", "fit"} | ({"ema"} if config.get("ema") is not None else set())
         needed |= {"scale"} if setup.precision == "fp16" else set()
@@ -224,14 +248,12 @@ def check(parts: Components, found: Checkpoint) -> None:
         if "scale" in saved:
             scale = _mapping(saved["scale"], "scale", keys=("value", "growth"))
             value = float(_tensor(scale["value"], "scale.value", shape=torch.Size(()), dtype=torch.float32))
-            growth = int(_tensor(scale["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32))
+            _tensor(scale["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32)
             if not 0 < value < math.inf:
                 _refuse("scale.value", f"is {value:g}", "a number above 0")
-            if not 0 <= growth <= GROWTH_STEPS:
-                _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
         if "stopping" in saved:
             _mapping(saved["stopping"], "stopping")
-        _check_fit(saved["fit"], found.step, grad_accum_steps=config.get("grad_accum_steps"))
+        _check_fit(saved["fit"], found.step)
 
 
 def check_weights(model: nn.Module, saved: Any) -> None:
@@ -256,38 +278,24 @@ def check_weights(model: nn.Module, saved: Any) -> None:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any) -> None:
-    templates = _templates(optimizer)
-    shapes = [tuple(weight.shape) for group in optimizer.param_groups for weight in group["params"]]
-    for number, state in _mapping(saved, "optimizer").items():
-        if type(number) is not int or not 0 <= number < len(shapes):
-            _refuse("optimizer", f"has a state of weight {number!r}", f"numbers from 0 to {len(shapes) - 1}")
-        state, place = _mapping(state, f"optimizer.{number}"), f"optimizer.{number}"
-        template = None if templates is None else templates.get(number, {})
-        if template is not None and state.keys() != template.keys():
-            odd = min(map(str, state.keys() ^ template.keys()))
-            _refuse(place, f"has {', '.join(map(str, state)) or 'nothing'}", f"{', '.join(template) or 'nothing'} (see {odd!r})")
+    """Compare the state of each weight with that of an optimizer of the same kind after its first step."""
+    templates, num_weights = _templates(optimizer), sum(len(group["params"]) for group in optimizer.param_groups)
+    for number, entries in _mapping(saved, "optimizer").items():
+        if type(number) is not int or not 0 <= number < num_weights:
+            _refuse("optimizer", f"has a state of weight {number!r}", f"numbers from 0 to {num_weights - 1}")
+        place = f"optimizer.{number}"
+        state = _mapping(entries, place)
+        template = state if templates is None else templates.get(number, {})
+        if state.keys() != template.keys():
+            _refuse(place, f"has {', '.join(map(str, state)) or 'nothing'}", ", ".join(template) or "nothing")
         for name, value in state.items():
-            _check_entry(value, f"{place}.{name}", name, None if template is None else template[name], shapes[number])
-
-
-def _check_entry(value: Any, place: str, name: str, like: Any, shape: tuple[int, ...]) -> None:
-    """One entry of the state of one weight, against what the optimizer makes itself."""
-    if isinstance(like, Tensor):
-        _tensor(value, place, shape=like.shape, dtype=like.dtype if like.dim() else None)
-    elif isinstance(value, Tensor):
-        if value.dim() == len(shape) and value.dim() and like is not None:
-            _tensor(value, place, shape=torch.Size(shape))
-    elif like is not None and type(value) is not type(like):
-        _refuse(place, f"is {shown(value)}", f"a {type(like).__name__}")
-    if isinstance(value, Tensor) and value.is_floating_point():
-        if bool(value.isnan().any()):
-            _refuse(place, "holds NaN", "numbers")
-        if name in _SQUARES and bool((value < 0).any()):
-            _refuse(place, "holds values below 0", "sums of squares")
-    if name == "step" and isinstance(value, Tensor | int | float):
-        steps = float(value) if not isinstance(value, Tensor) or value.numel() == 1 else math.nan
-        if not (0 <= steps < MOST_STEPS and steps == int(steps)):
-            _refuse(place, f"is {steps:g}", "a number of updates from 0")
+            like = template[name]
+            if isinstance(like, Tensor):
+                _tensor(value, f"{place}.{name}", shape=like.shape, dtype=like.dtype if like.dim() else None)
+            elif like is not None and type(value) is not type(like):
+                _refuse(f"{place}.{name}", f"is {shown(value)}", f"a {type(like).__name__}")
+            if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+                _refuse(f"{place}.{name}", "holds NaN", "numbers")
 
 
 def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | None:
@@ -312,8 +320,6 @@ def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | 
 
 def _check_average(parts: Components, saved: Any, decay: Any) -> None:
     found = _mapping(saved, "ema", keys=("decay", "average"))
-    if isinstance(found["decay"], bool) or not isinstance(found["decay"], int | float) or not 0 <= found["decay"] < 1:
-        _refuse("ema.decay", f"is {shown(found['decay'])}", "a number from 0 and below 1")
     if decay is not None and found["decay"] != decay:
         _refuse("ema.decay", f"is {shown(found['decay'])}", f"{shown(decay)}, as in facts.config.ema")
     own = parts.ema.state_dict()["average"] if parts.ema is not None else dict(parts.model.named_parameters())
@@ -338,43 +344,19 @@ def average_of(saved: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor
     return average
 
 
-def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
-    keys = ("progress", "readout", "taken", "overflows", "stream", "random", "others")
-    state = _mapping(saved, "fit", keys=keys)
-    progress = _converted(state["progress"], Progress, "fit.progress")
-    per_update = grad_accum_steps if type(grad_accum_steps) is int else 1
-    most = {"epoch": step, "epoch_updates": step, "skipped": step, "batches": step * per_update}
-    for name, limit in most.items():
-        _whole(getattr(progress, name), f"fit.progress.{name}", most=limit)
-    if progress.step != step:
-        _refuse("fit.progress.step", f"is {progress.step!r}", f"{step:,}, as the checkpoint is named")
-    if not 0 <= progress.seconds < math.inf:
-        _refuse("fit.progress.seconds", f"is {progress.seconds!r}", "a number from 0")
-    if progress.best_step is not None:
-        _whole(progress.best_step, "fit.progress.best_step", most=step)
-    readout = _mapping(state["readout"], "fit.readout", keys=("names", "under_way", "first", "rows"))
-    names = _converted(readout["names"], list[str], "fit.readout.names")
-    if names and (names[:3] != ["loss", "norm", "skipped"] or len(set(names)) < len(names)):
-        _refuse("fit.readout.names", f"is {shown(names)}", "loss, norm, skipped and names that differ")
-    if not isinstance(readout["under_way"], list):
-        _refuse("fit.readout", f"is {shown(readout['under_way'])}", "a list")
-    windows = [_mapping(one, "fit.readout.under_way", keys=("first", "rows")) for one in readout["under_way"]]
-    for window in [*windows, readout]:
-        rows = _tensor(window["rows"], "fit.readout.rows", dtype=torch.float32)
-        if rows.dim() != 2 or rows.shape[1] != len(names):
-            _refuse("fit.readout.rows", f"has the shape {tuple(rows.shape)}", f"rows of {len(names)} numbers")
-        _whole(window["first"], "fit.readout.first", most=step - len(rows))
-    if readout["first"] + len(readout["rows"]) != step:
-        _refuse("fit.readout.first", f"is {readout['first']:,}", f"{step - len(readout['rows']):,}")
-    taken = _converted(state["taken"], list[Taken], "fit.taken")
-    for one in taken:
-        _whole(one.step, "fit.taken.step", most=step)
-    if [one.step for one in taken] != sorted(one.step for one in taken):
-        _refuse("fit.taken", "does not rise", "steps in their order")
-    _whole(state["overflows"], "fit.overflows")
-    state_dict.check(state["random"])
-    for other in _converted(state["others"], list[Any], "fit.others"):
-        state_dict.check(_mapping(other, "fit.others", keys=("stream", "random"))["random"])
+def _check_fit(saved: Any, step: int) -> None:
+    state = _converted(saved, FitState, "fit")
+    if state.progress.step != step:
+        _refuse("fit.progress.step", f"is {state.progress.step:,}", f"{step:,}, as the checkpoint is named")
+    readout = state.readout
+    for window in (*readout.under_way, readout):
+        rows = _tensor(window.rows, "fit.readout.rows", dtype=torch.float32)
+        if rows.dim() != 2 or rows.shape[1] != len(readout.names):
+            _refuse("fit.readout.rows", f"has the shape {tuple(rows.shape)}", f"rows of {len(readout.names)} numbers")
+    if readout.first + len(readout.rows) != step:
+        _refuse("fit.readout.first", f"is {readout.first:,}", f"{step - len(readout.rows):,}")
+    for random in (state.random, *(other.random for other in state.others)):
+        state_dict.check(random)
 
 
 # ---- words ----
@@ -403,12 +385,6 @@ def _mapping(value: Any, place: str, *, keys: tuple[str, ...] | None = None) -> 
     return value
 
 
-def _whole(value: Any, place: str, *, most: int = MOST_STEPS) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        _refuse(place, f"is {shown(value)}", f"an integer from 0 to {most:,}")
-    return value
-
-
 def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: torch.dtype | None = None) -> Tensor:
     if not isinstance(value, Tensor):
         _refuse(place, f"is {shown(value)}", "a tensor")
@@ -420,7 +396,7 @@ def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: t
 
 
 def _converted(value: Any, kind: type[T], place: str) -> T:
-    """A value of plain ones that has a type, without keys that the type does not know."""
+    """Convert plain values to a type; keys that it does not know are refused."""
     if is_dataclass(kind) and isinstance(value, Mapping):
         odd = [key for key in value if key not in {field.name for field in fields(kind)}]
         if odd:

@@ -9,7 +9,6 @@ that of the `Trainer`, the text below is its documentation. The section `train:`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_type_hints
@@ -70,26 +69,25 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Seed of weights, order and dropout."""
 
     @classmethod
-    def checked(cls, options: Mapping[str, Any]) -> Self:
-        """Settings of these options; others are ignored.
+    def checked(cls, **options: Any) -> Self:
+        """Make settings of these options.
 
         Raises:
             OptionError: A value is of another type, or beyond its limits.
         """
         fields, hints = _schema()
-        found = {}
-        for name in fields.keys() & options.keys():
-            value = options[name]
+        checked = {}
+        for name, value in options.items():
             if isinstance(value, float):
                 value = float(value)  # np.float64 is one
             try:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise msgspec.ValidationError
-                found[name] = msgspec.convert(value, hints[name])
+                checked[name] = msgspec.convert(value, hints[name])
             except msgspec.ValidationError:
                 words = expected(fields[name].type, limits=isinstance(value, int) and value >= LARGE, python=True)
                 raise OptionError(f"{name} is {value!r}; expected {words}.") from None
-        return cls(**found)
+        return cls(**checked)
 
 
 @cache

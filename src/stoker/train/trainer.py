@@ -34,7 +34,7 @@ from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Log, Writer
-from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate
+from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate, methods_of
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.mirror import Mirror, MirroredCheckpoints, ObjectFolder
 from stoker.train.numerics import autocast, check_precision, kept_matmul_flags
@@ -82,7 +82,6 @@ class Trainer:
         compile: Use `torch.compile`. `"auto"` does not, unless `speed="measured"` finds it faster.
         fused: Update all weights in one kernel. None keeps the optimizer as it was made.
         speed: `"exact"` chooses only what leaves the weights bit-equal; `"measured"` whatever is faster with the same losses.
-        setup: Take the precision, fused, graph and compile of this `Setup`, or of the run in this folder.
         activation_checkpointing: Recompute repeated layers in the backward pass: less memory, more time.
         schedule: A schedule of `stoker.train`, a function `(step, total) -> factor` of the learning rate, or a scheduler of torch
             that is a function of the step, such as `LambdaLR`; its steps are updates.
@@ -98,6 +97,8 @@ class Trainer:
         log_every: Updates between lines of metrics.jsonl.
         loggers: Where metrics go beside metrics.jsonl, such as `TensorBoard(...)`.
         callbacks: Objects whose `on_epoch_end(report)` or `on_batch_end(report)` is called; `report.stop()` ends the run.
+        checkpoint_copies: A folder of object storage that gets a copy of each checkpoint, such as
+            `stoker.store.object_storage.open_bucket(url)`.
         device: Move the model to this device.
         parallel: What each process of torchrun keeps: `"ddp"` and `"ordered"` all weights, `"fsdp"` a shard of them. `"ordered"` adds
             gradients in the order of the batches, so that any number of processes gives the same bits; `"auto"` is that on the
@@ -133,7 +134,6 @@ class Trainer:
         compile: bool | Auto = "auto",
         fused: bool | None = None,
         speed: Literal["exact", "measured"] = "exact",
-        setup: Setup | str | Path | None = None,
         activation_checkpointing: bool = False,
         schedule: Callable[[int, int | None], float] | torch.optim.lr_scheduler.LRScheduler | None = None,
         early_stopping: EarlyStopping | None = None,
@@ -147,6 +147,7 @@ class Trainer:
         log_every: int = 50,
         loggers: Sequence[Writer] = (),
         callbacks: Sequence[Callback] = (),
+        checkpoint_copies: ObjectFolder | None = None,
         device: str | torch.device | None = None,
         parallel: Literal["auto", "ordered", "ddp", "fsdp"] = "auto",
         seed: int | None = None,
@@ -154,7 +155,24 @@ class Trainer:
         progress: bool = True,
         watch: bool = True,
     ) -> None:
-        settings = TrainerSettings.checked(locals())  # the parameters that are plain values have the names of its fields
+        settings = TrainerSettings.checked(
+            precision=precision,
+            grad_accum_steps=grad_accum_steps,
+            max_grad_norm=max_grad_norm,
+            ema=ema,
+            graph=graph,
+            compile=compile,
+            fused=fused,
+            speed=speed,
+            activation_checkpointing=activation_checkpointing,
+            guard=guard,
+            max_seconds=max_seconds,
+            save_every=save_every,
+            keep_checkpoints=keep_checkpoints,
+            log_every=log_every,
+            parallel=parallel,
+            seed=seed,
+        )
         if not isinstance(model, nn.Module):
             raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
         if seed is not None:
@@ -177,8 +195,6 @@ class Trainer:
         check_precision(precision, self.device)
         if fused and (reason := refuses_fused(self.optimizer)) is not None:
             raise OptionError(f"fused=True is not possible: {reason}. Use fused=None.")
-        if speed == "measured" and setup is not None:
-            raise OptionError("speed='measured' chooses a setup, but setup= gives one. Pass one of the two.")
         if graph is True and self.device.type != "cuda":
             raise OptionError(f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.")
         if graph is True and self.ranks.together:
@@ -219,15 +235,7 @@ class Trainer:
         """How steps are computed; chosen by `fit`."""
         self.trials: tuple[Trial, ...] = ()
         """What was tried to find that out."""
-        self.speed_option = 'speed="measured"'
-        """What a hint says to use; the command line has other words for it."""
-        self.on_open: Callable[[], None] = lambda: None
-        """Called before run.json is written, by the process that writes it: what else is to be kept with the run."""
-        self.bucket: ObjectFolder | None = None
-        """Where in object storage checkpoints are copied to, as `stoker.store.object_storage.open_bucket` returns it."""
-        self.on_saved: Callable[[int, dict[str, float]], None] | None = None
-        """Called on every rank when a checkpoint is on the disk, with its step and the metrics of the last epoch; the run waits for it."""
-        self._given_setup = setup
+        self._copies = checkpoint_copies
         self._overwrite = overwrite
         self._watches = bool(watch)
         self._config = dict(config or {})
@@ -294,7 +302,7 @@ class Trainer:
             stack.enter_context(kept_matmul_flags())
             if self.settings.activation_checkpointing:
                 stack.enter_context(recomputed(self.model))
-            engine = stack.enter_context(Engine(self._parts, stream, total_updates=total_updates, speed_option=self.speed_option))
+            engine = stack.enter_context(Engine(self._parts, stream, total_updates=total_updates))
             if found is None and self.ranks.together:  # each rank draws random numbers of its own, which follow from the first's
                 random = self.ranks.share(state_dict.capture())
                 if not self.ranks.is_first:
@@ -308,7 +316,8 @@ class Trainer:
             def open_run(folder: Path) -> None:
                 if self._overwrite and not resume:
                     remove_run(folder)
-                self.on_open()
+                for on_open in methods_of(self.callbacks, "on_open"):
+                    on_open()
                 sources = {name: as_batch_source(one) for name, one in (("train", train), ("valid", valid)) if one is not None}
                 stores = {name: str(one.digest) for name, one in sources.items() if one.digest is not None}
                 options = {**resuming.comparable(self._parts)["config"], "epochs": epochs, **self._config}
@@ -340,7 +349,6 @@ class Trainer:
                 checkpoints=checkpoints,
                 identity=identity,
                 note_saved=run.note_saved if run is not None else None,
-                on_saved=self.on_saved,
                 callbacks=self.callbacks,
                 watch=watch,
             )
@@ -383,9 +391,9 @@ class Trainer:
         keep = self.settings.keep_checkpoints
         if not self.ranks.is_first:
             return Elsewhere(folder / "checkpoints", keep=keep)
-        if self.bucket is None:
+        if self._copies is None:
             return Checkpoints(folder / "checkpoints", keep=keep)
-        return MirroredCheckpoints(folder / "checkpoints", keep=keep, mirror=Mirror(self.bucket, folder, keep=keep))
+        return MirroredCheckpoints(folder / "checkpoints", keep=keep, mirror=Mirror(self._copies, folder, keep=keep))
 
     def _with_global_batch(self, stream: Stream) -> Components:
         """What the trainer was made of; where the batches have a global batch, with the accumulation that keeps it."""
@@ -500,7 +508,7 @@ class Trainer:
             self._parts.say(str(self.trials[-1]))
 
     def _known_setup(self, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> Setup | None:
-        """The setup of the run that is resumed, from its checkpoint or, where it has none yet, its run.json; or the given one."""
+        """The setup of the run that is resumed, from its checkpoint or, where it has none yet, its run.json; None for a new run."""
         asked = resuming.asked_setup(self._parts)
         if found is not None:
             where, setup = str(found.path), resuming.setup_of(self._parts, found)
@@ -509,15 +517,6 @@ class Trainer:
             allowed = [name for name in allow if name.partition(".")[0] == "setup"]
             before = asdict(setup)
             state_dict.check_facts({"setup": before}, {"setup": before | asked}, where=where, allow=allowed)
-        elif (given := self._given_setup) is not None:
-            where, setup = ("setup=", given) if isinstance(given, Setup) else (str(given), recorded_setup(Path(given)))
-            self._check_possible(setup, where)
-            for name, value in asked.items():
-                if getattr(setup, name) != value:
-                    raise OptionError(
-                        f"{name} is {value!r}, but the setup of {where} has {getattr(setup, name)!r}. Leave one of them out."
-                    )
-            self._parts.say(f"setup of {where}: {setup}")
         else:
             return None
         setup = replace(setup, **asked)
@@ -527,7 +526,7 @@ class Trainer:
         return setup
 
     def _check_possible(self, setup: Setup, where: str) -> None:
-        """Refuse the setup of another run or machine where this one cannot do it."""
+        """Refuse the setup of a run that was begun on another machine, where this one cannot do it."""
         refusal = None
         if self.device.type != "cuda" and (setup.precision in ("tf32", "fp16") or setup.graph):
             what = "a CUDA graph" if setup.graph else setup.precision

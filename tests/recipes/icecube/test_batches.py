@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from tests.recipes.icecube.plain_events import plain_doms, random_pulses
 
-from stoker._batch import num_rows
-from stoker.errors import BadValueError, OptionError
-from stoker.recipes.icecube import batches
 from stoker.recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
 
 
@@ -66,18 +63,6 @@ def test_events_come_from_anywhere_in_the_columns(rng: np.random.Generator) -> N
     assert grouped.time.tolist() == np.concatenate([one.time for one in alone]).tolist()
 
 
-def test_a_sensor_out_of_range_is_named() -> None:
-    pulses = (np.array([1, 2]), np.ones(2), np.array([3, 5160], dtype=np.int16), np.zeros(2, dtype=np.bool_))
-    with pytest.raises(BadValueError, match=r"the sensor of pulse 1 is 5160; expected a number from 0 to 5159"):
-        group_pulses(*pulses, np.array([0, 2]))
-
-
-@pytest.mark.parametrize("name", ["max_pulses", "max_doms"])
-def test_options_are_checked(name: str) -> None:
-    with pytest.raises(OptionError, match=rf"{name} is 0; expected an integer from 1"):
-        group_pulses(*([np.zeros(0, dtype=np.int16)] * 4), np.array([0]), **{name: 0})
-
-
 def batch_of(rng: np.random.Generator, lengths: list[int]) -> EventBatch:
     pulses, offsets = random_pulses(rng, lengths)
     facts = {"target": rng.random((len(lengths), 2)), "event_id": np.arange(len(lengths)), "num_pulses": np.diff(offsets)}
@@ -97,29 +82,3 @@ def test_padding_keeps_offsets_and_adds_rows_of_no_event(rng: np.random.Generato
     assert not padded.dom_pulses[doms:].any()
     assert not padded.time[pulses:].any()
     assert set(padded.pulse_offsets[doms:].tolist()) == {pulses}
-
-
-def test_a_batch_that_does_not_fit_is_refused(rng: np.random.Generator) -> None:
-    with pytest.raises(OptionError, match=r"doms=10 and pulses=300 are too small for a batch with \d+ DOMs and 40 pulses"):
-        pad_to(batch_of(rng, [40]), doms=10, pulses=300)
-
-
-def test_types_are_those_of_the_interface_and_survive_tensors(rng: np.random.Generator) -> None:
-    batch = batch_of(rng, [40, 70])
-    kinds = {
-        "dom_offsets": "int32", "sensor": "int16", "dom_pulses": "int32", "pulse_offsets": "int32", "time": "float32",
-        "charge": "float32", "auxiliary": "uint8", "target": "float32", "event_id": "int64", "num_pulses": "int32",
-    }  # fmt: skip
-    again = batch.to("cpu").numpy()
-    for name, kind in kinds.items():
-        assert getattr(batch, name).dtype == kind
-        assert str(getattr(batch.tensors(), name).dtype) == f"torch.{kind}"
-        assert getattr(again, name).tolist() == getattr(batch, name).tolist()
-    assert len(batch) == num_rows(batch.tensors()) == 2
-
-
-def test_a_selected_key_is_that_of_a_sort(rng: np.random.Generator) -> None:
-    for size in (1, 2, 3, 130, 700):
-        for keys in (rng.permutation(size), np.arange(size), np.arange(size)[::-1].copy()):
-            for rank in {0, size // 3, size - 1}:
-                assert batches._select(keys.astype(np.int64), size, rank) == rank

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from tests.recipes.icecube.plain_events import collate
 from torch.utils.data import DataLoader
 
 import stoker
-from stoker.errors import OptionError, SourceNotFoundError, StoreDamagedError
+from stoker.errors import StoreDamagedError
 from stoker.recipes.icecube import Dataset, EventBatch, dataset, expand, make_events, pack_events, scale_geometry
 from stoker.recipes.icecube.tokens import pad
 
@@ -128,13 +127,6 @@ def test_impossible_offsets_are_refused(store: stoker.Store) -> None:
         store._offsets = stoker.open(store.path).offsets  # type: ignore[arg-type]
 
 
-def test_items_collated_one_by_one_give_the_same_batch(store: stoker.Store) -> None:
-    events = Dataset(store)
-    whole, single = events.collate_ragged(events.__getitems__([7, 3])), events.collate_ragged([events[7], events[3]])
-    for name in vars(whole):
-        assert torch.equal(getattr(whole, name), getattr(single, name)), name
-
-
 def test_worker_processes_open_the_store_themselves(store: stoker.Store) -> None:
     events = Dataset(store, events=store.where("num_steps >= 60"))
     again = pickle.loads(pickle.dumps(events))
@@ -143,21 +135,3 @@ def test_worker_processes_open_the_store_themselves(store: stoker.Store) -> None
     loader = DataLoader(events, batch_size=32, num_workers=2, collate_fn=events.collate_ragged)
     found = [number for batch in loader for number in batch.event_id.tolist()]
     assert found == store.column("event_id")[store.lengths >= 60].tolist()
-
-
-def test_numbers_out_of_range_are_refused(store: stoker.Store) -> None:
-    with pytest.raises(OptionError, match=r"events has the number 200; expected numbers from 0 to 199"):
-        Dataset(store, events=[0, 200])
-    for index in (200, -201):
-        with pytest.raises(IndexError):
-            Dataset(store)[index]
-
-
-def test_a_store_without_geometry_or_columns_is_refused(store: stoker.Store, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"has no column 'time'; expected a store that `stoker pack --recipe icecube` made"):
-        Dataset(stoker.Store.from_arrays(x=[np.arange(3.0)]))
-    copy = store.save(tmp_path / "copy")
-    with pytest.raises(SourceNotFoundError, match=r"has no sensor_geometry.csv. Copy that of the competition into its folder"):
-        Dataset(copy)
-    assert store.path is not None
-    assert len(Dataset(copy, geometry=store.path / "sensor_geometry.csv")) == 200

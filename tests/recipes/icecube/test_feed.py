@@ -10,9 +10,7 @@ import pytest
 import torch
 
 import stoker
-from stoker.errors import OptionError
-from stoker.feed.protocol import BatchSource
-from stoker.recipes.icecube import EventBatch, EventFeed, expand, make_events, pack_events, read_geometry, scale_geometry
+from stoker.recipes.icecube import EventBatch, EventFeed, expand, make_events, pack_events
 from stoker.recipes.icecube.batches import group_pulses
 from stoker.testing import assert_resumes_exactly
 
@@ -78,13 +76,6 @@ def test_negative_control_a_feed_without_its_position_does_not_resume(store: sto
 
     with pytest.raises(AssertionError):
         assert_resumes_exactly(lambda: Forgets(store, batch_size=60, order=stoker.Shuffle(0)))
-
-
-def test_it_is_a_batch_source(store: stoker.Store) -> None:
-    feed = EventFeed(store, batch_size=32)
-    assert isinstance(feed, BatchSource)
-    assert (feed.num_batches, feed.keeps_state, feed.can_capture) == (7, True, False)
-    assert "as given: a batch of 32 is worth" in repr(EventFeed(store, batch_size=32, order=stoker.BlockShuffle(0, 8, 64)))
 
 
 class Direction(torch.nn.Module):
@@ -156,28 +147,3 @@ def test_a_padded_last_batch_has_events_without_doms(store: stoker.Store) -> Non
     assert last.target[count:].isnan().all()
     assert not last.num_pulses[count:].any()
     assert not last.target[:count].isnan().any()
-
-
-def test_a_subset_of_bright_events(store: stoker.Store) -> None:
-    feed = EventFeed(store, batch_size=32, where="num_steps >= 100 and batch_id <= 2", order=stoker.Shuffle(0))
-    chosen = (store.lengths >= 100) & (store.column("batch_id") <= 2)
-    assert sorted(ids(feed)) == sorted(store.column("event_id")[chosen].tolist())
-
-
-def test_the_order_by_length_puts_events_of_similar_length_together(store: stoker.Store) -> None:
-    def spread(order: object) -> float:
-        return float(np.mean([batch.num_pulses.float().log().std() for batch in EventFeed(store, batch_size=32, order=order)]))
-
-    assert spread(ORDERS["by length"]) < 0.5 * spread(ORDERS["shuffle"])
-
-
-def test_a_store_of_something_else_is_refused(store: stoker.Store) -> None:
-    with pytest.raises(OptionError, match=r"has no column 'time'; expected a store that `stoker pack --recipe icecube` made"):
-        EventFeed(stoker.Store.from_arrays(x=[np.arange(3.0)]), batch_size=2)
-    with pytest.raises(OptionError, match=r"multiples is \(0, 1\); expected two integers from 1"):
-        EventFeed(store, batch_size=2, multiples=(0, 1))
-
-
-def test_geometry_lies_beside_the_columns(store: stoker.Store) -> None:
-    assert store.path is not None
-    assert scale_geometry(read_geometry(store.path)).shape == (5160, 3)

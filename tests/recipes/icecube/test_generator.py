@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.errors import OptionError
 from stoker.recipes.icecube import generator, make_events, read_geometry
 from stoker.recipes.icecube.generator import EventFiles, make_file
 
@@ -69,13 +68,6 @@ def test_pulses_are_in_time_order_and_depend_on_the_direction() -> None:
     assert np.corrcoef(depth[signal], pulses["time"][signal])[0, 1] < -0.99
 
 
-def test_drift_ties_the_azimuth_to_the_file() -> None:
-    shape = EventFiles(files=4, events_per_file=200, drift=1.0)
-    for number in range(1, 5):
-        azimuth = make_file(number, shape)[1]["azimuth"]
-        assert ((azimuth >= (number - 1) * np.pi / 2) & (azimuth < number * np.pi / 2)).all()
-
-
 def test_written_files_have_the_schema_of_the_competition(tmp_path: Path) -> None:
     folder = make_events(tmp_path / "icecube", files=2, events=20)
     pulses = pd.read_parquet(folder / "train" / "batch_2.parquet")
@@ -95,23 +87,3 @@ def test_test_files_have_no_directions_and_numbers_of_their_own(tmp_path: Path) 
     make_events(tmp_path, files=1, events=5, split="test")
     assert (folder / "test" / "batch_661.parquet").is_file()
     assert pq.read_schema(folder / "test_meta.parquet").names == ["batch_id", "event_id", "first_pulse_index", "last_pulse_index"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"files": 0}, "files is 0; expected an integer from 1"),
-        ({"events": True}, "events is True; expected an integer from 1"),
-        ({"drift": 2.0}, "drift is 2.0; expected a share from 0 to 1"),
-        ({"split": "dev"}, "split is 'dev'; expected 'train' or 'test'"),
-    ],
-)
-def test_options_are_checked(tmp_path: Path, options: dict[str, object], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        make_events(tmp_path, **options)  # type: ignore[arg-type]
-
-
-def test_files_that_are_there_are_kept(tmp_path: Path) -> None:
-    make_events(tmp_path, files=1, events=5)
-    with pytest.raises(OptionError, match=r"has train files already\. Choose another folder"):
-        make_events(tmp_path, files=1, events=5)

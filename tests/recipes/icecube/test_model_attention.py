@@ -44,8 +44,3 @@ def test_negative_control_keys_of_other_events_would_be_seen() -> None:
     q, k, v = (torch.randn(8, 32, dtype=torch.float64) for _ in range(3))
     together = attend(q, k, v, torch.tensor([0, 8], dtype=torch.int32), 2)
     assert not torch.allclose(together, attend(q, k, v, offsets, 2))
-
-
-def test_no_event_has_no_rows() -> None:
-    packing = make_packing(torch.zeros(1, dtype=torch.int32), 0)
-    assert (packing.offsets.tolist(), packing.source.tolist(), packing.order.tolist()) == ([0], [], [])

@@ -13,7 +13,7 @@ import pytest
 from tests.store.shrink import shrunk
 
 import stoker
-from stoker.errors import BadValueError, OptionError, SchemaError, SourceError, SourceNotFoundError, StoreExistsError
+from stoker.errors import BadValueError, SchemaError
 from stoker.recipes.icecube import make_events, pack_events, packing
 from stoker.store import RowLocation, Task
 from stoker.store.pack.packer import Packer, PackState
@@ -85,15 +85,6 @@ def test_all_values_arrive(made: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert store.find(int(store.column("event_id")[50])) == 50
     stoker.verify(tmp_path / "ice.stoker")
     assert packing.geometry_of(store).read_bytes() == (made / "sensor_geometry.csv").read_bytes()
-
-
-def test_a_range_of_files_is_packed(made: Path, tmp_path: Path) -> None:
-    check(pack_events(made, tmp_path / "a", batches="2-3"), made, [2, 3])
-    check(pack_events(made, tmp_path / "b", batches="2"), made, [2])
-
-
-def test_test_files_have_no_directions(made: Path, tmp_path: Path) -> None:
-    check(pack_events(made, tmp_path / "a", split="test"), made, [661], "test")
 
 
 def test_metadata_may_be_a_file_per_batch(files: Path, tmp_path: Path) -> None:
@@ -234,60 +225,6 @@ def test_a_drifted_schema_is_named_before_anything_is_read(files: Path, tmp_path
     change(files / "train" / "batch_3.parquet", lambda table: table.rename_columns(["sensor", *table.column_names[1:]]))
     with pytest.raises(SchemaError, match=r"batch_3.parquet has no column 'sensor_id'; it has sensor, time"):
         pack_events(files, tmp_path / "a", progress=lambda *_: pytest.fail("read before all schemas were checked"))
-
-
-def test_another_kind_of_column_is_named(files: Path, tmp_path: Path) -> None:
-    change(files / "train" / "batch_3.parquet", lambda table: table.set_column(1, "time", table["time"].cast(pa.float64())))
-    with pytest.raises(SchemaError, match=r"batch_3.parquet: column 'time' is double; expected an integer type"):
-        pack_events(files, tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "train/batch_2.parquet",
-            r"batch_2.parquet is missing, but the metadata name 40 events of it. Fetch the file, or choose others",
-        ),
-        ("train_meta.parquet", r"train_meta.parquet is missing, and so is .*train_meta/batch_\*.parquet"),
-        ("sensor_geometry.csv", r"sensor_geometry.csv is missing; expected the folder of the competition"),
-    ],
-)
-def test_a_missing_file_is_named(files: Path, tmp_path: Path, name: str, message: str) -> None:
-    (files / name).unlink()
-    with pytest.raises(SourceNotFoundError, match=message):
-        pack_events(files, tmp_path / "a")
-
-
-def test_a_damaged_file_is_named(files: Path, tmp_path: Path) -> None:
-    path = files / "train" / "batch_2.parquet"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(SourceError, match=r"batch_2.parquet is damaged or not Parquet"):
-        pack_events(files, tmp_path / "a")
-
-
-def test_training_needs_directions(files: Path, tmp_path: Path) -> None:
-    change(files / "train_meta.parquet", lambda table: table.drop_columns(["zenith"]))
-    with pytest.raises(SchemaError, match=r"has no columns azimuth and zenith, which training needs"):
-        pack_events(files, tmp_path / "a")
-
-
-@pytest.mark.parametrize("batches", ["", "3-1", "a", "1-2-3"])
-def test_a_range_that_is_not_one_is_refused(made: Path, tmp_path: Path, batches: str) -> None:
-    with pytest.raises(OptionError, match=r"batches is '.*'; expected the number of a file like '651', or a range like '1-650'"):
-        pack_events(made, tmp_path / "a", batches=batches)
-
-
-def test_a_range_without_events_is_refused(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"train_meta.parquet has no event of the batches 7 to 9, so there is nothing to pack"):
-        pack_events(made, tmp_path / "a", batches="7-9")
-
-
-def test_a_store_is_replaced_only_when_asked(made: Path, tmp_path: Path) -> None:
-    pack_events(made, tmp_path / "a", batches="1")
-    with pytest.raises(StoreExistsError):
-        pack_events(made, tmp_path / "a")
-    check(pack_events(made, tmp_path / "a", replace=True), made, [1, 2, 3])
 
 
 class Killed(BaseException):

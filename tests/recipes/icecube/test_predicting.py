@@ -47,13 +47,6 @@ def test_predictions_are_rows_per_event(ice: Path, tmp_path: Path) -> None:
         run.predict(3)
 
 
-def test_a_directional_head_has_no_kappa(ice: Path, tmp_path: Path) -> None:
-    train(ice, folder=tmp_path / "run", head="direction", **QUICK)
-    table = stoker.load(tmp_path / "run", device="cpu").predict(ice)
-    assert np.isnan(table["kappa"].to_numpy()).all()
-    assert not np.isnan(table["zenith"].to_numpy()).any()
-
-
 def test_events_without_a_direction_do_not_count() -> None:
     store = stoker.Store.from_arrays(
         time=[np.arange(3), np.arange(250), np.arange(1200), np.arange(5)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from tests.recipes.icecube.plain_events import collate, plain_tokens, random_pulses
 
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import BadValueError
 from stoker.recipes.icecube.batches import EventBatch, group_pulses, pad_to
 from stoker.recipes.icecube.tokens import expand, pad, read_geometry, scale_geometry
 
@@ -72,19 +71,6 @@ def test_rows_behind_the_last_dom_are_zero(rng: np.random.Generator, geometry: t
     assert not padded[len(tokens) :].any()
 
 
-def test_a_batch_without_doms_has_no_tokens(geometry: torch.Tensor) -> None:
-    empty = np.zeros(0, dtype=np.int16)
-    batch = batch_of((empty, empty.astype(np.float32), empty, empty.astype(np.bool_)), np.zeros(3, dtype=np.int64))
-    assert expand(batch.tensors(), geometry).shape == (0, 256)
-    assert not expand(pad_to(batch, doms=5, pulses=5).tensors(), geometry).any()
-
-
-def test_geometry_of_another_shape_is_refused(rng: np.random.Generator) -> None:
-    pulses, offsets = random_pulses(rng, [3])
-    with pytest.raises(OptionError, match=r"geometry is torch.float64 \(5160, 3\); expected float32 \(5160, 3\)"):
-        expand(batch_of(pulses, offsets).tensors(), torch.zeros(5160, 3, dtype=torch.float64))
-
-
 def write_geometry(folder: Path, lines: list[str], head: str = "sensor_id,x,y,z") -> Path:
     (folder / "sensor_geometry.csv").write_text("\n".join([head, *lines, ""]))
     return folder
@@ -143,24 +129,6 @@ def test_padded_tokens_equal_the_plain_rule(rng: np.random.Generator, geometry: 
             np.testing.assert_allclose(tokens[event, : len(expected)], np.stack(expected), rtol=2.4e-7)
 
 
-@pytest.mark.parametrize("lead", [0, 4])
-def test_tokens_are_the_same_wherever_their_memory_begins(rng: np.random.Generator, geometry: torch.Tensor, lead: int) -> None:
-    pulses, offsets = random_pulses(rng, [300, 12, 0, 60])
-    batch = batch_of(pulses, offsets, max_pulses=20, max_doms=32)
-    shape = (4, 32, 64)
-    memory = np.full(4 * math.prod(shape) + 128, 0xCB, dtype=np.uint8)
-    begin = -memory.ctypes.data % 64 + lead
-    tokens, mask = pad(
-        batch, geometry.numpy(), max_pulses=20, max_doms=32,
-        out=memory[begin : begin + 4 * math.prod(shape)].view(np.float32).reshape(shape),
-    )  # fmt: skip
-    expected, known = collate(pulses, offsets, geometry, max_pulses=20, max_doms=32)
-    assert np.array_equal(mask, known.numpy())
-    np.testing.assert_allclose(tokens, expected.numpy(), rtol=2.4e-7)
-    rest = np.delete(memory, np.s_[begin : begin + tokens.nbytes])
-    assert (rest == 0xCB).all()
-
-
 def test_only_what_the_last_batch_used_is_cleared(rng: np.random.Generator, geometry: torch.Tensor) -> None:
     room, used = np.zeros((6, 20, 19), dtype=np.float32), np.zeros((6, 20), dtype=np.int32)
     for num_sensors in (30, 5160, 3, 5160):
@@ -176,29 +144,6 @@ def test_only_what_the_last_batch_used_is_cleared(rng: np.random.Generator, geom
     room[behind] = 8.0  # not used, so it stays
     pad(batch, geometry.numpy(), max_pulses=5, max_doms=20, out=room, used=used)
     assert (room[behind] == 8).all()
-
-
-def test_padding_refuses_what_does_not_fit(rng: np.random.Generator, geometry: torch.Tensor) -> None:
-    pulses, offsets = random_pulses(rng, [300])
-    batch = batch_of(pulses, offsets)
-    with pytest.raises(OptionError, match="max_doms is 64, but an event of the batch has 128 DOMs"):
-        pad(batch, geometry.numpy(), max_doms=64)
-    with pytest.raises(OptionError, match=r"out is float64 \(1,\); expected a contiguous float32 \(1, 128, 256\)"):
-        pad(batch, geometry.numpy(), out=np.zeros(1))
-    with pytest.raises(OptionError, match=r"used is int64 \(1, 128\); expected a contiguous int32 \(1, 128\)"):
-        pad(batch, geometry.numpy(), out=np.zeros((1, 128, 256), dtype=np.float32), used=np.zeros((1, 128), dtype=np.int64))
-    with pytest.raises(OptionError, match=r"out is float32 \(1, 128, 256\), not contiguous; expected"):
-        pad(batch, geometry.numpy(), out=np.zeros((1, 128, 512), dtype=np.float32)[:, :, ::2])
-
-
-def test_charges_of_any_size_are_logarithms(geometry: torch.Tensor) -> None:
-    """Charges that share a place in the table of known logarithms must not get each other's."""
-    charge = np.array([1.0, 1.001, 1.0 + 1024 / 40, 0.0, 1e-30, 3e38, 1.0, 1.001], dtype=np.float32)
-    sensor, time = np.zeros(8, dtype=np.int16), np.arange(8, dtype=np.int32)
-    batch = batch_of((time, charge, sensor, np.zeros(8, dtype=np.bool_)), np.array([0, 8]))
-    tokens, _ = pad(batch, geometry.numpy())
-    expected = np.log10(np.maximum(charge, np.float32(1e-6)).astype(np.float64)).astype(np.float32) / np.float32(3)
-    assert tokens[0, 0, 5 : 5 + 24 : 3].tolist() == expected.tolist()
 
 
 def test_negative_control_another_count_of_pulses_is_found(rng: np.random.Generator, geometry: torch.Tensor) -> None:

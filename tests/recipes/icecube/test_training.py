@@ -90,22 +90,6 @@ def test_a_run_resumes_only_with_its_own_settings(ice: Path, tmp_path: Path) -> 
         resume(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"size": "7m"}, "size is '7m'; expected one of tiny, 5m"),
-        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1"),
-        ({"lr": 0.0}, "lr is 0.0; expected a number above 0"),
-        ({"warmup": -1}, "warmup is -1; expected a number from 0"),
-        ({"head": "cone"}, r"icecube: Invalid enum value 'cone'"),
-        ({"speed": 3}, r"icecube: Object contains unknown field `speed`"),
-    ],
-)
-def test_invalid_options_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        make_settings({"data": "x", **given})
-
-
 @pytest.mark.slow
 def test_it_learns(tmp_path: Path) -> None:
     """Chance is 90 degrees; a new model predicts one direction for all."""

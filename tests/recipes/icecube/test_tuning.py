@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
-from stoker.errors import OptionError
-from stoker.recipes.icecube import make_events, pack_events, tune_batch_size
+from stoker.recipes.icecube import make_events, pack_events
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +24,3 @@ def test_the_command_measures_sizes_up_to_the_largest(ice: Path, capsys: pytest.
     assert found["size"] in (1, 2)
     assert {one["size"] for one in found["curve"]} <= {1, 2}
     assert found["samples_per_second"] > 0
-
-
-def test_bad_options_are_refused(ice: Path) -> None:
-    with pytest.raises(OptionError, match="size is '6m'; expected one of"):
-        tune_batch_size(ice, size="6m")

@@ -176,8 +176,9 @@ def test_an_embargo_that_is_too_short(tmp_path: Path) -> None:
 
 
 def test_a_split_by_chance(sound: Prepared) -> None:
-    line = refusal(lambda: stoker.split.shuffled(sound.store, sound.shape.view, horizon=1, warm_up=sound.warm_up))
-    assert "Shuffled, neighbours in different subsets leak" in line
+    subsets = {"train": np.arange(0, 10, 2), "valid": np.arange(1, 10, 2)}
+    line = refusal(lambda: stoker.split.given(sound.store, sound.shape.view, subsets, horizon=1, warm_up=sound.warm_up))
+    assert "is in two subsets" in line
 
 
 # What is wrong with scaling

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from tests.harness import num_examples
 
 import stoker
-from stoker.errors import FeedError, OptionError
 from stoker.recipes import time_moe
 from stoker.recipes.time_moe.batches import (
     LEAST_CUT,
@@ -163,15 +162,6 @@ def test_the_loss_of_packed_series_is_that_of_the_same_series_one_per_row() -> N
     assert abs(mixed - losses[0]) > 1e-6, "negative control: without segments, series see each other"
 
 
-def test_each_epoch_is_packed_differently_but_reproducibly() -> None:
-    rows, again = (rows_over(lengths_around(100, spread="uniform"), 512) for _ in range(2))
-    first, other = rows.pool(0, 1), rows.pool(1, 1)
-    assert first.starts.tolist() != other.starts.tolist()
-    for pool in ((0, 1), (5, 0)):
-        for name in ("series", "starts", "counts", "bounds", "order"):
-            assert np.array_equal(getattr(rows.pool(*pool), name), getattr(again.pool(*pool), name))
-
-
 def test_long_series_are_not_packed_and_need_no_segments() -> None:
     rows = rows_over(np.full(20, 1025), 512)
     assert not rows.packed
@@ -255,13 +245,6 @@ def test_batches_prefetched_are_the_same() -> None:
     assert ahead.state_dict() == batches.state_dict()
 
 
-def test_a_state_of_other_data_is_refused() -> None:
-    state = many_batches().state_dict()
-    other = Batches(rows_over(lengths_around(61, spread="lognormal")[:900], 128), batch_size=8, steps=40)
-    with pytest.raises(FeedError, match="the state belongs to other data"):
-        other.load_state_dict(state)
-
-
 def test_compat_rows_give_each_window_once() -> None:
     corpus = corpus_of_ramps([20, 9, 3, 40])
     samples = CompatSamples(corpus, 8)
@@ -273,10 +256,3 @@ def test_compat_rows_give_each_window_once() -> None:
         order = batch["x"][:, 0].argsort()
         assert torch.equal(batch["x"][order], wanted["input_ids"])
         assert torch.equal(batch["mask"][order], wanted["loss_masks"].bool())
-
-
-def test_invalid_numbers() -> None:
-    with pytest.raises(OptionError, match="batch_size is 0"):
-        many_batches(batch_size=0)
-    with pytest.raises(OptionError, match="length is 0"):
-        rows_over(np.array([5]), 0)

@@ -14,7 +14,6 @@ from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDatas
 from benchmarks.timemoe_folder import walks, write_folder
 from torch.utils.data import DataLoader
 
-from stoker.errors import OptionError
 from stoker.recipes.time_moe import TimeMoeDataset
 
 
@@ -55,18 +54,6 @@ def test_only_the_path_travels_to_worker_processes(folder: Path) -> None:
     assert len(stream.getvalue()) < 1000
     again = pickle.loads(stream.getvalue())
     assert torch.equal(again[3]["input_ids"], dataset[3]["input_ids"])
-
-
-def test_invalid_options(folder: Path) -> None:
-    dataset = TimeMoeDataset(folder, 32)
-    with pytest.raises(IndexError, match="there is no window 99"):
-        dataset[99]
-    with pytest.raises(IndexError):
-        dataset[-1]
-    with pytest.raises(OptionError, match="normalization_method is 'mean'"):
-        TimeMoeDataset(folder, 32, normalization_method="mean")
-    with pytest.raises(OptionError, match="TimeMoeDataset has no option 'strid'"):
-        TimeMoeDataset(folder, 32, strid=3)
 
 
 @pytest.mark.slow  # imports the trainer of transformers

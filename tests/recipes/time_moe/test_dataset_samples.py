@@ -20,7 +20,6 @@ import stoker
 from stoker.errors import OptionError
 from stoker.recipes.time_moe.dataset import CompatSamples, CorpusScales, Method, Pieces, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
-from stoker.recipes.time_moe.forecasting import scale_rows
 
 Array = npt.NDArray[Any]
 
@@ -94,20 +93,6 @@ def test_half_precision_does_not_overflow_and_one_nan_spoils_nothing(method: Met
     expected = (finite.mean(), finite.std()) if method == "zero" else (0.0, np.abs(finite).max())
     np.testing.assert_allclose((scales.centers[0], scales.divisors[0]), expected, rtol=1e-12)
     assert (scales.centers[1], scales.divisors[1]) == (0.0, 1.0)
-
-
-def test_sums_beyond_float64_do_not_make_a_series_zero() -> None:
-    small = np.random.default_rng(0).normal(size=50)
-    small[7] = np.nan
-    finite = small[np.isfinite(small)]
-    for factor in (1e300, 1.5e308 / np.abs(finite).max(), 1e-200):
-        scales = CorpusScales(corpus_of([small * factor]), "zero")
-        scales.know(np.array([0]))
-        np.testing.assert_allclose(scales.centers[0] / factor, finite.mean(), rtol=1e-12)
-        np.testing.assert_allclose(scales.divisors[0] / factor, finite.std() if factor > 1 else 1 / factor, rtol=1e-12)
-        scaled, centers, divisors = scale_rows(small[None] * factor, "zero")
-        assert np.isfinite(scaled).all()
-        np.testing.assert_allclose((centers[0], divisors[0]), (scales.centers[0], scales.divisors[0]), rtol=1e-12)
 
 
 def test_scales_are_those_of_the_training_part_alone() -> None:
@@ -204,11 +189,3 @@ def test_compat_samples_of_npy_arrays(tmp_path: Path, dtype: str, order: Any, me
     np.save(tmp_path / "x.npy", np.array(np.abs(values) if dtype[1] == "u" else values, order=order).astype(dtype))
     found = CompatSamples(open_corpus(tmp_path / "x.npy"), 64, method=method or "none")  # type: ignore[arg-type]
     assert_the_same(found, original(tmp_path / "x.npy", 64, None, method))
-
-
-def test_files_in_which_no_series_has_a_window_are_passed_over(tmp_path: Path) -> None:
-    for name, lengths in (("a", [1, 1]), ("b", [20]), ("c", [0, 1])):
-        write_folder(tmp_path / name, walks(lengths))
-    assert len(CompatSamples(open_corpus(tmp_path), 8)) == 2
-    with pytest.raises(OptionError, match="has no window: none of its 2 series has 2 points"):
-        CompatSamples(open_corpus(tmp_path / "a"), 8)

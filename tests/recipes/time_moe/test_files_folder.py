@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from benchmarks.timemoe_folder import walks, write_folder
 from tests.recipes.time_moe.waves import NAMES, make_waves, write_csv
 
 import stoker
-from stoker.errors import OptionError, SourceInvalidError, SourceNotFoundError
+from stoker.errors import OptionError, SourceInvalidError
 from stoker.recipes.time_moe import files
 from stoker.recipes.time_moe.dataset import CompatSamples
 from stoker.recipes.time_moe.files import Flat, open_corpus
@@ -65,12 +63,6 @@ def test_a_tree_of_binary_folders_is_read_in_place_in_the_order_of_names(tmp_pat
     ), "nothing is written"
 
 
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
-    os.truncate(write_folder(tmp_path / "a", walks([5, 30])) / "data-1-of-1.bin", 100)
-    with pytest.raises(SourceInvalidError, match=r"data-1-of-1.bin is cut off: 100 bytes found, 140 expected"):
-        open_corpus(tmp_path)
-
-
 def test_a_file_is_packed_beside_itself_once_and_again_when_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("a\n1\n2\n3\n")
@@ -84,15 +76,6 @@ def test_a_file_is_packed_beside_itself_once_and_again_when_it_changes(tmp_path:
     assert open_corpus(path).series(0).tolist() == [7, 8, 9, 10]
 
 
-def test_a_store_of_other_data_beside_a_file_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("a\n1\n2\n")
-    (tmp_path / "y.csv").write_text("a\n5\n6\n")
-    stoker.pack(tmp_path / "y.csv", tmp_path / "x.csv.stoker")
-    with pytest.raises(OptionError, match=r"x\.csv\.stoker is a store, but not of .*x\.csv, which is packed there"):
-        open_corpus(tmp_path / "x.csv")
-    assert stoker.open(tmp_path / "x.csv.stoker").column("a").tolist() == [5, 6]
-
-
 def test_json_lines_of_tables_are_packed_and_a_document_is_refused(tmp_path: Path) -> None:
     rows = [{"a": 1, "b": 2.5}, {"a": 3, "b": 4.5}]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -102,18 +85,6 @@ def test_json_lines_of_tables_are_packed_and_a_document_is_refused(tmp_path: Pat
     (tmp_path / "x.json").write_text(json.dumps(rows))
     with pytest.raises(SourceInvalidError, match=r"x\.json is a JSON document\. Write one object per line"):
         open_corpus(tmp_path / "x.json")
-
-
-def test_what_is_none_of_these_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFoundError, match="nowhere does not exist"):
-        open_corpus(tmp_path / "nowhere")
-    (tmp_path / "csv").mkdir()
-    with pytest.raises(
-        SourceNotFoundError, match=r"neither a store nor a tree of Time-MoE data .*: it is empty\. .*stoker pack .*--wide"
-    ):
-        open_corpus(tmp_path / "csv")
-    with pytest.raises(OptionError, match="no column with one number per step"):
-        open_corpus(stoker.Store.from_arrays(x=np.zeros((2, 3, 4))))
 
 
 def test_the_fingerprint_reports_other_data(tmp_path: Path) -> None:
@@ -210,22 +181,6 @@ def test_what_a_tree_holds_beside_series_is_reported(tmp_path: Path) -> None:
         open_corpus(tmp_path)
 
 
-def test_a_binary_folder_alone_is_read_alone_as_by_the_authors(tmp_path: Path) -> None:
-    only = write_folder(tmp_path / "bin", walks([5]))
-    (only / "more.jsonl").write_text("[1, 2, 3]\n")
-    told: list[str] = []
-    assert open_corpus(only, report=told.append).lengths.tolist() == [5]
-    assert "left out 1 other file or folder (more.jsonl)" in told[0]
-    assert open_corpus(tmp_path).lengths.tolist() == [5, 3], "of a tree, both"
-
-
-def test_a_link_to_a_binary_folder_is_read(tmp_path: Path) -> None:
-    write_folder(tmp_path / "there", walks([5, 6]))
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "linked").symlink_to(tmp_path / "there")
-    assert open_corpus(tmp_path / "tree").lengths.tolist() == [5, 6]
-
-
 @pytest.mark.parametrize("name", ["x.pkl", "x.pickle"])
 def test_a_pickle_is_refused_by_name(tmp_path: Path, name: str) -> None:
     write_folder(tmp_path / "bin", walks([5]))
@@ -237,26 +192,3 @@ def test_a_pickle_is_refused_by_name(tmp_path: Path, name: str) -> None:
     if name == "x.pkl":  # the other one is not read by the authors either, and reported
         with pytest.raises(SourceInvalidError, match=r"x\.pkl is a pickle"):
             open_corpus(tmp_path)
-
-
-def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_folder(tmp_path / "a", walks([5]))
-    (tmp_path / "locked").mkdir()
-    scandir = os.scandir
-
-    def refuse(path: Any) -> Any:
-        if str(path).endswith("locked"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(SourceInvalidError, match=r"locked cannot be read: Permission denied\. Change its mode, or move it out of"):
-        open_corpus(tmp_path)
-
-
-def test_the_fingerprint_of_a_file_in_memory_reports_other_values(tmp_path: Path) -> None:
-    found = set()
-    for text in ("[1, 2, 3]\n", "[1, 2, 4]\n", "[1.0, 2, 3]\n"):
-        (tmp_path / "x.jsonl").write_text(text)
-        found.add(open_corpus(tmp_path / "x.jsonl").fingerprint)
-    assert len(found) == 3

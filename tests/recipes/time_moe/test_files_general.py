@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker.recipes.time_moe import files
 from stoker.recipes.time_moe.files import NotSeries, open_corpus, read_series
 
@@ -51,13 +51,6 @@ def test_integers_that_float64_rounds_are_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_series_have_no_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [1, 2])
-    assert len(open_corpus(path, columns=["sequence"])) == 1
-    with pytest.raises(OptionError, match=r"x\.jsonl has no column 'close': it holds series without columns"):
-        open_corpus(path, columns=["close"])
-
-
 def test_byte_order_mark_empty_lines_and_ends_of_lines(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf[1, 2]\r\n\r\n\n[3, 4, 5]")
     assert [one.tolist() for one in read_series(tmp_path / "x.jsonl").series] == [[1, 2], [3, 4, 5]]
@@ -90,70 +83,6 @@ def test_what_is_not_a_series_is_one_line(tmp_path: Path, element: Any, message:
     with pytest.raises(SourceInvalidError) as first:
         read_series(write(tmp_path / "x.jsonl", element))
     assert isinstance(first.value, NotSeries) == (not isinstance(values, list)), "a table in JSON, which is packed"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"[1, 2]\n[1, 2\n", "line 2 of .* is not JSON"),
-        (b"[1, 2]\n" + b"[" * 100_000, "line 2 of .* is not JSON: nested too deeply"),
-        (b"[1, 2]\n[" + b"9" * 5000 + b"]", "line 2 of .* is not JSON: Exceeds the limit"),
-        (b"[1, 2]\n\xff\xfe\n", "is not UTF-8"),
-    ],
-)
-def test_what_is_not_json_is_one_line(tmp_path: Path, text: bytes, message: str) -> None:
-    (tmp_path / "x.jsonl").write_bytes(text)
-    with pytest.raises(SourceInvalidError, match=message) as caught:
-        read_series(tmp_path / "x.jsonl")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_document_that_is_not_a_list_is_refused_in_a_tree(tmp_path: Path) -> None:
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "info.json").write_text('{"license": "mit"}')
-    with pytest.raises(SourceInvalidError, match=r"tree/info\.json is a JSON object; expected a list of series\. Move it away"):
-        open_corpus(tmp_path / "tree")
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.array([1, None]), "holds Python objects, which are pickles and never read"),
-        (np.zeros((2, 3, 4)), r"holds float64 of shape \(2, 3, 4\); expected numbers"),
-        (np.zeros((2, 3), dtype=bool), "holds bool of shape"),
-        (np.zeros((2, 3), dtype=complex), "holds complex128 of shape"),
-        (np.array([["a"]]), "holds <U1 of shape"),
-        (np.array(5.0), r"holds float64 of shape \(\)"),
-    ],
-)
-def test_arrays_that_are_not_series_are_refused(tmp_path: Path, array: Any, message: str) -> None:
-    np.save(tmp_path / "x.npy", array, allow_pickle=True)
-    with pytest.raises(SourceInvalidError, match=message):
-        open_corpus(tmp_path / "x.npy")
-
-
-def test_a_file_that_only_claims_to_be_npy_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY junk")
-    with pytest.raises(SourceInvalidError, match=r"x\.npy is not a \.npy file"):
-        open_corpus(tmp_path / "x.npy")
-    np.save(tmp_path / "y.npy", np.arange(1000.0).reshape(10, 100))
-    (tmp_path / "y.npy").write_bytes((tmp_path / "y.npy").read_bytes()[:-8])
-    with pytest.raises(SourceInvalidError, match=r"y\.npy is not a \.npy file"):
-        open_corpus(tmp_path / "y.npy")
-
-
-def test_a_plain_array_is_one_series(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.arange(5.0))
-    assert open_corpus(tmp_path / "x.npy").lengths.tolist() == [5]
-
-
-@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.npy"])
-def test_a_file_without_series_is_empty(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("[]" if name == "x.json" else "")
-    if name == "x.npy":
-        np.save(tmp_path / name, np.zeros((0, 5)))
-    with pytest.raises(SourceEmptyError, match="holds no"):
-        open_corpus(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json"])

@@ -15,7 +15,6 @@ from tests.recipes.time_moe.waves import make_waves
 from torch import nn
 
 import stoker
-from stoker.errors import OptionError, SourceNotFoundError
 from stoker.recipes import time_moe
 from stoker.recipes.time_moe import forecasting
 from stoker.recipes.time_moe.forecasting import (
@@ -24,7 +23,6 @@ from stoker.recipes.time_moe.forecasting import (
     evaluate,
     find_period,
     forecast,
-    load_model,
     plot_forecast,
     scale_rows,
     window_starts,
@@ -133,11 +131,6 @@ def test_the_period_is_the_highest_peak_of_the_autocorrelation(seed: int) -> Non
     assert find_period(values, period // 2) <= period // 2, "no more than the context"
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0], np.zeros(50), np.arange(50.0), np.full(20, np.nan)])
-def test_a_series_without_a_season_has_the_period_of_one_point(values: Any) -> None:
-    assert find_period(np.asarray(values, dtype=float), 20) == 1
-
-
 def test_a_daily_season_is_found_and_beats_repeating_the_last_point() -> None:
     values = make_waves(1200, noise=0.05)["HUFL"]
     score = evaluate(loaded(length=512), stoker.Store.from_arrays(x=[values]), context=200, horizon=48, stride=7)
@@ -188,15 +181,6 @@ def test_what_comes_behind_the_first_70_percent_does_not_scale() -> None:
     assert not np.array_equal(*last_windows(0.8)), "negative control: four fifths, as before"
 
 
-@pytest.mark.parametrize("scale", ["series", "context"])
-def test_what_the_model_is_shown(scale: Any) -> None:
-    model = Repeating()
-    score = evaluate(loaded(model), stoker.Store.from_arrays(x=[make_waves(200)["MUFL"]]), context=30, horizon=10, scale=scale)
-    shown = torch.cat(model.shown)
-    assert (shown.mean(1).abs() < 1e-5).all() == (scale == "context")
-    assert score.mse == pytest.approx(score.naive_mse, rel=1e-4), "both are told in the same units"
-
-
 def test_a_real_model_runs_and_is_the_same_in_any_batches() -> None:
     torch.manual_seed(0)
     one = loaded(time_moe.TimeMoe(time_moe.SIZES["tiny"]).eval())
@@ -223,42 +207,6 @@ def test_a_context_is_scaled_as_series_are_in_the_training() -> None:
         scales.know(np.array([0]))
         _, centers, divisors = scale_rows(values[None], method)  # type: ignore[arg-type]
         np.testing.assert_allclose((centers[0], divisors[0]), (scales.centers[0], scales.divisors[0]), rtol=1e-12)
-
-
-def test_no_more_than_the_model_can_take_is_inspected() -> None:
-    model = Repeating()
-    forecast(loaded(model, length=64), np.zeros((1, 1000)), 8)
-    forecast(loaded(model, length=5000), np.zeros((1, 1000)), 8)
-    assert [shown.shape[1] for shown in model.shown] == [64, 504]
-    with pytest.raises(OptionError, match=r"horizon is 512, but the model has 512 positions. Use at most 511"):
-        forecast(loaded(), np.zeros((1, 9)), 512)
-
-
-def test_weights_of_official_checkpoints_are_loaded(tmp_path: Path) -> None:
-    model = time_moe.TimeMoe(time_moe.SIZES["tiny"])
-    time_moe.save_weights(model, tmp_path / "weights")
-    found = load_model(tmp_path / "weights")
-    assert (found.method, found.length) == ("zero", 512)
-    assert torch.equal(found.model.embed, model.embed)
-    with pytest.raises(SourceNotFoundError, match="is neither a run of Time-MoE"):
-        load_model(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"horizon": 0}, "horizon is 0"),
-        ({"test": 1.5}, "test is 1.5 and train 0.7; expected shares"),
-        ({"test": 0.4}, "test is 0.4 and train 0.7; expected shares above 0 with a sum of at most 1"),
-        ({"train": 0.0}, "train 0.0"),
-        ({"scale": "row"}, "scale is 'row'"),
-        ({"context": 510}, "need more than the 512 positions"),
-        ({"context": 300}, "has no window of 300"),
-    ],
-)
-def test_invalid_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        evaluate(loaded(), stoker.Store.from_arrays(x=[np.arange(100.0)]), **{"context": 20, "horizon": 5, **options})
 
 
 @pytest.mark.parametrize("num_actual", [None, 10, 48])

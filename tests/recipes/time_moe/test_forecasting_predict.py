@@ -62,10 +62,3 @@ def test_every_window(run: Path, store: stoker.Store) -> None:
     assert [one["step"] - one["ahead"] + 1 for one in rows[::4]] == [32, 41, 50]
     values = np.asarray(store[0]["x"], dtype=np.float64)
     assert [one["prediction"] for one in rows[4:8]] == pytest.approx(forecast(loaded, values[None, 9:41], 4)[0])
-
-
-def test_the_weights_of_a_run_are_an_official_checkpoint(run: Path, store: stoker.Store) -> None:
-    found = stoker.load(run / "weights", device="cpu").predict(store, horizon=3)
-    assert len(found) == 12
-    with pytest.raises(OptionError, match="is too short: it has 5 points, and a forecast needs 1"):
-        stoker.load(run, device="cpu").predict(stoker.Store.from_arrays(x=[np.full(5, np.nan)]))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness import num_examples
 
-from stoker.recipes.time_moe.layers import CPU_TILE, best, num_rows, route, sort_plainly
+from stoker.recipes.time_moe.layers import best, num_rows, route, sort_plainly
 
 
 @settings(max_examples=num_examples(60), deadline=None)
@@ -62,12 +62,6 @@ def test_gradients_of_moves(experts: torch.Tensor, move: str) -> None:
         return found * (is_real.unsqueeze(1) if found.dim() == 2 else is_real)
 
     assert torch.autograd.gradcheck(moved, (given,))
-
-
-def test_an_expert_without_choices_has_filler_only() -> None:
-    routing = route(torch.tensor([[0, 2]]), 3)
-    assert routing.ends.tolist() == [CPU_TILE, 2 * CPU_TILE, 3 * CPU_TILE]
-    assert routing.counts.tolist() == [1, 0, 1]
 
 
 def test_best_is_topk_with_its_gradient() -> None:

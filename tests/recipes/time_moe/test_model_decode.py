@@ -8,7 +8,6 @@ import pytest
 import torch
 from tests.recipes.time_moe.test_model import model_of
 
-import stoker
 from stoker.recipes.time_moe import SIZES
 from stoker.recipes.time_moe.layers import Cache
 
@@ -44,19 +43,3 @@ def test_a_point_is_inspected_once() -> None:
     with mock.patch.object(Cache, "extend", autospec=True, side_effect=Cache.extend) as extend:
         model.forecast(torch.randn(1, 5), 107)
     assert sum(call.args[1].shape[1] for call in extend.call_args_list) == model.size.layers * (5 + 106)
-
-
-@pytest.mark.parametrize("horizon", [0, -1, 1.5, True])
-def test_a_horizon_is_a_number_of_points(horizon: int) -> None:
-    with pytest.raises(stoker.errors.OptionError, match="horizon is"):
-        model_of(SIZES["tiny"]).forecast(torch.randn(1, 5), horizon)
-
-
-def test_a_context_has_points() -> None:
-    with pytest.raises(stoker.errors.OptionError, match=r"context has shape \(1, 0\)"):
-        model_of(SIZES["tiny"]).forecast(torch.randn(1, 0), 4)
-
-
-def test_a_forecast_beyond_known_positions_is_refused() -> None:
-    with pytest.raises(stoker.errors.OptionError, match="513 positions"):
-        model_of(SIZES["tiny"]).forecast(torch.randn(1, 500), 13)

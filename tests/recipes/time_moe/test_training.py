@@ -17,15 +17,14 @@ from tests.recipes.time_moe.waves import write_csv
 
 import stoker
 from stoker import _disk
-from stoker.errors import CheckpointInvalidError, ConfigError, NonFiniteError, OptionError, SourceNotFoundError
+from stoker.errors import ConfigError, NonFiniteError, OptionError, SourceNotFoundError
 from stoker.recipes import time_moe
-from stoker.recipes.time_moe import files, training
-from stoker.recipes.time_moe.files import Corpus, open_corpus
+from stoker.recipes.time_moe import training
+from stoker.recipes.time_moe.files import Corpus
 from stoker.recipes.time_moe.forecasting import load_model
 from stoker.recipes.time_moe.training import (
     Decay,
     Trained,
-    best_on,
     make_model,
     make_rows,
     make_settings,
@@ -139,13 +138,6 @@ def test_binary_folders_in_place_with_all_kinds_of_samples(tmp_path: Path, sampl
     assert f"({kind})" in str(done.rows)
 
 
-@pytest.mark.parametrize("samples", ["packed", "padded", "compat"])
-def test_the_share_of_targets_is_that_of_the_rows(tmp_path: Path, samples: str) -> None:
-    stoker.Store.from_arrays(x=[np.sin(np.arange(65.0)), np.sin(np.arange(33.0))]).save(tmp_path / "x.stoker")
-    rows = make_rows(make_settings({"data": str(tmp_path / "x.stoker"), "length": 64, "samples": samples, "valid": 0}))
-    assert (rows.per_epoch, rows.useful) == (2, 0.75)
-
-
 def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
     first = train(ett, folder=tmp_path / "first", **QUICK)
     model = make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
@@ -207,20 +199,6 @@ def test_without_that_look_a_missing_point_stops_the_training(tmp_path: Path, mo
         train(tmp_path / "x.stoker", samples="compat", **QUICK)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_points_in_place_are_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
-    series = walks([30, 90, 12, 200])
-    write_folder(tmp_path / "a", series, num_files=2)
-    series[2][5] = bad
-    write_folder(tmp_path / "b", series, num_files=2)
-    assert open_corpus(tmp_path / "a").find_nonfinite() is None
-    for look in (1, 7, 1 << 22):
-        monkeypatch.setattr(files, "_LOOK", look)
-        assert open_corpus(tmp_path).find_nonfinite() == (6, 5)
-    with pytest.raises(OptionError, match=f"is {'missing' if bad != bad else 'infinite'}.* at point 6, but samples='compat'"):
-        train(tmp_path / "b", samples="compat", **QUICK)
-
-
 def test_epochs_become_steps(ett: Path) -> None:
     options = {**QUICK, "steps": None, "epochs": 2.0, "validate_every": None}
     reported: list[str] = []
@@ -234,14 +212,6 @@ def test_epochs_become_steps(ett: Path) -> None:
     ]
     with pytest.warns(UserWarning, match="1 update in all, which is very few"):
         train(ett, **{**options, "epochs": 0.01})
-
-
-def test_enough_updates_or_those_asked_for_are_not_reported(ett: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported: list[str] = []
-    train(ett, **{**QUICK, "steps": 1}, report=reported.append)
-    monkeypatch.setattr(training, "FEW_UPDATES", 2)
-    train(ett, **{**QUICK, "steps": None, "epochs": 0.2}, report=reported.append)
-    assert reported == []
 
 
 @pytest.fixture
@@ -288,21 +258,6 @@ def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Pa
     assert load_model(tmp_path / "half").model.size.hidden == 24
 
 
-def test_sizes_that_disagree_are_refused(ett: Path, tmp_path: Path, sizes: Path) -> None:
-    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), tmp_path / "other")
-    for options, message in (
-        ({"size": "tiny", "model": str(sizes)}, "both set the size of the model"),
-        (
-            {"size": None, "model": str(sizes), "init": str(tmp_path / "other")},
-            r"model is .*sizes', but .*other is of another size",
-        ),
-        ({"size": None, "model": str(tmp_path / "none")}, r"none.config\.json is missing"),
-        ({"size": str(sizes)}, r"expected one of 50m, 200m, tiny\. For the sizes of a config\.json, use model\."),
-    ):
-        with pytest.raises((OptionError, SourceNotFoundError), match=message):
-            train(ett, **{**QUICK, **options})
-
-
 def test_heads_are_weighted_in_the_training(ett: Path, tmp_path: Path) -> None:
     equal = weights_of(train(ett, **QUICK))
     ones = weights_of(train(ett, **QUICK, head_weights=[1, 1, 1, 1]))
@@ -326,15 +281,6 @@ def test_negative_control_weights_that_the_model_does_not_get_leave_all_heads_eq
     assert all(torch.equal(tensor, ignored[name]) for name, tensor in equal.items())
 
 
-def test_an_export_does_not_replace_a_checkpoint(ett: Path, tmp_path: Path) -> None:
-    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), tmp_path / "official")
-    before = (tmp_path / "official" / "model.safetensors").read_bytes()
-    with pytest.raises(OptionError, match=r"official holds model\.safetensors already"):
-        train(ett, folder=tmp_path / "run", **QUICK, export=tmp_path / "official")
-    assert (tmp_path / "official" / "model.safetensors").read_bytes() == before
-    assert not (tmp_path / "run").exists(), "refused before the first step"
-
-
 def test_the_learning_rate_goes_down_half_a_cosine() -> None:
     decay = Decay(total=100, end=0.5, warmup=10)
     factors = [decay(step, None) for step in range(101)]
@@ -343,59 +289,3 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
     assert factors[55] == pytest.approx(0.75)
     assert factors[100] == pytest.approx(0.5)
     assert factors[10:] == sorted(factors[10:], reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": "60m"}, "size is '60m'; expected one of 50m, 200m, tiny"),
-        ({"length": 513}, "length is 513, but the model has 512 positions"),
-        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1"),
-        ({"lr_end": 1.0}, "lr_end is 1.0; expected a rate from 0 up to lr"),
-        ({"samples": "compat", "valid": 0.1}, "scales by whole series, so validation data at their ends would leak"),
-        ({"stride": 4}, "stride= needs samples='compat'"),
-        ({"sampels": "packed"}, "time-moe: .*sampels"),
-        ({"columns": ["x"]}, "has no column of numbers 'x'; it has value"),
-        ({"valid": 0.999}, "no samples for the train part"),
-        ({"valid": 1.5}, "valid is 1.5; expected a share from 0 to below 1"),
-        ({"warmup": -1}, "warmup is -1; expected a number from 0"),
-        ({"weight_decay": math.nan}, "weight_decay is nan; expected a number from 0"),
-        ({"max_seconds": math.nan}, "max_seconds is nan; expected a number above 0"),
-        ({"seed": -1}, "seed is -1; expected a number from 0"),
-        ({"steps": 10**30}, "steps is 1000000000000000000000000000000; expected an integer from 1 to 1,000,000,000,000"),
-        ({"steps": None, "epochs": 1e300}, r"epochs is 1e\+300, which are more than 1,000,000,000,000 updates"),
-        ({"batch_size": 10**12}, "batch_size is 1,000,000,000,000: a batch needs .*, but .* of memory are free"),
-        ({"warmup": 6}, "warmup is 6, but the run has 6 updates in all"),
-        ({"head_weights": [1, 1]}, "head_weights has 2 numbers; expected 4, for the horizons 1, 8, 32, 64"),
-        ({"head_weights": [1, 1, 1, -1]}, "head_weights are .*; expected a number from 0 for each head, and one above 0"),
-        ({"head_weights": [0, 0, 0, 0]}, "and one above 0"),
-        ({"head_weights": [1, 1, 1, math.nan]}, "expected a number from 0 for each head"),
-        ({"head_weights": []}, "and one above 0"),
-        ({"head_weights": "1,1,1,1"}, "time-moe: .*head_weights"),
-    ],
-)
-def test_an_invalid_option_is_one_line(ett: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message) as caught:
-        train(ett, **{**QUICK, **options})
-    assert "\n" not in str(caught.value)
-
-
-def test_other_weights_than_those_of_the_run_are_refused(ett: Path, tmp_path: Path) -> None:
-    train(ett, folder=tmp_path / "run", **{**QUICK, "steps": 1, "validate_every": 1})
-    with pytest.raises(CheckpointInvalidError, match="is of another model"):
-        stoker.train.load_trained(torch.nn.Linear(2, 2), tmp_path / "run")
-
-
-def test_what_is_left_open_is_known_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    settings = make_settings({"data": "x"})
-    assert best_on(torch.device("cuda"), settings) == ("bf16", True)
-    assert best_on(torch.device("cpu"), settings) == ("auto", "auto")
-    assert best_on(torch.device("cuda"), make_settings({"data": "x", "precision": "fp32", "graph": False})) == ("fp32", False)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert best_on(torch.device("cuda"), settings) == ("bf16", "auto")
-
-
-def test_a_gpu_without_bfloat16_is_left_to_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
-    assert best_on(torch.device("cuda"), make_settings({"data": "x"}))[0] == "auto"

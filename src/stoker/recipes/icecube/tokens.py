@@ -11,7 +11,6 @@ CUDA graph.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import math
 import os
@@ -48,17 +47,6 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise BadValueError(f"{file} is not text in UTF-8 ({error.reason} at byte {error.start:,}); fetch it again.") from None
-    if len(lines) == NUM_SENSORS + 1 and lines[0] == ",".join(_COLUMNS):
-        with contextlib.suppress(ValueError):
-            table = np.loadtxt(lines[1:], delimiter=",", comments=None, ndmin=2)
-            table = table[np.argsort(table[:, 0])]
-            if table.shape == (NUM_SENSORS, 4) and np.isfinite(table).all() and (table[:, 0] == np.arange(NUM_SENSORS)).all():
-                return table[:, 1:]
-    return _read_geometry_by_line(file, lines)
-
-
-def _read_geometry_by_line(file: Path, lines: list[str]) -> Array:
-    """The same for any way to write numbers in a CSV file, and with a message that names the line: 20 times slower."""
     positions: dict[int, list[float]] = {}
     rows = csv.reader(lines)
     found = next(rows, [])
