@@ -12,7 +12,6 @@ from stoker import errors
 from stoker.errors import (
     MAX_MESSAGE,
     DiskError,
-    DiskFullError,
     OptionError,
     SourceInvalidError,
     StokerError,
@@ -47,13 +46,6 @@ def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerEr
     assert str(error).endswith("in row 7. Fix the file.")
     assert "[…999,076 characters left out…]" in str(error)
     assert str(kind("short")) == "short"
-
-
-def test_an_error_of_the_disk_keeps_its_number() -> None:
-    error = DiskFullError(errno.ENOSPC, "y" * 5000)
-    assert error.errno == errno.ENOSPC
-    assert error.strerror is not None
-    assert len(error.strerror) <= MAX_MESSAGE
 
 
 def test_shortening_counts_what_is_left_out() -> None:

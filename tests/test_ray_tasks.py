@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker import _ray_tasks
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import BadValueError
 
 
 class TaskError(Exception):
@@ -55,9 +55,3 @@ def test_errors_of_stoker_come_back_as_they_are(error: Exception, found: type[Ex
 
     with pytest.raises(found):
         _ray_tasks.run_tasks("ray", work, [1])
-
-
-@pytest.mark.parametrize("address", ["", "local", "http://head:10001", None, 3])
-def test_addresses_that_are_invalid(address: Any) -> None:
-    with pytest.raises(OptionError, match="expected 'ray', or the address of a cluster"):
-        _ray_tasks.run_tasks(address, str, [1])

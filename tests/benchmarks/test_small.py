@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import bench_digits, bench_sequences, bench_statistics, record
+from benchmarks import bench_sequences, bench_statistics, record
 
 QUICK = ("bench_indicators", "bench_watch")
 """Those that take less than three seconds; the others run with `make test-slow` and `make bench`."""
@@ -71,13 +71,6 @@ def test_the_kept_results_say_that_both_sides_were_equal(name: str) -> None:
     assert all(checks(answer))
 
 
-def test_negative_control_digits_that_differ_stop_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = bench_digits.split_printed
-    monkeypatch.setattr(bench_digits, "split_printed", lambda column: right(column) + 1)
-    with pytest.raises(AssertionError):
-        bench_digits.beside(np.array([19.99, 0.3]), 1)
-
-
 def test_negative_control_sequences_that_differ_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     right = bench_sequences.pad_by_indices
     monkeypatch.setattr(bench_sequences, "pad_by_indices", lambda *given: {name: one + 1 for name, one in right(*given).items()})
@@ -95,12 +88,6 @@ def test_negative_control_a_quantile_beyond_the_bound_stops_the_benchmark(monkey
     monkeypatch.setattr("stoker.encode.statistics.quantiles.rank_error", lambda num_values, block: 1)
     with pytest.raises(SystemExit, match="ranks off"):
         bench_statistics.sketch(100_000, 1 << 10)
-
-
-def test_a_number_or_a_lone_median_is_not_a_spread() -> None:
-    assert not is_spread(3.0)
-    assert not is_spread({"median": 3.0})
-    assert is_spread(record.spread([1.0, 2.0]))
 
 
 def test_small_runs_leave_results_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from stoker import errors
@@ -45,11 +43,3 @@ def test_a_name_that_is_not_known_gets_the_nearest(capsys: pytest.CaptureFixture
     assert err == "stoker: there is no error 'TimeOderErrorno'; did you mean TimeOrderError?\n"
     _, err = said(["explain", "nothing"], capsys)
     assert err.endswith("Run `stoker explain` for a list.\n")
-
-
-def test_on_a_terminal_a_line_ends_with_the_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, plain = said(["inspect", "no.stoker"], capsys)
-    assert "[" not in plain
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    _, named = said(["inspect", "no.stoker"], capsys)
-    assert named == plain.replace("\n", " [StoreNotFoundError]\n")

@@ -88,32 +88,3 @@ def test_a_step_with_two_optimizers_is_one_step(gate: Stoker, folder: Path) -> N
     two = json.loads((folder / "budget.json").read_text())
     assert two["varying"] == []
     assert one["allowed"] == two["allowed"]  # the other one has nothing to update
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "stoker: budget.json is not there; expected a budget. Write one from this run with "),
-        pytest.param(
-            ("--write", "--quiet", "--", "short"),
-            "stoker: train.py: 2 steps were counted; expected at least 8 after the warm-up.",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("--write", "--quiet", "--", "fail"),
-            "stoker: train.py (train.py:14) raised ValueError: no … data.\n",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_errors_are_a_line_and_code_2(gate: Stoker, folder: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = gate(*arguments)
-    assert done.code == 2
-    assert done.err.startswith(message)
-    assert not (folder / "budget.json").exists()
-
-
-def test_a_script_that_is_not_there(gate: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = gate("--write")
-    assert (done.code, done.err) == (2, "stoker: train.py does not exist; expected a Python script.\n")

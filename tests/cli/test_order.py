@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from tests.cli.calling import Done
 
-from stoker.cli.order import parse_view
 from stoker.feed.feed import Feed
 from stoker.sampling import shuffle_quality
 from stoker.sampling.orders import BlockShuffle
@@ -70,14 +69,6 @@ def test_orders_stand_side_by_side(stoker: Stoker, events: Path) -> None:
     assert "which BlockShuffle() takes by itself." in words
 
 
-def test_lines_fit_a_terminal(stoker: Stoker, events: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    out = stoker("order", events).out
-    assert max(map(len, out.splitlines())) <= 80
-    assert "effective batch size " in out
-    assert "bytes read per byte used " in out
-
-
 def test_json_for_programs(stoker: Stoker, events: Path) -> None:
     found = judged(stoker, events, "--batch-size", "32", "--block", "16", "--window", "256")
     assert set(found) == {"path", "view", "num_samples", "sample_bytes", "batch_size", "order", "orders", "enough"}
@@ -111,99 +102,6 @@ def test_it_chooses_what_a_feed_chooses(stoker: Stoker, events: Path, text: str 
     assert block["description"] == feed.plan.describe()
     assert found["num_samples"] == feed.num_samples
     assert (found["enough"]["block"], found["enough"]["window"]) == (block["block"], block["window"])
-
-
-def test_a_good_block_order_is_called_good(stoker: Stoker, events: Path) -> None:
-    words = " ".join(stoker("order", events, "--batch-size", "8", "--block", "4", "--window", "400").out.split())
-    assert "at least 85% of itself" in words
-    found = judged(stoker, events, "--batch-size", "8", "--block", "4", "--window", "400")
-    assert found["orders"]["block"]["quality"]["worth"] > 0.9
-
-
-@pytest.mark.parametrize("order", ["sequential", "shuffle"])
-def test_other_orders_are_judged(stoker: Stoker, events: Path, order: str) -> None:
-    words = " ".join(stoker("order", events, "--order", order, "--batch-size", "16").out.split())
-    described, worth = {"sequential": ("sequential", "worth 1 where"), "shuffle": ("shuffled, seed 0", "worth 16: at least")}[order]
-    assert f"order: {described}." in words
-    assert f"A batch of 16 is {worth}" in words
-
-
-def test_columns_and_seed_reach_the_order(stoker: Stoker, events: Path) -> None:
-    both, one = judged(stoker, events), judged(stoker, events, "--columns", "charge", "--seed", "5")
-    assert one["sample_bytes"] < both["sample_bytes"]
-    assert "seed 5" in one["orders"]["shuffle"]["description"]
-
-
-def test_what_is_in_no_sample_is_said(stoker: Stoker, events: Path) -> None:
-    words = " ".join(stoker("order", events, "--view", "segments:50,tail=drop").out.split())
-    assert "are in no window (tail='drop')." in words
-
-
-@pytest.mark.parametrize(
-    ("text", "view"),
-    [
-        ("windows:48", Windows(48)),
-        ("windows:48,stride=4,horizon=1,tail=drop", Windows(48, stride=4, horizon=1, tail="drop")),
-        ("windows:48,compat=time-moe", Windows(48, compat="time-moe")),
-        ("segments:2048,shift=1", Segments(2048, shift=1)),
-        ("sequences:512,keep=last", Sequences(512, keep="last")),
-    ],
-)
-def test_views_are_read(text: str, view: Any) -> None:
-    assert parse_view(text) == view
-
-
-SYNTAX = "expected KIND:LENGTH with options behind it, such as windows:48  windows:48,stride=4,horizon=1"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--view", "window:48"], f"--view is 'window:48'; {SYNTAX}"),
-        (["--view", "windows"], f"--view is 'windows'; {SYNTAX}"),
-        (["--view", "windows:"], f"--view is 'windows:'; {SYNTAX}"),
-        (["--view", "windows:-5"], f"--view is 'windows:-5'; {SYNTAX}"),
-        (
-            ["--view", "segments:8,stride=2"],
-            "--view has 'stride=2'; segments take horizon=…, shift=…, tail=…, compat=…, max_gap=…, gaps=….",
-        ),
-        (
-            ["--view", "windows:8,stride"],
-            "--view has 'stride'; windows take stride=…, horizon=…, shift=…, tail=…, compat=…, max_gap=…, gaps=….",
-        ),
-        (["--view", "windows:8,stride=0"], "Windows: stride is 0; expected an integer from 1."),
-        (["--view", "windows:8,stride=two"], "Windows: stride is 'two'; expected an integer from 1."),
-        (["--view", "sequences:8,layout=packed"], "--view has 'layout=packed'; sequences take keep=…."),
-        (["--view", "windows:1000,tail=drop"], "events.stoker has no sample of windows:1000,tail=drop."),
-        (["--order", "shuffle", "--block", "4"], "--block and --window are for --order block, but --order is shuffle."),
-        (["--block", "9", "--window", "8"], "BlockShuffle: a window of 8 samples cannot hold a block of 9."),
-        (["--columns", "nothing"], "has no column 'nothing'; it has event, time, charge, word."),
-    ],
-)
-def test_an_error_is_one_line(stoker: Stoker, events: Path, arguments: list[str], line: str) -> None:
-    done = stoker("order", events, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("stoker: ")
-    assert done.err.count("\n") == 1
-    assert line in done.err
-
-
-@pytest.mark.parametrize("arguments", [["--batch-size", "0"], ["--order", "random"], ["--block", "x"], ["--seed", "-1"]])
-def test_a_wrong_call_is_explained(stoker: Stoker, events: Path, arguments: list[str]) -> None:
-    done = stoker("order", events, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert f"Invalid value for '{arguments[0]}'" in done.err
-
-
-def test_no_store(stoker: Stoker, tmp_path: Path) -> None:
-    assert stoker("order", tmp_path / "gone").err.startswith(f"stoker: {tmp_path / 'gone'} does not exist.")
-
-
-def test_few_series_are_not_trouble(stoker: Stoker, tmp_path: Path) -> None:
-    pack({"x": np.arange(10.0)}, tmp_path / "out")
-    found = judged(stoker, tmp_path / "out")
-    assert found["num_samples"] == 1
-    assert stoker("order", tmp_path / "out").code == 0
 
 
 def test_names_that_steer_a_terminal_are_shown(stoker: Stoker, tmp_path: Path) -> None:

@@ -38,9 +38,3 @@ def test_runs_for_programs(stoker: Stoker, runs: Path) -> None:
     assert [one["name"] for one in found] == ["first", "second"]
     assert {one["metric"] for one in found} == {"val_mae"}
     assert found[0]["best"] == found[1]["best"]  # the same configuration twice
-
-
-def test_a_folder_without_runs(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert stoker("runs", ".") == Done(0, ". has no runs.\n", "")
-    assert stoker("runs", "gone") == Done(2, "", "stoker: gone is not a folder. Give a run, or a folder of runs.\n")

@@ -69,14 +69,6 @@ def test_negative_control_without_the_position_the_order_is_another(whole: tuple
         run(tmp_path, resume=STEPS + 1)
 
 
-def test_accumulated_batches_resume_too(tmp_path: Path) -> None:
-    options = {"gradient_accumulation_steps": 2}
-    whole = run(tmp_path, **options)
-    rest = run(tmp_path, resume=1, **options)
-    assert rest.series == whole.series[2:]
-    assert torch.equal(rest.layer.weight, whole.layer.weight)
-
-
 def test_evaluation_uses_its_feed(tmp_path: Path) -> None:
     model = Tiny(Config())
     args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True)

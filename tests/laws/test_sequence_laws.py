@@ -86,18 +86,6 @@ def test_operations_of_torch_and_kernels_agree(case: tuple[Any, Any, Any], layou
     check_same(on_tensors(tensors, **asked), pad_sequences(tensors, **asked))
 
 
-@given(cases())
-@settings(max_examples=num_examples(150))
-def test_without_cutting_every_row_is_there_once(case: tuple[Any, Any, Any]) -> None:
-    keys, _, _ = case
-    packed = pad_sequences({"k": key_column(keys), "row": np.arange(1, len(keys) + 1)}, key="k", layout="packed")
-    assert sorted(packed["row"].tolist()) == list(range(1, len(keys) + 1))
-    for start, stop in zip(packed.cu_seqlens.tolist(), packed.cu_seqlens.tolist()[1:], strict=False):
-        mine = packed["row"][start:stop].tolist()
-        assert mine == sorted(mine)
-        assert len({keys[row - 1] for row in mine}) == 1
-
-
 def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were all rows of a context put at its begin, the law above would fail."""
 
