@@ -26,7 +26,7 @@ BASES = {StokerError, errors.SourceError, errors.StoreError}  # of several kinds
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_is_named_explained_and_also_a_built_in(kind: type[StokerError]) -> None:
     assert kind.__name__.endswith("Error")
-    assert kind is StokerError or "To do:" in (kind.__doc__ or ""), "`stoker explain` prints it"
+    assert kind is StokerError or "To do:" in (kind.__doc__ or ""), "docs/errors.md has it"
     plain = [one for one in kind.__mro__ if vars(builtins).get(one.__name__) is one]
     assert (plain[0] is Exception) == (kind in BASES)
 

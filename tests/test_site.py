@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from tools import cli_page, error_page, notebooks, pages, site
-
-from stoker.cli.explain import KNOWN
+from tools.error_page import KNOWN
 
 ROOT = Path(__file__).parent.parent
 WITH_CODE = [document for document in pages.documents() if any(block.is_code for block in pages.blocks_of(document))]

@@ -76,7 +76,7 @@ def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPat
     assert said == ([""] if command.doing is None else [f"stoker: {re.sub('{.*?}', 'x', command.doing)} …\n"])
 
 
-QUICK = {"inspect": ["gone"], "runs": ["."], "explain": [], "live": ["gone", "--save", "a.html"]}
+QUICK = {"inspect": ["gone"], "runs": ["."], "live": ["gone", "--save", "a.html"]}
 
 
 def test_torch_is_not_loaded_before_the_line(tmp_path: Path) -> None:
