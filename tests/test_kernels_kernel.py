@@ -5,7 +5,6 @@ The cache: whatever became of its files or folders, a kernel computes what it sh
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import pickle
@@ -25,7 +24,6 @@ import numba
 import pytest
 
 import stoker
-from stoker import _cache_files
 from stoker import _kernels as kernels
 
 LINE = "stoker: compiling kernels for this machine"
@@ -332,27 +330,3 @@ def test_the_folder_is_private_whatever_the_umask_says(tiny: Callable[..., Any],
     finally:
         os.umask(before)
     assert [stat.S_IMODE((tmp_path / "cache" / name).stat().st_mode) for name in ("", "kernels")] == [0o700, 0o700]
-
-
-def test_a_full_disk_does_not_keep_from_compiling(
-    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(fd: int, data: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(_cache_files.disk, "write", refuse)
-    with pytest.warns(RuntimeWarning, match="the disk is full"):
-        assert tiny().double(2) == 4
-    assert list((tmp_path / "cache" / "kernels").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_processes_that_compile_at_once_leave_one_whole_file_each(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.py"
-    path.write_text(TINY + "print(double(2), triple(2), sum(double.stats.cache_hits.values()))\n")
-    environment = {**os.environ, kernels.CACHE: str(tmp_path / "cache")}
-    several = [subprocess.Popen([sys.executable, str(path)], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    for one in several:
-        assert one.communicate(timeout=200)[0] in ("4 6 0\n", "4 6 1\n")
-    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 2
-    assert subprocess.check_output([sys.executable, str(path)], env=environment, text=True) == "4 6 1\n"

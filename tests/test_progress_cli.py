@@ -9,7 +9,6 @@ import re
 import select
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
@@ -18,8 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.calling import environment, slow_command
-
-from stoker._progress import progress
 
 
 def on_a_terminal(command: list[str], folder: Path) -> tuple[int, str]:
@@ -78,11 +75,3 @@ def test_a_bar_is_wiped_when_done(table: Path, tmp_path: Path) -> None:
     code, shown = on_a_terminal(slow_command(0.1, "pack", table, "out"), tmp_path)
     assert code == 0
     assert shown.endswith("\x1b[2K") or shown.rstrip("\r\n").endswith(("\x1b[2K", "\x1b[?25h"))
-
-
-def test_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not sys.stderr.isatty()
-    with progress(unit="rows") as show:
-        for i in range(100):
-            show("reading", i / 100, i)
-    assert capsys.readouterr() == ("", "")

@@ -45,12 +45,6 @@ def test_a_wrong_loader_is_caught(loader: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_the_end_of_an_epoch_alone_finds_what_repeats_it() -> None:
-    assert_resumes_exactly(loaders.Loader, cuts=[4])
-    with pytest.raises(AssertionError, match="resumed after batch 3 of epoch 0, batch 0 of epoch 1 differs"):
-        assert_resumes_exactly(loaders.RepeatsAtEnd, cuts=[4])
-
-
 def test_an_order_that_depends_on_ranks_cannot_be_resumed_on_others() -> None:
     assert_resumes_exactly(loaders.OrderByRanks, worlds=(2,))
     message = r"resumed after batch 0 of epoch 0 on 2 ranks, the sample of row 0 of batch 0 .* comes as .* of the new run; expected"
@@ -61,16 +55,3 @@ def test_an_order_that_depends_on_ranks_cannot_be_resumed_on_others() -> None:
 def test_a_dropped_tail_is_another_number_of_samples_on_other_ranks() -> None:
     with pytest.raises(AssertionError, match=r"on 2 ranks, the epoch ends after \d+ samples; expected \d+"):
         assert_resumes_exactly(loaders.DropsTail, worlds=(1, 2), cuts=[0])
-
-
-def test_a_state_cut_from_its_feed_is_what_counts() -> None:
-    """A state that goes on changing with its feed says nothing of the moment at which it was saved."""
-
-    class Living(loaders.Loader):
-        def state_dict(self) -> Any:
-            return vars(self)  # changes while the feed goes on
-
-        def load_state_dict(self, state: Any) -> None:
-            super().load_state_dict(state)
-
-    assert_resumes_exactly(Living)

@@ -83,6 +83,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_side_is_timed_alone_and_without_its_suspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark, script, lock = tmp_path / "mark", tmp_path / "script.py", tmp_path / "lock"
     script.write_text(SCRIPT.format(mark=str(mark)))

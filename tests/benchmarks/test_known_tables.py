@@ -34,17 +34,6 @@ def test_the_shop_has_its_law() -> None:
     assert (cents == 0.99).mean() == pytest.approx(SHOP.share_99, abs=0.02)
 
 
-def test_the_shop_has_effects_of_subjects() -> None:
-    _, events = make_shop(20_000, seed=1)
-    frame = events.to_pandas()
-    rest = np.log(frame["amount"]) - frame["state"].map(dict(zip(SHOP.states, SHOP.amount_means, strict=True)))
-    groups = rest.groupby(frame["user_id"])
-    sizes = groups.size()
-    within = (rest - groups.transform("mean")).pow(2).sum() / (len(rest) - len(sizes))
-    between = groups.mean()[sizes > 5].var() - within * (1 / sizes[sizes > 5]).mean()
-    assert between / (between + within) == pytest.approx(SHOP.intraclass_correlation, abs=0.05)
-
-
 def test_rules_hold_and_the_likelihood_is_that_of_the_law() -> None:
     table = make_rules(4000, seed=0)
     frame = table.to_pandas()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.verdicts.public.ablation import measure, noise, shares
-from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
+from benchmarks.verdicts.public.recipes import Recipe, Repository, fetch, read_recipes
 from benchmarks.verdicts.public.results import judge
 from benchmarks.verdicts.public.truth import accepted
 
@@ -69,16 +69,6 @@ def test_there_are_at_least_forty_recipes_at_whole_commits() -> None:
     assert len({(recipe.repository, recipe.script) for recipe in recipes.scripts.values()}) >= 40
     assert all(len(repository.commit) == 40 for repository in recipes.repositories.values())
     assert {recipe.repository for recipe in recipes.scripts.values()} == set(recipes.repositories)
-
-
-def test_a_script_is_laid_out_with_edits_and_data(fetched: tuple[Recipe, Path], tmp_path: Path) -> None:
-    recipe, files = fetched
-    folder = lay_out(recipe, files, tmp_path / "run")
-    assert "0.002" in (folder / "../package/helper.py").read_text()
-    assert (folder / "tokens" / "val.bin").stat().st_size == 100_000
-    assert "0.002" not in (files / "package/helper.py").read_text()
-    with pytest.raises(ValueError, match=r"train.py has no 'absent'"):
-        edit(folder, [("train.py", "absent", "")])
 
 
 def test_scripts_are_judged_by_their_ablation_alone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
 from benchmarks.timemoe_folder import walks, write_folder
@@ -18,12 +17,3 @@ def test_the_number_of_windows_and_of_targets(tmp_path: Path, num_points: int, w
     dataset = TimeMoEWindowDataset(TimeMoEDataset(write_folder(tmp_path / "data", walks([num_points]))), 2048)
     assert len(dataset) == windows
     assert sum(int(sample["loss_masks"].sum()) for sample in dataset) == targets
-
-
-def test_normalisation_is_that_of_the_whole_sequence(tmp_path: Path) -> None:
-    sequence = walks([100])[0]
-    folder = write_folder(tmp_path / "data", [sequence])
-    centred = TimeMoEWindowDataset(TimeMoEDataset(folder, "zero"), 10, stride=30)[2]["input_ids"]
-    assert np.array_equal(centred, ((sequence - sequence.mean()) / sequence.std())[60:70])
-    scaled = TimeMoEWindowDataset(TimeMoEDataset(folder, "max"), 10, stride=30)[2]["input_ids"]
-    assert np.array_equal(scaled, (sequence / np.abs(sequence).max())[60:70])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,20 +37,6 @@ def test_the_model_of_a_run_is_exported(stoker: Stoker, run: Path) -> None:
     assert golden["close"].mean() > 40  # raw values in,
     assert answer[..., 0].mean() > 40  # raw values out
     assert answer.shape == (32, 2, 2)
-
-
-def test_the_result_for_programs(stoker: Stoker, run: Path) -> None:
-    found = json.loads(stoker("export", run, "m.pt2", "--latest", "--json").out)
-    assert (found["step"], found["rows"], found["averaged"]) == (12, 32, True)
-    assert found["difference"] <= 1e-4
-
-
-def test_a_model_of_your_own_is_exported(stoker: Stoker, run: Path) -> None:
-    sets = ("model=own.py:make", "columns=[close]", "target=[close]", "folder=own", "scale=false")
-    assert stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]).code == 0
-    done = stoker("export", "own", "own.pt2")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("exported the weights of step ")
 
 
 def test_the_name_says_what_is_written_and_nothing_is_replaced_unasked(stoker: Stoker, run: Path) -> None:

@@ -78,13 +78,3 @@ def test_a_budget_is_kept(gate: Stoker, folder: Path) -> None:
     done = gate("--json", "--quiet")
     assert done.code == 0
     assert json.loads(done.out)["growths"] == []
-
-
-@pytest.mark.slow
-def test_a_step_with_two_optimizers_is_one_step(gate: Stoker, folder: Path) -> None:
-    assert gate("--write", "--quiet").code == 0
-    one = json.loads((folder / "budget.json").read_text())
-    assert gate("--write", "--quiet", "--", "two").code == 0
-    two = json.loads((folder / "budget.json").read_text())
-    assert two["varying"] == []
-    assert one["allowed"] == two["allowed"]  # the other one has nothing to update

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from tests.cli.calling import Done
 
 from stoker.store.pack.api import pack
@@ -50,14 +49,6 @@ def test_json_is_the_same_for_programs(stoker: Stoker, prices: Path, tmp_path: P
         "notes",
         "sources",
     }
-
-
-def test_square_brackets_are_not_markup(stoker: Stoker, tmp_path: Path) -> None:
-    pack(pa.table({"[red]x[/red]": [1], "[/]": [2]}), tmp_path / "[bold]out")
-    out = stoker("inspect", tmp_path / "[bold]out").out
-    assert "[red]x[/red]" in out
-    assert "[/]" in out
-    assert "[bold]out" in out.replace("\n", "")
 
 
 def test_values_are_not_read(stoker: Stoker, tmp_path: Path) -> None:

@@ -31,10 +31,3 @@ def test_a_page_is_served_until_ctrl_c(tmp_path: Path) -> None:
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
     assert (child.returncode, out.splitlines(), err) == (0, [], "stoker: Ctrl-C ends it.\nstoker: ended.\n")
-
-
-def test_a_page_is_saved(stoker: Stoker, tmp_path: Path) -> None:
-    Run(tmp_path / "runs" / "a").end("finished")
-    path = tmp_path / "page.html"
-    assert stoker("live", tmp_path / "runs", "--save", path) == Done(0, f"{path}: 1 run.\n", "")
-    assert path.read_text().startswith("<!doctype html>")

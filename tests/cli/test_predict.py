@@ -50,14 +50,6 @@ def test_predictions_are_written_and_shown(stoker: Stoker, folder: Path) -> None
     assert shown[-1] == "28 predictions for 2 series by runs/c, step 4"
 
 
-def test_options_of_pack_are_passed_on(stoker: Stoker, folder: Path) -> None:
-    lines = Path("new.csv").read_text().splitlines()
-    Path("mixed.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-    refused = stoker("predict", "runs/c", "--data", "mixed.csv")
-    assert (refused.code, "--pack sort=true" in refused.err) == (2, True)
-    assert stoker("predict", "runs/c", "--data", "mixed.csv", "--pack", "sort=true", "--pack", "delimiter=;").code == 0
-
-
 def test_the_statement_of_the_training_data_is_applied(stoker: Stoker, folder: Path) -> None:
     statement = "SELECT shop, ts, x AS level, x > 52 AS high FROM source"
     assert stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", "--sql", statement, "--quiet").code == 0

@@ -76,13 +76,6 @@ def test_a_run_that_continues_ends_like_one_that_was_never_stopped(stoker: Stoke
         assert torch.equal(tensor, half.parts["model"][name]), name
 
 
-def test_a_run_that_has_ended_stays_as_it_is(stoker: Stoker, folder: Path) -> None:
-    assert stoker("train", "c.yaml", "--quiet").code == 0
-    done = stoker("train", "--resume", "runs/c", "--quiet")
-    assert done.code == 0
-    assert "12 steps" in done.out
-
-
 def test_a_learning_rate_may_change_if_that_is_allowed(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1").code == 0
     changes = ("--set", "lr=5e-3", "--set", "epochs=2")
@@ -244,15 +237,6 @@ def test_the_fields_are_shown(stoker: Stoker) -> None:
     assert "# Samples per batch and process." in done.out
 
 
-def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.experiment import build, prepare
-
-    for module in (build, prepare):
-        monkeypatch.setattr(module, "find_ranks", lambda: prepare.Process(rank=1, world_size=2, local_rank=1))
-    assert stoker("train", "c.yaml").out == ""
-    assert "config.yaml" not in [path.name for path in (folder / "runs" / "c").iterdir()]
-
-
 def setup_of(run: Path) -> Any:
     return json.loads((run / "run.json").read_text())["sessions"][-1]["config"]["setup"]
 
@@ -286,12 +270,3 @@ def test_a_resumed_run_keeps_its_setup_unless_another_is_allowed(stoker: Stoker,
     changed = ("--set", "precision=bf16", "--allow", "precision", "--set", "epochs=4", "--allow", "epochs")
     assert stoker("train", "--resume", "runs/c", "--quiet", *changed).code == 0
     assert setup_of(folder / "runs" / "c") == {"precision": "bf16", "fused": True, "graph": False, "compile": False}
-
-
-def test_a_change_of_the_code_is_warned_of(stoker: Stoker, folder: Path) -> None:
-    sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "epochs=1")
-    assert stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]).code == 0
-    own = folder / "own.py"
-    own.write_text(own.read_text().replace("** 2", "** 4"))
-    with pytest.warns(UserWarning, match=r"own\.py changed since .*runs/c/checkpoints"):
-        assert stoker("train", "--resume", "runs/c", "--quiet").code == 0

@@ -18,16 +18,6 @@ def batches(**options: Any) -> ForecastBatches:
     return ForecastBatches(feed(return_index=True, return_series=True, **options), **NAMES)
 
 
-def test_shapes_and_places() -> None:
-    x, (y, weight) = next(iter(batches()))
-    assert x["encoder_cont"].shape == (4, LENGTH, 3)
-    assert x["decoder_cont"].shape == (4, HORIZON, 3)
-    assert x["encoder_cat"].shape == (4, LENGTH, 0)
-    assert x["decoder_time_idx"].tolist() == [[6, 7], [7, 8], [8, 9], [9, 10]]
-    assert torch.equal(y, x["decoder_target"])
-    assert weight is None
-
-
 @pytest.fixture
 def theirs() -> Any:
     package = pytest.importorskip("pytorch_forecasting", reason="`make test-adapters` installs it")
