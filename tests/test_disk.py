@@ -13,7 +13,7 @@ import pytest
 from tests.harness import FaultyFiles, Zygote
 
 from stoker import _disk
-from stoker._disk import AppendFile
+from stoker._disk import AppendFile, Disk
 from stoker.errors import DiskError, DiskFullError, OptionError
 
 OLD = b"old" * 1000
@@ -80,6 +80,16 @@ def test_a_short_write_is_continued(tmp_path: Path) -> None:
         with FaultyFiles(short_write_at=k):
             _disk.write_file(path, NEW)
         assert path.read_bytes() == NEW
+
+
+def test_a_write_without_progress_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck(Disk):
+        def write(self, fd: int, data: Any) -> int:
+            return 0
+
+    monkeypatch.setattr(_disk, "disk", Stuck())
+    with pytest.raises(DiskError, match="EIO"):
+        _disk.write_file(tmp_path / "file", b"x")
 
 
 def test_a_durable_file_is_read_only_and_can_be_replaced(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.harness import Zygote
 
 from stoker import _disk
 from stoker._disk import Lock
-from stoker.errors import StoreDamagedError, StoreLockedError
+from stoker.errors import DiskError, StoreDamagedError, StoreLockedError
 
 OLD = b"old" * 1000
 
@@ -79,6 +79,14 @@ def test_negative_control_without_the_second_look_two_hold_the_lock(tmp_path: Pa
     monkeypatch.setattr(os.path, "samestat", lambda a, b: True)
     with Lock(tmp_path), Lock(tmp_path):
         pass
+
+
+def test_a_link_as_lock_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(OLD)
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(DiskError, match="ELOOP"), Lock(tmp_path):
+        pass
+    assert (tmp_path / "precious").read_bytes() == OLD
 
 
 # ---- the path check ----

@@ -99,6 +99,12 @@ def test_compiling_is_announced_once_on_a_terminal_and_not_again_from_the_cache(
     assert run(TWO_KERNELS) == (printed, "")
 
 
+@pytest.mark.slow
+def test_negative_control_without_its_cache_a_kernel_is_announced_again(run: Run, tmp_path: Path) -> None:
+    assert LINE in run(TWO_KERNELS)[1]
+    assert LINE in run(TWO_KERNELS, NUMBA_CACHE_DIR=str(tmp_path / "another"))[1]
+
+
 # ---- the cache ----
 
 TINY = """
@@ -330,3 +336,28 @@ def test_the_folder_is_private_whatever_the_umask_says(tiny: Callable[..., Any],
     finally:
         os.umask(before)
     assert [stat.S_IMODE((tmp_path / "cache" / name).stat().st_mode) for name in ("", "kernels")] == [0o700, 0o700]
+
+
+def test_without_a_home_that_can_be_written_the_cache_is_a_temporary_one(
+    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(kernels.CACHE)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for again in (False, True):
+        found = tiny().double
+        assert (found(2), from_cache(found)) == (4, again)
+    assert len(list((tmp_path / f"stoker-kernels-{os.geteuid()}").iterdir())) == 1
+
+
+def test_where_no_folder_can_be_written_each_process_compiles_and_says_why(
+    tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kernels.CACHE, "/dev/null/cache")
+    tiny_kernels = tiny()
+    with pytest.warns(
+        RuntimeWarning, match=r"cannot be kept on disk.*: /dev/null/cache: Not a directory .* Set STOKER_CACHE to a"
+    ) as told:
+        assert [getattr(tiny_kernels, name)(2) for name in ("double", "triple")] == [4, 6]
+    assert len(told) == 1

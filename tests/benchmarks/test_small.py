@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import bench_sequences, bench_statistics, record
+from benchmarks import bench_digits, bench_sequences, bench_statistics, record
 
 QUICK = ("bench_indicators", "bench_watch")
 """Those that take less than three seconds; the others run with `make test-slow` and `make bench`."""
@@ -69,6 +69,13 @@ def test_a_small_run_ends_well_with_equal_results_and_a_ratio(name: str) -> None
 def test_the_kept_results_say_that_both_sides_were_equal(name: str) -> None:
     answer = json.loads((record.RESULTS / f"{name}.json").read_text())
     assert all(checks(answer))
+
+
+def test_negative_control_digits_that_differ_stop_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = bench_digits.split_printed
+    monkeypatch.setattr(bench_digits, "split_printed", lambda column: right(column) + 1)
+    with pytest.raises(AssertionError):
+        bench_digits.beside(np.array([19.99, 0.3]), 1)
 
 
 def test_negative_control_sequences_that_differ_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

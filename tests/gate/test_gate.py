@@ -83,6 +83,14 @@ def test_what_grows_is_named_with_its_line(
     assert f"test_gate.py:{gate.growths[0].reasons[0].place.line})" in str(gate)  # type: ignore[union-attr]
 
 
+def test_one_odd_step_in_sixteen_is_left_out() -> None:
+    steady, odd = counted(ops=40), counted(ops=43)
+    before = [*[steady] * 15, odd]
+    assert gated(before, [odd, *[steady] * 15]).ok
+    more = gated(before, [counted(ops=41)] * 16)
+    assert [(growth.name, growth.found, growth.allowed) for growth in more.growths] == [("ops", 41, 40)]
+
+
 def test_data_of_any_lengths_raise_no_alarm() -> None:
     rng = np.random.default_rng(0)
 
@@ -105,6 +113,13 @@ def test_an_iterator_is_read_once_and_lists_again(tmp_path: Path) -> None:
     assert read_budget(written(tmp_path / "b.json")).steps == 16
     with pytest.raises(OptionError, match="batches is empty"):
         gate_step(make_step(), [], budget=tmp_path / "a.json")
+
+
+def test_another_device_has_another_budget(tmp_path: Path) -> None:
+    path = written(tmp_path / "budget.json")
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    with pytest.raises(OptionError, match=r"the budget was counted on cuda, but this run is on cpu\. Keep one budget per device\."):
+        gate_step(make_step(), BATCHES, budget=path)
 
 
 @pytest.fixture

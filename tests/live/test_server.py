@@ -100,6 +100,16 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
     assert "innerHTML" not in text
 
 
+def test_the_policy_has_the_hashes_of_what_it_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: another script has another hash."""
+    assert module._policy("a", "b", connects=True) != module._policy("a", "c", connects=True)
+    policy = page().partition('content="')[2].partition('"')[0]
+    text = page()
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    script = text.rpartition("<script>")[2].partition("</script>")[0]
+    assert policy == module._policy(style, script, connects=True)
+
+
 def test_changes_are_sent_as_they_come(server: Server, runs: Path) -> None:
     stream = Stream(server, "first", "second")
     view = stream.next()

@@ -44,6 +44,15 @@ def test_what_the_system_says_is_read(proc: Path) -> None:
     assert found.core_mhz == 2500
 
 
+def test_negative_control_a_system_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "PROC", str(tmp_path / "none"))
+    monkeypatch.setattr(counters, "CPUFREQ", str(tmp_path / "none{}"))
+    found = read_counters()
+    assert (found.machine_cpu_ns, found.steal_ns, found.resident_bytes, found.core_mhz) == (None, None, None, None)
+    assert found.delays_ns == {}
+    assert found.own_cpu_ns > 0
+
+
 def test_this_machine() -> None:
     first = read_counters()
     begin = thread_busy_ns()

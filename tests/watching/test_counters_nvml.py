@@ -44,6 +44,11 @@ def test_a_device_answers() -> None:
     assert Device(fake(reasons=0x1), None).throttle() is None, "an idle GPU is not throttled"
 
 
+def test_negative_control_a_library_that_refuses_or_is_old() -> None:
+    for device in (Device(fake(fails=True), None), Device(SimpleNamespace(), None)):
+        assert (device.clock_mhz(), device.throttle(), device.num_programs()) == (None, None, None)
+
+
 def test_a_device_is_found_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     open_device.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: fake())

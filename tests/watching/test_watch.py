@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+import torch
 from tests.diagnose.clock import MS, Clock
+from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.watching import watch as stopwatch
 from stoker.watching.detector import BLOCK
@@ -106,3 +108,13 @@ def test_negative_control_a_pass_that_is_watched_twice_costs_twice_as_many(monke
     assert sum(seen) == sum(range(5000))
     assert next(looks) > 4 * 5000
     assert len(seen.recent_seconds) == 5000, "kept for each step: memory that grows"
+
+
+def test_a_loader_keeps_its_attributes() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=4)
+    found = watch(loader)
+    assert found.batch_size == 4
+    assert found.dataset is loader.dataset
+    assert [batch[0].tolist() for batch in found][-1] == [8, 9, 10, 11]
+    with pytest.raises(AttributeError):
+        _ = found.nothing
