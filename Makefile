@@ -10,7 +10,7 @@ ADAPTERS := .venv-adapters
 BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale test-adapters explore soak bench benchmarks-page reference tutorials images compare clean
+.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale test-adapters explore soak bench benchmarks-page reference tutorials images clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -130,9 +130,6 @@ tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py
 	@$(PY) tools/record_diagnosis.py
-
-compare: $(STAMP) ## a recipe against the authors' code, in turn; RECIPE=tfa or time-moe
-	@$(PY) -m benchmarks.compare $(or $(RECIPE),time-moe)
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) $(ORIGINALS) $(SCALE) $(ADAPTERS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

@@ -5,6 +5,7 @@ nothing but the model is measured; the recipe's steps are those of the trainer, 
 
     step        milliseconds per step, memory, useful points per second, share of the peak: both ways, 8 x 2048 and 32 x 2048
     curve       losses of 200 steps from the same weights on the same batches
+    short       targets per second on short series, the loaders of both ways included
     profile     kernels of a step of the recipe, by time
     recipe      milliseconds per step of the recipe alone, 8 x 2048
     attention   one attention, forward and backward, by each kernel that torch has, and by ours with each choice of blocks
@@ -25,19 +26,21 @@ from benchmarks.time_moe.curve import curve
 from benchmarks.time_moe.experts import experts
 from benchmarks.time_moe.profile import profile
 from benchmarks.time_moe.setting import ON_GPU, PRECISIONS, Setting
+from benchmarks.time_moe.short import short
 from benchmarks.time_moe.step import recipe, step, whole
 
 QUESTION = "How fast is a step of Time-MoE 50M on a GPU, the authors' way and the recipe's, and are the losses the same?"
 PARTS = {
     "step": step,
     "curve": curve,
+    "short": short,
     "recipe": recipe,
     "profile": profile,
     "attention": attention,
     "experts": experts,
     "whole": whole,
 }
-KEPT = {"step": "gpu_time_moe", "curve": "gpu_time_moe_curve"}
+KEPT = {"step": "gpu_time_moe", "curve": "gpu_time_moe_curve", "short": "gpu_time_moe_short"}
 """Parts that have a result file each."""
 
 

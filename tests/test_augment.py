@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import augment
-from stoker.errors import OptionError
 
 
 def batch_of(kind: str, *shape: int) -> Any:
@@ -94,21 +93,3 @@ def test_targets_are_mixed_with_the_partners_of_their_inputs(kind: str) -> None:
     np.testing.assert_allclose(plain(target), plain(mixed)[:, 0] * 10, rtol=1e-5)
     assert float(mixed.min()) >= 1
     assert float(mixed.max()) <= float(x.max())
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: augment.jitter(batch_of("numpy", 2, 3), torch.Generator()), "Generator but x is a ndarray"),  # type: ignore[type-var]
-        (lambda: augment.jitter(np.arange(3.0), np.random.default_rng(0)), r"expected \[batch, steps\]"),
-        (lambda: augment.jitter(np.ones((2, 3), int), np.random.default_rng(0)), "expected floats"),
-        (lambda: augment.scale(batch_of("numpy", 2, 3), np.random.default_rng(0), std=-1), "std is -1"),
-        (lambda: augment.mask(batch_of("numpy", 2, 3), np.random.default_rng(0), share=1.0), "share is 1.0"),
-        (lambda: augment.crop(batch_of("numpy", 2, 3), np.random.default_rng(0), length=4), "expected 1 to 3"),
-        (lambda: augment.mixup(batch_of("numpy", 2, 3), np.random.default_rng(0), alpha=0.0), "alpha is 0.0"),
-        (lambda: augment.mixup(batch_of("numpy", 2, 3), np.random.default_rng(0), batch_of("numpy", 3, 3)), "2 and of 3 samples"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        call()

@@ -54,11 +54,6 @@ def test_a_wait_for_own_threads_does_not_count(
     assert waiting.end()[0] == pytest.approx(waited * 1e9)
 
 
-def test_a_system_that_does_not_report_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_clock, "TASKS", tmp_path / "nowhere")
-    assert RunQueueDelay().end()[0] is None
-
-
 def test_cpu_time_of_own_processes_is_not_taken_by_others() -> None:
     """A child and its child compute, and end at different times; another program that started before does not exist here."""
     code = "import subprocess, sys, time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -15,7 +14,7 @@ from tests.harness import Zygote
 
 from stoker import _disk
 from stoker._disk import Lock
-from stoker.errors import DiskError, DiskFullError, StoreDamagedError, StoreLockedError
+from stoker.errors import DiskError, StoreDamagedError, StoreLockedError
 
 OLD = b"old" * 1000
 
@@ -26,11 +25,6 @@ OLD = b"old" * 1000
 def take_lock(folder: str) -> None:
     with Lock(Path(folder)):
         pass
-
-
-def take_lock_and_die(folder: str) -> None:
-    with Lock(Path(folder)):
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def take_lock_and_wait(folder: str) -> None:
@@ -46,18 +40,6 @@ def test_a_second_process_is_refused_and_reported_who_writes(tmp_path: Path, zyg
         assert refused.error.startswith("StoreLockedError")
         assert f"process {os.getpid()}." in refused.error
     zygote.run(take_lock, folder=tmp_path).check()
-
-
-def test_a_second_lock_of_the_same_process_is_refused_too(tmp_path: Path) -> None:
-    with Lock(tmp_path), pytest.raises(StoreLockedError, match=str(os.getpid())), Lock(tmp_path):
-        pass
-
-
-def test_the_lock_is_free_after_kill_9(tmp_path: Path, zygote: Zygote) -> None:
-    assert zygote.run(take_lock_and_die, folder=tmp_path).signal == signal.SIGKILL
-    assert (tmp_path / ".lock").exists()
-    with Lock(tmp_path):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
 
 
 def test_the_lock_is_held_until_its_holder_is_killed(tmp_path: Path, zygote: Zygote) -> None:
@@ -96,19 +78,6 @@ def test_negative_control_without_the_second_look_two_hold_the_lock(tmp_path: Pa
     remove_lock_file_before_flock(tmp_path, monkeypatch)
     monkeypatch.setattr(os.path, "samestat", lambda a, b: True)
     with Lock(tmp_path), Lock(tmp_path):
-        pass
-
-
-def test_a_lock_that_could_not_be_signed_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(fd: int, data: bytes, offset: int) -> int:
-        raise OSError(errno.ENOSPC, "full")
-
-    lock = Lock(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
-        with pytest.raises(DiskFullError), lock:
-            pass
-    with Lock(tmp_path):
         pass
 
 
@@ -156,17 +125,3 @@ def test_what_is_not_a_plain_file_is_refused(tmp_path_factory: pytest.TempPathFa
     with pytest.raises(StoreDamagedError, match="plain file"):
         _disk.open_plain(folder / SHARD, StoreDamagedError)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_a_plain_file_is_opened_for_reading_only(tmp_path: Path) -> None:
-    (tmp_path / SHARD).write_bytes(OLD)
-    fd = _disk.open_plain(tmp_path / SHARD, StoreDamagedError)
-    assert os.read(fd, 3) == b"old"
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.write(fd, b"x")
-    os.close(fd)
-
-
-def test_an_absent_file_is_reported_as_such(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        _disk.open_plain(tmp_path / SHARD, StoreDamagedError)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 from pathlib import Path
 
 import pytest
 from tests.harness import FaultyFiles, Zygote
 
-from stoker._disk import Lock, LogFile, is_locked
-from stoker.errors import DiskError, DiskFullError
+from stoker._disk import LogFile
+from stoker.errors import DiskFullError
 
 LINES = [b"%d %s\n" % (number, b"x" * number) for number in range(8)]
 
@@ -62,13 +61,6 @@ def test_a_full_disk_costs_the_line_and_not_those_after_it(tmp_path: Path) -> No
     assert (tmp_path / "log").read_bytes() == b"first\nx\n"
 
 
-def test_keep_cuts_from_the_first_line_that_is_not_wanted(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"1\n2\n9\n3\n")
-    LogFile(path, keep=lambda line: int(line) < 5).close()
-    assert path.read_bytes() == b"1\n2\n"
-
-
 def test_a_log_is_synced_when_asked_and_its_name_when_made(tmp_path: Path) -> None:
     with FaultyFiles(record=True) as disk:
         log = LogFile(tmp_path / "log")
@@ -76,16 +68,3 @@ def test_a_log_is_synced_when_asked_and_its_name_when_made(tmp_path: Path) -> No
         log.sync()
         log.close()
     assert [operation.kind for operation in disk.log] == ["create", "sync_folder", "write", "sync"]
-
-
-def test_a_log_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match="missing/log"):
-        LogFile(tmp_path / "missing" / "log")
-
-
-def test_a_lock_can_be_inspected(tmp_path: Path) -> None:
-    assert not is_locked(tmp_path)
-    with Lock(tmp_path):
-        assert is_locked(tmp_path)
-    assert os.path.lexists(tmp_path / ".lock")
-    assert not is_locked(tmp_path)

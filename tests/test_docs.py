@@ -131,10 +131,6 @@ def test_negative_control_what_is_not_there_is_found() -> None:
     ]
 
 
-def test_the_pages_of_the_encoders_are_checked() -> None:
-    assert {"digits.md", "indicators.md", "sequences.md", "statistics.md"} <= {document.name for document in DOCUMENTS}
-
-
 def run_examples(document: str) -> Iterator[dict[str, Any]]:
     """Run the examples of a document one after the other, as a reader would; yields the names after each."""
     names: dict[str, Any] = {}
@@ -199,7 +195,6 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_restructure",
         "bench_tabular",
         "bench_tabular_quality",
-        "bench_tfa_step",
         "bench_time_moe_curve",
         "bench_timehut",
         "bench_timehut_recipe",

@@ -12,7 +12,6 @@ from stoker import errors
 from stoker.errors import (
     MAX_MESSAGE,
     DiskError,
-    DiskFullError,
     OptionError,
     SourceInvalidError,
     StokerError,
@@ -27,7 +26,7 @@ BASES = {StokerError, errors.SourceError, errors.StoreError}  # of several kinds
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_is_named_explained_and_also_a_built_in(kind: type[StokerError]) -> None:
     assert kind.__name__.endswith("Error")
-    assert kind is StokerError or "To do:" in (kind.__doc__ or ""), "`stoker explain` prints it"
+    assert kind is StokerError or "To do:" in (kind.__doc__ or ""), "docs/errors.md has it"
     plain = [one for one in kind.__mro__ if vars(builtins).get(one.__name__) is one]
     assert (plain[0] is Exception) == (kind in BASES)
 
@@ -47,13 +46,6 @@ def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerEr
     assert str(error).endswith("in row 7. Fix the file.")
     assert "[…999,076 characters left out…]" in str(error)
     assert str(kind("short")) == "short"
-
-
-def test_an_error_of_the_disk_keeps_its_number() -> None:
-    error = DiskFullError(errno.ENOSPC, "y" * 5000)
-    assert error.errno == errno.ENOSPC
-    assert error.strerror is not None
-    assert len(error.strerror) <= MAX_MESSAGE
 
 
 def test_shortening_counts_what_is_left_out() -> None:

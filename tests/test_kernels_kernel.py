@@ -5,12 +5,10 @@ The cache: whatever became of its files or folders, a kernel computes what it sh
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import pickle
 import pty
-import pwd
 import runpy
 import shutil
 import stat
@@ -23,13 +21,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numba
-import numpy as np
 import pytest
 
 import stoker
-from stoker import _cache_files
 from stoker import _kernels as kernels
-from stoker._kernels import compiling
 
 LINE = "stoker: compiling kernels for this machine"
 
@@ -53,16 +48,6 @@ for thread in threads:
 print(double(2), triple(2), double(0.5))
 """
 
-COMMAND = """
-from stoker.cli.main import main
-main()
-"""
-
-FOREIGN = """
-import stoker._kernels
-from numba import njit
-print(njit(lambda x: 2 * x)(1))
-"""
 
 Run = Callable[..., tuple[str, str]]
 
@@ -118,33 +103,6 @@ def test_compiling_is_announced_once_on_a_terminal_and_not_again_from_the_cache(
 def test_negative_control_without_its_cache_a_kernel_is_announced_again(run: Run, tmp_path: Path) -> None:
     assert LINE in run(TWO_KERNELS)[1]
     assert LINE in run(TWO_KERNELS, NUMBA_CACHE_DIR=str(tmp_path / "another"))[1]
-
-
-@pytest.mark.parametrize(
-    ("asked", "terminal", "announced"),
-    [("1", False, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("", False, False), ("0", True, False)))],
-)
-def test_what_is_not_a_terminal_is_reported_only_where_it_asks(run: Run, asked: str, terminal: bool, announced: bool) -> None:
-    _, written = run(TWO_KERNELS, terminal=terminal, STOKER_ANNOUNCE=asked)
-    assert (LINE in written) == announced
-
-
-@pytest.mark.parametrize("closing", ["sys.stderr.close()", pytest.param("sys.stderr = None", marks=pytest.mark.slow)])
-def test_a_closed_standard_error_does_not_keep_from_compiling(run: Run, closing: str) -> None:
-    assert run(f"import sys\n{closing}" + TWO_KERNELS)[0] == "4 6 1.0\n"
-
-
-def test_functions_of_others_are_not_announced(run: Run) -> None:
-    assert run(FOREIGN) == ("2\n", "")
-
-
-@pytest.mark.slow  # compiles the kernels of an order anew
-def test_a_command_announces_its_kernels(run: Run, tmp_path: Path) -> None:
-    stoker.Store.from_arrays(lengths=[1, 3], x=np.arange(4.0)).save(tmp_path / "some.stoker")
-    printed, written = run(COMMAND, "order", "some.stoker")
-    assert "A batch of" in printed
-    assert written.count(LINE) == 1
-    assert LINE not in run(COMMAND, "order", "some.stoker")[1]
 
 
 # ---- the cache ----
@@ -250,19 +208,6 @@ def test_a_kernel_is_compiled_again_when_its_file_or_a_version_changes(
         monkeypatch.setattr(module, "__version__", "0.0.test")
         renewed = tiny().double
         assert (renewed(2), from_cache(renewed)) == (4, False)
-
-
-def test_installations_of_one_source_share_a_kernel_and_others_leave_it_alone(tmp_path: Path, tiny: Callable[..., Any]) -> None:
-    assert tiny().double(2) == 4
-    other = tmp_path / "other" / "tiny.py"
-    other.parent.mkdir()
-    for text, product, again in ((TINY, 4, True), (TINY.replace("2 *", "5 *"), 10, False)):
-        other.write_text(text)
-        kernels._source_hash.cache_clear()
-        found = runpy.run_path(str(other))["double"]
-        assert (found(2), from_cache(found)) == (product, again)
-    found = tiny().double
-    assert (found(2), from_cache(found)) == (4, True)
 
 
 def test_old_versions_of_a_kernel_are_removed(tmp_path: Path, tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,27 +338,6 @@ def test_the_folder_is_private_whatever_the_umask_says(tiny: Callable[..., Any],
     assert [stat.S_IMODE((tmp_path / "cache" / name).stat().st_mode) for name in ("", "kernels")] == [0o700, 0o700]
 
 
-def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (kernels.CACHE, "XDG_CACHE_HOME", "TMPDIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    monkeypatch.setenv("HOME", "/home/of/mine")
-    temporary = Path(f"/tmp/stoker-kernels-{os.geteuid()}")
-    assert kernels.cache_folders() == [Path("/home/of/mine/.cache/stoker/kernels"), temporary]
-    monkeypatch.setenv("XDG_CACHE_HOME", "/var/mine")
-    assert kernels.cache_folders() == [Path("/var/mine/stoker/kernels"), temporary]
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says its specification
-    assert kernels.cache_folders() == [temporary]
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(pwd, "getpwuid", lambda user: {}[user])  # a user of a container, whom nobody knows
-    assert kernels.cache_folders() == [temporary]
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "/of/numba")
-    assert kernels.cache_folders() == [Path("/of/numba/stoker-kernels")]
-    monkeypatch.setenv(kernels.CACHE, "/of/stoker")
-    assert kernels.cache_folders() == [Path("/of/stoker/kernels")]
-
-
 def test_without_a_home_that_can_be_written_the_cache_is_a_temporary_one(
     tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,63 +361,3 @@ def test_where_no_folder_can_be_written_each_process_compiles_and_says_why(
     ) as told:
         assert [getattr(tiny_kernels, name)(2) for name in ("double", "triple")] == [4, 6]
     assert len(told) == 1
-
-
-def test_a_cache_that_came_with_a_read_only_system_is_used(
-    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(kernels.CACHE)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    assert tiny().double(2) == 4
-    create = _cache_files.disk.create
-
-    def refuse(path: Path) -> int:
-        if path.is_relative_to(tmp_path / "home"):
-            raise OSError(errno.EROFS, "Read-only file system")
-        return create(path)
-
-    monkeypatch.setattr(_cache_files.disk, "create", refuse)
-    for triple_again in (False, True):
-        found = tiny()
-        assert (found.double(2), found.triple(2)) == (4, 6)
-        assert (from_cache(found.double), from_cache(found.triple)) == (True, triple_again)
-
-
-def test_a_full_disk_does_not_keep_from_compiling(
-    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(fd: int, data: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(_cache_files.disk, "write", refuse)
-    with pytest.warns(RuntimeWarning, match="the disk is full"):
-        assert tiny().double(2) == 4
-    assert list((tmp_path / "cache" / "kernels").iterdir()) == []
-
-
-def test_what_has_no_file_is_compiled_in_memory() -> None:
-    names: dict[str, Any] = {}
-    exec(TINY, names)
-    assert (names["double"](2), from_cache(names["double"])) == (4, False)
-
-
-@pytest.mark.slow
-def test_processes_that_compile_at_once_leave_one_whole_file_each(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.py"
-    path.write_text(TINY + "print(double(2), triple(2), sum(double.stats.cache_hits.values()))\n")
-    environment = {**os.environ, kernels.CACHE: str(tmp_path / "cache")}
-    several = [subprocess.Popen([sys.executable, str(path)], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    for one in several:
-        assert one.communicate(timeout=200)[0] in ("4 6 0\n", "4 6 1\n")
-    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 2
-    assert subprocess.check_output([sys.executable, str(path)], env=environment, text=True) == "4 6 1\n"
-
-
-def test_the_time_of_compiling_is_added_up_and_loading_is_not(tiny: Callable[..., Any]) -> None:
-    before = compiling.count
-    assert tiny().double(2) == 4
-    assert compiling.count == before + 1
-    assert tiny().double(2) == 4
-    assert compiling.count == before + 1, "the second was loaded"

@@ -39,16 +39,6 @@ def test_all_names_are_listed_before_any_is_imported(package: types.ModuleType) 
     assert "root" not in vars(package)
 
 
-def test_modules_are_attributes(package: types.ModuleType) -> None:
-    assert package.part.__name__ == "lazy_package.part"
-
-
-def test_an_unknown_name_is_an_attribute_error(package: types.ModuleType) -> None:
-    with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'rot'"):
-        _ = package.rot
-    assert not hasattr(package, "gone"), "a name that its module does not have"
-
-
 def test_modules_of_a_program_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "colorsys.py").write_text("mine = True")

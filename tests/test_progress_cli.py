@@ -9,7 +9,6 @@ import re
 import select
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
@@ -17,9 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cli.calling import environment, slow_command, stoker_command
-
-from stoker._progress import progress
+from tests.cli.calling import environment, slow_command
 
 
 def on_a_terminal(command: list[str], folder: Path) -> tuple[int, str]:
@@ -78,24 +75,3 @@ def test_a_bar_is_wiped_when_done(table: Path, tmp_path: Path) -> None:
     code, shown = on_a_terminal(slow_command(0.1, "pack", table, "out"), tmp_path)
     assert code == 0
     assert shown.endswith("\x1b[2K") or shown.rstrip("\r\n").endswith(("\x1b[2K", "\x1b[?25h"))
-
-
-@pytest.mark.parametrize("flag", ["--quiet", pytest.param("--json", marks=pytest.mark.slow)])
-def test_not_where_it_is_not_wanted(table: Path, tmp_path: Path, flag: str) -> None:
-    assert on_a_terminal(slow_command(0.1, "pack", table, "out", flag), tmp_path) == (0, "")
-
-
-@pytest.mark.slow
-def test_verify_shows_one_too(table: Path, tmp_path: Path) -> None:
-    assert on_a_terminal(stoker_command("pack", table, "out", "--quiet"), tmp_path) == (0, "")
-    code, shown = on_a_terminal(stoker_command("verify", "out"), tmp_path)
-    assert code == 0
-    assert "verifying" in shown
-
-
-def test_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not sys.stderr.isatty()
-    with progress(unit="rows") as show:
-        for i in range(100):
-            show("reading", i / 100, i)
-    assert capsys.readouterr() == ("", "")

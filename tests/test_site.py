@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from tools import cli_page, error_page, notebooks, pages, site
-
-from stoker.cli.explain import KNOWN
+from tools.error_page import KNOWN
 
 ROOT = Path(__file__).parent.parent
 WITH_CODE = [document for document in pages.documents() if any(block.is_code for block in pages.blocks_of(document))]
@@ -73,6 +72,7 @@ def test_a_tutorial_runs_and_prints_what_it_shows(document: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_start_page_leads_to_a_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All commands but those that take long: the installation, and the diagnosis of a script."""
     run_block = pages._run

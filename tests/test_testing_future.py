@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import stoker
-from stoker.errors import OptionError
 from stoker.testing import assert_no_future
 
 N = 120
@@ -79,27 +78,9 @@ def test_predictions_for_windows_begin_later() -> None:
         assert_no_future(lambda x: predict(np.append(x[1:], x[-1])), CLOSE, first=7)
 
 
-def test_times_can_be_kept() -> None:
-    bars = {"close": CLOSE, "time": np.arange(N)}
-    hour = lambda given: given["close"] * (np.searchsorted(given["time"], given["time"]) % 24)  # noqa: E731
-    assert_no_future(hour, bars, keep=["time"])
-
-
 def test_a_function_that_reads_nothing_or_dice_proves_nothing() -> None:
     with pytest.raises(AssertionError, match="uses nothing that was changed"):
         assert_no_future(lambda x: np.zeros(len(x)), CLOSE)
     rng = np.random.default_rng()
     with pytest.raises(AssertionError, match="gives different values for the same bars"):
         assert_no_future(lambda x: rng.normal(size=len(x)), CLOSE)
-
-
-def test_what_cannot_be_tested() -> None:
-    for options, words in (
-        ({"at": [N - 1]}, "expected steps from 0 to 118"),
-        ({"first": 3}, r"batch has the shape \[120\]; expected 117 rows"),
-        ({"keep": ["bars"]}, "and others to change"),
-    ):
-        with pytest.raises(OptionError, match=words):
-            assert_no_future(trailing_mean, CLOSE, **options)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="expected arrays of one length"):
-        assert_no_future(trailing_mean, {"a": CLOSE, "b": CLOSE[1:]})

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.harness import loaders
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
-from stoker.errors import OptionError
 from stoker.testing import assert_exactly_once
 
 
@@ -68,26 +66,8 @@ def test_a_dropped_tail_is_caught_without_a_stated_number() -> None:
         assert_exactly_once(Unstated)
 
 
-def test_numbers_name_the_sample() -> None:
-    store = Store.from_arrays(x=[np.ones(10)])
-    with pytest.raises(AssertionError, match=r"epoch 0 on 1 rank has 9 samples; expected 10; sample 9 did not come"):
-        assert_exactly_once(partial(Feed, store, Windows(1), batch_size=3, last_batch="drop", return_index=True))
-
-
 def test_equal_samples_need_numbers() -> None:
     store = Store.from_arrays(x=[np.ones(5)])
     with pytest.raises(AssertionError, match=r"came twice: .*return_index=True for a feed of stoker"):
         assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2))
     assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2, return_index=True))
-
-
-def test_samples_reports_what_a_batch_has() -> None:
-    def make(rank: int = 0, world_size: int = 1) -> Any:
-        order = torch.arange(8)[rank::world_size]
-        return [{"ids": order[i : i + 2], "loss": 0.0} for i in range(0, len(order), 2)]
-
-    with pytest.raises(OptionError, match=r"no common first axis: ids \[2\], loss \[\]. Give samples="):
-        assert_exactly_once(make, worlds=(1, 2))
-    assert_exactly_once(make, worlds=(1, 2), samples=lambda batch: batch["ids"].tolist(), num_samples=8, one_order=False)
-    with pytest.raises(AssertionError, match="8 samples; expected 9; sample 8 did not come"):
-        assert_exactly_once(make, worlds=(1,), samples=lambda batch: batch["ids"].tolist(), num_samples=9)

@@ -10,7 +10,6 @@ import pytest
 from tests.harness import loaders
 
 from stoker import Feed, Shuffle, Store, Windows
-from stoker.errors import OptionError
 from stoker.testing import assert_resumes_exactly
 
 
@@ -46,12 +45,6 @@ def test_a_wrong_loader_is_caught(loader: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_the_end_of_an_epoch_alone_finds_what_repeats_it() -> None:
-    assert_resumes_exactly(loaders.Loader, cuts=[4])
-    with pytest.raises(AssertionError, match="resumed after batch 3 of epoch 0, batch 0 of epoch 1 differs"):
-        assert_resumes_exactly(loaders.RepeatsAtEnd, cuts=[4])
-
-
 def test_an_order_that_depends_on_ranks_cannot_be_resumed_on_others() -> None:
     assert_resumes_exactly(loaders.OrderByRanks, worlds=(2,))
     message = r"resumed after batch 0 of epoch 0 on 2 ranks, the sample of row 0 of batch 0 .* comes as .* of the new run; expected"
@@ -62,34 +55,3 @@ def test_an_order_that_depends_on_ranks_cannot_be_resumed_on_others() -> None:
 def test_a_dropped_tail_is_another_number_of_samples_on_other_ranks() -> None:
     with pytest.raises(AssertionError, match=r"on 2 ranks, the epoch ends after \d+ samples; expected \d+"):
         assert_resumes_exactly(loaders.DropsTail, worlds=(1, 2), cuts=[0])
-
-
-def test_the_rank_is_named() -> None:
-    with pytest.raises(AssertionError, match=r"batch 1 of epoch 0 on rank 0 of 2 has x as .*: it is batch 0 of epoch 0"):
-        assert_resumes_exactly(loaders.Forgetful, worlds=(2,))
-
-
-def test_a_state_cut_from_its_feed_is_what_counts() -> None:
-    """A state that goes on changing with its feed says nothing of the moment at which it was saved."""
-
-    class Living(loaders.Loader):
-        def state_dict(self) -> Any:
-            return vars(self)  # changes while the feed goes on
-
-        def load_state_dict(self, state: Any) -> None:
-            super().load_state_dict(state)
-
-    assert_resumes_exactly(Living)
-
-
-def test_what_cannot_be_resumed_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"list has no state_dict\(\), so it cannot be resumed."):
-        assert_resumes_exactly(lambda: [1, 2])
-    with pytest.raises(OptionError, match="no batches, so there is nothing to resume"):
-        assert_resumes_exactly(partial(loaders.Loader, 0))
-    with pytest.raises(OptionError, match="cuts has 99, but 2 epochs have 8 batches"):
-        assert_resumes_exactly(loaders.Loader, cuts=[99])
-    with pytest.raises(OptionError, match=r"takes no rank and world_size, so it cannot be tested on 2 ranks. Give worlds=\(1,\)"):
-        assert_resumes_exactly(lambda: loaders.Loader(), worlds=(2,))
-    with pytest.raises(OptionError, match="worlds has 0; expected numbers of ranks from 1"):
-        assert_resumes_exactly(loaders.Loader, worlds=(0,))

@@ -8,13 +8,13 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-from stoker.cli.explain import KNOWN, explanation
+from stoker import errors
 
 PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 INTRO = """\
 # Errors
 
-This page is generated from the source by `make reference`. Do not edit it by hand. `stoker explain NAME` prints an entry.
+This page is generated from the source by `make reference`. Do not edit it by hand.
 
 Every error that Stoker raises on purpose is a `stoker.StokerError`, and also the built-in exception that fits: a plain
 `except ValueError` works. A message is one line: what is wrong and where, what was found, what was expected, and what to do.
@@ -29,6 +29,9 @@ except stoker.errors.StoreNotFoundError as error:
     print(error)
 ```
 """
+
+KNOWN = {name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, errors.StokerError)}
+"""Every error of Stoker by its name."""
 
 EXAMPLES = {
     "OptionError": """
@@ -120,6 +123,11 @@ EXAMPLES = {
     """,
 }
 """For an error, code that raises it. What is raised by other processes, networks and full disks is not among them."""
+
+
+def explanation(name: str) -> str:
+    """Return what an error means and what to do, from its class."""
+    return inspect.cleandoc(KNOWN[name].__doc__ or "").split("\n\nExample:")[0]
 
 
 def message(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,14 +22,20 @@ def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def trainer_of(
-    model: TimeMoe, precision: str, *, loggers: Iterable[Any] = (), log_every: int = 10, whole: bool = False
+    model: TimeMoe,
+    precision: str,
+    *,
+    loss: Callable[[nn.Module, dict[str, Tensor]], Tensor] = loss_of,
+    loggers: Iterable[Any] = (),
+    log_every: int = 10,
+    whole: bool = False,
 ) -> stoker.Trainer:
     """The recipe's steps: layers compiled, the step a graph."""
     if ON_GPU and not whole:
         model.compile(dynamic=False)
     return stoker.Trainer(
         model,
-        loss_of,
+        loss,
         torch.optim.AdamW(model.parameters(), fused=True, **RECIPE),
         precision=precision,
         graph=ON_GPU,
@@ -46,10 +52,17 @@ def original_steps(model: OriginalTimeMoe, batches: Iterator[dict[str, Tensor]],
     optimizer = torch.optim.AdamW(model.parameters(), **RECIPE)
     for batch in batches:
         x, y = batch["x"][:, :-1], batch["x"][:, 1:]
-        optimizer.zero_grad()
-        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            loss = model(x, y, torch.ones_like(x, dtype=torch.int32))
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        yield loss.detach()
+        yield original_step(model, optimizer, x, y, torch.ones_like(x, dtype=torch.int32), precision=precision)
+
+
+def original_step(
+    model: OriginalTimeMoe, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, mask: Tensor, *, precision: str
+) -> Tensor:
+    """One step of it."""
+    optimizer.zero_grad()
+    with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=precision == "bf16"):
+        loss: Tensor = model(x, y, mask)
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.detach()

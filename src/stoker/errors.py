@@ -10,7 +10,7 @@
 
 A message is one line: what is wrong and where, found against expected, what to do. It is shortened in its middle where a name or a
 value from data makes it longer than `MAX_MESSAGE` characters. The first paragraph of a class says what it means, "To do" what helps:
-`stoker explain NAME` prints both, and docs/errors.md is made of them.
+docs/errors.md is made of both.
 """
 
 from __future__ import annotations

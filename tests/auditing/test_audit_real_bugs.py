@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
 from stoker.auditing.audit import AuditReport, audit
 
@@ -80,22 +80,9 @@ def test_every_worker_serves_everything(reference: Any) -> None:
     assert "Each of 2 worker processes yields everything" in text(found, "seen twice")
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_workers_that_share_the_work_are_not_accused(workers: int) -> None:
-    assert not faults(audit(DataLoader(SeqWindows(shared_out=True), batch_size=None, num_workers=workers), reference=Windows()))
-
-
 def test_a_worker_that_writes_into_what_it_has_sent() -> None:
     found = audit(DataLoader(SeqWindows(own_memory=False), batch_size=None, num_workers=1), reference=Windows())
     assert "reused memory" in faults(found)
-
-
-def test_six_times_is_six_times() -> None:
-    six = [batch for start in range(0, NUM_BARS, BATCH) for batch in [take(range(start, start + BATCH))] * 6]
-    copies = [(x.clone(), y.clone()) for x, y in six]
-    found = audit(copies, reference=Windows())
-    assert faults(found) == {"seen twice": 5 * NUM_BARS}
-    assert "every sample came 6 times" in text(found, "seen twice")
 
 
 def raced(batches: Iterator[Batch], rng: np.random.Generator, share: float) -> Iterator[Batch]:
@@ -185,12 +172,6 @@ def test_a_shuffle_that_is_none(make: Callable[[np.random.Generator, int], Any],
     assert f"spread {spread(orders[:1]):.2f} times as far" in text(found, "order")
 
 
-def test_the_spread_of_a_loader_that_permutes_blocks(rng: np.random.Generator) -> None:
-    found = audit(in_batches(in_windows(rng, 190)), reference=Windows(), shuffled=True)
-    assert 0.15 < spread([in_windows(rng, 190)]) < 0.23
-    assert "Batches are drawn from parts of the data" in text(found, "order")
-
-
 def test_true_shuffles_are_not_accused(rng: np.random.Generator) -> None:
     for size in (1, 7, BATCH, NUM_BARS):
         found = audit(lambda size=size: in_batches(rng.permutation(NUM_BARS), size), reference=Windows(), shuffled=True, epochs=2)
@@ -205,19 +186,6 @@ def test_the_same_permutation_every_epoch(rng: np.random.Generator) -> None:
         assert "Two epochs have the very same order" in text(found, "same order")
         fresh = audit(lambda: in_batches(rng.permutation(NUM_BARS)), reference=reference, shuffled=True, epochs=2)
         assert not faults(fresh)
-
-
-def test_a_sampler_whose_epoch_is_never_set() -> None:
-    loader = DataLoader(Windows(), batch_size=BATCH, sampler=DistributedSampler(Windows(), 1, 0))
-    assert set(faults(audit(lambda: iter(loader), reference=Windows(), shuffled=True, epochs=2))) == {"same order"}
-    assert not faults(audit(loader, epochs=2))
-
-
-def test_the_same_batches_in_another_order_every_epoch(rng: np.random.Generator) -> None:
-    order = rng.permutation(NUM_BARS).reshape(-1, BATCH)
-    found = audit(lambda: in_batches(rng.permutation(order).ravel()), reference=Windows(), shuffled=True, epochs=2)
-    assert set(faults(found)) == {"same order"}
-    assert "of the samples have the same follower in two epochs" in text(found, "same order")
 
 
 def ring(depth: int, *, copied: bool = False) -> Iterator[Batch]:
@@ -241,30 +209,6 @@ def test_a_ring_that_is_used_again_too_early(depth: int) -> None:
     assert not faults(audit(ring(depth, copied=True)))
 
 
-def test_a_buffer_of_numpy_that_is_used_again() -> None:
-    buffer = np.zeros((BATCH, 3), dtype=np.float32)
-
-    def filled() -> Iterator[Any]:
-        for i in range(10):
-            buffer[:] = i
-            buffer[:, 0] = np.arange(i * BATCH, (i + 1) * BATCH)
-            yield {"x": buffer}
-
-    assert set(faults(audit(filled))) == {"reused memory"}
-
-
-def test_the_same_memory_twice() -> None:
-    batch = take(range(BATCH))
-    assert set(faults(audit([batch, batch, take(range(BATCH, 2 * BATCH))]))) == {"reused memory"}
-    mask = torch.ones(BATCH)
-    assert not faults(audit([{"x": x, "mask": mask} for x, _ in in_batches(range(NUM_BARS))]))
-
-
-def test_views_of_one_array_are_not_reuse() -> None:
-    windows = BARS.unfold(0, STEPS, 1)
-    assert not faults(audit([windows[i : i + BATCH] for i in range(0, NUM_BARS, 7)][:30], once=False))
-
-
 @pytest.mark.parametrize("reference", [None, Windows()], ids=["alone", "reference"])
 def test_a_last_batch_filled_up_with_repeats(reference: Any, rng: np.random.Generator) -> None:
     order = rng.permutation(NUM_BARS)
@@ -273,16 +217,6 @@ def test_a_last_batch_filled_up_with_repeats(reference: Any, rng: np.random.Gene
     assert faults(found) == {"seen twice": 64 - NUM_BARS % 64}
     assert "All in the last batch (15)" in text(found, "seen twice")
     assert not faults(audit(in_batches(order, 64), reference=reference))
-
-
-def test_ranks_that_are_filled_up_with_repeats() -> None:
-    data = Subset(Windows(), range(997))
-    loaders = [DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data, 4, rank)) for rank in range(4)]
-    found = audit(itertools.chain(*loaders), reference=data)
-    assert faults(found) == {"seen twice": 3}
-    even = Subset(Windows(), range(996))
-    loaders = [DataLoader(even, batch_size=BATCH, sampler=DistributedSampler(even, 4, rank)) for rank in range(4)]
-    assert not faults(audit(itertools.chain(*loaders), reference=even))
 
 
 def test_validation_that_is_in_training() -> None:

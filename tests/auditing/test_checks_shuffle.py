@@ -47,23 +47,6 @@ def test_the_error_is_that_of_many_shuffles(rng: np.random.Generator) -> None:
     assert not any(order.clustered or order.stepped for order in found)
 
 
-@pytest.mark.parametrize("num", [13, 40, 500])
-def test_few_samples_in_order_are_seen(num: int) -> None:
-    assert measure(np.arange(num), np.array([0, num // 2, num]), num).stepped
-    assert measure(np.arange(num)[::-1], np.array([0, num]), num).step == -1
-
-
-def test_batches_of_one_are_taken_together(rng: np.random.Generator) -> None:
-    blocks = np.concatenate([rng.permutation(50) + 50 * i for i in rng.permutation(100)])
-    assert measure(blocks, np.arange(5001), 5000).clustered
-    assert not measure(rng.permutation(5000), np.arange(5001), 5000).clustered
-
-
-def test_too_few_to_judge() -> None:
-    assert not measure(np.array([2, 0, 1]), np.array([0, 3]), 3).judged
-    assert not measure(np.zeros(0, np.int64), np.array([0]), 0).judged
-
-
 def test_recurrence_counts_followers() -> None:
     order = np.random.default_rng(0).permutation(100)
     assert recurrence(order, order, np.ones(100, int)).share == 1

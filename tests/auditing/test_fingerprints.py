@@ -6,14 +6,13 @@ from typing import Any
 
 import hypothesis
 import numpy as np
-import pytest
 import torch
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from stoker.auditing.fingerprints import combine, fingerprint, rows_of, rows_of_items, seal
+from stoker.auditing.fingerprints import combine, fingerprint, rows_of, rows_of_items
 
 DTYPES = ["u1", "i2", "<i8", ">i4", "f2", "f4", "f8", "c8", "M8[ns]", "U3", "S4", "?"]
 
@@ -32,12 +31,6 @@ def test_a_row_is_hashed_as_its_slow_twin(data: st.DataObject) -> None:
     twin = [xxhash.xxh3_64_intdigest(np.asarray(row).tobytes().rstrip(b"\0")) for row in little]
     assert words({"x": array}) == twin
     assert words({"x": np.asfortranarray(array)}) == twin
-
-
-@given(st.lists(st.lists(st.integers(-3, 3), min_size=4, max_size=4), min_size=2, max_size=30))
-def test_rows_of_one_length_are_equal_only_where_their_content_is(rows: list[list[int]]) -> None:
-    found = words(torch.tensor(rows))
-    assert [[a == b for b in found] for a in found] == [[a == b for b in rows] for a in rows]
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=8), st.integers(0, 5))
@@ -64,13 +57,3 @@ def test_whole_samples_depend_on_every_entry_and_its_place() -> None:
         other[0, column] ^= np.uint64(1)
         assert combine(other)[0] != combine(table)[0]
         assert (combine(other)[1:] == combine(table)[1:]).all()
-
-
-def test_a_million_different_rows_have_different_fingerprints() -> None:
-    table = np.stack([np.arange(10**6), np.arange(10**6) % 2], axis=1).astype(np.uint64)
-    assert len(np.unique(combine(table))) == 10**6
-
-
-@pytest.mark.parametrize("array", [np.zeros((0, 3)), np.zeros(()), np.zeros((2, 0)), np.arange(6.0).reshape(2, 3)])
-def test_seals_of_any_shape(array: Any) -> None:
-    assert seal(array) == xxhash.xxh3_64_intdigest(array.tobytes())

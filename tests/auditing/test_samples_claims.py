@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.auditing.samples import ALL, DATA, NUM, X, Y, batches_of, of, passed
+from tests.auditing.samples import ALL, DATA, NUM, batches_of, of, passed
 from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     RandomSampler,
     SubsetRandomSampler,
-    TensorDataset,
     WeightedRandomSampler,
 )
 
-from stoker import BlockShuffle, ByLength, Feed, Sequences, Sequential, Shuffle, Store, Weighted, Windows
+from stoker import BlockShuffle, ByLength, Feed, Sequences, Sequential, Shuffle, Store, Windows
 from stoker.auditing.audit import audit
 
 
@@ -35,27 +34,11 @@ def test_what_a_sampler_says_is_believed() -> None:
     assert "Each of 200 samples came." in of(subset, "never seen").text
 
 
-def test_one_rank_of_two_is_not_accused_of_what_the_other_has() -> None:
-    loaders = [DataLoader(DATA, batch_size=16, sampler=DistributedSampler(DATA, 2, rank)) for rank in range(2)]
-    found = audit(loaders[0], epochs=2)
-    assert (found.ok, of(found, "never seen").severity) == (True, "unchecked")
-    assert passed(found) >= {"seen twice", "order", "same order"}
-    assert audit((batch for loader in loaders for batch in loader), reference=DATA).ok
-
-
 def test_the_epoch_of_a_sampler_is_set_and_put_back() -> None:
     sampler = DistributedSampler(DATA, 1, 0)
     sampler.set_epoch(7)
     assert audit(DataLoader(DATA, batch_size=16, sampler=sampler), epochs=3).ok
     assert sampler.epoch == 7
-
-
-def test_items_that_are_batches() -> None:
-    data = TensorDataset(X.reshape(25, 16, 12), Y.reshape(25, 16))
-    found = audit(DataLoader(data, batch_size=None, shuffle=True))
-    assert found.ok
-    assert found.num_samples == NUM
-    assert of(found, "never seen").text == "Each of 400 samples came."
 
 
 STORE = Store.from_arrays(
@@ -83,14 +66,6 @@ def test_sequences_of_a_feed_are_clean(layout: Any) -> None:
     assert passed(found) >= {"seen twice", "never seen", "foreign rows", "same order", "reused memory"}
 
 
-def test_a_feed_that_encodes_is_clean_whether_or_not_its_last_batch_is_masked() -> None:
-    def double(arrays: Any) -> Any:
-        return {"code": arrays["close"] * 2}
-
-    for last in ("short", "pad"):
-        assert audit(Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), transform=double, last_batch=last), epochs=2).ok
-
-
 def test_rows_that_lose_their_mask_are_found() -> None:
     feed = Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), last_batch="pad")
 
@@ -114,9 +89,3 @@ def test_a_loader_that_makes_something_else_of_its_dataset_has_no_reference() ->
     assert found.ok
     assert "Samples cannot be found in the reference: 'sum' is not in the reference." in found.basis
     assert passed(found) == {"seen twice", "same order", "reused memory"}
-
-
-def test_a_weighted_feed_repeats_on_purpose() -> None:
-    found = audit(Feed(STORE, Windows(8), batch_size=32, order=Weighted(np.arange(1.0, 41.0))))
-    assert found.ok
-    assert of(found, "seen twice").severity == "note"

@@ -6,9 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from benchmarks.known_tables import BURSTS, RULES, SHOP, make_bursts, make_rules, make_shop, rules_log_likelihood
-
-from stoker.errors import OptionError
+from benchmarks.known_tables import RULES, SHOP, make_rules, make_shop, rules_log_likelihood
 
 
 def test_the_shop_has_its_law() -> None:
@@ -36,25 +34,6 @@ def test_the_shop_has_its_law() -> None:
     assert (cents == 0.99).mean() == pytest.approx(SHOP.share_99, abs=0.02)
 
 
-def test_the_shop_has_effects_of_subjects() -> None:
-    _, events = make_shop(20_000, seed=1)
-    frame = events.to_pandas()
-    rest = np.log(frame["amount"]) - frame["state"].map(dict(zip(SHOP.states, SHOP.amount_means, strict=True)))
-    groups = rest.groupby(frame["user_id"])
-    sizes = groups.size()
-    within = (rest - groups.transform("mean")).pow(2).sum() / (len(rest) - len(sizes))
-    between = groups.mean()[sizes > 5].var() - within * (1 / sizes[sizes > 5]).mean()
-    assert between / (between + within) == pytest.approx(SHOP.intraclass_correlation, abs=0.05)
-
-
-def test_bursts_have_their_autocorrelation() -> None:
-    frame = make_bursts(5000, seed=0).to_pandas()
-    gaps = np.log(frame.groupby("user_id")["time"].diff().dt.total_seconds().clip(lower=1e-3))
-    for lag in (1, 3):
-        both = pd.DataFrame({"x": gaps, "y": gaps.groupby(frame["user_id"]).shift(-lag)}).dropna()
-        assert np.corrcoef(both["x"], both["y"])[0, 1] == pytest.approx(BURSTS.gap_autocorrelation(lag), abs=0.02)
-
-
 def test_rules_hold_and_the_likelihood_is_that_of_the_law() -> None:
     table = make_rules(4000, seed=0)
     frame = table.to_pandas()
@@ -80,14 +59,3 @@ def test_the_likelihood_sums_to_one_over_the_discrete_columns() -> None:
     single = float(np.exp(rules_log_likelihood(pa.Table.from_pandas(one.assign(items=2))))[0])
     mean = {"basic": 1.0, "plus": 2.5, "pro": 6.0}[one["plan"][0]]
     assert single / total == pytest.approx(np.exp(-mean) * mean**2 / 2, rel=1e-6)
-
-
-def test_the_same_seed_gives_the_same_table() -> None:
-    assert make_shop(50, seed=3)[1].equals(make_shop(50, seed=3)[1])
-    assert not make_shop(50, seed=3)[1].equals(make_shop(50, seed=4)[1])
-
-
-@pytest.mark.parametrize("make", [make_shop, make_bursts, make_rules])
-def test_a_number_of_rows_that_is_invalid_is_an_error(make: object) -> None:
-    with pytest.raises(OptionError, match=r"the number of rows is 0; expected an integer of at least 1\."):
-        make(0, seed=0)  # type: ignore[operator]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-import pytest
 from benchmarks.verdicts.lanes import Deadline, Lane, make_lanes, side_by_side, usable_cores
-from benchmarks.verdicts.table import PROGRAMS, Program
+from benchmarks.verdicts.table import PROGRAMS
 
 CPU = [program for program in PROGRAMS if program.device == "cpu"][:4]
 CUDA = [program for program in PROGRAMS if program.device == "cuda"][:2]
@@ -19,16 +18,6 @@ def test_no_core_is_in_two_lanes_and_the_gpu_has_one_of_its_own() -> None:
     assert [lane.devices for lane in lanes] == [frozenset(("cpu",))] * 6 + [frozenset(("cuda",))]
     two = make_lanes(5, range(16), gpu=2)[5:]
     assert [sorted(lane.cores) for lane in two] == [[10, 11, 12], [13, 14, 15]]
-
-
-def test_more_lanes_than_cores_are_refused() -> None:
-    with pytest.raises(SystemExit, match="need 8 cores, and there are 7"):
-        make_lanes(3, range(7), gpu=1)
-
-
-def test_without_lanes_all_run_in_one() -> None:
-    (lane,) = make_lanes(0, [0, 1], gpu=1)
-    assert lane == Lane(cores=frozenset((0, 1)), devices=frozenset(("cpu", "cuda")))
 
 
 def test_each_program_runs_once_on_the_cores_of_a_lane_of_its_device() -> None:
@@ -44,14 +33,6 @@ def test_each_program_runs_once_on_the_cores_of_a_lane_of_its_device() -> None:
     }
     assert found == {**{one.name: {cores[0]} for one in CPU}, **{one.name: {cores[-1]} for one in CUDA}}
     assert os.sched_getaffinity(0) == before
-
-
-def test_a_lane_that_fails_is_reported() -> None:
-    def fail(program: Program) -> dict[str, object]:
-        raise RuntimeError(f"{program.name} cannot run")
-
-    with pytest.raises(RuntimeError, match="cannot run"):
-        list(side_by_side(make_lanes(0, usable_cores(), gpu=0), CPU, fail))
 
 
 def test_a_deadline_starts_no_job_that_would_end_too_late_and_long_jobs_go_first() -> None:

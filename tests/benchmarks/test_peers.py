@@ -12,7 +12,7 @@ import torch
 from benchmarks.peers import indexing
 from benchmarks.peers.cpu import cpu_seconds
 from benchmarks.peers.measure import Limits, measure
-from benchmarks.peers.served import Served, look
+from benchmarks.peers.served import look
 from benchmarks.peers.workload import Workload
 
 WINDOWS = Workload(name="windows", rows=500, width=4, batch_size=32, length=5)
@@ -31,25 +31,6 @@ def test_the_order_of_what_is_served(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate(served.numbers), order)
     assert 0.9 < served.quality(WINDOWS)["in-batch spread"] < 1.1
     assert served.quality(WINDOWS)["samples served"] == "496 of 496, 496 different"
-
-
-def test_a_sequential_order_has_no_spread(tmp_path: Path) -> None:
-    served = look(iter(batches(WINDOWS, np.arange(WINDOWS.num_samples), tmp_path)), WINDOWS, 60)
-    assert served.quality(WINDOWS)["in-batch spread"] < 0.1
-
-
-def test_windows_whose_rows_do_not_follow_are_refused(tmp_path: Path) -> None:
-    mixed = batches(WINDOWS, np.arange(64), tmp_path)
-    mixed[1][3, 2] = mixed[1][7, 2]
-    with pytest.raises(ValueError, match="do not follow"):
-        look(iter(mixed), WINDOWS, 60)
-
-
-def test_equal_batches_are_counted() -> None:
-    a, b = np.arange(3), np.arange(3)[::-1]
-    assert Served([a, b], whole=True).same_as(Served([a, a], whole=True)) == "1 of 2"
-    assert Served([a], whole=False).same_as(Served([a, a], whole=True)) == "1 of 1"
-    assert Served([a], whole=True).same_as(Served([a, a], whole=True)) == "1 of 2"
 
 
 def test_the_time_of_a_child_is_counted_while_it_lives_and_after() -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from benchmarks.verdicts.measure import ROOT
-from benchmarks.verdicts.public import ablation, data
 from benchmarks.verdicts.public.ablation import measure, noise, shares
-from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
-from benchmarks.verdicts.public.results import judge, judged, with_lines
+from benchmarks.verdicts.public.recipes import Recipe, Repository, fetch, read_recipes
+from benchmarks.verdicts.public.results import judge
 from benchmarks.verdicts.public.truth import accepted
 
 SCRIPT = """
@@ -77,47 +71,6 @@ def test_there_are_at_least_forty_recipes_at_whole_commits() -> None:
     assert {recipe.repository for recipe in recipes.scripts.values()} == set(recipes.repositories)
 
 
-def test_a_larger_batch_says_by_how_much() -> None:
-    for recipe in read_recipes().scripts.values():
-        assert (recipe.times > 1) == bool(recipe.larger or recipe.larger_edits), recipe.name
-
-
-def test_recipes_with_unknown_names_are_refused(tmp_path: Path) -> None:
-    table = tmp_path / "recipes.toml"
-    table.write_text('[repositories]\n[[scripts]]\nname = "a"\nrepository = "b/c"\nscript = "d.py"\n')
-    with pytest.raises(ValueError, match="unknown repository b/c"):
-        read_recipes(table)
-    known = (
-        '[repositories]\n"b/c" = { commit = "0", licence = "MIT" }\n[[scripts]]\nname = "a"\nrepository = "b/c"\nscript = "d.py"\n'
-    )
-    table.write_text(known + 'data = [["gold", "x"]]\n')
-    with pytest.raises(ValueError, match="unknown data maker gold"):
-        read_recipes(table)
-
-
-def test_only_the_files_of_a_recipe_are_fetched(fetched: tuple[Recipe, Path]) -> None:
-    names = sorted(str(path.relative_to(fetched[1])) for path in fetched[1].rglob("*.py"))
-    assert names == ["examples/train.py", "package/helper.py"]
-
-
-def test_a_script_is_laid_out_with_edits_and_data(fetched: tuple[Recipe, Path], tmp_path: Path) -> None:
-    recipe, files = fetched
-    folder = lay_out(recipe, files, tmp_path / "run")
-    assert "0.002" in (folder / "../package/helper.py").read_text()
-    assert (folder / "tokens" / "val.bin").stat().st_size == 100_000
-    assert "0.002" not in (files / "package/helper.py").read_text()
-    with pytest.raises(ValueError, match=r"train.py has no 'absent'"):
-        edit(folder, [("train.py", "absent", "")])
-
-
-def test_makers_draw_the_same_data_each_time(tmp_path: Path) -> None:
-    for turn in ("first", "second"):
-        data.make("tokens", tmp_path / turn / "tokens")
-    first, second = ((tmp_path / turn / "tokens" / "train.bin").read_bytes() for turn in ("first", "second"))
-    assert first == second
-    assert len(first) == 1_000_000
-
-
 def test_scripts_are_judged_by_their_ablation_alone() -> None:
     data = {"data": 0.5, "optimizer": 0.1, "work": 0.4}
     said = {"verdict": "data", "second": "compute", "likely": None}
@@ -137,24 +90,6 @@ def test_scripts_are_judged_by_their_ablation_alone() -> None:
     assert (noisy["ablated"], noisy["judged"], noisy["top_1"]) == (3, 2, 0)
 
 
-def test_what_was_said_at_first_of_an_unseen_script_stays_counted(tmp_path: Path) -> None:
-    def run(verdict: str, noise: float) -> None:
-        said = {"name": "new", "verdict": verdict, "second": None, "likely": None}
-        (tmp_path / "verdicts.jsonl").write_text(json.dumps({"name": "stub"}) + "\n" + json.dumps(said) + "\n")
-        shares = {"data": 0.5, "optimizer": 0.1, "work": 0.4} if noise < 0.15 else {"data": 0.0, "optimizer": 0.0, "work": 1.0}
-        (tmp_path / "ablations.jsonl").write_text(json.dumps({"name": "new", "shares": shares, "noise": noise}) + "\n")
-
-    recipes = {"new": Recipe(name="new", set=2, repository="o/n", script="a.py")}
-    run("compute", 0.02)
-    rows = with_lines([], tmp_path, recipes)
-    run("data", 0.4)  # the rule was changed, and the ablation is noise: the one before stays
-    found = judged(with_lines(rows, tmp_path, recipes), recipes)
-    assert (found["scripts"]["judged"], found["scripts"]["top_1"]) == (1, 1)
-    assert (found["unseen"]["judged"], found["unseen"]["top_1"]) == (1, 0)
-    assert found["sets"] == {"2": found["unseen"]}
-    assert found["programs"][0]["first"] == {"verdict": "compute", "second": None, "likely": None}
-
-
 def test_shares_are_what_is_gone_without_a_cause() -> None:
     times = {
         "baseline": [9.0, 11.0, 19.0, 21.0],  # a machine that becomes slower: each is compared with the slices around it
@@ -169,13 +104,6 @@ def test_shares_are_what_is_gone_without_a_cause() -> None:
     assert shares(times | with_host, 4)["dispatch"] == pytest.approx(0.2)
     assert noise(times) == pytest.approx(0.0)
     assert noise(times | {"data": [6.0, 12.0, 15.0]}) == pytest.approx(2 * 1.25 * 1.4826 * 0.05 / 3**0.5)
-
-
-def test_a_variant_that_ends_early_is_measured_by_its_other_rounds() -> None:
-    times = {"baseline": [10.0] * 4, "optimizer": [9.0, 9.0, math.nan], "oversubscribed": [10.0] * 3, "data": [5.0] * 3}
-    assert shares(times, 1)["optimizer"] == pytest.approx(0.1)
-    with pytest.raises(RuntimeError, match="ended before it was measured 2 times: optimizer"):
-        shares(times | {"optimizer": [9.0, math.nan, math.nan]}, 1)
 
 
 @pytest.mark.parametrize(
@@ -199,62 +127,9 @@ def test_an_ablation_accepts_one_cause_unless_a_share_is_near_a_limit(found: dic
     assert accepted(found) == causes
 
 
-def test_as_many_batches_are_served_again_as_are_made_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few lines of text may be longer than others, and many images would take minutes."""
-    seconds_each, made = 0.0, 0
-    monkeypatch.setattr(ablation.time, "monotonic", lambda: 1 + made * seconds_each)
-
-    @ablation._replayed
-    def batch() -> int:
-        nonlocal made
-        made += 1
-        return made
-
-    assert [batch() for _ in range(200)][-64:] == list(range(9, 65)) + list(range(1, 9))
-    seconds_each, made = 0.3, 0
-    again = ablation._replayed(batch.__wrapped__)  # type: ignore[attr-defined]
-    assert [again() for _ in range(10)] == [*range(1, 9), 1, 2]
-
-
 @pytest.mark.slow
 def test_an_ablation_finds_slow_data_and_not_the_optimizer(fetched: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, files = fetched
     times = measure(recipe, files, tmp_path, seconds=0.3)
     found = shares(times, recipe.times)
     assert found["data"] > 0.5 > found["optimizer"]
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_variant_keeps_the_memory_that_it_frees(kept: bool) -> None:
-    """Otherwise each step may get its pages from the system again; without the call it does."""
-    lines = [
-        "import resource, numpy as np",
-        "from benchmarks.verdicts.public.ablation import _keep_memory",
-        "_keep_memory()" if kept else "",
-        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt",
-        "np.ones(8_000_000)",
-        "before = faults()",
-        "for _ in range(5): np.ones(8_000_000)",
-        "print(faults() - before)",
-    ]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert (int(done.stdout) < 60) == kept
-
-
-def test_what_an_ablation_has_started_ends_with_it(tmp_path: Path) -> None:
-    code = (
-        "import pathlib, time; from benchmarks.verdicts.forked import start_forked\n"
-        f"folder = pathlib.Path({str(tmp_path)!r})\n"
-        "print(start_forked(lambda: time.sleep(60), folder=folder, log=folder / 'log', environment={}), flush=True)\n"
-        "time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
-        assert parent.stdout is not None
-        child = Path("/proc") / parent.stdout.readline().strip()
-        assert child.exists()
-        time.sleep(0.3)  # until it has asked for that
-        parent.kill()
-    end = time.monotonic() + 10
-    while child.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not child.exists()

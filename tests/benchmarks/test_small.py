@@ -97,12 +97,6 @@ def test_negative_control_a_quantile_beyond_the_bound_stops_the_benchmark(monkey
         bench_statistics.sketch(100_000, 1 << 10)
 
 
-def test_a_number_or_a_lone_median_is_not_a_spread() -> None:
-    assert not is_spread(3.0)
-    assert not is_spread({"median": 3.0})
-    assert is_spread(record.spread([1.0, 2.0]))
-
-
 def test_small_runs_leave_results_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The control of what the runs are looked at for: a full run does write."""
     monkeypatch.setattr(record, "RESULTS", tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from benchmarks.before.tfa_windows import EfficientSeqWindows, SeqWindows, WindowDataset, loader
+from benchmarks.before.tfa_windows import EfficientSeqWindows, SeqWindows, WindowDataset
 
 X = np.arange(60, dtype=np.float32).reshape(20, 3)
 Y = np.arange(20, dtype=np.float32).reshape(20, 1)
@@ -23,14 +23,3 @@ def test_the_loop_the_view_and_the_plain_dataset_agree() -> None:
         for x, y in (plain[i], view[i], loop[i]):
             assert torch.equal(x, torch.from_numpy(X[i : i + 5]))
             assert y.tolist() == [i + 4]
-
-
-def test_the_loop_takes_an_order_and_reuses_its_buffer() -> None:
-    batches = list(SeqWindows(X, Y, length=5, start=0, end=19, batch=3, order=[19, 4, 7, 11]))
-    assert [len(y) for _, y in batches] == [3, 1]
-    assert batches[0][1][:, 0].tolist() == [11, 4, 7]  # the second batch overwrote the first row
-
-
-def test_the_loader_serves_each_window_once() -> None:
-    rows = torch.cat([y[:, 0] for _, y in loader(WindowDataset(X, Y, length=5), batch_size=4)])
-    assert sorted(rows.tolist()) == list(range(4, 20))

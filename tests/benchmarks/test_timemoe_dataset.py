@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset, collate
+from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
 from benchmarks.timemoe_folder import walks, write_folder
 
 
@@ -18,38 +17,3 @@ def test_the_number_of_windows_and_of_targets(tmp_path: Path, num_points: int, w
     dataset = TimeMoEWindowDataset(TimeMoEDataset(write_folder(tmp_path / "data", walks([num_points]))), 2048)
     assert len(dataset) == windows
     assert sum(int(sample["loss_masks"].sum()) for sample in dataset) == targets
-
-
-@pytest.mark.parametrize("num_files", [1, 3])
-def test_a_folder_gives_back_its_sequences(tmp_path: Path, num_files: int) -> None:
-    sequences = walks([5, 300, 1, 77])
-    dataset = TimeMoEDataset(write_folder(tmp_path / "data", sequences, num_files=num_files))
-    assert all(np.array_equal(dataset[i], sequence) for i, sequence in enumerate(sequences))
-
-
-def test_a_short_window_is_padded_and_masked(tmp_path: Path) -> None:
-    sequence = walks([6])[0]
-    (sample,) = TimeMoEWindowDataset(TimeMoEDataset(write_folder(tmp_path / "data", [sequence])), 8)
-    assert sample["input_ids"].tolist() == [*sequence.tolist(), 0, 0]
-    assert sample["labels"].tolist() == [*sequence[1:].tolist(), 0, 0, 0]
-    assert sample["loss_masks"].tolist() == [1] * 5 + [0] * 3
-    assert sample["loss_masks"].dtype == np.int32
-
-
-def test_normalisation_is_that_of_the_whole_sequence(tmp_path: Path) -> None:
-    sequence = walks([100])[0]
-    folder = write_folder(tmp_path / "data", [sequence])
-    centred = TimeMoEWindowDataset(TimeMoEDataset(folder, "zero"), 10, stride=30)[2]["input_ids"]
-    assert np.array_equal(centred, ((sequence - sequence.mean()) / sequence.std())[60:70])
-    scaled = TimeMoEWindowDataset(TimeMoEDataset(folder, "max"), 10, stride=30)[2]["input_ids"]
-    assert np.array_equal(scaled, (sequence / np.abs(sequence).max())[60:70])
-
-
-def test_batches_are_stacked(tmp_path: Path) -> None:
-    dataset = TimeMoEWindowDataset(TimeMoEDataset(write_folder(tmp_path / "data", walks([50, 60]))), 16)
-    batch = collate([dataset[0], dataset[3]])
-    assert {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in batch.items()} == {
-        "input_ids": ((2, 16), "torch.float32"),
-        "labels": ((2, 16), "torch.float32"),
-        "loss_masks": ((2, 16), "torch.int32"),
-    }

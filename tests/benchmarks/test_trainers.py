@@ -31,28 +31,3 @@ def test_negative_control_weights_that_differ_are_reported() -> None:
     sides, _ = bench.sides_of(CASE, bench.Listed(CASE))
     sides["plain"] = partial(bench.run_plain, CASE, lambda steps: bench.Listed(CASE)(steps - 1), False)
     assert bench.is_equal(sides, 5)["ours"] is False
-
-
-@pytest.mark.usefixtures("own_sides")
-def test_what_comes_before_the_first_step_counts_for_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run takes 100 seconds to begin and one second a step, but ours two."""
-    seconds = {"plain": 1.0, "ours": 2.0}
-
-    def interleave(calls: dict[str, object], **options: object) -> dict[str, list[float]]:
-        costs = {name: (name.split(" ", 2)[2], int(name.split(" ", 1)[0])) for name in calls}
-        return {name: [100.0 + seconds.get(side, 1.0) * steps] for name, (side, steps) in costs.items()}
-
-    monkeypatch.setattr(bench.record, "interleave", interleave)
-    times = bench.measure(CASE, bench.Listed(CASE), 1)["times"]
-    assert times["ours over plain, same AdamW"]["median"] == 2.0
-    assert times["noise: plain over itself"]["median"] == 1.0
-
-
-def test_a_peer_that_is_not_installed_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise ImportError("No module named 'fabric'")
-
-    monkeypatch.setattr(peers, "PEERS", {"Fabric": refuse})
-    sides, missing = bench.sides_of(CASE, bench.Listed(CASE))
-    assert "Fabric" not in sides
-    assert missing == {"Fabric": "not importable: No module named 'fabric'"}

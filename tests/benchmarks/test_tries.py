@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import bench_tries
-from benchmarks.bench_tries import DEVELOPED, judged_again, read_finding, row_of, score
+from benchmarks.bench_tries import judged_again, read_finding, row_of, score
 from benchmarks.verdicts.table import PROGRAMS
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import around, on_cpu
 
-from stoker.diagnose import wording
 from stoker.diagnose.measurements import Advice, TrialResult, WhatIf
 from stoker.diagnose.rule import conclude
 
@@ -50,16 +46,6 @@ def test_what_is_not_predicted_is_not_a_success() -> None:
     assert (scored["intervals_overlap"], scored["ranges_overlap"], scored["ranges_tried"]) == (1, 1, 1)
 
 
-def test_programs_of_the_rule_are_not_unseen() -> None:
-    rows = [
-        row_of(next(one for one in PROGRAMS if one.name == name), msgspec.structs.replace(on_gpu(), next=[step("fused", 1.5, 2.0)]))
-        for name in (DEVELOPED[0], next(one.name for one in PROGRAMS if one.name not in DEVELOPED))
-    ]
-    scored = score(rows)
-    assert (scored["unseen"]["tried"], scored["developed"]["tried"], scored["all"]["tried"]) == (1, 1, 2)
-    assert set(DEVELOPED) <= {one.name for one in PROGRAMS}
-
-
 def test_kept_findings_are_judged_by_the_rule_of_now(tmp_path: Path) -> None:
     what_ifs = {"fused": WhatIf(as_it_is=around(0.018), with_fix=around(0.012))}
     measured = on_cpu(optimizer=9.0, what_ifs=what_ifs)
@@ -72,28 +58,3 @@ def test_kept_findings_are_judged_by_the_rule_of_now(tmp_path: Path) -> None:
     assert fused.predicted == pytest.approx(18.3 / (0.1 + 18.2 * 12 / 18), rel=0.01)
     assert fused.tried is not None
     assert fused.tried.speedup == 1.5
-
-
-def test_programs_are_spread_over_devices_and_causes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_tries, "can_run", lambda program: True)
-    chosen = bench_tries._chosen([""])
-    causes = {(one.device, one.verdict) for one in chosen if one.verdict not in bench_tries.WITHOUT_FIX}
-    assert {(one.device, one.verdict) for one in chosen[: len(causes)]} == causes
-    assert all(one.kind != "sabotaged" and one.processes == 1 for one in chosen)
-    known = [one.name for one in chosen[:50]]
-    assert bench_tries._chosen([""], known) == chosen[50:]
-    assert [one.name for one in bench_tries._chosen(["data-mlp", "launch-mlp"], ["launch-mlp"])] == ["data-mlp"]
-
-
-def test_a_program_without_enough_time_is_not_run() -> None:
-    asked = argparse.Namespace(limit=90.0, pace=1.0, seconds=1.0, keep=None)
-    row = bench_tries.run_apart(PROGRAMS[0], asked, time.monotonic() + bench_tries.LEAST_SECONDS / 2, None)
-    assert row["verdict"] == "not run"
-
-
-def test_a_run_is_continued_with_what_was_not_tried() -> None:
-    row = {"verdict": "data", "could_not_be_tried": {"feed": "its samples differ"}}
-    assert bench_tries._is_whole(row)
-    assert bench_tries._is_whole({"verdict": "none"})
-    assert not bench_tries._is_whole({"verdict": "error"})
-    assert not bench_tries._is_whole({**row, "could_not_be_tried": {"feed": wording.TRIAL["no_time"]}})

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +21,9 @@ from tests.cli.calling import SOURCE, Done, call, environment, stoker_command
 
 from stoker.cli import command as base
 from stoker.cli import main as cli
+from stoker.encode.sequences import store as sequences_store
+from stoker.errors import OptionError
+from stoker.store.pack import api as packs
 from stoker.store.versions import open_store
 
 Stoker = Callable[..., Done]
@@ -39,14 +42,7 @@ def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command
 
 
 COMMANDS = dict(walk(cli.cli, ""))
-OPTIONS = [
-    (path, one) for path, found in COMMANDS.items() for one in found.params if isinstance(one, click.Option) and not one.hidden
-]
 every_command = pytest.mark.parametrize("path", COMMANDS)
-
-
-def test_commands_of_groups_and_recipes_are_among_them() -> None:
-    assert {"pack", "pack icecube", "tune run", "tune search timehut", "train tfa", "make icecube"} <= set(COMMANDS)
 
 
 @every_command
@@ -68,16 +64,6 @@ def test_a_command_cannot_be_made_without_its_line() -> None:
 
 
 @every_command
-def test_the_line_at_the_start_names_arguments_of_the_command(path: str) -> None:
-    command = COMMANDS[path]
-    assert isinstance(command, base.Command)
-    if command.doing is not None:
-        used = {name for part in command.doing.split("{")[1:] for name in part.split("}")[0].split("|")}
-        assert used
-        assert used <= {one.name for one in command.params}
-
-
-@every_command
 def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     command = COMMANDS[path]
     assert isinstance(command, base.Command)
@@ -90,7 +76,7 @@ def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPat
     assert said == ([""] if command.doing is None else [f"stoker: {re.sub('{.*?}', 'x', command.doing)} …\n"])
 
 
-QUICK = {"inspect": ["gone"], "runs": ["."], "explain": [], "live": ["gone", "--save", "a.html"]}
+QUICK = {"inspect": ["gone"], "runs": ["."], "live": ["gone", "--save", "a.html"]}
 
 
 def test_torch_is_not_loaded_before_the_line(tmp_path: Path) -> None:
@@ -128,22 +114,7 @@ def test_the_line_says_what_happens_and_quiet_hides_it(stoker: Stoker, prices: P
     assert (done.code, done.began, done.err) == (0, "", "")
 
 
-def test_only_the_first_of_several_processes_says_it(
-    stoker: Stoker, prices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    assert stoker("pack", prices, tmp_path / "out").began == ""
-
-
 # -q and -v.
-
-
-def test_quiet_hides_notes(stoker: Stoker, tmp_path: Path) -> None:
-    (tmp_path / "wide.csv").write_text("name,a,b\nx,1,2\ny,3,4\n")
-    loud = stoker("pack", tmp_path / "wide.csv", tmp_path / "out", "--wide")
-    quiet = stoker("pack", tmp_path / "wide.csv", tmp_path / "out", "--wide", "--replace", "-q")
-    assert loud.out.count("note: ") == 2
-    assert quiet.out == loud.out.splitlines(keepends=True)[0]
 
 
 def test_verbose_says_options_phases_and_what_it_took(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
@@ -158,26 +129,9 @@ def test_verbose_says_options_phases_and_what_it_took(stoker: Stoker, prices: Pa
     assert (plain.out, plain.err) == (done.out, "")
 
 
-def test_verbose_says_what_a_command_took_that_fails(stoker: Stoker) -> None:
-    done = stoker("inspect", "gone", "-v")
-    assert done.code == 2
-    assert done.err.splitlines()[-2].startswith("stoker: inspect took ")
-
-
-def test_json_with_verbose_keeps_stdout_for_json(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
-    done = stoker("pack", prices, tmp_path / "out", "--json", "-v")
-    assert json.loads(done.out)["num_series"]
-    assert "stoker: pack took " in done.err
-
-
 def test_quiet_and_verbose_contradict_each_other(stoker: Stoker) -> None:
     assert stoker("inspect", "gone", "-q", "-v").err.startswith("stoker: -q and -v contradict each other.")
     assert stoker("-q", "inspect", "gone", "-v").code == 2
-
-
-def test_a_call_does_not_inherit_the_options_of_the_last_one(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
-    stoker("pack", prices, tmp_path / "out", "-q")
-    assert stoker("verify", tmp_path / "out").began
 
 
 # Standard input.
@@ -233,14 +187,6 @@ def test_pack_reads_standard_input(stoker: Stoker, given: Callable[[bytes], None
     assert open_store(tmp_path / "file").digest == store.digest
 
 
-def test_a_json_document_is_refused(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
-    given(json.dumps(ROWS, indent=1).encode())
-    done = stoker("pack", "-", tmp_path / "out", "--key", "user")
-    assert done.code == 2
-    assert "row 1 of stdin.jsonl is not valid" in done.err
-    assert done.err.endswith("Expected one object, or one list of numbers, per line.\n")
-
-
 def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
     given(FORMS[".csv"])
     assert stoker("encode", "-", "--key", "user", "--out", tmp_path / "out", "--time", "ts").code == 0
@@ -248,17 +194,6 @@ def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], 
     done = stoker("append", tmp_path / "out", "-")
     assert (done.code, done.err) == (0, "")
     assert [one["x"].tolist() for one in open_store(tmp_path / "out")] == [[1.5, 3.5, 9], [2.5]]
-
-
-def test_a_configuration_is_read_from_it(
-    stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    given(b"data: {store: gone.stoker, view: {name: windows, length: 4}, batch_size: 2}\nmodel: {name: linear}\nnonsense: 1\n")
-    done = stoker("train", "-")
-    assert done.code == 2
-    assert done.err.startswith("stoker: stdin.yaml")
-    assert "nonsense" in done.err
 
 
 @pytest.mark.parametrize(
@@ -323,48 +258,6 @@ def test_a_pipe_of_a_shell_works(tmp_path: Path) -> None:
 
 # Flags with one meaning.
 
-PAIRS = [{"--series", "--key"}, {"--overwrite", "--replace"}]
-
-
-def test_names_with_the_same_meaning_work_everywhere() -> None:
-    selects = {"forecast"}  # its --series is the name of one
-    for path, one in OPTIONS:
-        for pair in PAIRS:
-            if pair & set(one.opts) and path not in selects:
-                assert pair <= set(one.opts), (path, one.opts)
-
-
-@pytest.mark.parametrize(
-    "flag", ["--json", "--time", "--sort", "--set", "--device", "--memory", "--threads", "-m", "--seed", "--plot"]
-)
-def test_a_shared_flag_is_the_same_everywhere(flag: str) -> None:
-    found = {(one.metavar, one.is_flag, type(one.type)) for path, one in OPTIONS if flag in one.opts}
-    assert len(found) == 1, found
-
-
-@every_command
-def test_what_a_command_always_writes_is_its_last_argument_and_out(path: str) -> None:
-    command = COMMANDS[path]
-    assert isinstance(command, base.Command)
-    required = [one.name for one in command.params if isinstance(one, click.Option) and one.required and "--out" in one.opts]
-    assert not required, "a required output is the last argument, named by writes="
-    if command.writes is not None:
-        arguments = [one.name for one in command.params if isinstance(one, click.Argument)]
-        assert arguments[-1] == command.writes
-    assert not any("(default:" in (one.help or "") for one in command.params if isinstance(one, click.Option))
-
-
-@pytest.mark.parametrize(
-    "arguments", [["a.csv", "out"], ["a.csv", "--out", "out"], ["--out=out", "a.csv"], ["--out", "out", "a.csv"]]
-)
-def test_the_output_may_be_given_in_both_ways(
-    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.csv").write_text("x\n1\n")
-    assert stoker("pack", *arguments).code == 0
-    assert len(open_store("out")) == 1
-
 
 def test_calls_of_the_documentation_of_recipes_parse() -> None:
     """The spellings that people have."""
@@ -387,23 +280,54 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
         assert found.make_context(name, words)
 
 
+# Options of functions.
+
+FUNCTIONS: dict[str, tuple[Any, str, set[str], list[str]]] = {
+    "pack": (packs, "pack", {"as_json", "recipe"}, []),
+    "encode": (sequences_store, "pack_sequences", {"as_json", "stats"}, ["--key", "k"]),
+}
+"""By command: the function that it calls, options that are of the command alone, and the required ones."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_option_reaches_the_function_with_the_same_default(
+    stoker: Stoker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    module, function, only_here, required = FUNCTIONS[name]
+    seen: dict[str, Any] = {}
+
+    def record(source: Any, path: Any, **options: Any) -> None:
+        seen.update(options, source=source, path=path)
+        raise OptionError("seen")
+
+    defaults = {name: value for name, value in getattr(module, function).__kwdefaults__.items() if name != "progress"}
+    monkeypatch.setattr(module, function, record)
+    options = [
+        one for one in COMMANDS[name].params if isinstance(one, click.Option) and one.expose_value and one.name not in only_here
+    ]
+    unset = COMMANDS[name].make_context(name, ["x", "out", *required]).params
+    expected: dict[str, Any] = {}
+    words: list[str] = []
+    for option in options:
+        if option.is_flag:
+            is_on = bool(unset[str(option.name)])
+            expected[str(option.name)] = not is_on
+            words.append(((is_on and option.secondary_opts) or option.opts)[0])
+        else:
+            kind = option.type
+            value = (
+                kind.choices[-1] if isinstance(kind, click.Choice) else 3 if isinstance(kind, click.types.IntParamType) else "3MB"
+            )
+            expected[str(option.name)] = (value,) if option.multiple else value
+            words += [option.opts[0], str(value)]
+    assert stoker(name, "x", "y", "out", *required, *words).err == "stoker: seen\n"
+    seen.pop("progress")
+    assert seen == {**expected, "source": ["x", "y"], "path": "out"}
+    assert stoker(name, "x", "out", *required).err == "stoker: seen\n"
+    assert {option: seen[option] for option in defaults} == defaults
+
+
 # Suggestions and completion.
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["diagnos", "a.py"], "did you mean diagnose?"),
-        (["tune", "serch"], "did you mean search?"),
-        (["make", "icecub"], "did you mean icecube?"),
-        (["train", "timehutt"], "timehutt does not exist; did you mean the recipe timehut?"),
-        (["explain", "OptionErro"], "did you mean OptionError?"),
-    ],
-)
-def test_the_nearest_command_is_suggested(stoker: Stoker, arguments: list[str], text: str) -> None:
-    done = stoker(*arguments)
-    assert done.code == 2
-    assert text in done.err
 
 
 @every_command
@@ -413,14 +337,6 @@ def test_the_nearest_option_is_suggested(stoker: Stoker, path: str) -> None:
     done = stoker(*path.split(), "--quiett")
     assert done.code == 2
     assert "No such option '--quiett'; did you mean --quiet?" in done.err
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_comes_out(shell: str, tmp_path: Path) -> None:
-    done = call(stoker_command(), tmp_path, _STOKER_COMPLETE=f"{shell}_source")
-    assert done.code == 0, done.err
-    assert f"_STOKER_COMPLETE={shell}_complete" in done.out
-    assert "stoker" in done.out
 
 
 def completions(*words: str) -> list[str]:
@@ -443,10 +359,3 @@ def test_completion_in_bash(tmp_path: Path) -> None:
     done = call(stoker_command(), tmp_path, _STOKER_COMPLETE="bash_complete", COMP_WORDS="stoker pack --wid", COMP_CWORD="2")
     assert done.out.split() == ["plain,--wide"]
     assert os.environ.get("_STOKER_COMPLETE") is None
-
-
-def test_numbers_from_standard_input(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
-    sink = io.BytesIO()
-    np.save(sink, np.arange(12.0).reshape(3, 4))
-    given(sink.getvalue())
-    assert stoker("pack", "-", tmp_path / "out").code == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tests.diagnose.test_finding import IN_A_PIPE
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Patch
 from stoker.diagnose.thresholds import RULE
-from stoker.errors import TrainError
 
 Stoker = Callable[..., Done]
 SCRIPT = "stoker.diagnose.api"
@@ -56,12 +54,6 @@ def test_a_verdict_is_shown_and_ends_with_0(stoker: Stoker, diagnosed: Diagnosed
     assert "".join(f"{line.rstrip()}\n" for line in done.out.splitlines()) == IN_A_PIPE
     assert diagnosed.arguments == ("train.py", ("--epochs", "1", "--debug"))
     assert diagnosed.options == {"module": False, "quiet": False, "seconds": None, "time_limit": 90.0, "with_compile": False}
-
-
-def test_a_module_and_limits_are_passed_on(stoker: Stoker, diagnosed: Diagnosed) -> None:
-    assert stoker("diagnose", "-m", "--seconds", "2.5", "--quiet", "package.train", "-m", "x").code == 0
-    assert diagnosed.arguments == ("package.train", ("-m", "x"))
-    assert diagnosed.options == {"module": True, "quiet": True, "seconds": 2.5, "time_limit": 90.0, "with_compile": False}
 
 
 def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnosed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,12 +129,6 @@ def test_json_stands_alone_on_stdout_and_is_json(stoker: Stoker, diagnosed: Diag
     assert {"verdict", "second", "why", "causes", "next"} <= set(found)
 
 
-def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Diagnosed) -> None:
-    assert json.loads(stoker("diagnose", "--json", "train.py").out)["next"][3]["tried"]["speedup"] is None
-    diagnosed.finding = without_verdict()
-    assert json.loads(stoker("diagnose", "--json", "train.py").out)["spread"] is None
-
-
 @pytest.mark.parametrize("words", [["--budget", "3"], ["--try=1"], ["-v"], ["config/a.py", "--compile=False", "--seed", "1"]])
 def test_all_after_the_script_belongs_to_it(stoker: Stoker, diagnosed: Diagnosed, words: list[str]) -> None:
     done = stoker("diagnose", "train.py", *words)
@@ -162,76 +148,6 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
     assert stoker("diagnose", "--report", path, "train.py", "x").err == f"stoker: the report is {path}\n"
     assert stoker("diagnose", "-m", "--report", path, "-q", "package.train", "--name", "a b").err == ""
     assert "<title>data-bound - -m package.train --name &#39;a b&#39;</title>" in path.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--report", "why.txt", "train.py"], "stoker: why.txt ends in '.txt'; expected a report that ends in '.html'.\n"),
-        (
-            ["--report", "gone/why.html", "train.py"],
-            "stoker: gone is not a folder, so the report why.html cannot be written there.",
-        ),
-        (["--seconds", "0", "train.py"], "Invalid value for '--seconds'"),
-        (["--budget", "9", "train.py"], "--budget was given without --try or --apply"),
-        (["--epochs", "1", "train.py"], "No such option '--epochs'"),
-        (
-            ["--apply", "train.py", "train.py"],
-            "stoker: --apply is train.py; expected a name that ends in .patch or .diff.",
-        ),
-        (
-            ["--apply", "gone/a.patch", "train.py"],
-            "stoker: gone/a.patch cannot be written: there is no folder gone. Create it first.",
-        ),
-        (["-"], "- (standard input) cannot be read here; expected the file of a script"),
-        (["--json"], "Missing argument 'SCRIPT.py'"),
-        ([], "Missing argument 'SCRIPT.py'"),
-    ],
-)
-def test_a_wrong_call_is_refused_before_anything_runs(
-    stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], line: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = stoker("diagnose", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert line in done.err
-    assert diagnosed.arguments == ()
-
-
-@pytest.mark.parametrize("option", ["--apply", "--report"])
-def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
-    stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
-    ending = {"--apply": ".patch", "--report": ".html"}[option]
-    path = tmp_path / f"found{ending}"
-    path.with_name(f"folder{ending}").mkdir()
-    monkeypatch.setattr("stoker.diagnose.patches.offer_patch", lambda finding, *arguments, **options: finding)
-    refused = stoker("diagnose", option, path.with_name(f"folder{ending}"), "train.py")
-    assert (refused.code, "is a folder" in refused.err) == (2, True)
-    for length in (250, 300):
-        long = stoker("diagnose", option, path.with_name("x" * length + ending), "train.py")
-        assert (long.code, "File name too long" in long.err, long.err.count("\n")) == (2, True, 1)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "access", lambda path, mode: False)  # root has all rights
-        done = stoker("diagnose", option, path, "train.py")
-    assert (done.code, done.out, diagnosed.arguments) == (2, "", ())
-    assert (str(path) in done.err, "Permission denied" in done.err, done.err.count("\n")) == (True, True, 1)
-    # Negative control: where it can be written, the same call runs, and leaves nothing but the file.
-    done = stoker("diagnose", option, path, "train.py")
-    assert (done.code, diagnosed.arguments) == (3 if option == "--apply" else 0, ("train.py", ()))  # no patch is made here
-    assert {one.name for one in tmp_path.iterdir()} <= {path.name, f"folder{ending}"}
-
-
-def test_an_error_is_a_line_and_code_2(stoker: Stoker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = stoker("diagnose", tmp_path / "gone.py")
-    assert done == Done(2, "", f"stoker: {tmp_path / 'gone.py'} does not exist; expected a Python script.\n")
-
-    def fail(*arguments: Any, **options: Any) -> Finding:
-        raise TrainError("train.py (train.py:3) raised ValueError: \x1b[31mno")
-
-    monkeypatch.setattr(importlib.import_module(SCRIPT), "diagnose_script", fail)
-    assert stoker("diagnose", "train.py") == Done(2, "", "stoker: train.py (train.py:3) raised ValueError: \\x1b[31mno\n")
 
 
 TRAINING = """

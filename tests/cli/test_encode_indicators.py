@@ -84,54 +84,6 @@ def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path)
     assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(48, 2)}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["gone.csv"], "stoker: gone.csv does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).\n"),
-        (["bars.csv", "--series", "name"], "stoker: --series names 'name', but bars.csv has the columns symbol, ts, open, high, "),
-        (["bars.csv", "--spec", "gone.json"], "stoker: gone.json cannot be read as a spec: No such file or directory.\n"),
-        (["bars.csv", "--spec", "bad.json"], "stoker: bad.json at $.features[0].op: found 'EMAA', expected an operator (did you "),
-        (["close.csv"], "stoker: feature 'atr' ($.features[1]) needs a column 'high', but the columns of out.bars/store are "),
-        (["packed", "--series", "symbol"], "stoker: packed is a store: --series, --time and --sort are for raw bars.\n"),
-        (
-            ["bars.csv", "--out", "packed.copy"],
-            "stoker: packed.copy.bars is needed for intermediate results",
-        ),
-        (
-            ["bars.csv", "--out", "packed"],
-            "stoker: packed holds a store already. Choose another folder, or pass --replace",
-        ),
-        (
-            ["bars.csv", "--compat", "talib"],
-            "stoker: Invalid value for '--compat': 'talib' is not 'sentio'. See: stoker ",
-        ),
-        (["bars.csv"], "stoker: column 'symbol' of the bars holds several series: B in bar 2 comes after A. Pass "),
-        (["late.csv"], "stoker: the time 'ts' of the bars falls: 1 in bar 3 comes after 5. Pass "),
-        (
-            ["late.csv", "--time", "ts"],
-            "stoker: the time 'ts' does not increase: 1 in row 3 of late.csv is before 5 in row 2 of late.",
-        ),
-        (["words.csv"], "stoker: column 'close' of the bars holds strings: 'foo' in bar 2; expected numbers.\n"),
-    ],
-)
-def test_an_error_is_one_line_and_leaves_nothing(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
-    (folder / "close.csv").write_text("close\n1\n2\n")
-    (folder / "late.csv").write_text("ts,high,low,close\n3,1,1,1\n5,1,1,1\n1,1,1,1\n")
-    (folder / "words.csv").write_text("high,low,close\n1,1,1\n1,1,foo\n")
-    (folder / "bad.json").write_text('{"features": [{"op": "EMAA"}]}')
-    pack("bars.csv", "packed")
-    pack("bars.csv", "packed.copy.bars")
-    before = sorted(path.name for path in folder.iterdir())
-    given = {"--spec": "features.json", "--out": "out"}
-    rest = [*arguments]
-    for option, value in given.items():
-        rest += [] if option in rest else [option, value]
-    done = stoker("indicators", *rest)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(line)
-    assert sorted(path.name for path in folder.iterdir()) == before
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_packed_bars_go_however_it_ends(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
@@ -148,10 +100,3 @@ def test_packed_bars_go_however_it_ends(
         with pytest.raises(error):
             stoker(*arguments)
     assert not (folder / "out.bars").exists()
-
-
-def test_help_names_the_options(stoker: Stoker) -> None:
-    done = stoker("indicators", "--help")
-    assert done.code == 0
-    for word in ("--spec", "--out", "--compat", "--series", "--time", "SOURCE..."):
-        assert word in done.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,6 @@ import torch
 from safetensors.torch import load_file
 from tests.cli.calling import Done
 from tests.cli.training_folder import make_folder
-
-from stoker.train.checkpoint import Checkpoint
-from stoker.train.export import load_weights
 
 Stoker = Callable[..., Done]
 
@@ -43,36 +39,6 @@ def test_the_model_of_a_run_is_exported(stoker: Stoker, run: Path) -> None:
     assert answer.shape == (32, 2, 2)
 
 
-def test_the_result_for_programs(stoker: Stoker, run: Path) -> None:
-    found = json.loads(stoker("export", run, "m.pt2", "--latest", "--json").out)
-    assert (found["step"], found["rows"], found["averaged"]) == (12, 32, True)
-    assert found["difference"] <= 1e-4
-
-
-def test_a_model_of_your_own_is_exported(stoker: Stoker, run: Path) -> None:
-    sets = ("model=own.py:make", "columns=[close]", "target=[close]", "folder=own", "scale=false")
-    assert stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]).code == 0
-    done = stoker("export", "own", "own.pt2")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("exported the weights of step ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["export", "gone", "m.pt2"], "stoker: gone has no config.yaml, so it is not the folder of a run of `stoker train`.\n"),
-        (["export", "empty", "m.pt2"], "stoker: empty has no checkpoint. Train it first: stoker train --resume empty\n"),
-    ],
-)
-def test_what_cannot_be_exported(
-    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], line: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "config.yaml").write_text("{}")
-    assert stoker(*arguments) == Done(2, "", line)
-
-
 def test_the_name_says_what_is_written_and_nothing_is_replaced_unasked(stoker: Stoker, run: Path) -> None:
     assert stoker("export", run, "m.pt2", "--onnx").err == (
         "stoker: --onnx writes a file of ONNX, but PATH is m.pt2. Give it a name that ends in .onnx.\n"
@@ -94,15 +60,3 @@ def test_the_name_says_what_is_written_and_nothing_is_replaced_unasked(stoker: S
     else:
         assert "needs the package onnx" in done.err
         assert not Path("m.onnx").exists()
-
-
-def test_averages_take_the_place_of_weights() -> None:
-    model = torch.nn.Linear(1, 1)
-    weights = {"weight": torch.tensor([[1.0]]), "bias": torch.tensor([2.0])}
-    average = {"weight": torch.tensor([[3.0]])}
-    plain = Checkpoint(path=Path("x"), step=1, parts={"model": weights}, facts={})
-    averaged = Checkpoint(path=Path("x"), step=1, parts={"model": weights, "ema": {"decay": 0.5, "average": average}}, facts={})
-    assert not load_weights(model, plain)
-    assert model.weight.item() == 1.0
-    assert load_weights(model, averaged)
-    assert (model.weight.item(), model.bias.item()) == (3.0, 2.0)

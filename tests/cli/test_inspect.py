@@ -7,13 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pytest
 from tests.cli.calling import Done
-from tests.harness import tiny_store
 
-from stoker._text import readable_bytes
-from stoker.cli.inspect import MAX_SOURCES
 from stoker.store.pack.api import pack
 
 Stoker = Callable[..., Done]
@@ -54,57 +49,6 @@ def test_json_is_the_same_for_programs(stoker: Stoker, prices: Path, tmp_path: P
         "notes",
         "sources",
     }
-
-
-def test_every_kind_of_column_has_a_word(stoker: Stoker, tmp_path: Path) -> None:
-    tiny_store(tmp_path / "store")
-    words = " ".join(stoker("inspect", tmp_path / "store").out.split())
-    for word in (
-        "float64",
-        "float32[3]",
-        "bfloat16",
-        "bool",
-        "timestamp[us, UTC]",
-        "duration[ms]",
-        "category of 4",
-        "int64",
-        "text",
-    ):
-        assert word in words
-    assert "note: made for a test" in words
-
-
-def test_many_sources_are_summed_up(stoker: Stoker, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for i in range(MAX_SOURCES + 5):
-        (tmp_path / "in" / f"{i:03}.csv").write_text("x\n1\n2\n")
-    pack(tmp_path / "in", tmp_path / "out")
-    out = stoker("inspect", tmp_path / "out").out
-    assert "… 5 more" in out
-    assert f"{MAX_SOURCES + 4:03}.csv" not in out
-
-
-def test_square_brackets_are_not_markup(stoker: Stoker, tmp_path: Path) -> None:
-    pack(pa.table({"[red]x[/red]": [1], "[/]": [2]}), tmp_path / "[bold]out")
-    out = stoker("inspect", tmp_path / "[bold]out").out
-    assert "[red]x[/red]" in out
-    assert "[/]" in out
-    assert "[bold]out" in out.replace("\n", "")
-
-
-def test_long_names_do_not_break_the_table(stoker: Stoker, tmp_path: Path) -> None:
-    pack(pa.table({"x" * 5000: [1]}), tmp_path / "out")
-    done = stoker("inspect", tmp_path / "out")
-    assert done.code == 0
-    assert done.out.count("x") >= 5000
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (5e15, "5,000.0 TB")],
-)
-def test_sizes(num_bytes: float, text: str) -> None:
-    assert readable_bytes(num_bytes) == text
 
 
 def test_values_are_not_read(stoker: Stoker, tmp_path: Path) -> None:

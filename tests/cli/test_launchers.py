@@ -13,7 +13,6 @@ import pytest
 
 from stoker.cli import command as base
 from stoker.cli.launchers import ScriptCall, launch
-from stoker.errors import OptionError
 
 
 @pytest.fixture
@@ -59,37 +58,6 @@ def test_a_launcher_starts_the_command_in_its_workers(
     with pytest.raises(SystemExit):
         launch(ctx, program(text))
     assert " ".join(started[0]) == expected.replace("OPTIONS", "--seconds 9 -q")
-
-
-@pytest.mark.parametrize(
-    ("text", "script", "arguments", "is_module"),
-    [
-        ("python train.py --lr 1", "train.py", ("--lr", "1"), False),
-        ("/usr/bin/python3.12 -u -W error train.py", "train.py", (), False),
-        ("python -m pkg.train x", "pkg.train", ("x",), True),
-        ("train.py python other.py", "train.py", ("python", "other.py"), False),
-        ("python.py", "python.py", (), False),
-    ],
-)
-def test_an_interpreter_is_left_out(
-    ctx: click.Context, started: list[list[str]], text: str, script: str, arguments: tuple[str, ...], is_module: bool
-) -> None:
-    assert launch(ctx, program(text)) == ScriptCall(script, arguments, is_module)
-    assert started == []
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("python -c 'print(1)'", "starts no script; expected the name of a script"),
-        ("torchrun --nproc-per-node 2", "starts no script"),
-        ("deepspeed train.py", "deepspeed is not installed, so it cannot start train.py"),
-    ],
-)
-def test_a_launcher_without_a_script_is_an_error(ctx: click.Context, started: list[list[str]], text: str, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        launch(ctx, program(text))
-    assert started == []
 
 
 SCRIPT = """

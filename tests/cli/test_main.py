@@ -31,28 +31,6 @@ def test_version(stoker: Stoker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["unpack"], "No such command 'unpack'; did you mean pack?"),
-        (["pack", "-q"], "Missing argument 'SOURCE...'"),
-        (["zzz"], "No such command 'zzz'. See"),
-        (["pack"], "Missing argument 'SOURCE...'"),
-        (["pack", "a.csv"], "Missing argument"),
-        (["pack", "a.csv", "out", "--fast"], "No such option"),
-        (["pack", "a.csv", "out", "--missing", "guess"], "Invalid value for '--missing'"),
-        (["pack", "a.csv", "out", "--skip", "x"], "Invalid value for '--skip'"),
-        (["inspect"], "Missing argument 'STORE'"),
-    ],
-)
-def test_a_wrong_call_is_explained(stoker: Stoker, arguments: list[str], text: str) -> None:
-    done = stoker(*arguments)
-    assert done.code == 2
-    assert text in done.err
-    assert "Traceback" not in done.err
-    assert done.out == ""
-
-
-@pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (
@@ -83,21 +61,6 @@ def test_debug_shows_the_traceback(stoker: Stoker, tmp_path: Path, arguments: li
     assert done.code not in (0, 2)
     assert "Traceback (most recent call last)" in done.err
     assert "SourceNotFoundError" in done.err
-
-
-def test_without_debug_there_is_none(tmp_path: Path) -> None:
-    done = call(stoker_command("pack", "gone.csv", "out"), tmp_path)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.count("\n") == 1
-    assert done.err.startswith("stoker: gone.csv does not exist.")
-
-
-def test_what_the_system_refuses_is_one_line_too(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise PermissionError(13, "Permission denied", "a.csv")
-
-    monkeypatch.setattr(cli.cli, "main", refuse)
-    assert stoker("pack", "a.csv", "out") == Done(2, "", "stoker: [Errno 13] Permission denied: 'a.csv'\n")
 
 
 def test_a_bug_is_not_hidden(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +111,8 @@ def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path
     [
         (["pack", "a", "b"], "times do not rise. Pass sort=True.", "times do not rise. Pass --sort."),
         (["pack", "a", "b"], "Pass encoding='latin-1' or columns=.", "Pass --encoding latin-1 or --columns."),
-        (["pack", "a", "b"], "Pass header=False (dtype='int64').", "Pass --no-header (--dtype int64)."),
-        (["pack", "a", "b"], "Pass time_format='%d.%m.%Y'.", "Pass --time-format %d.%m.%Y."),
         (["pack", "a", "b"], "Pass dtype={'a': 'text'} or columns=[...].", "Pass --dtype a=text or --columns A,B."),
         (["pack", "a", "b"], "x/sort=True.csv and subset=True stay", "x/sort=True.csv and subset=True stay"),
-        (["train", "tfa", "x.yaml"], "Pass overwrite=True.", "Pass --overwrite."),
         (
             ["train", "x.yaml"],
             "pass observed=True to the feed: so, or guard='skip'.",
@@ -163,8 +123,6 @@ def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path
             "Pass duplicates='first' (or last), or sql=None.",
             "Pass --pack duplicates=first (or last), or --pack sql=none.",
         ),
-        (["predict", "r"], "Pass sort=True.", "Pass --pack sort=true."),
-        (["no-such-command"], "Pass sort=True.", "Pass sort=True."),
         ([], "Pass sort=True.", "Pass sort=True."),
     ],
 )

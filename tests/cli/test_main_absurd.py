@@ -12,7 +12,6 @@ import pytest
 from tests.cli.calling import Done
 
 import stoker as package
-from stoker import _disk
 from stoker.cli import main as cli
 from stoker.cli.command import SOURCE, STORE, PathType
 from stoker.cli.train_recipes import RECIPES
@@ -40,7 +39,7 @@ CALLS = {
     ],
     "train timehut": ["--data", "gone.tsv", "--epochs", "1", "--quiet"],
     "train icecube": ["--data", "gone.stoker", "--quiet"],
-    "train tabular": ["--target", "gone.csv", "--epochs", "1", "--quiet"],
+    "train tabular": ["--target", "gone.csv", "--epochs", "1", "--max-seconds", "1e-9", "--quiet"],
     "tune batch": ["config.yaml", "--json"],
     "tune search": ["config.yaml", "--json"],
     "tune run": ["config.yaml", "--json"],
@@ -154,64 +153,15 @@ def test_absurd_paths(stoker: Stoker, folder: Path, name: str, parameter: click.
         before = sorted(path.name for path in folder.iterdir())
 
 
-def test_many_threads_are_refused(stoker: Stoker, folder: Path) -> None:
-    for words in (
-        ["pack", "a.csv", "out"],
-        ["encode", "a.csv", "--key", "k", "--out", "out"],
-        ["indicators", "s.stoker", "--spec", "spec.json", "--out", "out"],
-    ):
-        done = stoker(*words, "--threads", "1000000")
-        assert (done.code, done.err) == (2, "stoker: threads is 1,000,000, but at most 1,024 can be used.\n")
-        assert stoker(*words, "--threads", "1024").code == 0
-        _disk.remove_folder(folder / "out")
-
-
-# ---- every path is one ----
-
-NO_PATHS = {
-    "TIME",
-    "FILE|URL",
-    "I/N",
-    "ADDRESS",
-    "FREQ",
-    "ZONE",
-    "EXPR",
-    "OLD=NEW",
-    "NAME=EXPR",
-    "PATTERN",
-    "KEY",
-    "COL",
-    "COLUMN",
-    "COLUMN=KIND",
-    "COLUMN=VALUE:SHARE",
-    "CONDITION",
-    "N-M",
-    "A,B,…",
-    "STATEMENT",
-    "W,W,…",
-    "TYPE",
-    "N",
-    "TEXT",
-    "FORMAT",
-    "NAME",
-    "ENTRY",
-    "VIEW",
-    "S",
-    "SIZE",
-    "SHARE",
-    "FLOAT",
-    "DEVICE",
-    "NAME=VALUE",
-}
+FILES = {"FILE", "FOLDER", "PATH", "RUN", "STORE", "SCRIPT.py"}
+"""What stands for a path in a help text."""
 
 
 def test_every_option_that_names_a_file_has_the_type_of_paths() -> None:
     for name, command in COMMANDS.items():
-        for one in command.params:
-            text = isinstance(one.type, click.types.StringParamType)
-            argument = isinstance(one, click.Argument) and name != "explain"  # of which it is the name of an error
-            metavar = one.metavar
-            assert not text or not (argument or (metavar and metavar not in NO_PATHS)), f"{name}: is {one.name} a path?"
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument) or parameter.metavar in FILES:
+                assert not isinstance(parameter.type, click.types.StringParamType), f"{name}: is {parameter.name} a path?"
 
 
 def test_negative_control_without_the_type_a_url_becomes_a_folder(
@@ -249,3 +199,72 @@ def test_a_long_message_is_cut_in_its_middle(stoker: Stoker, folder: Path) -> No
         assert done.code == 2
         assert "characters left out…]" in done.err
         assert len(done.err) < 2 * MAX_MESSAGE
+
+
+WRONG_CALLS = {
+    "unpack": "did you mean pack?",
+    "tune serch": "did you mean search?",
+    "train timehutt": "did you mean the recipe timehut?",
+    "pack": "Missing argument",
+    "pack a.csv": "Missing argument",
+    "pack a.csv out --fast": "No such option",
+    "pack a.csv out --missing guess": "--missing",
+    "pack a.csv out --series k --on dask": "expected 'ray'",
+    "pack - out --recipe icecube --series k": "No such option",
+    "inspect": "Missing argument",
+    "encode a.csv --key gone --out out": "--key names 'gone'",
+    "encode a.csv --key k --context gone.csv --out out": "gone.csv does not exist",
+    "indicators a.csv --spec gone.json --out out": "gone.json cannot be read",
+    "indicators a.csv --spec spec.json --out out --compat talib": "--compat",
+    "indicators s.stoker --spec spec.json --out out --series k": "is a store",
+    "order s.stoker --view window:48": "--view is 'window:48'",
+    "order s.stoker --view windows:8,stride=two": "stride is 'two'",
+    "order s.stoker --order shuffle --block 4": "--block and --window",
+    "audit script.py:nothing": "script.py",
+    "audit gone.py": "gone.py",
+    "diagnose --report why.txt script.py": "why.txt ends in '.txt'",
+    "diagnose --apply a.txt script.py": "expected a name that ends in .patch or .diff",
+    "diagnose --budget 9 script.py": "--budget was given without --try or --apply",
+    "diagnose -": "standard input",
+    "gate --budget gone.json script.py": "gone.json",
+    "watch folder": "is not the folder of a run",
+    "watch --once gone.py": "--once is for the folder of a run",
+    "live gone": "is not a folder",
+    "train": "train --help",
+    "train config.yaml --resume folder": "train --help",
+    "train config.yaml --set batchsize=3": "did you mean data.batch_size?",
+    "train --resume folder": "folder has no config.yaml",
+    "train tfa gone.yaml": "gone.yaml does not exist",
+    "train icecube": "Give --data STORE, or --resume FOLDER.",
+    "train icecube --data gone.stoker --size 7m": "--size is '7m'",
+    "train timehut": "Give one of --data FILE",
+    "train timehut --data gone.tsv --seeds 3": "--methods and --seeds are for --archive",
+    "train time-moe": "Give --data DATA, or --resume FOLDER.",
+    "train time-moe --data s.stoker --size 51m": "--size is '51m'",
+    "train time-moe --data s.stoker --head-weights 1,x": "--head-weights is '1,x'",
+    "train tabular": "Give --target FILE, or --resume FOLDER.",
+    "train tabular --target a.csv --key id": "has no column 'id'",
+    "train tabular --target a.csv --encoding k": "expected COLUMN=KIND",
+    "generate folder --out new.csv --rebalance k=b": "expected COLUMN=VALUE:SHARE",
+    "generate folder --out new.txt": "expected a name that ends in .parquet or .csv",
+    "generate folder --out new.csv": "folder has no recipe.json",
+    "forecast folder --data s.stoker": "folder is neither a run of Time-MoE",
+    "forecast folder --data s.stoker --device banana": "--device is 'banana'",
+    "forecast folder --data s.stoker --score --out f.csv": "--score",
+    "predict folder --data a.csv --out p.txt": "--out is p.txt",
+    "predict folder --data a.csv": "folder has no config.yaml",
+    "embed folder --data a.csv --out e.csv": "expected a name that ends in .npy",
+    "export folder m.pt2": "folder has no config.yaml",
+    "tune search gone.yaml": "gone.yaml does not exist",
+}
+"""Calls that cannot be meant, and a part of the line that says why."""
+
+
+@pytest.mark.parametrize("arguments", WRONG_CALLS)
+def test_a_wrong_call_is_one_line_and_writes_nothing(stoker: Stoker, folder: Path, arguments: str) -> None:
+    before = sorted(folder.rglob("*"))
+    done = stoker(*arguments.split())
+    check(done)
+    assert (done.code, done.out) == (2, "")
+    assert WRONG_CALLS[arguments] in done.err
+    assert sorted(folder.rglob("*")) == before

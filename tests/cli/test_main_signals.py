@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cli.calling import call, environment, slow_command, stoker_command
+from tests.cli.calling import call, environment, slow_command
 
 from stoker.store.pack.api import pack
 from stoker.store.versions import open_store
@@ -88,32 +88,3 @@ def test_no_one_waits_for_the_hash_of_a_huge_file(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=200)
     assert (process.returncode, err.split("…\n")[-1].lstrip("\n")) == (130, LINE)
     os.truncate(tmp_path / "huge.parquet", 0)
-
-
-def test_a_stop_before_any_work_leaves_nothing_in_the_way(inputs: Path, tmp_path: Path) -> None:
-    """At any moment: while modules are imported, files looked at, or rows read."""
-    for delay in (0.05, 0.25, 0.45, 0.65):
-        process = start(stoker_command("pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
-        time.sleep(delay)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=200)
-        assert process.returncode in (0, 130, -signal.SIGINT, 1), err
-    done = call(stoker_command("pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
-    assert done.code == 0, done.err
-    assert open_store(tmp_path / "out").num_steps == 800_000
-
-
-def test_verify_can_be_stopped(inputs: Path, tmp_path: Path) -> None:
-    pack(inputs, tmp_path / "out", series="k")
-    slow = (
-        "import time, stoker.store.inspect as v; d = v.damaged_blocks\n"
-        "def slowly(*a):\n    print('at work', flush=True); time.sleep(60); yield from d(*a)\n"
-        "v.damaged_blocks = slowly\n"
-        "from stoker.cli.main import main; main(['verify', 'out'])"
-    )
-    process = start([*stoker_command()[:1], "-c", slow], tmp_path)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "at work\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=200)
-    assert (process.returncode, err.split("…\n")[-1].strip()) == (130, "stoker: stopped. Run the same command again.")

@@ -30,19 +30,3 @@ def test_files_of_the_test_split(stoker: Stoker, tmp_path: Path) -> None:
     packed = stoker("pack", tmp_path / "icecube", tmp_path / "a", "--recipe=icecube", "--split", "test", "--json")
     assert (packed.code, packed.err) == (0, "")
     assert '"num_series": 5' in packed.out
-
-
-def test_errors_are_one_line_in_the_words_of_the_command(stoker: Stoker, tmp_path: Path) -> None:
-    made = ["make", "icecube", tmp_path / "icecube", "--files", "1", "--events", "5", "-q"]
-    stoker(*made)
-    again = stoker(*made)
-    assert (again.code, again.err) == (2, f"stoker: {tmp_path / 'icecube'} has train files already. Choose another folder.\n")
-    pack = ["pack", tmp_path / "icecube", tmp_path / "a", "--recipe", "icecube"]
-    assert "choose others with --batches" not in stoker(*pack).err
-    (tmp_path / "icecube" / "train" / "batch_1.parquet").rename(tmp_path / "icecube" / "train" / "batch_2.parquet")
-    missing = stoker(*pack, "--replace")
-    assert (missing.code, missing.err.count("\n")) == (2, 1)
-    assert missing.err.endswith("events of it. Fetch the file, or choose others with --batches.\n")
-    wrong = stoker(*pack, "--series", "event_id")
-    assert "No such option" in wrong.err
-    assert "'--recipe': 'cube' is not 'icecube'" in stoker("pack", "a", "b", "--recipe", "cube").err

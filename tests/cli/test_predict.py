@@ -50,14 +50,6 @@ def test_predictions_are_written_and_shown(stoker: Stoker, folder: Path) -> None
     assert shown[-1] == "28 predictions for 2 series by runs/c, step 4"
 
 
-def test_options_of_pack_are_passed_on(stoker: Stoker, folder: Path) -> None:
-    lines = Path("new.csv").read_text().splitlines()
-    Path("mixed.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-    refused = stoker("predict", "runs/c", "--data", "mixed.csv")
-    assert (refused.code, "--pack sort=true" in refused.err) == (2, True)
-    assert stoker("predict", "runs/c", "--data", "mixed.csv", "--pack", "sort=true", "--pack", "delimiter=;").code == 0
-
-
 def test_the_statement_of_the_training_data_is_applied(stoker: Stoker, folder: Path) -> None:
     statement = "SELECT shop, ts, x AS level, x > 52 AS high FROM source"
     assert stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", "--sql", statement, "--quiet").code == 0
@@ -76,25 +68,3 @@ def test_the_statement_of_the_training_data_is_applied(stoker: Stoker, folder: P
     assert stoker("predict", "runs/e", "--data", "ready.csv", "--pack", "sql=none", "--json") == found
     other = stoker("predict", "runs/e", "--data", "new.csv", "--pack", f"sql={statement.replace('52', '100')}", "--json")
     assert (other.code, other.out == found.out) == (0, False), "an option that is given replaces that of training"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--out", "p.txt"], "--out is p.txt; expected a name that ends in .parquet, .csv, .arrow or .feather."),
-        (["--out", "new.csv"], "new.csv already exists. Replace the file (--overwrite), or give another name."),
-        (["--out", "no/p.csv"], "no/p.csv cannot be written: there is no folder no. Create it first."),
-        (["--horizon", "7"], "horizon is 7, but the model was trained with 2 steps (data.view). Leave it out."),
-        (["--pack", "sort"], "--pack is 'sort'; expected NAME=VALUE, such as sort=true. See: stoker predict --help"),
-    ],
-)
-def test_errors_are_one_line(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
-    assert stoker("predict", "runs/c", "--data", "new.csv", *arguments) == Done(2, "", f"stoker: {line}\n")
-
-
-def test_short_series_and_folders_without_a_run(stoker: Stoker, folder: Path) -> None:
-    Path("short.csv").write_text("\n".join(Path("d.csv").read_text().splitlines()[:8]) + "\n")
-    done = stoker("predict", "runs/c", "--data", "short.csv")
-    assert "is too short: the model needs 8 steps in a row, and it has 7. Add earlier steps, or pass --short skip." in done.err
-    done = stoker("predict", "new.csv", "--data", "new.csv")
-    assert done.err == "stoker: new.csv has no config.yaml, so it is not the folder of a run of `stoker train`.\n"

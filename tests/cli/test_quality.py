@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -41,22 +39,3 @@ def test_metrics_are_printed(stoker: Callable[..., Done], folder: Path, monkeypa
     assert next(line.split() for line in done.out.splitlines() if "overall" in line) == ["accuracy", "overall", "0.9123"]
     assert json.loads(stoker(*call, "--json").out) == METRICS
     assert (asked["tables"], asked["key"], asked["report"]) == (("real.parquet", "synthetic.parquet"), "user_id", Path("q.html"))
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--report", "q.pdf"], "q.pdf ends in '.pdf'; expected a report that ends in '.html'."),
-        (
-            ["--key", "who"],
-            "real has no column 'who'; it has 'user_id', 'time', 'state', 'amount', 'score'. Name one of them: --key …",
-        ),
-    ],
-)
-def test_errors_are_one_line(
-    stoker: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], line: str
-) -> None:
-    for name in ("mostlyai", "mostlyai.qa"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    done = stoker("quality", "real.parquet", "synthetic.parquet", *options)
-    assert (done.code, done.err) == (2, f"stoker: {line}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,16 +30,3 @@ def test_runs_are_listed_and_drawn(stoker: Stoker, runs: Path) -> None:
     assert [line.split()[:2] for line in done.out.splitlines()[1:3]] == [["first", "finished"], ["second", "finished"]]
     assert done.out.endswith("plot: runs.svg\n")
     assert "<svg" in Path("runs.svg").read_text()
-
-
-def test_runs_for_programs(stoker: Stoker, runs: Path) -> None:
-    found = json.loads(stoker("runs", runs, "--metric", "val_mae", "--json").out)
-    assert [one["name"] for one in found] == ["first", "second"]
-    assert {one["metric"] for one in found} == {"val_mae"}
-    assert found[0]["best"] == found[1]["best"]  # the same configuration twice
-
-
-def test_a_folder_without_runs(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert stoker("runs", ".") == Done(0, ". has no runs.\n", "")
-    assert stoker("runs", "gone") == Done(2, "", "stoker: gone is not a folder. Give a run, or a folder of runs.\n")

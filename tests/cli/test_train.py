@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,12 +55,6 @@ def test_the_effective_configuration_is_kept(stoker: Stoker, folder: Path) -> No
     assert config["optimizer"]["lr"] == 0.01
 
 
-def test_the_result_for_programs(stoker: Stoker, folder: Path) -> None:
-    found = json.loads(stoker("train", "c.yaml", "--json").out)
-    assert (found["stopped"], found["step"], found["epoch"], found["folder"]) == ("finished", 12, 2, "runs/c")
-    assert set(found["metrics"]) >= {"val_loss", "val_mae"}
-
-
 def test_a_run_that_continues_ends_like_one_that_was_never_stopped(stoker: Stoker, folder: Path) -> None:
     import torch
 
@@ -82,13 +75,6 @@ def test_a_run_that_continues_ends_like_one_that_was_never_stopped(stoker: Stoke
     assert whole.step == half.step == 18
     for name, tensor in whole.parts["model"].items():
         assert torch.equal(tensor, half.parts["model"][name]), name
-
-
-def test_a_run_that_has_ended_stays_as_it_is(stoker: Stoker, folder: Path) -> None:
-    assert stoker("train", "c.yaml", "--quiet").code == 0
-    done = stoker("train", "--resume", "runs/c", "--quiet")
-    assert done.code == 0
-    assert "12 steps" in done.out
 
 
 def test_a_learning_rate_may_change_if_that_is_allowed(stoker: Stoker, folder: Path) -> None:
@@ -135,70 +121,10 @@ def test_every_kind_of_training_runs(stoker: Stoker, folder: Path, sets: tuple[s
     assert "finished" in done.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (
-            ["train", "gone.yaml"],
-            "stoker: gone.yaml does not exist. `stoker train --fields` shows what a configuration may hold.\n",
-        ),
-        (["train", "c.yaml", "--set", "batchsize=3"], "stoker: --set batchsize is not known; did you mean data.batch_size?\n"),
-        (
-            ["train", "--resume", "runs/x"],
-            "stoker: runs/x has no config.yaml, so it is not the folder of a run. Begin one: stoker train CONFIG.\n",
-        ),
-        (["train", "c.yaml", "--set", "store=gone"], "stoker: gone does not exist. Make a store with `stoker pack SOURCE gone`.\n"),
-        (
-            ["train", "c.yaml", "--set", "columns=[clos]"],
-            "stoker: data.columns or data.target names 'clos', but waves.stoker has close, up, kind.\n",
-        ),
-        (
-            ["train", "c.yaml", "--set", "data.view={name: windows, length: 8}"],
-            "stoker: data.target is missing; expected the columns that are predicted, or a horizon or shift in data.view.\n",
-        ),
-        (
-            ["train", "c.yaml", "--set", "data.view={name: windows, length: 8}", "--set", "target=[up, kind]"],
-            "stoker: data.target is ['up', 'kind'], which mixes values of steps and of series; "
-            "expected the columns that are predicted, or a horizon or shift in data.view.\n",
-        ),
-        (
-            ["train", "c.yaml", "--set", "data.view={name: windows, length: 8}", "--set", "target=[up]", "--set", "columns=[up]"],
-            "stoker: data.columns holds 'up', which is the target: the model would see the answer. Leave it out.\n",
-        ),
-        (
-            ["train", "c.yaml", "--set", "target=[kind]"],
-            "stoker: data.target is ['kind']; a horizon or shift predicts columns of steps.\n",
-        ),
-        (
-            ["train", "c.yaml", "--set", "scale=true", "--set", "normalize=max", "--set", "split=null"],
-            "stoker: data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.\n",
-        ),
-        (
-            ["train", "c.yaml", "--set", "loss=cross_entropy"],
-            "stoker: cross_entropy: the number of classes is not known. Set loss.classes.\n",
-        ),
-    ],
-)
-def test_an_error_is_one_line_and_leaves_nothing(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
-    done = stoker(*arguments)
-    # The first call of a machine also says that it compiles kernels.
-    shown = "".join(one for one in done.err.splitlines(keepends=True) if "compiling kernels" not in one)
-    assert Done(done.code, done.out, shown) == Done(2, "", line)
-    assert not (folder / "runs").exists()
-
-
 def test_values_of_the_whole_series_would_leak_through_a_split(stoker: Stoker, folder: Path) -> None:
     done = stoker("train", "c.yaml", "--quiet", "--set", "normalize=zero")
     assert done.code == 2
     assert "normalize" in done.err
-
-
-@pytest.mark.parametrize("arguments", [["train"], ["train", "c.yaml", "--resume", "x"], ["train", "c.yaml", "--allow", "lr"]])
-def test_calls_that_are_not_meant(stoker: Stoker, folder: Path, arguments: list[str]) -> None:
-    done = stoker(*arguments)
-    assert done.code == 2
-    assert done.err.endswith("See: stoker train --help\n")
-    assert done.err.count("\n") == 1
 
 
 def test_a_folder_with_a_run_is_not_used_again(stoker: Stoker, folder: Path) -> None:
@@ -313,15 +239,6 @@ def test_the_fields_are_shown(stoker: Stoker) -> None:
     assert "# Samples per batch and process." in done.out
 
 
-def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.experiment import build, prepare
-
-    for module in (build, prepare):
-        monkeypatch.setattr(module, "find_ranks", lambda: prepare.Process(rank=1, world_size=2, local_rank=1))
-    assert stoker("train", "c.yaml").out == ""
-    assert "config.yaml" not in [path.name for path in (folder / "runs" / "c").iterdir()]
-
-
 def setup_of(run: Path) -> Any:
     return json.loads((run / "run.json").read_text())["sessions"][-1]["config"]["setup"]
 
@@ -332,14 +249,6 @@ def test_a_setup_is_asked_for_and_recorded(stoker: Stoker, folder: Path) -> None
     assert setup_of(folder / "plain") == plain
     assert stoker("train", "c.yaml", "--quiet", "--set", "folder=fused", "--set", "fused=true").code == 0
     assert setup_of(folder / "fused") == {**plain, "fused": True}
-
-
-def test_a_faster_setup_is_measured_when_asked(stoker: Stoker, folder: Path) -> None:
-    done = stoker("train", "c.yaml", "--speed", "measured")
-    assert done.code == 0
-    assert "choice   no   not measured: 12 updates are over before it has paid off" in done.out
-    assert load(folder / "runs" / "c" / "config.yaml").train.speed == "measured"
-    assert json.loads((folder / "runs" / "c" / "run.json").read_text())["sessions"][0]["trials"][0]["name"] == "choice"
 
 
 def test_a_resumed_run_keeps_its_setup_unless_another_is_allowed(stoker: Stoker, folder: Path) -> None:
@@ -353,62 +262,3 @@ def test_a_resumed_run_keeps_its_setup_unless_another_is_allowed(stoker: Stoker,
     changed = ("--set", "precision=bf16", "--allow", "precision", "--set", "epochs=4", "--allow", "epochs")
     assert stoker("train", "--resume", "runs/c", "--quiet", *changed).code == 0
     assert setup_of(folder / "runs" / "c") == {"precision": "bf16", "fused": True, "graph": False, "compile": False}
-
-
-@pytest.mark.parametrize(("option", "announced"), [("--json", None), ("--quiet", None), (None, "1")])
-def test_compiled_kernels_are_announced_in_a_log_file_too(
-    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, option: str | None, announced: str | None
-) -> None:
-    monkeypatch.setenv("STOKER_ANNOUNCE", "")
-    monkeypatch.delenv("STOKER_ANNOUNCE")
-    assert stoker("train", "c.yaml", *([option] if option else [])).code == 0
-    assert os.environ.get("STOKER_ANNOUNCE") == announced
-
-
-def test_a_metric_that_an_own_loss_has_no_predictions_for_is_reported_before_the_first_step(stoker: Stoker, folder: Path) -> None:
-    sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[mae]")
-    done = stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
-    assert done.code == 2
-    assert done.err.startswith("stoker: metrics (mae) need what the model predicts")
-    assert not (folder / "runs" / "c" / "metrics.jsonl").exists()
-
-
-def test_an_error_in_code_of_your_own_is_one_line_with_its_place(stoker: Stoker, folder: Path) -> None:
-    sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "loss.options.seconds=soon")
-    done = stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
-    assert done.code == 2
-    assert done.err.startswith("stoker: own.py:20 raised TypeError: ")
-
-
-def test_a_change_of_the_code_is_warned_of(stoker: Stoker, folder: Path) -> None:
-    sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "epochs=1")
-    assert stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]).code == 0
-    own = folder / "own.py"
-    own.write_text(own.read_text().replace("** 2", "** 4"))
-    with pytest.warns(UserWarning, match=r"own\.py changed since .*runs/c/checkpoints"):
-        assert stoker("train", "--resume", "runs/c", "--quiet").code == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "allow"),
-    [
-        ("batch_size=16", "batch_size"),
-        ("data.normalize=max", "normalize"),
-        ("optimizer.betas=[0.8, 0.9]", "betas"),
-        ("loss=mae", "loss"),
-        ("seed=3", "seed"),
-        ("grad_accum_steps=2", "grad_accum_steps"),
-        ("precision=bf16", "precision"),
-        ("order=sequential", "data.order"),
-        ("split.valid=0.3", "split"),
-    ],
-)
-def test_what_is_allowed_on_the_command_line_is_allowed_of_the_trainer_too(
-    stoker: Stoker, folder: Path, change: str, allow: str
-) -> None:
-    first = ["--set", "scale=false", "--set", "split={name: grouped, valid: 0.4}", "--set", "schedule=cosine"]
-    assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1", *first).code == 0
-    resume = ("train", "--resume", "runs/c", "--quiet", "--set", change)
-    assert stoker(*resume).code == 2
-    done = stoker(*resume, "--allow", allow)
-    assert done.code == 0 or "other data" in done.err or "samples an epoch" in done.err, done.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,19 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from tests.cli.calling import Done, call
+from tests.cli.calling import Done
 from tests.cli.training_folder import make_folder
-from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError, OptionError
-from stoker.experiment import load, parse, prepare, run
+from stoker.experiment import load, prepare, run
 from stoker.experiment.build import within_memory
 from stoker.experiment.config import Config
 from stoker.experiment.parse import known_paths
 
 Stoker = Callable[..., Done]
 
-COUNTS = ("grad_accum_steps", "log_every", "save_every", "keep_checkpoints")
 HUGE = ("9223372036854775807", "9223372036854775808", "99999999999999999999", "1e30")
 ABSURD = (
     *HUGE, "-1", "0", "-0.0", "0.5", "1e-320", "1e308", "-1e308", ".nan", ".inf", "-.inf", "true", "null", "''", '"a\\0b"',
@@ -66,47 +63,6 @@ FIRST: dict[str, tuple[str, ...]] = {
 }
 """What has to be set for a key to be one of the choice."""
 
-RUN: list[tuple[str, str]] = [
-    *(("data.batch_size", value) for value in (*HUGE, "2147483648", "-1", "0", "[]", '"a\\0b"')),
-    *(("data.store", value) for value in ('"a\\0b"', "''", "/dev/null", "/proc/self/mem", "'" + "y" * 5000 + "'", '"\\e[31m"')),
-    *(("data.columns", value) for value in ("[]", "['']", "[close, close]", "[null]")),
-    *(("data.target", value) for value in ("[]", "[close, close]")),
-    *(("data.threads", value) for value in ("1000000", "1025", "-1")),
-    *((f"data.view.{name}", value) for name in ("length", "stride", "horizon", "shift") for value in (*HUGE, "281474976710656")),
-    *((f"data.view.{name}", value) for name in ("max_length", "buckets") for value in ("9223372036854775807", "[]", "0")),
-    *((f"data.order.{name}", value) for name in ("block", "window", "pool") for value in (*HUGE[:2], "281474976710656")),
-    *((f"split.{name}", value) for name in ("horizon", "warm_up", "embargo") for value in (*HUGE[:3], "281474976710656")),
-    *(("split.valid", value) for value in ("0", "1e-320", "0.9999999999", "1.0")),
-    *(("split.time", value) for value in ("''", '"a\\0b"', "close")),
-    *((f"model.{name}", value) for name in ("width", "layers", "heads", "hidden") for value in (*HUGE[:2], "0")),
-    *(("model.function", value) for value in ('"a\\0b.py:make"', "own.py:", "own.py:gone", "gone.py:make", "/:x")),
-    *(("model.options", value) for value in ("{gone: 1}", "{1: 2}", "[]", "{}")),
-    *(("loss.options", value) for value in ("{seconds: x}", "{seconds: -1}", "{model: 1}")),
-    *(("loss.classes", value) for value in (*HUGE[:2], "2147483648", "1", "0")),
-    *(("loss.quantiles", value) for value in ("[]", "[0]", "[1]", "[.nan]", "[[0.5]]")),
-    *(("loss.delta", value) for value in ("0", "1e-320", "1e308")),
-    *(("optimizer.lr", value) for value in ("1e308", "0", "-1", ".nan")),
-    *(("optimizer.nesterov", value) for value in ("true", "1")),
-    *(("optimizer.eps", value) for value in ("1e-320", "0", "1e308")),
-    *(("optimizer.betas", value) for value in ("[0, 0]", "[0.999999999999, 0]", "[]", "[1, 1]")),
-    *(("optimizer.weight_decay", value) for value in ("1e308", "-1")),
-    *(("schedule.factor", value) for value in ("1e308", "1e30", "0")),
-    *(("schedule.every", value) for value in (*HUGE[:2], "0", "1e-320")),
-    *(("schedule.warmup", value) for value in (*HUGE[:2], "1.0", "1.5")),
-    *(("train.epochs", value) for value in ("9223372036854775808", "1e30", "0", "-1", "1.5")),
-    *(("train.seed", value) for value in ("9223372036854775808", "-1", "9223372036854775807", "1.5")),
-    *(("train.device", value) for value in ("''", "gpu", "cuda:99", "meta", "'a b'", '"a\\0b"', "mps")),
-    *(("train.folder", value) for value in ("''", '"a\\0b"', "/proc/nothing", "c.yaml", "'" + "y" * 300 + "'", "/dev/null/x")),
-    *((f"train.{name}", value) for name in COUNTS for value in (*HUGE[:2], "0")),
-    *(("train.max_grad_norm", value) for value in ("1e-320", "1e308", "0")),
-    *(("train.max_seconds", value) for value in ("1e-320", "1e308", "0")),
-    *(("train.ema", value) for value in ("1e-320", "0.9999999999999999", "1.0")),
-    *(("train.early_stopping.metric", value) for value in ("''", "val_gone", '"\\e[31m"')),
-    *(("train.early_stopping.patience", value) for value in ("0", "9223372036854775808")),
-    *(("train.metrics", value) for value in ("[mae, mae]", "[auc]", "['']", "mae")),
-    *(("train.loggers", value) for value in ("[gone]", "tensorboard", "[null]")),
-]  # fmt: skip
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -121,49 +77,17 @@ def check(done: Done) -> None:
     assert done.err.replace("\n", "").isprintable()
 
 
-def test_the_table_is_large() -> None:
-    assert len(RUN) >= 100
-    assert len(known_paths(Config)) * len(ABSURD) >= 1500
-
-
-@pytest.mark.parametrize(
-    "key",
-    [pytest.param(key, marks=[] if i % 3 == 0 else pytest.mark.slow) for i, key in enumerate(sorted({key for key, _ in RUN}))],
-)
-def test_an_absurd_value_ends_in_one_line_or_in_a_run(stoker: Stoker, folder: Path, key: str) -> None:
-    for number, value in enumerate(value for name, value in RUN if name == key):
-        sets = ["epochs=1", *FIRST.get(key, ()), f"{key}={value}"]
-        sets += [] if key == "train.folder" else [f"train.folder=run{number}"]
-        check(stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]))
-
-
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[] if i % 4 == 0 else pytest.mark.slow) for i, path in enumerate(known_paths(Config))],
+    [pytest.param(path, marks=[] if i % 8 == 0 else pytest.mark.slow) for i, path in enumerate(known_paths(Config))],
     ids=".".join,
 )
-def test_a_value_of_any_key_is_read_or_refused_in_one_line(tmp_path: Path, path: tuple[str, ...]) -> None:
+def test_an_absurd_value_of_any_key_ends_in_one_line_or_in_a_run(stoker: Stoker, folder: Path, path: tuple[str, ...]) -> None:
     key = ".".join(path)
-    for value in ABSURD[len(key) % 2 :: 2]:  # half of them each: keys of one type have different ones
-        try:
-            read(tmp_path, SMALL, *FIRST.get(key, ()), f"{key}={value}")
-        except ConfigError as error:
-            line = str(error)
-            assert "\n" not in line
-            assert len(line) < 600
-
-
-@pytest.mark.slow  # a process of its own; the errors of torch are told apart below
-def test_a_model_that_does_not_fit_into_memory_is_one_line(folder: Path) -> None:
-    code = (
-        "import resource, sys\nfrom stoker.cli.main import main\n"
-        "import torch, stoker.experiment.build\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\nmain(sys.argv[1:])\n"
-    )
-    command = [sys.executable, "-c", code, "train", "c.yaml", "--quiet", "--set", "model={name: mlp, width: 2000000000}"]
-    done = call(command, folder, OMP_NUM_THREADS="1")
-    check(done)
-    assert "the training does not fit into memory" in done.err
+    for number, value in enumerate(ABSURD):
+        # Half an epoch at most: a value such as 10**18 epochs is valid.
+        sets = ["train.max_seconds=1e-9", f"train.folder=run{number}", *FIRST.get(key, ()), f"{key}={value}"]
+        check(stoker("train", "c.yaml", "--quiet", *[word for setting in sets for word in ("--set", setting)]))
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_one_line(stoker: Stoker, folder: Path) -> None:
@@ -231,12 +155,3 @@ def test_negative_control_without_the_bounds_of_the_schema_numbers_end_in_a_trac
     with pytest.raises(RuntimeError, match="can't start new thread"):
         run(threads, progress=False)
     assert not [thread for thread in started[:100] if thread.is_alive() and thread.name.startswith("stoker-feed")]
-
-
-def test_negative_control_without_the_bounds_of_the_schema_a_value_ends_in_a_traceback(
-    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parse, "_leaves", lambda value: iter(()))
-    monkeypatch.setattr("stoker.store.versions.check_path", Path)  # which refuses such a path as well
-    with pytest.raises(ValueError, match="null byte"):
-        stoker("train", "c.yaml", "--quiet", "--set", 'store="a\\0b"')

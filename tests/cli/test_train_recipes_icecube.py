@@ -46,21 +46,6 @@ def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
     assert (resumed.code, json.loads(resumed.out)["step"]) == (0, 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "Give --data STORE, or --resume FOLDER."),
-        (("--data", "ice.stoker", "--size", "7m"), "--size is '7m'; expected one of tiny, 5m, 10m, 19m, 29m."),
-        (("--data", "ice.stoker", "--valid", "batch_id == 9", *TINY), "leaves no sample of"),
-        (("--resume", "runs/x", "--folder", "y"), "--folder is for a new run; --resume names its folder itself."),
-    ],
-)
-def test_invalid_options_are_refused_in_one_line(stoker: Stoker, folder: Path, options: tuple[str, ...], message: str) -> None:
-    done = stoker("train", "icecube", *options)
-    assert done.code == 2
-    assert message in done.err
-
-
 @pytest.mark.gpu
 def test_a_run_in_cuda_graphs_is_diagnosed(tmp_path: Path) -> None:
     """Replays of a graph are steps. Other programs may use the machine, so the verdict itself is left open."""

@@ -49,21 +49,3 @@ def test_the_archive_is_one_table(stoker: Stoker, folder: Path) -> None:
     assert "over 2 pairs of runs with the same seed" in done.out
     found = json.loads(stoker("train", "timehut", *options, "--json").out)
     assert [len(row["accuracies"]) for row in found["rows"]] == [2, 2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ((), "Give one of --data FILE, --archive FOLDER and --resume FOLDER."),
-        (("--data", "Waves_TRAIN.tsv", "--seeds", "3"), "--methods and --seeds are for --archive."),
-        (("--data", "Waves_TRAIN.tsv", "--method", "clt"), "--method is 'clt'; expected one of timehut, ts2vec, softclt."),
-        (("--data", "Waves_TRAIN.tsv", "--min-tau", "0"), "the temperature goes from 0.0 to 0.75"),
-        (("--archive", "empty"), "empty has no data set; expected files like"),
-    ],
-)
-def test_errors_are_one_line(stoker: Stoker, folder: Path, arguments: tuple[str, ...], line: str) -> None:
-    done = stoker("train", "timehut", *arguments)
-    assert done.code == 2
-    assert done.err.startswith(f"stoker: {line}")
-    assert done.err.count("\n") == 1
-    assert not (folder / "runs").exists()

@@ -66,23 +66,6 @@ def test_run_writes_a_new_file_and_refuses_to_replace(
         assert "(--overwrite)" in capsys.readouterr().err
 
 
-def test_errors_are_one_line_with_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "space.yaml").write_text("search: {space: {optimizer.lr: [log, 1e-4, 1e-1]}}\n")
-    for arguments, words in (
-        (["search", "c.yaml"], "does not say what to search"),
-        (["search", "none.yaml"], "none.yaml does not exist"),
-        (["search", "c.yaml", "--space", "space.yaml"], "'val_loss', but c.yaml has no data to validate on"),
-        (["batch", "c.yaml", "--tolerance", "2"], "tolerance is 2.0"),
-    ):
-        with pytest.raises(SystemExit) as end:
-            main(["tune", *arguments])
-        assert end.value.code == 2
-        *begin, last = capsys.readouterr().err.splitlines()
-        assert words in last
-        what = "searching with" if arguments[0] == "search" else "measuring batch sizes of"
-        assert begin == [f"stoker: {what} {arguments[1]} …"]
-
-
 def test_the_parameters_of_timehut_are_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, _ = write_tsv(folder)
     main(["tune", "search", "timehut", "--data", str(data), "--scenario", "amc", "--budget", "4", "--group-size", "4", "--epochs", "2",

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.calling import Done
 
 from stoker.cli import watch as command
-from stoker.train.run import Run, read_slowdowns
+from stoker.train.run import Run
 from stoker.watching.cause import Slowdown
 
 Stoker = Callable[..., Done]
@@ -37,12 +37,6 @@ def test_slowdowns_of_a_run_are_shown(run: Run, stoker: Stoker) -> None:
     assert (done.code, done.out) == (0, f"{SLOWDOWN}\n")
 
 
-def test_a_run_without_one(run: Run, stoker: Stoker) -> None:
-    done = stoker("watch", "--once", str(run.folder))
-    assert (done.code, done.out) == (0, f"{run.folder}: no slowdown was found.\n")
-    run.end("finished")
-
-
 def test_a_run_in_progress_is_followed_to_its_end(run: Run, stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps = []
 
@@ -56,27 +50,6 @@ def test_a_run_in_progress_is_followed_to_its_end(run: Run, stoker: Stoker, monk
     monkeypatch.setattr(command.time, "sleep", sleep)
     done = stoker("watch", str(run.folder))
     assert (done.out, len(sleeps)) == (f"{SLOWDOWN}\n", 3)
-
-
-def test_damaged_lines_are_left_out(run: Run) -> None:
-    run.note_slowdown(SLOWDOWN)
-    with (run.folder / "slowdowns.jsonl").open("ab") as file:
-        file.write(b'{"step": "x"}\n\xff\n{"step": 1, "torn')
-    assert read_slowdowns(run.folder) == [SLOWDOWN]
-    run.end("finished")
-
-
-def test_errors_have_one_line(tmp_path: Path, stoker: Stoker) -> None:
-    for words, text in (
-        ([str(tmp_path)], "is not the folder of a run: it has no run.json."),
-        ([str(tmp_path), "--", "x"], "is a folder, not a script."),
-        ([str(tmp_path / "gone.py")], "is not a file. Give the path of a script or of the folder of a run."),
-        (["--once", str(tmp_path / "gone.py")], "--once is for the folder of a run"),
-    ):
-        done = stoker("watch", *words)
-        assert done.code == 2
-        assert text in done.err
-        assert done.err.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.gate.test_gate import counted, written
 
-from stoker.errors import ConfigError, OptionError, TrainError
+from stoker.errors import ConfigError, TrainError
 from stoker.gate.budget import read_budget, summarize
 
 
@@ -33,8 +33,3 @@ def test_a_budget_is_checked_strictly(tmp_path: Path, change: Callable[[str], st
     path.write_text(change(path.read_text()))
     with pytest.raises(ConfigError, match=message):
         read_budget(path)
-
-
-def test_a_budget_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"no.json is not there; expected a budget\. Write one from this run with write=True\."):
-        read_budget(tmp_path / "no.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,10 +48,6 @@ def gated(before: list[Counts], now: list[Counts]) -> Gate:
     return compare(summarize(now, device="cpu", torch="2"), budget, {})
 
 
-def test_every_count_has_a_title() -> None:
-    assert set(TITLES) <= set(Counts.__struct_fields__)
-
-
 def test_the_same_step_is_within_its_budget(tmp_path: Path) -> None:
     path = written(tmp_path / "deep" / "budget.json")
     gate = gate_step(make_step(), BATCHES, budget=path)
@@ -88,29 +83,12 @@ def test_what_grows_is_named_with_its_line(
     assert f"test_gate.py:{gate.growths[0].reasons[0].place.line})" in str(gate)  # type: ignore[union-attr]
 
 
-def test_fewer_than_allowed_is_fine_and_reported(tmp_path: Path) -> None:
-    path = tmp_path / "budget.json"
-    gate_step(make_step(lambda loss: loss.item()), BATCHES, budget=path, write=True)
-    gate = gate_step(make_step(), BATCHES, budget=path)
-    assert gate.ok
-    assert gate.notes[0].startswith("less than allowed: operations ")
-
-
 def test_one_odd_step_in_sixteen_is_left_out() -> None:
     steady, odd = counted(ops=40), counted(ops=43)
     before = [*[steady] * 15, odd]
     assert gated(before, [odd, *[steady] * 15]).ok
     more = gated(before, [counted(ops=41)] * 16)
     assert [(growth.name, growth.found, growth.allowed) for growth in more.growths] == [("ops", 41, 40)]
-
-
-def test_of_counts_that_vary_the_least_is_held_against_the_most() -> None:
-    before = [counted(ops=40, allocated_bytes=100 + i) for i in range(16)]
-    fine = gated(before, [counted(ops=40, allocated_bytes=115 + i) for i in range(16)])
-    assert fine.ok
-    assert "bytes allocated vary from step to step (115 to 130)" in fine.notes[0]
-    grown = gated(before, [counted(ops=40, allocated_bytes=116 + i) for i in range(16)])
-    assert [growth.name for growth in grown.growths] == ["allocated_bytes"]
 
 
 def test_data_of_any_lengths_raise_no_alarm() -> None:
@@ -129,13 +107,6 @@ def test_negative_control_comparing_single_steps_would_raise_alarms() -> None:
     assert any(now > before for before, now in found)
 
 
-def test_a_count_that_is_new_needs_a_budget_but_a_graph_break_does_not() -> None:
-    before, now = [counted(ops=1)] * 8, [counted(ops=1, kernels=3, graph_breaks=1, recompiles=0)] * 8
-    gate = gated(before, now)
-    assert [growth.name for growth in gate.growths] == ["graph_breaks"]
-    assert gate.notes == ["kernels have no budget. Write it again to have one."]
-
-
 def test_an_iterator_is_read_once_and_lists_again(tmp_path: Path) -> None:
     gate_step(make_step(), iter(BATCHES * 4), budget=tmp_path / "a.json", write=True)
     assert read_budget(tmp_path / "a.json").steps == 8
@@ -149,13 +120,6 @@ def test_another_device_has_another_budget(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     with pytest.raises(OptionError, match=r"the budget was counted on cuda, but this run is on cpu\. Keep one budget per device\."):
         gate_step(make_step(), BATCHES, budget=path)
-
-
-def test_another_torch_is_reported_of_where_something_grew(tmp_path: Path) -> None:
-    path = written(tmp_path / "budget.json")
-    budget = json.loads(path.read_text())
-    path.write_text(json.dumps({**budget, "torch": "1.0", "allowed": {**budget["allowed"], "ops": 3}}))
-    assert "was written with torch 1.0" in gate_step(make_step(), BATCHES, budget=path).notes[-1]
 
 
 @pytest.fixture
@@ -186,10 +150,3 @@ def test_no_false_alarm_in_20_runs_beside_noisy_neighbours(tmp_path: Path) -> No
     path = written(tmp_path / "budget.json")
     assert false_alarms(path, 20) == 0
     assert not gate_step(make_step(lambda loss: loss.item()), BATCHES, budget=path).ok
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("noisy")
-@pytest.mark.timeout(3000)
-def test_no_false_alarm_in_1000_runs_beside_noisy_neighbours(tmp_path: Path) -> None:
-    assert false_alarms(written(tmp_path / "budget.json"), 1000) == 0

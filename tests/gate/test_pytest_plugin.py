@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,11 +64,6 @@ def test_a_budget_is_written_kept_and_defended(
     assert "syncs: 1 per step, allowed 0" in out
     assert "+1 test_step.py train_step: print(loss.item()) (tests/test_step.py:14)" in out
     assert "Traceback" not in out
-
-
-def test_the_plugin_is_registered_by_its_own_name() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {pytest_plugin.__name__: pytest_plugin.__name__}
 
 
 def test_the_plugin_is_light(run_python: Callable[..., str]) -> None:

@@ -43,8 +43,3 @@ def test_feeds_whose_batches_would_be_wrong_are_refused(made: Any, message: str)
     with pytest.raises(OptionError) as error:
         Targets(made())
     assert message in str(error.value)
-
-
-def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(OptionError, match="the feed has no column 'price'; it has load, hour, size"):
-        Targets(feed()).check_columns("load", "price")

@@ -10,7 +10,6 @@ import pytest
 from tests.integrations.feeds import store
 
 import stoker
-from stoker.errors import OptionError
 from stoker.integrations.gluonts import StoreEntries
 
 pd = pytest.importorskip("pandas")
@@ -29,11 +28,6 @@ def test_the_start_is_the_first_time(tmp_path: Path) -> None:
     store = stoker.pack(table, tmp_path / "days.stoker", series="key", time="ts")
     entry = next(iter(StoreEntries(store, target="x", freq="D", time="ts")))
     assert (entry["start"], entry["item_id"]) == (pd.Period("2026-03-01", freq="D"), "a")
-
-
-def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(OptionError, match="has no column 'price'; it has load, hour, size"):
-        StoreEntries(store(), target="price", freq="h")
 
 
 @pytest.mark.slow

@@ -67,21 +67,3 @@ def test_negative_control_without_the_position_the_order_is_another(whole: tuple
     (folder / "trainer_state.json").write_text(json.dumps(state))
     with pytest.raises(OptionError, match=f"the checkpoint of step {STEPS + 1} has no position of a feed"):
         run(tmp_path, resume=STEPS + 1)
-
-
-def test_accumulated_batches_resume_too(tmp_path: Path) -> None:
-    options = {"gradient_accumulation_steps": 2}
-    whole = run(tmp_path, **options)
-    rest = run(tmp_path, resume=1, **options)
-    assert rest.series == whole.series[2:]
-    assert torch.equal(rest.layer.weight, whole.layer.weight)
-
-
-def test_evaluation_uses_its_feed(tmp_path: Path) -> None:
-    model = Tiny(Config())
-    args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True)
-    trainer = FeedTrainer(model=model, args=args, eval_feed=language_feed(last_batch="short"))
-    assert trainer.evaluate()["eval_loss"] > 0
-    assert [number for batch in model.series for number in batch] == list(range(NUM_SERIES))
-    with pytest.raises(OptionError, match="eval_feed and eval_dataset are given"):
-        FeedTrainer(model=model, args=args, eval_feed=language_feed(), eval_dataset=language_feed().as_dataset())

@@ -8,7 +8,6 @@ import torch
 from tests.integrations.feeds import HORIZON, LENGTH, feed, store
 from torch.utils.data import DataLoader
 
-from stoker.errors import OptionError
 from stoker.integrations.pairs import PairDataset, to_arrays
 
 
@@ -34,11 +33,6 @@ def test_a_loader_gives_pairs() -> None:
     assert len(pairs) == len(expected()[0])
     assert torch.equal(x, torch.from_numpy(expected()[0][:5]))
     assert torch.equal(y, torch.from_numpy(expected()[1][:5]))
-
-
-def test_an_entry_that_is_not_there_is_named() -> None:
-    with pytest.raises(OptionError, match="samples of the feed have no entry 'price'; they have load"):
-        PairDataset(feed(), x="load", y="price")
 
 
 def test_scikit_learn_and_skorch_fit() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from tests.integrations.feeds import HORIZON, LENGTH, feed, store
 
-from stoker.errors import OptionError
 from stoker.integrations.pytorch_forecasting import ForecastBatches
 
 NAMES: dict[str, Any] = {"target": "load", "static_reals": ["size"], "known_reals": ["hour"], "unknown_reals": ["load"]}
@@ -17,21 +16,6 @@ NAMES: dict[str, Any] = {"target": "load", "static_reals": ["size"], "known_real
 
 def batches(**options: Any) -> ForecastBatches:
     return ForecastBatches(feed(return_index=True, return_series=True, **options), **NAMES)
-
-
-def test_shapes_and_places() -> None:
-    x, (y, weight) = next(iter(batches()))
-    assert x["encoder_cont"].shape == (4, LENGTH, 3)
-    assert x["decoder_cont"].shape == (4, HORIZON, 3)
-    assert x["encoder_cat"].shape == (4, LENGTH, 0)
-    assert x["decoder_time_idx"].tolist() == [[6, 7], [7, 8], [8, 9], [9, 10]]
-    assert torch.equal(y, x["decoder_target"])
-    assert weight is None
-
-
-def test_a_feed_without_indices_is_refused() -> None:
-    with pytest.raises(OptionError, match="return_index=True, return_series=True"):
-        ForecastBatches(feed(), target="load")
 
 
 @pytest.fixture

@@ -39,31 +39,6 @@ def test_digits_are_those_of_the_printed_number(values: Any, window: tuple[int, 
 
 @settings(max_examples=num_examples(300))
 @given(values=COLUMNS, window=WINDOWS)
-def test_float32_is_widened(values: Any, window: tuple[int, int]) -> None:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        narrow = values.astype(np.float32)
-    narrow = narrow[~np.isinf(narrow)]
-    found = split_digits(narrow, max_decimal=window[0], min_decimal=window[1])
-    np.testing.assert_array_equal(found.matrix, printed_digits(narrow, *window))
-
-
-@settings(max_examples=num_examples(300))
-@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), window=WINDOWS)
-def test_integers_are_those_of_their_float64(values: list[int], window: tuple[int, int]) -> None:
-    column = np.array(values, dtype=np.int64)
-    found = split_digits(column, max_decimal=window[0], min_decimal=window[1])
-    np.testing.assert_array_equal(found.matrix, printed_digits(column, *window))
-
-
-@settings(max_examples=num_examples(500))
-@given(values=COLUMNS)
-def test_without_bounds_no_digit_is_lost_that_is_printed(values: Any) -> None:
-    digits = split_digits(values, max_decimal=None, min_decimal=None)
-    whole = split_digits(values, max_decimal=HIGHEST, min_decimal=LOWEST)
-    assert digits.num_cut == whole.num_cut
-    back = join_digits(digits)
-    assert ((back == values) | np.isnan(values)).sum() == len(values) - digits.num_cut
-    np.testing.assert_array_equal(join_digits(whole), back)
 
 
 @settings(max_examples=num_examples(500))

@@ -234,24 +234,6 @@ def test_set_epoch_says_which_epoch_is_next() -> None:
     assert walk(feed) == epochs[6], "a state of another epoch does not"
 
 
-def test_the_usual_loop_over_epochs_resumes_in_the_middle() -> None:
-    """`set_epoch` before each pass, as loops with a sampler do, also in the epoch that is resumed."""
-    make = partial(make_ranks, numbered(20), 1, batch_size=3, order=Shuffle(4))
-    (whole,) = make()
-    expected = [walk_in_steps(whole) for _ in range(4)]
-    (begun,) = make()
-    begun.set_epoch(1)
-    batches = iter(begun)
-    next(batches), next(batches)
-    (resumed,) = make()
-    resumed.load_state_dict(begun.state_dict())
-    found = []
-    for epoch in range(resumed.epoch, 4):
-        resumed.set_epoch(epoch)
-        found.append(walk_in_steps(resumed))
-    assert found == [expected[1][2:], *expected[2:]]
-
-
 @pytest.mark.parametrize(
     "order", [Shuffle(3), BlockShuffle(3, block=10, window=100), ByLength(3, group=32, pool=4)], ids=["shuffle", "blocks", "length"]
 )

@@ -74,16 +74,6 @@ def test_padded_and_packed_are_those_of_the_loop(case: tuple[Any, Any, Any], kin
     assert list(found.to_pylist() if hasattr(found, "to_pylist") else found.tolist()) == list(chosen)
 
 
-@given(cases())
-@settings(max_examples=num_examples(150))
-def test_without_cutting_every_row_is_there_once(case: tuple[Any, Any, Any]) -> None:
-    keys, _, _ = case
-    packed = pad_sequences({"k": key_column(keys), "row": np.arange(1, len(keys) + 1)}, key="k", layout="packed")
-    assert sorted(packed["row"].tolist()) == list(range(1, len(keys) + 1))
-    for start, stop in zip(packed.cu_seqlens.tolist(), packed.cu_seqlens.tolist()[1:], strict=False):
-        mine = packed["row"][start:stop].tolist()
-        assert mine == sorted(mine)
-        assert len({keys[row - 1] for row in mine}) == 1
 
 
 def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,18 +73,6 @@ def test_few_values_come_back_exactly(name: str, data: st.DataObject) -> None:
     assert found["x"].to_pylist() == table["x"].to_pylist()
 
 
-@pytest.mark.parametrize("name", ["int8", "float32", "decimal", "date32", "zone", "time32", "duration"])
-@given(st.data())
-@settings(max_examples=num_examples(48))
-def test_categories_of_any_type_come_back_exactly(name: str, data: st.DataObject) -> None:
-    kind, values = TYPES[name]
-    rows = data.draw(st.lists(st.none() | values, min_size=1, max_size=20))
-    table = pa.table({"x": pa.array(rows, kind)})
-    found = through_codes(table, np.arange(len(rows)), {"x": "categorical"})
-    assert found.schema.equals(table.schema)
-    assert found["x"].to_pylist() == table["x"].to_pylist()
-
-
 @pytest.mark.parametrize("name", ["int64", "decimal", "zone", "date32", "cents"])
 @given(st.data())
 @settings(max_examples=num_examples(48))

@@ -156,15 +156,6 @@ def test_the_wall_clock_does_not_contradict_a_verdict(loop: Loop) -> None:
     assert contradiction(loop, finding) <= MOST, (finding.verdict, [(one.verdict, one.share) for one in finding.causes], loop.wall)
 
 
-def test_loops_with_a_clear_cause_have_their_verdict() -> None:
-    assert diagnosed(UPLOAD).verdict == "host"
-    assert diagnosed(Loop(phases=(10.0, 0.1, 4.0, 4.0, 0.5, 0.2))).verdict == "data"
-    assert diagnosed(Loop(phases=(0.2, 0.1, 4.0, 4.0, 0.5, 0.2), every=40, cost=300.0, in_next=True)).verdict == "data"
-    assert diagnosed(Loop(phases=(0.2, 0.1, 4.0, 4.0, 0.5, 0.2), epoch=30, between=400.0)).verdict == "host"
-    assert diagnosed(Loop(phases=(0.2, 0.1, 4.0, 4.0, 0.5, 0.2))).verdict == "compute"
-    assert diagnosed(Loop(phases=(0.2, 0.1, 4.0, 4.0, 0.5, 0.2), every=2, cost=12.0)).verdict == "host", "each second step"
-
-
 def test_without_means_the_wall_clock_contradicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: by medians alone, a loop with an upload of 4 s in each 25th step computes 110 steps per second."""
     monkeypatch.setattr(Recorder, "slow_steps", lambda recorder, *, bursts: None)

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.errors import OptionError
-from stoker.live.follow import MOST_POINTS, Board, ThinnedCurve, flatten, read_ceiling
+from stoker.live.follow import MOST_POINTS, Board, ThinnedCurve
 from stoker.train.run import Run
 from stoker.watching.cause import Slowdown
 
@@ -46,13 +45,6 @@ def test_a_curve_equals_its_slow_twin(first: list[float], length: int) -> None:
     assert curve.least[0] == min(values)
     assert curve.greatest is not None
     assert curve.greatest[0] == max(values)
-
-
-def test_values_that_are_not_finite_are_kept_apart() -> None:
-    curve = ThinnedCurve()
-    for step, value in enumerate((1.0, math.nan, math.inf, 2.0)):
-        curve.add(step, value)
-    assert curve.as_dict() == {"steps": [0, 3], "means": [1.0, 2.0], "non_finite": [1, 2]}
 
 
 def start_run(folder: Path, **config: Any) -> Run:
@@ -214,19 +206,3 @@ def test_slowdowns_checkpoints_and_the_speed_without_loading_are_shown(tmp_path:
     assert rows(board)["a"]["ceiling"] == 100.0
     assert "Cause: loader" in board.view()["details"]["a"]["slowdowns"][0]
     run.end("finished")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"measurements": 3}', '{"measurements": {"loop": {"seconds": ["fast"]}}}'])
-def test_another_file_named_diagnosis_has_no_ceiling(tmp_path: Path, text: str) -> None:
-    (tmp_path / "diagnosis.json").write_text(text)
-    assert read_ceiling(tmp_path / "diagnosis.json") is None
-    assert read_ceiling(tmp_path / "gone.json") is None
-
-
-def test_a_configuration_is_flattened() -> None:
-    assert dict(flatten({"a": {"b": 1, "c": {}}, "d": [2]})) == {"a.b": 1, "a.c": {}, "d": [2]}
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="is not a folder"):
-        Board(tmp_path / "gone").refresh()

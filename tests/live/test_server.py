@@ -125,37 +125,6 @@ def test_changes_are_sent_as_they_come(server: Server, runs: Path) -> None:
     stream.close()
 
 
-def test_open_pages_hear_of_the_end(runs: Path) -> None:
-    server = Server(runs)
-    server.start()
-    stream = Stream(server)
-    assert stream.next()["details"].keys() == {"second"}  # the newest one
-    server.close()
-    assert stream.next() == "end"
-    stream.close()
-
-
-def test_too_many_pages_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PAGES", 1)
-    stream = Stream(server)
-    stream.next()
-    assert get(server, f"/events?{query(server)}")[0] == 503
-    stream.close()
-
-
-def test_nothing_is_read_while_no_page_is_open(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = []
-    refresh = server.board.refresh
-    monkeypatch.setattr(server.board, "refresh", lambda: reads.append(1) or refresh())
-    with server._changed:
-        server._changed.wait(0.2)
-    assert reads == []
-    stream = Stream(server)  # negative control
-    stream.next()
-    assert reads
-    stream.close()
-
-
 def test_a_saved_page_holds_the_runs_and_no_text_of_them_ends_an_element(runs: Path, tmp_path: Path) -> None:
     assert save_page(runs, tmp_path / "page.html") == 2
     text = (tmp_path / "page.html").read_text()

@@ -12,7 +12,6 @@ import pytest
 from stoker.errors import ConfigError, OptionError, TrainError
 from stoker.recipes.run_folder import (
     RECIPE_NAME,
-    change_settings,
     check_free,
     claim_run,
     make_settings,
@@ -105,21 +104,3 @@ def test_settings_are_checked_written_and_read_again(tmp_path: Path) -> None:
     for given, message in (({"epochs": "x"}, r"wave: Expected `int`"), ({"epochs": 0}, "epochs is 0")):
         with pytest.raises(OptionError, match=message):
             make_settings(Wave, given, recipe="wave")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "has no recipe.json, so it is not a run of wave"), ("{", "is damaged"), ('{"x": 1}', "is damaged")],
-)
-def test_a_folder_without_settings_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / RECIPE_NAME).write_text(content)
-    with pytest.raises(ConfigError, match=message) as caught:
-        read_settings(tmp_path, Wave, recipe="wave")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_resumed_run_changes_only_when_it_saves() -> None:
-    assert change_settings(Wave(epochs=2), {"save_every": 5}) == Wave(epochs=2, save_every=5)
-    with pytest.raises(OptionError, match="epochs cannot change when a run is resumed"):
-        change_settings(Wave(), {"epochs": 2})

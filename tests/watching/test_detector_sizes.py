@@ -12,8 +12,6 @@ from stoker.watching import watch as watches
 from stoker.watching.detector import UsualTimes
 from stoker.watching.watch import Watch
 
-MS = 1_000_000
-
 
 def test_steps_are_compared_with_those_of_their_size(rng: np.random.Generator) -> None:
     usual = UsualTimes()
@@ -24,12 +22,6 @@ def test_steps_are_compared_with_those_of_their_size(rng: np.random.Generator) -
     assert np.std(scaled[1000:]) < 0.05
     slow = np.log(usual.scale((times[:96] * 1.1).astype(int).tolist(), sizes[:96].tolist()))
     assert np.mean(slow) - np.mean(scaled[1000:]) == pytest.approx(math.log(1.1), abs=0.02)
-
-
-def test_sizes_of_nothing_and_times_of_nothing_are_accepted() -> None:
-    assert all(time >= 0 for time in UsualTimes().scale([0, 5, 7], [0, -1.0, 1.5]))
-    with pytest.raises(ValueError, match="zip"):
-        UsualTimes().scale([1, 2], [1.0])
 
 
 def run(machine: Machine, monkeypatch: pytest.MonkeyPatch, *, sized: bool, called: bool = False, steps: int = 2000) -> Watch[int]:
@@ -64,17 +56,3 @@ def test_a_slowdown_is_found_in_batches_of_mixed_sizes(
 
 def test_negative_control_without_sizes_it_is_not_found(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not run(Machine(rng), monkeypatch, sized=False).slowdowns
-
-
-def test_sizes_stay_with_their_steps_where_passes_are_short(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(rng)
-    monkeypatch.setattr(watches, "now_ns", machine)
-    batches = [100, 200, 400, 100, 800]
-    watched = Watch(batches, None, read=machine.read, size=float)
-    for _ in range(400):
-        for size in watched:
-            machine.busy_ms = 0.04 * size
-            machine.compute()
-    assert len(watched._batch_sizes) < 12
-    assert len(watched._usual._groups) == 4
-    assert watched.smallest_slowdown < 0.1

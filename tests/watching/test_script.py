@@ -13,12 +13,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.errors import OptionError
-from stoker.watching import script
 from stoker.watching import watch as watches
 from stoker.watching.detector import BLOCK
 from stoker.watching.script import ScriptHooks, run_script
-from stoker.watching.watch import Watch, watch
+from stoker.watching.watch import Watch
 
 
 @pytest.fixture
@@ -61,29 +59,6 @@ def test_steps_and_waits_are_timed_until_the_hooks_are_removed() -> None:
     assert watched.steps == 49, "negative control: without hooks nothing is counted"
 
 
-def test_one_of_several_optimizers_counts_and_the_next_phase_too() -> None:
-    watched = Watch[Any](None, None)
-    hooks = ScriptHooks(watched)
-    hooks.install()
-    train(optimizers(3), [0], 30)
-    assert watched.steps == 29
-    train(optimizers(1), [0], script.OTHER_STEPS + 10)
-    hooks.remove()
-    assert 29 + 10 <= watched.steps <= 29 + 12
-
-
-def test_hooks_step_aside_for_a_watch_of_the_script() -> None:
-    watched = Watch[Any](None, None)
-    hooks = ScriptHooks(watched)
-    hooks.install()
-    inner = watch(range(100))
-    (optimizer,) = optimizers(1)
-    for _ in inner:
-        optimizer.step()
-    assert watched.steps < 20
-    hooks.remove()
-
-
 @pytest.mark.usefixtures("process")
 def test_a_script_runs_as_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "beside.py").write_text("name = 'beside'\n")
@@ -95,39 +70,6 @@ def test_a_script_runs_as_in_python(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == f"__main__ ['--lr', '1'] beside {path}\n"
     assert watches.listener is None
     assert not (tmp_path / "__pycache__" / "train.cpython-311.pyc").exists()
-
-
-@pytest.mark.usefixtures("process")
-def test_an_error_of_the_script_is_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("def f():\n    raise KeyError('mine')\nf()\n")
-    with pytest.raises(SystemExit) as ended:
-        run_script(str(path), [], report=print)
-    assert ended.value.code == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith("Traceback")
-    assert printed.endswith("KeyError: 'mine'\n")
-    assert "stoker" not in printed.replace(str(tmp_path), "")
-
-
-@pytest.mark.usefixtures("process")
-def test_a_module(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "watchedpackage"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "__main__.py").write_text("from watchedpackage import inner\nprint(__name__, inner.one)\n")
-    (package / "inner.py").write_text("one = 1\n")
-    monkeypatch.chdir(tmp_path)
-    run_script("watchedpackage", [], module=True, report=print)
-    assert capsys.readouterr().out == "__main__ 1\n"
-
-
-@pytest.mark.usefixtures("process")
-def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"gone\.py is not a file"):
-        run_script(str(tmp_path / "gone.py"), [], report=print)
-    with pytest.raises(OptionError, match="there is no module"):
-        run_script("gone.gone", [], module=True, report=print)
 
 
 @pytest.mark.usefixtures("process")

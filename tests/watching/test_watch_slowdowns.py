@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +13,7 @@ from stoker.watching import watch as watches
 from stoker.watching.cause import WatchedRanks
 from stoker.watching.counters import Counters
 from stoker.watching.detector import BLOCK
-from stoker.watching.watch import READ_BLOCKS, Watch, watch
+from stoker.watching.watch import READ_BLOCKS, Watch
 
 MS = 1_000_000
 Change = Callable[["Machine"], None]
@@ -143,66 +141,6 @@ def test_a_neighbour_that_takes_whole_time_slices_from_short_steps(machine: Mach
     assert slowdown.slower == pytest.approx(0.75, abs=0.1)
 
 
-def test_two_causes_one_after_the_other(machine: Machine) -> None:
-    def change(machine: Machine) -> None:
-        machine.wait_ms = 4.0
-
-    watched = Watch(batches(machine, 6000, 1800, change), None, read=machine.read)
-    for number in watched:
-        machine.delay_ms = 2.0 if number >= 5800 else 0.0
-        machine.compute()
-    assert [(one.cause, one.step // 100) for one in watched.slowdowns] == [("loader", 18), ("neighbour", 58)]
-
-
-def test_memory_that_grows_over_the_whole_run(machine: Machine) -> None:
-    watched = Watch[Any](None, None, read=machine.read)
-    for step in range(32_000):
-        machine.busy_ms = 8.0 + 3.0 * step / 32_000
-        machine.resident_bytes += 1 << 14
-        machine.compute()
-        watched.step()
-    assert watched.slowdowns[0].cause == "memory"
-    assert "the process has grown by" in watched.slowdowns[0].evidence
-    assert len(watched._counters) <= 8
-
-
-def test_lines_go_to_report(machine: Machine) -> None:
-    lines: list[str] = []
-    watched = Watch(None, lines.append, read=machine.read)
-    for step in range(2600):
-        machine.busy_ms = 10.0 if 1800 <= step < 2200 else 8.0
-        machine.compute()
-        watched.step()
-    assert len(lines) == 2
-    assert lines[0].startswith("step 1,8")
-    assert "Cause: step." in lines[0]
-    assert lines[1].startswith("step 2,")
-    assert lines[1].endswith(": steps are as fast as before the slowdown.")
-
-
-def test_a_listener_hears_all_watches(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(watches, "listener", lines.append)
-    run(machine, set_(wait_ms=3.0))
-    assert len(lines) == 1
-
-
-def test_steps_without_a_loader(machine: Machine) -> None:
-    watched = Watch[Any](None, None, read=machine.read)
-    for step in range(2000):
-        if step == 1800:
-            machine.wait_ms = 2.0
-        before = machine.now
-        machine.wait()
-        waited = machine.now - before
-        machine.compute()
-        watched.step(waited)
-    (slowdown,) = watched.slowdowns
-    assert (slowdown.cause, watched.steps) == ("loader", 2000)
-    with pytest.raises(TypeError, match=r"without batches; call its step\(\)"):
-        next(iter(watched))
-
-
 def test_time_between_steps_and_short_passes(machine: Machine) -> None:
     watched = Watch[Any](None, None, read=machine.read)
     for epoch in range(300):
@@ -231,17 +169,6 @@ def test_negative_control_the_time_between_steps_would_count(machine: Machine) -
     assert watched.rate < 20
 
 
-def test_reading_the_numbers_changes_nothing(machine: Machine) -> None:
-    watched = Watch(batches(machine, 2000, 1800, set_(wait_ms=2.0)), None, read=machine.read)
-    for number in watched:
-        machine.compute()
-        if number % 25 == 0:
-            assert watched.steps == number + 1
-            assert str(watched)
-    (slowdown,) = watched.slowdowns
-    assert slowdown.step <= 1900
-
-
 def test_counters_are_not_read_too_often(machine: Machine) -> None:
     """A read that takes 10 ms is paid for by 100,000 steps, and by less at first."""
 
@@ -253,31 +180,6 @@ def test_counters_are_not_read_too_often(machine: Machine) -> None:
     for _ in watched:
         machine.compute()
     assert machine.reads == 1
-
-
-def test_a_slow_loader_is_named_where_counters_may_not_be_read_again(machine: Machine) -> None:
-    """The watch itself knows the waits. Counters from long before the slowdown would spread them over all steps since then."""
-
-    def slow_read(**values: int) -> Counters:
-        machine.now += 10 * MS
-        return machine.read(**values)
-
-    watched = Watch(batches(machine, 2000, 1800, set_(wait_ms=2.0)), None, read=slow_read)
-    for _ in watched:
-        machine.compute()
-    (slowdown,) = watched.slowdowns
-    assert slowdown.cause == "loader"
-    assert machine.reads == 2, "the first, and the one that names the cause"
-
-
-def test_a_watch_that_is_gone_hears_no_collections(machine: Machine) -> None:
-    before = len(gc.callbacks)
-    with watch([1]):
-        assert len(gc.callbacks) == before + 1
-    assert len(gc.callbacks) == before
-    gone = weakref.ref(watch([1]))
-    assert gone() is None
-    assert len(gc.callbacks) == before
 
 
 @pytest.fixture
@@ -321,13 +223,3 @@ def test_negative_control_without_the_others_a_rank_blames_its_step(
     monkeypatch.setattr(watches, "find_ranks", lambda: ranks[0])
     (slowdown,) = run(machine, set_(idle_ms=2.0)).slowdowns
     assert slowdown.cause == "step"
-
-
-def test_a_store_that_is_gone_is_accepted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone:
-        def set(self, key: str, value: str) -> None:
-            raise RuntimeError("Connection was likely closed")
-
-    monkeypatch.setattr(watches, "find_ranks", lambda: WatchedRanks(0, 2, Gone()))
-    (slowdown,) = run(machine, set_(wait_ms=3.0)).slowdowns
-    assert slowdown.cause == "loader"

@@ -40,7 +40,6 @@ COMMANDS = {
     "runs": "Compare the runs in a folder.",
     "live": "Show running and finished runs on a local page.",
     "make": "Make data to try a recipe with.",
-    "explain": "Explain an error by its name.",
 }
 
 MODULES = {
@@ -109,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
         text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, ConfigError):  # about an argument of `stoker.experiment.run`
             text = re.sub(r"^overrides\b", "--set", re.sub(r"^allow\b", "--allow", text))
-        # On a terminal, the name for `stoker explain`; a log or a program gets the line alone.
+        # On a terminal, the name under which docs/errors.md explains the error; a log or a program gets the line alone.
         name = f" [{type(error).__name__}]" if isinstance(error, StokerError) and sys.stderr.isatty() else ""
         _end(2, in_flags(shorten(printable(without_stdin_folder(text))), arguments) + name)
 

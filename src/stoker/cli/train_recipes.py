@@ -82,6 +82,32 @@ def saying_how_to_resume(folder: Path, *, needs: tuple[str, ...] = (CONFIG_NAME,
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
 
 
+def check_call(source: object, needs: str, *, resume: str | None, folder: str | None = None, overwrite: bool = False) -> None:
+    """Refuse a call that gives both data (or neither) and a run to resume, or an option that is for a new run alone."""
+    if bool(source) == (resume is not None):
+        raise click.UsageError(f"Give {needs}, or --resume FOLDER.")
+    if resume is not None and folder is not None:
+        raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
+    if resume is not None and overwrite:
+        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
+
+
+def train_or_resume(
+    recipe: Any, source: Any, folder: Path, /, *, common: dict[str, Any], changed: set[str], **settings: Any
+) -> Any:
+    """Train on `source`, or without one resume the run in a folder, with those settings alone that are named in `changed`."""
+    common = {"progress": base.shows_progress(), **common}
+    with saying_how_to_resume(folder):
+        if source:
+            return recipe.train(source, folder=folder, **common, **settings)
+        return recipe.resume(folder, **common, **{name: settings[name] for name in changed})
+
+
+def given_options(context: click.Context) -> set[str]:
+    """Return the names of the options that the user gave."""
+    return {name for name in context.params if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+
+
 def values_of(result: Result, *names: str) -> dict[str, Any]:
     """Attributes by name, for JSON."""
     return {name: getattr(result, name) for name in names}
@@ -115,10 +141,7 @@ def _tfa(
 
         show_fields(Settings)
         return
-    if (config is None) == (resume is None):
-        raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
-    if overwrite and resume is not None:
-        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
+    check_call(config, "a CONFIG", resume=resume, overwrite=overwrite)
     from stoker.recipes.tfa import read_settings, train
 
     path = Path(config or "") if resume is None else Path(resume) / CONFIG_NAME
@@ -226,12 +249,8 @@ def _time_moe(
     """
     from stoker.recipes.time_moe import training
 
-    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     data = options.pop("data")
-    if (data is None) == (resume is None):
-        raise click.UsageError("Give --data DATA, or --resume FOLDER.")
-    if resume is not None and folder is not None:
-        raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
+    check_call(data, "--data DATA", resume=resume, folder=folder)
     settings: dict[str, Any] = {name: SWITCHES[value] if name in ("graph", "compile") else value for name, value in options.items()}
     settings["columns"] = settings["columns"].split(",") if settings["columns"] else None
     settings["head_weights"] = _numbers(settings["head_weights"])
@@ -239,18 +258,10 @@ def _time_moe(
         settings["lr_end"] = settings["lr"] / 2
     if export is not None and Path(export).exists() and not Path(export).is_dir():
         raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
-    common: dict[str, Any] = {
-        "device": device,
-        "progress": base.shows_progress(),
-        "export": export,
-        "report": lambda note: base.announce(f"note: {note}"),
-    }
+    common = {"device": device, "export": export, "report": lambda note: base.announce(f"note: {note}")}
     where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
-    with saying_how_to_resume(where):
-        if resume is not None:
-            done = training.resume(where, **common, **{name: settings[name] for name in given})
-        else:
-            done = training.train(data, folder=where, **common, **settings)
+    changed = given_options(context) & set(settings)
+    done = train_or_resume(training, data, where, common=common, changed=changed, **settings)
     if is_first():
         _show_time_moe(done, where, as_json=as_json)
     leave_ranks()
@@ -360,13 +371,8 @@ def _timehut(
     from stoker.recipes.timehut import training
 
     where = Path(resume or folder or f"runs/{Path(data or '').name.partition('.')[0].removesuffix('_TRAIN')}")
-    common: dict[str, Any] = {"device": device, "progress": base.shows_progress(), "say": base.say}
-    with saying_how_to_resume(where):
-        if data is None:
-            done = training.resume(where, **common)
-        else:
-            own: dict[str, Any] = {"test": test, "folder": where, "method": method, "normalize": normalize, "overwrite": overwrite}
-            done = training.train(data, **own, **common, **options)
+    options |= {"test": test, "method": method, "normalize": normalize, "overwrite": overwrite}
+    done = train_or_resume(training, data, where, common={"device": device, "say": base.say}, changed=set(), **options)
     _show_timehut(done, where, as_json=as_json)
 
 
@@ -455,15 +461,9 @@ def _run_archive(
 @base.json_option
 @click.pass_context
 def _icecube(
-    context: click.Context,
-    /,
-    data: str | None,
-    folder: str | None,
-    resume: str | None,
-    device: str | None,
-    as_json: bool,
+    context: click.Context, /, data: str | None, folder: str | None, resume: str | None, device: str | None, as_json: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Train a transformer that predicts the direction of IceCube events.
 
     Defaults are those of the published 5M model. The folder gets checkpoints and metrics. Ctrl-C finishes the step, saves and stops.
@@ -477,19 +477,11 @@ def _icecube(
     """
     from stoker.recipes.icecube import training
 
-    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-    if (data is None) == (resume is None):
-        raise click.UsageError("Give --data STORE, or --resume FOLDER.")
-    if resume is not None and folder is not None:
-        raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
+    check_call(data, "--data STORE", resume=resume, folder=folder)
     settings: dict[str, Any] = {name: SWITCHES[value] if name == "graph" else value for name, value in options.items()}
     where = Path(resume or folder or f"runs/{Path(data or '').resolve().name.partition('.')[0]}")
-    common: dict[str, Any] = {"device": device, "progress": base.shows_progress()}
-    with saying_how_to_resume(where):
-        if data is None:
-            done = training.resume(where, **common, **{name: settings[name] for name in given})
-        else:
-            done = training.train(data, folder=where, **common, **settings)
+    changed = given_options(context) & set(settings)
+    done = train_or_resume(training, data, where, common={"device": device}, changed=changed, **settings)
     if is_first():
         _show_icecube(done, where, as_json=as_json)
     leave_ranks()
@@ -562,10 +554,7 @@ def _tabular(
     stoker train tabular --target events.parquet --key user_id --context users.parquet
     stoker generate runs/events synthetic.parquet --subjects 10000
     """
-    if bool(target) == (resume is not None):
-        raise click.UsageError("Give --target FILE, or --resume FOLDER.")
-    if overwrite and resume is not None:
-        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
+    check_call(target, "--target FILE", resume=resume, overwrite=overwrite)
     kinds = dict(one.rpartition("=")[::2] for one in encoding)
     if "" in kinds:
         raise click.UsageError(f"--encoding is {encoding[0]!r}; expected COLUMN=KIND, such as place=lat_long.")
@@ -574,19 +563,9 @@ def _tabular(
     first = Path(target[0] if target else "")
     first = first.absolute().parent if glob.has_magic(first.name) else first  # of a pattern
     where = Path(resume or folder or f"runs/{first.stem}")
-    common: dict[str, Any] = {"device": device, "progress": base.shows_progress(), "say": base.say}
-    with saying_how_to_resume(where):
-        if not target:
-            done = training.resume(where, **common)
-        else:
-            done = training.train(
-                target[0] if len(target) == 1 else list(target),
-                folder=where,
-                encodings=kinds,
-                overwrite=overwrite,
-                **common,
-                **options,
-            )
+    options |= {"encodings": kinds, "overwrite": overwrite}
+    source = target[0] if len(target) == 1 else list(target)
+    done = train_or_resume(training, source, where, common={"device": device, "say": base.say}, changed=set(), **options)
     _show_tabular(done, where, as_json=as_json)
 
 
