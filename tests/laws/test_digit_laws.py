@@ -37,10 +37,6 @@ def test_digits_are_those_of_the_printed_number(values: Any, window: tuple[int, 
     np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
 
 
-@settings(max_examples=num_examples(300))
-@given(values=COLUMNS, window=WINDOWS)
-
-
 @settings(max_examples=num_examples(500))
 @given(data=st.data(), window=WINDOWS)
 def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tuple[int, int]) -> None:
