@@ -26,7 +26,7 @@ from stoker.diagnose.measurements import Loader, Measurements
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.rule import conclude
 from stoker.diagnose.session import CACHED, Session
-from stoker.diagnose.windows import fix_inside, fixes_wanted, measure_all
+from stoker.diagnose.windows import fixes_wanted, measure_all, variants
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
     """Each fix takes 5.5 s, and after 12 s no round begins, but for the fix that is advised first; a round takes half a second."""
     now, measured, given = [0.0], on_cpu(forward=20.0, backward=20.0, precision="fp64"), dict[str, int]()
 
-    def gain(session: Any, name: str, fix: Any, *, rounds: int) -> Iterator[Any]:
+    def gain(session: Any, name: str, fix: Any, *, rounds: int, plain: object) -> Iterator[Any]:
         given[name] = rounds
         now[0] += 5.5
         yield from ()
@@ -117,7 +117,7 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
         step_per_batch=False,
         no_time_for_fixes=False,
         avoid=(),
-        recorder=SimpleNamespace(cores=2),
+        recorder=SimpleNamespace(cores=2, what_ifs={}),
         measurements=lambda machine: measured,
     )
     monkeypatch.setattr(windows, "now_ns", lambda: int(now[0] * 1e9))
@@ -364,7 +364,7 @@ def test_only_what_would_be_advised_is_measured() -> None:
     assert "threads" not in wanted(on_cpu(fewer_threads={"1": 0.0098, "2": 0.0098}))
     launch = on_gpu(10.2, device=1.4, kernels=2000)
     assert {"batch", "graph", "compile"} <= set(wanted(launch))
-    assert fix_inside("compile", launch).value == 1  # type: ignore[union-attr]
+    assert [variant.fix.value for variant in variants(Session(measure_all, on_done=lambda: None), "compile", launch)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -386,11 +386,11 @@ def test_autocast_is_measured_on_a_processor_that_computes_in_bfloat16(has_bf16:
 
 
 def test_fixes_fit_the_device() -> None:
-    assert fix_inside("pinned", on_cpu()) is None
-    assert fix_inside("feed", on_cpu()) is None
-    threads = fix_inside("threads", on_cpu(fewer_threads={"1": 0.003, "2": 0.0098}))
-    assert threads is not None
-    assert threads.value == 1
+    session = Session(measure_all, on_done=lambda: None)
+    assert list(variants(session, "pinned", on_cpu())) == []
+    assert list(variants(session, "feed", on_cpu())) == []
+    [threads] = variants(session, "threads", on_cpu(fewer_threads={"1": 0.003, "2": 0.0098}))
+    assert threads.fix.value == 1
 
 
 def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:

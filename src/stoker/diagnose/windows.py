@@ -15,7 +15,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -564,12 +565,24 @@ def fixes_wanted(session: Session, measured: Measurements) -> list[str]:
     return [name for name in fitting if name in wanted]
 
 
-def fix_inside(name: str, measured: Measurements) -> Fix | None:
-    """The fix of this name; None if it is measured in another way, or does not fit the device."""
+class Variant(NamedTuple):
+    """One way to measure a fix in a program that runs."""
+
+    fix: Fix
+    plain: StepInput | None = None  # the input of steps without it, where these are not the same as with it
+    value: int | None = None  # what is reported if it is the best one
+
+
+def variants(session: Session, name: str, measured: Measurements) -> Iterator[Variant]:
+    """The ways to measure the fix of this name; none if it does not fit the program or the device."""
     kind = fix_named(name)
-    if name in ("feed", "workers") or (kind.cuda_only and measured.device == "cpu"):
-        return None
-    return kind(value_of(name, measured, conclude(measured).verdict))
+    if name == "feed":  # batches gathered at once, in turn with cached ones
+        gathered = gathered_batches(session)
+        yield from [Variant(gathered, CACHED)] if gathered is not None else []
+    elif name == "workers":  # batches of this process, or of worker processes
+        yield from (Variant(batches, value=workers) for workers, batches in batches_by_workers(session, measured))
+    elif measured.device == "cuda" or not kind.cuda_only:
+        yield Variant(kind(value_of(name, measured, conclude(measured).verdict)))
 
 
 def measure_fixes(session: Session, known: set[str]) -> Plan:
@@ -585,45 +598,32 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
         rounds = max(1, min(FIX_ROUNDS[measured.device], int(limit / 2 / max(round_seconds, 1e-9))))
         first = next((step.name for step in conclude(measured).next), None)
         for name in fixes_wanted(session, measured):
-            fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
-            if name in (*known, *session.avoid) or (fix is not None and fix.may_fail and session.step_per_batch):
+            kind, spent = fix_named(name), (now_ns() - begin) / 1e9
+            # In a process of the user's own, a step must not fail, and no change may last.
+            if name in (*known, *session.avoid) or (session.step_per_batch and (kind.may_fail or kind.lasts)):
                 continue
-            if fix is not None and fix.lasts and session.step_per_batch:
-                continue  # the process is the user's own
             # The first fix promises most: it is measured however long its steps are. Others have as many rounds as there is time for.
-            unlimited = not known or name == first or (fix is not None and (fix.lasts or fix.starts_slowly))
+            unlimited = not known or name == first or kind.lasts or kind.starts_slowly
             fitting = rounds if unlimited else min(rounds, int((limit - spent) / max(round_seconds, 1e-9)))
             if session.no_time_for_fixes or fitting < 1:
                 continue
             known.add(name)
-            if name == "feed":
-                yield from _feed_gain(session, fitting)
-            elif name == "workers":
-                yield from _workers_gain(session, fitting, measured)
-            elif fix is not None:
-                started = now_ns()
-                if fix.starts_slowly:
-                    session.recorder.keep_before_compile()
-                yield from fix_gain(session, name, fix, rounds=fitting)
-                if fix.starts_slowly:
-                    begin, session.begin_ns = (one + now_ns() - started for one in (begin, session.begin_ns))
+            started = now_ns()
+            if kind.starts_slowly:
+                session.recorder.keep_before_compile()
+            yield from _best_gain(session, name, measured, fitting)
+            if kind.starts_slowly:
+                begin, session.begin_ns = (one + now_ns() - started for one in (begin, session.begin_ns))
 
 
-def _feed_gain(session: Session, rounds: int) -> Plan:
-    """The loop with batches gathered at once, in turn with cached batches."""
-    gathered = gathered_batches(session)
-    if gathered is not None:
-        yield from fix_gain(session, "feed", gathered, rounds=rounds, plain=CACHED)
-
-
-def _workers_gain(session: Session, rounds: int, measured: Measurements) -> Plan:
-    """The loop with batches of this process or of worker processes, in turn with its own batches: the better of both is kept."""
+def _best_gain(session: Session, name: str, measured: Measurements, rounds: int) -> Plan:
+    """The gain of a fix: of several variants, that of the best."""
     recorder = session.recorder
-    for workers, batches in batches_by_workers(session, measured):
-        known = recorder.what_ifs.pop("workers", None)
-        yield from fix_gain(session, "workers", batches, rounds=rounds)
-        result = recorder.what_ifs.get("workers")
-        if known is not None and (result is None or statistics.median(ratios_of(known)) <= statistics.median(ratios_of(result))):
-            recorder.what_ifs["workers"] = known
-        elif result is not None:
-            recorder.fix_values["workers"] = workers
+    for fix, plain, value in variants(session, name, measured):
+        before = recorder.what_ifs.pop(name, None)
+        yield from fix_gain(session, name, fix, rounds=rounds, plain=plain)
+        result = recorder.what_ifs.get(name)
+        if before is not None and (result is None or statistics.median(ratios_of(before)) <= statistics.median(ratios_of(result))):
+            recorder.what_ifs[name] = before
+        elif result is not None and value is not None:
+            recorder.fix_values[name] = value
