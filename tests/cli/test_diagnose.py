@@ -138,7 +138,7 @@ def test_json_stands_alone_on_stdout_and_is_json(stoker: Stoker, diagnosed: Diag
 
 
 def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Diagnosed) -> None:
-    assert json.loads(stoker("diagnose", "--json", "train.py").out)["next"][3]["tried"]["speedup"] is None
+    assert json.loads(stoker("diagnose", "--json", "train.py").out)["next"][2]["tried"]["speedup"] is None
     diagnosed.finding = without_verdict()
     assert json.loads(stoker("diagnose", "--json", "train.py").out)["spread"] is None
 
