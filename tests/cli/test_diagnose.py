@@ -129,6 +129,12 @@ def test_json_stands_alone_on_stdout_and_is_json(stoker: Stoker, diagnosed: Diag
     assert {"verdict", "second", "why", "causes", "next"} <= set(found)
 
 
+def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Diagnosed) -> None:
+    assert json.loads(stoker("diagnose", "--json", "train.py").out)["next"][2]["tried"]["speedup"] is None
+    diagnosed.finding = without_verdict()
+    assert json.loads(stoker("diagnose", "--json", "train.py").out)["spread"] is None
+
+
 @pytest.mark.parametrize("words", [["--budget", "3"], ["--try=1"], ["-v"], ["config/a.py", "--compile=False", "--seed", "1"]])
 def test_all_after_the_script_belongs_to_it(stoker: Stoker, diagnosed: Diagnosed, words: list[str]) -> None:
     done = stoker("diagnose", "train.py", *words)

@@ -216,8 +216,16 @@ def tried(name: str, speedup: float, losses: Losses = "equal", predicted: float 
 
 def test_trials_decide_the_order_and_what_is_refuted() -> None:
     untried = Advice(name="batch", sentence="", predicted=1.5)
-    steps = [tried("fused", 0.9, predicted=3.0), untried, tried("tf32", 2.0, "changed"), tried("feed", 1.5), tried("workers", 2.5)]
-    assert [step.name for step in by_trial(steps)] == ["workers", "feed", "batch", "tf32", "fused"]
+    bound = Advice(name="graph", sentence="", predicted=None, predicted_high=4.0)
+    steps = [
+        tried("fused", 0.9, predicted=3.0),
+        untried,
+        bound,
+        tried("tf32", 2.0, "changed"),
+        tried("feed", 1.5),
+        tried("workers", 2.5),
+    ]
+    assert [step.name for step in by_trial(steps)] == ["workers", "feed", "batch", "graph", "tf32", "fused"]
     assert [step.name for step in steps if refuted(step)] == ["fused", "tf32"]
     assert [step.name for step in by_trial([tried("feed", 2.0), tried("cached", 1.99)])] == ["cached", "feed"], "own code first"
 

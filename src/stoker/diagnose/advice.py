@@ -117,13 +117,14 @@ def _rounded(gain: float) -> int:
 
 
 def by_trial(steps: Sequence[Advice]) -> list[Advice]:
-    """Order advice by the speed-up that was measured where it was tried, as predicted elsewhere; what was refuted comes last."""
+    """Order advice: what gained in a trial by its speed-up, then what was not tried as it was, and at last what was refuted."""
 
-    def gain(step: Advice) -> float:
-        is_tried = step.tried is not None and step.tried.error is None
-        return step.tried.speedup if is_tried and step.tried is not None else expected_gain(step) or 1.0
+    def place(step: Advice) -> tuple[int, int, bool]:
+        if step.tried is None or step.tried.error is not None:
+            return 1, 0, False
+        return 2 * refuted(step), -_rounded(step.tried.speedup), step.name not in OWN_CODE
 
-    return sorted(steps, key=lambda step: (refuted(step), step.tried is None, -_rounded(gain(step)), step.name not in OWN_CODE))
+    return sorted(steps, key=place)
 
 
 def refuted(step: Advice) -> bool:

@@ -65,8 +65,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return html_text(text(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form: the fields, and `second` as a verdict's name."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        """The JSON form: the fields, and `second` as a verdict's name. Advice is in the order of its trials."""
+        plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, next=by_trial(self.next)))
         plain["second"] = self.second.verdict if self.second is not None else None
         return plain
 
