@@ -28,7 +28,7 @@ FAULTS = {
 
 def wrong_with(program: Path, *words: str) -> list[str]:
     options = {"pace": 0.05, "check_seconds": 20.0}  # enough on any machine: it is over when all is read
-    measured, wrong = api._measure(program, words, module=False, quiet=True, seconds=None, **options)
+    measured, wrong = api._measure(program, words, module=False, quiet=True, with_compile=False, seconds=None, **options)
     finding = conclude(measured, correctness=wrong)
     assert finding.as_dict()["correctness"] == wrong
     assert all(one in text(finding) for one in wrong)
