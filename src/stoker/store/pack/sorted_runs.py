@@ -473,6 +473,10 @@ def _append(file: ColumnFile | TextFile, values: PerSeries) -> None:
         file.append(np.ascontiguousarray(plain, dtype=file.dtype))
 
 
+_RUNS_PER_RELEASE = 4
+"""Arrow keeps freed memory for later. To return it after every run took a tenth of the CPU time of a sort (docs/journal.md)."""
+
+
 class Sorter:
     """Writes blocks in any order to runs. Blocks in order are written at once; others are collected and sorted in memory first.
 
@@ -519,6 +523,8 @@ class Sorter:
             self.runs[-1].close()  # only read from now on; a thousand runs must not hold a thousand descriptors
             self.runs.append(SortedRun.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
         self._last().add(block)
+        if len(self.runs) % _RUNS_PER_RELEASE == 0:
+            pa.default_memory_pool().release_unused()
 
     def _follows(self, block: RowBlock) -> bool:
         """Whether a sorted block can be appended to the last run."""
