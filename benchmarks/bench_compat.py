@@ -17,7 +17,7 @@ from typing import Any
 from tests.recipes.tabular.compat_tables import TYPES, every_kind
 
 from benchmarks import record
-from stoker.recipes.tabular import compat
+from stoker_recipes.tabular import compat
 
 QUESTION = "What do analyze and encode of compat cost, next to mostlyai-engine on the same tables?"
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from benchmarks import record
 from benchmarks.before.mostlyai_digits import split_printed
-from stoker.encode import join_digits, split_digits
+from stoker_recipes.tabular import join_digits, split_digits
 
 QUESTION = "What does splitting numbers into digits cost, next to printing each of them?"
 

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 import stoker
 from benchmarks import record
 from benchmarks.before import iceaggr_events as iceaggr
-from stoker.recipes.icecube import Dataset, EventFeed, make_events, pack_events
+from stoker_recipes.icecube import Dataset, EventFeed, make_events, pack_events
 
 QUESTION = "What do packing, shuffling and padding neutrino events cost, next to pyarrow and to iceaggr's own loading?"
 
@@ -40,7 +40,7 @@ BATCH, LARGE_BATCH = 128, 1024
 THEIR_BATCH, THEIR_SLOW_BATCH, THEIR_SECONDS = 1024, 8, 1.5
 _PEAK = """
 import json, sys
-from stoker.recipes.icecube import packing
+from stoker_recipes.icecube import packing
 def peak():  # not ru_maxrss, which begins with that of the parent process
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return round(int(line.split()[1]) / 1e3)

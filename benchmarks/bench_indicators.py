@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from benchmarks import record
 from benchmarks.before.sentio_features import OPERATORS, SentioBuilder, compiler
-from stoker.encode import FeatureStream, features
-from stoker.encode.indicators.spec import parse_spec
+from stoker_recipes.tfa import FeatureStream, features
+from stoker_recipes.tfa.indicators.spec import parse_spec
 from stoker.store.store import Store
 
 QUESTION = "What do 55 indicators of a million bars cost, next to plain C of the same definition, and one bar at a time?"

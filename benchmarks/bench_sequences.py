@@ -25,7 +25,7 @@ import torch
 import stoker
 from benchmarks import record
 from benchmarks.before.mostlyai_sequences import BatchCollator, pad_by_group, pad_by_indices
-from stoker.encode import pad_sequences
+from stoker_recipes.tabular import pad_sequences
 
 Array = npt.NDArray[Any]
 
@@ -126,7 +126,7 @@ SCRATCH = """
 import sys
 from pathlib import Path
 from benchmarks.bench_sequences import events
-from stoker.encode import pad_sequences
+from stoker_recipes.tabular import pad_sequences
 
 def status(name):
     return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)) * 1024
@@ -152,7 +152,7 @@ COMPILE = """
 import time
 import torch, numba, pandas
 from benchmarks.bench_sequences import events
-from stoker.encode import pad_sequences
+from stoker_recipes.tabular import pad_sequences
 frame = events(100)
 start = time.process_time()
 pad_sequences(frame, key="user", max_length=60, compat="mostlyai")

@@ -22,16 +22,16 @@ import pandas as pd
 
 from benchmarks import record
 from benchmarks.before import mostlyai_statistics as before
-from stoker.encode import analyze
-from stoker.encode.statistics.numbers import DigitRanges
-from stoker.encode.statistics.quantiles import EXACT, KeyRun, closest_positions, float_keys, whole_keys
+from stoker_recipes.tabular import analyze
+from stoker_recipes.tabular.statistics.numbers import DigitRanges
+from stoker_recipes.tabular.statistics.quantiles import EXACT, KeyRun, closest_positions, float_keys, whole_keys
 
 QUESTION = "What does it cost to analyse a column, and 50 columns of a million rows, next to the way of mostlyai-engine?"
 
 CHILD = """
 import json, re, sys, time
 import numpy as np
-import stoker.encode
+import stoker_recipes.tabular
 num_rows, num_columns, threads = map(int, sys.argv[1:])
 rng = np.random.default_rng(0)
 makers = [
@@ -42,10 +42,10 @@ makers = [
     lambda: rng.integers(0, 2**62, num_rows),
 ]
 table = {f"c{i}": makers[i % len(makers)]() for i in range(num_columns)}
-stoker.encode.analyze({name: column[:5000] for name, column in table.items()})
+stoker_recipes.tabular.analyze({name: column[:5000] for name, column in table.items()})
 memory = lambda: {name: int(kb) / 1024 for name, kb in re.findall(r"Vm(HWM|RSS):\\s+(\\d+)", open("/proc/self/status").read())}
 before, start, cpu = memory()["RSS"], time.perf_counter(), time.process_time()
-statistics = stoker.encode.analyze(table, threads=threads)
+statistics = stoker_recipes.tabular.analyze(table, threads=threads)
 print(json.dumps({
     "seconds": time.perf_counter() - start,
     "cpu seconds": time.process_time() - cpu,
@@ -58,7 +58,7 @@ print(json.dumps({
 FRESH = """
 import time
 import numpy as np, pandas, stoker.encode
-analyze = stoker.encode.analyze  # imports the compiler
+analyze = stoker_recipes.tabular.analyze  # imports the compiler
 rng = np.random.default_rng(0)
 moments = rng.integers(0, 2**50, 5000).astype("M8[us]")
 table = {"float": rng.normal(size=5000), "int": rng.integers(0, 2**62, 5000), "text": ["a", "b"] * 2500, "date": moments}

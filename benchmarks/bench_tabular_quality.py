@@ -43,7 +43,7 @@ import pyarrow.parquet as pq
 from benchmarks import record, tabular_measures
 from benchmarks.known_tables import make_bursts, make_rules, make_shop
 from benchmarks.tabular_laws import bursts_errors, rules_errors, shop_errors
-from stoker.recipes.tabular import Synthesizer
+from stoker_recipes.tabular import Synthesizer
 
 QUESTION = "How good are generated tables, next to mostlyai-engine on the same data, and next to a fresh sample of the law?"
 SUBJECTS = {"shop": 1000, "bursts": 500, "rules": 2000}

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import record
 from benchmarks.bench_indicators import spec_of_55
 from benchmarks.markets import Signal, market, write_csv
-from stoker.recipes.tfa.audit import auc
+from stoker_recipes.tfa.audit import auc
 
 QUESTION = "How long is the way from a CSV of bars to a verified, early-stopped, exported model on this machine?"
 YAML = "symbol: QQQ\nbars_csv: bars.csv\nfeature_spec: spec.json\nout_dir: run\n"
@@ -109,10 +109,10 @@ def stages(folder: Path, extra: tuple[str, ...]) -> dict[str, Any]:
     """What the training consists of, in one process that has everything imported and compiled."""
     import torch
 
-    from stoker.recipes.tfa import audit, pipeline
-    from stoker.recipes.tfa.data import prepare
-    from stoker.recipes.tfa.pipeline import using
-    from stoker.recipes.tfa.settings import read_settings
+    from stoker_recipes.tfa import audit, pipeline
+    from stoker_recipes.tfa.data import prepare
+    from stoker_recipes.tfa.pipeline import using
+    from stoker_recipes.tfa.settings import read_settings
 
     settings = read_settings(folder / "tfa.yaml", assignments=extra[1:])
     found: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def predictor(folder: Path) -> dict[str, Any]:
     """Bars as they come in: microseconds for each, on one thread."""
     import torch
 
-    from stoker.recipes.tfa import BarPredictor
+    from stoker_recipes.tfa import BarPredictor
 
     torch.set_num_threads(1)
     serving = BarPredictor.load(folder / "bundle")

@@ -24,11 +24,12 @@ import torch
 from torch import nn
 
 import stoker
+import stoker_recipes.tfa
 from benchmarks import record
 from benchmarks.before import tfa_loop
 from benchmarks.bench_indicators import spec_of_55
 from benchmarks.markets import Signal, draw_labels, market
-from stoker.recipes.tfa.model import Levels, build_model, levels_of, ratios
+from stoker_recipes.tfa.model import Levels, build_model, levels_of, ratios
 
 QUESTION = "How much CPU time does a TFA model need to come within 0.01 AUC of what can be known at all?"
 Array = npt.NDArray[Any]
@@ -94,7 +95,7 @@ def rows_of(signal: Signal, seed: int, num_bars: int) -> Rows:
     """A market of bars, as rows of the usual 55 features; rows before all of them are there are left out."""
     bars = market(num_bars, signal, seed)
     spec = spec_of_55()
-    features = stoker.encode.features({name: bars[name] for name in ("open", "high", "low", "close", "volume")}, spec, threads=1)
+    features = stoker_recipes.tfa.features({name: bars[name] for name in ("open", "high", "low", "close", "volume")}, spec, threads=1)
     moves = np.abs(np.diff(np.log(bars["close"]), prepend=np.log(bars["close"][0])))
     first = features.emit_from
     size = num_bars - first

@@ -13,7 +13,7 @@ import torch
 from benchmarks import record
 from benchmarks.time_moe.curve import curve
 from benchmarks.time_moe.setting import Setting
-from stoker.recipes.time_moe import SIZES
+from stoker_recipes.time_moe import SIZES
 
 QUESTION = "Do the losses of 200 steps of Time-MoE agree, the recipe's model against the authors'?"
 

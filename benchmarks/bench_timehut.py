@@ -17,11 +17,11 @@ import torch
 
 from benchmarks import record
 from benchmarks.before import timehut_loop
-from stoker.recipes.timehut.data import fit_scaler, read_series
-from stoker.recipes.timehut.dtw import dtw_distances
-from stoker.recipes.timehut.evaluate import accuracy, interval
-from stoker.recipes.timehut.population import make_population
-from stoker.recipes.timehut.settings import make_settings
+from stoker_recipes.timehut.data import fit_scaler, read_series
+from stoker_recipes.timehut.dtw import dtw_distances
+from stoker_recipes.timehut.evaluate import accuracy, interval
+from stoker_recipes.timehut.population import make_population
+from stoker_recipes.timehut.settings import make_settings
 
 QUESTION = "What do a run of TimeHUT and SoftCLT's distances cost on one CPU core, and how accurate are they?"
 PARTS = ("step", "dtw", "recipe", "usual")

@@ -27,7 +27,7 @@ import numpy as np, pandas as pd, torch
 import pyarrow.csv as pa_csv, pyarrow.parquet as pq
 import stoker
 from benchmarks import bench_digits, bench_pack_speed, bench_sequences, bench_trainers, tables
-from stoker.encode import join_digits, pad_sequences, split_digits
+from stoker_recipes.tabular import join_digits, pad_sequences, split_digits
 
 torch.set_num_threads(1)
 family, small = sys.argv[1], sys.argv[2] == "small"

@@ -32,10 +32,10 @@ from torch import Tensor
 
 import stoker
 from benchmarks import record
-from stoker.recipes.icecube import generator, training
-from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
-from stoker.recipes.icecube.optimizer import MuonAdamW
-from stoker.recipes.icecube.vmf import VmfLoss
+from stoker_recipes.icecube import generator, training
+from stoker_recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
+from stoker_recipes.icecube.optimizer import MuonAdamW
+from stoker_recipes.icecube.vmf import VmfLoss
 
 QUESTION = "How fast does the IceCube model train on a GPU: padded and compiled, and packed?"
 PEAK = 989e12  # dense bf16 of an H200
@@ -143,7 +143,7 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of parts of a layer."""
     from torch.nn.attention.varlen import varlen_attn
 
-    from stoker.recipes.icecube import kernels
+    from stoker_recipes.icecube import kernels
 
     batch = Batch(options.events, seed=1)
     packing = make_packing(batch.offsets, len(batch.tokens))

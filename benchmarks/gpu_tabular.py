@@ -34,10 +34,10 @@ import torch
 import stoker
 from benchmarks.before.tabular_heads import PlainModel
 from stoker import _disk
-from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
-from stoker.recipes.tabular.generation import generate_codes, generate_tensors
-from stoker.recipes.tabular.layout import ModelLayout, Size, make_layout
-from stoker.recipes.tabular.model import TabularModel
+from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
+from stoker_recipes.tabular.generation import generate_codes, generate_tensors
+from stoker_recipes.tabular.layout import ModelLayout, Size, make_layout
+from stoker_recipes.tabular.model import TabularModel
 
 QUESTION = "How fast does the recipe for tabular sequences train and generate on a GPU?"
 EVENTS = [
@@ -187,7 +187,7 @@ def make_generated(setting: Setting) -> dict[str, Any]:
 
 
 def generate(setting: Setting) -> Any:
-    from stoker.recipes.tabular import Synthesizer
+    from stoker_recipes.tabular import Synthesizer
 
     count, answer = 500 if setting.small else 100_000, make_generated(setting)
     print(json.dumps(answer), flush=True)
@@ -251,8 +251,8 @@ def make_adult(rows: int, seed: int = 0) -> Any:
 def adult(setting: Setting) -> Any:
     import pyarrow as pa
 
-    from stoker.recipes.tabular import train as train_table
-    from stoker.recipes.tabular.subjects import make_settings, prepare
+    from stoker_recipes.tabular import train as train_table
+    from stoker_recipes.tabular.subjects import make_settings, prepare
 
     found: dict[str, Any] = {}
     table = pa.table(make_adult(500 if setting.small else 48_842))
@@ -306,7 +306,7 @@ def _run_upstream(events: Any, context: Any, batch_size: int, wheels: str | None
 
 
 def upstream(setting: Setting, wheels: str | None) -> Any:
-    from stoker.recipes.tabular.subjects import make_settings, prepare
+    from stoker_recipes.tabular.subjects import make_settings, prepare
 
     users = 200 if setting.small else 4_000
     events, context = make_shop_tables(users)

@@ -25,8 +25,8 @@ from torch.profiler import ProfilerActivity, profile
 import stoker
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from stoker.recipes.tfa import model as attention
-from stoker.recipes.tfa.model import Tfa
+from stoker_recipes.tfa import model as attention
+from stoker_recipes.tfa.model import Tfa
 
 QUESTION = (
     "What does a step of the TFA model cost on a GPU: its authors' loop against the recipe, with windows and with runs of rows?"

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.recipes.timehut.population import EncoderPopulation, make_population, targets_of
-from stoker.recipes.timehut.settings import METHODS, make_settings
+from stoker_recipes.timehut.population import EncoderPopulation, make_population, targets_of
+from stoker_recipes.timehut.settings import METHODS, make_settings
 
 QUESTION = "How fast are one run of TimeHUT, a search of 128 configurations, and a whole archive on a GPU?"
 UPDATES = 400
@@ -142,7 +142,7 @@ def search(setting: Setting) -> dict[str, Any]:
     """Configurations of six parameters with common random numbers, trained to the end and scored."""
     import optuna
 
-    from stoker.recipes.timehut.search import SPACES, SearchObjective
+    from stoker_recipes.timehut.search import SPACES, SearchObjective
     from stoker.tune.space import as_space
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -165,7 +165,7 @@ def search(setting: Setting) -> dict[str, Any]:
 
 def seeds(setting: Setting) -> dict[str, Any]:
     """Accuracies of all seeds, trained as one population per method."""
-    from stoker.recipes.timehut.evaluate import accuracy, interval
+    from stoker_recipes.timehut.evaluate import accuracy, interval
 
     found: dict[str, Any] = {}
     for method in METHODS:
@@ -185,7 +185,7 @@ def seeds(setting: Setting) -> dict[str, Any]:
 
 def lengths(setting: Setting) -> dict[str, Any]:
     """Means over many seeds at several lengths of a run: what 16 seeds cannot distinguish."""
-    from stoker.recipes.timehut.evaluate import accuracy, interval
+    from stoker_recipes.timehut.evaluate import accuracy, interval
 
     found: dict[str, Any] = {}
     for method, precision, count in (
@@ -273,7 +273,7 @@ def archive(setting: Setting) -> dict[str, Any]:
     """Real data sets, all methods and seeds, from files to accuracies; SoftCLT's distances and the SVM protocol included."""
     import aeon.datasets
 
-    from stoker.recipes.timehut.archive import run_archive
+    from stoker_recipes.timehut.archive import run_archive
 
     begin, rows = time.perf_counter(), []
     found: dict[str, Any] = {"seeds": setting.num_seeds, "rows": rows}

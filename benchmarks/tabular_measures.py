@@ -25,7 +25,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.recipes.tabular import quality
+from stoker_recipes.tabular import quality
 
 MOST_LAG, NUM_PLACES = 10, 5
 FEW, MANY, FINE, STATES = 10, 20, 200, 6

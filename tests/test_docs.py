@@ -119,7 +119,7 @@ def test_links_and_what_is_named_exist(document: Path) -> None:
 
 
 def test_negative_control_what_is_not_there_is_found() -> None:
-    text = "[a](nowhere.md) [b](encoding/digits.md#cost) [c](format.md#no-such) `benchmarks/nothing.py` `src/stoker/_kernels.py` "
+    text = "[a](nowhere.md) [b](encoding/digits.md#cost) [c](format.md#no-such) `benchmarks/nothing.py` `packages/stoker/src/stoker/_kernels.py` "
     text += "`tests/test_docs.py::test_links_and_what_is_named_exist` `tests/test_docs.py::test_of_tomorrow` `tests/none.py`"
     found = missing(ROOT / "docs" / "promises.md", text)
     assert found == [
@@ -146,7 +146,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_page_of_icecube_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.recipes.icecube import make_events, pack_events
+    from stoker_recipes.icecube import make_events, pack_events
 
     monkeypatch.chdir(tmp_path)
     pack_events(make_events("icecube", files=2, events=150), "ice.stoker")

@@ -19,7 +19,7 @@ PACKAGES = tuple(
     f"stoker{name}" for name in ("", ".augment", ".diagnose", ".encode", ".experiment", ".split", ".testing", ".train", ".tune")
 )
 """Packages, and modules, that show in their names what is public."""
-OTHERS = ("stoker.recipes.tfa", "stoker.recipes.time_moe", "stoker.store")
+OTHERS = ("stoker_recipes.tfa", "stoker_recipes.time_moe", "stoker.store")
 """Recipes are documented as a whole, in docs/recipes, and `stoker.store` is for code that writes stores: a summary is enough."""
 
 

@@ -13,7 +13,7 @@ import stoker
 
 SOURCE = Path(stoker.__file__).parent
 PUBLIC = {
-    "stoker", "stoker.diagnose", "stoker.encode", "stoker.errors", "stoker.recipes", "stoker.split", "stoker.store",
+    "stoker", "stoker.diagnose", "stoker.encode", "stoker.errors", "stoker_recipes", "stoker.split", "stoker.store",
     "stoker.testing", "stoker.train", "stoker.tune", "stoker.experiment", "stoker.experiment.parse",
 }  # fmt: skip
 """Packages whose `__init__` lists what is public."""

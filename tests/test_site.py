@@ -131,7 +131,7 @@ def test_links_are_rewritten_where_files_move() -> None:
     moved = "[a](../project/design.md#the-tree) [b](../benchmarks.md) [c](../results/docs.json) [d](https://example.org) [e](#x)"
     assert site.rewrite(text + "\n<!-- setup\nx\n-->\n\nend", page) == moved + "\nend"
     with pytest.raises(SystemExit, match="which is not part of the site"):
-        site.rewrite("[a](../../src/stoker/errors.py)", page)
+        site.rewrite("[a](../../packages/stoker/src/stoker/errors.py)", page)
 
 
 def test_the_api_pages_have_every_public_name() -> None:

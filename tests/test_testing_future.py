@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import stoker
+import stoker_recipes.tfa
 from stoker.testing import assert_no_future
 
 N = 120
@@ -35,7 +36,7 @@ def test_the_features_of_stoker_look_back() -> None:
     names = [("EMA", "close"), ("RSI", "close"), ("ZWIN", "logret"), ("SMA", "volume")]
     spec = {"features": [{"name": op, "op": op, "source": source, "window": 5} for op, source in names]}
     bars = {name: BARS[name].astype(np.float64) for name in ("close", "volume")}
-    assert_no_future(lambda given: stoker.encode.features(given, spec).values, bars)
+    assert_no_future(lambda given: stoker_recipes.tfa.features(given, spec).values, bars)
 
 
 @pytest.mark.parametrize(

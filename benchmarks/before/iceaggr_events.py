@@ -1,6 +1,6 @@
 """How iceaggr reads events today: whole Parquet files in a small cache, one slice and four small copies an event.
 
-The files are those of `stoker.recipes.icecube.generator`. The two collators are the flat one and the one that groups pulses by sensor
+The files are those of `stoker_recipes.icecube.generator`. The two collators are the flat one and the one that groups pulses by sensor
 (DOM) and pads; the two samplers are torch's `RandomSampler` and the file by file one.
 """
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker.recipes.icecube.vmf import VmfLoss
+from stoker_recipes.icecube.vmf import VmfLoss
 
 
 def norm(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.verdicts.measure import Enough
+from verdicts.measure import Enough
 
 WARM_UP, STEPS, FEWEST, LONGEST = 10, 30, 10, 4.0
 SHORT_OP_US, IDLE_GPU = 10.0, 0.5

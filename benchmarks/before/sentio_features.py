@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.program import BAR
-from stoker.encode.indicators.spec import SOURCES, Spec
+from stoker_recipes.tfa.indicators.program import BAR
+from stoker_recipes.tfa.indicators.spec import SOURCES, Spec
 
 Array = npt.NDArray[Any]
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stoker.recipes.tabular.layout import DROPOUT, ModelLayout
-from stoker.recipes.tabular.model import WEIGHTS
+from stoker_recipes.tabular.layout import DROPOUT, ModelLayout
+from stoker_recipes.tabular.model import WEIGHTS
 
 
 class PlainModel(nn.Module):
@@ -98,7 +98,7 @@ class PlainModel(nn.Module):
         return found
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        """The loss of an assembled batch: see `stoker.recipes.tabular.batches.assemble`."""
+        """The loss of an assembled batch: see `stoker_recipes.tabular.batches.assemble`."""
         codes = batch["codes"].long()
         logits = self(codes, batch["rank"], batch.get("context"))
         total = torch.zeros((), device=codes.device)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker.recipes.time_moe.layers import Size
+from stoker_recipes.time_moe.layers import Size
 
 
 class RMSNorm(nn.Module):

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from stoker.recipes.timehut.crops import draw_crops
-from stoker.recipes.timehut.encoder import initial_weights, to_tensors
-from stoker.recipes.timehut.settings import EncoderSettings, temperatures
+from stoker_recipes.timehut.crops import draw_crops
+from stoker_recipes.timehut.encoder import initial_weights, to_tensors
+from stoker_recipes.timehut.settings import EncoderSettings, temperatures
 
 
 class Convolution(nn.Module):

@@ -16,8 +16,8 @@ from benchmarks.time_moe.variants import best_of, compare, timed
 
 def attention(setting: Setting) -> dict[str, Any]:
     """One attention at 8 x 2048, by each kernel; the best blocks of our own are used from here on."""
-    from stoker.recipes.time_moe import kernels as kernels
-    from stoker.recipes.time_moe.layers import runs_of
+    from stoker_recipes.time_moe import kernels as kernels
+    from stoker_recipes.time_moe.layers import runs_of
 
     found: dict[str, Any] = {}
     shape = (setting.batch, setting.length, 3, setting.size.heads, setting.size.head_width)

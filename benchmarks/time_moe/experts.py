@@ -14,8 +14,8 @@ from benchmarks.time_moe.variants import best_of, compare, timed
 
 def experts(setting: Setting) -> dict[str, Any]:
     """The products of the experts of one layer; the best tiles are used from here on."""
-    from stoker.recipes.time_moe import kernels as kernels
-    from stoker.recipes.time_moe.layers import route
+    from stoker_recipes.time_moe import kernels as kernels
+    from stoker_recipes.time_moe.layers import route
 
     found: dict[str, Any] = {}
     size, positions = setting.size, setting.batch * setting.length

@@ -7,8 +7,8 @@ import torch
 
 import stoker
 from benchmarks.before.time_moe_original import OriginalTimeMoe
-from stoker.recipes.time_moe import SIZES, Size, TimeMoe
-from stoker.recipes.time_moe.model import to_official
+from stoker_recipes.time_moe import SIZES, Size, TimeMoe
+from stoker_recipes.time_moe.model import to_official
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ON_GPU = DEVICE == "cuda"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import stoker
 from benchmarks.before.time_moe_original import OriginalTimeMoe
 from benchmarks.time_moe.setting import DEVICE, ON_GPU
-from stoker.recipes.time_moe import TimeMoe, time_moe_loss
+from stoker_recipes.time_moe import TimeMoe, time_moe_loss
 
 RECIPE = {"lr": 1e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
 

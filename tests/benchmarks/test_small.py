@@ -92,7 +92,7 @@ def test_negative_control_statistics_that_differ_stop_the_benchmark(monkeypatch:
 
 
 def test_negative_control_a_quantile_beyond_the_bound_stops_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.encode.statistics.quantiles.rank_error", lambda num_values, block: 1)
+    monkeypatch.setattr("stoker_recipes.tabular.statistics.quantiles.rank_error", lambda num_values, block: 1)
     with pytest.raises(SystemExit, match="ranks off"):
         bench_statistics.sketch(100_000, 1 << 10)
 

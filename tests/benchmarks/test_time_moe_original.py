@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from benchmarks.before.time_moe_original import OriginalTimeMoe
 
-from stoker.recipes.time_moe import SIZES, TimeMoe
-from stoker.recipes.time_moe.model import to_official
+from stoker_recipes.time_moe import SIZES, TimeMoe
+from stoker_recipes.time_moe.model import to_official
 
 
 def test_loss_and_gradients_are_those_of_the_recipe() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.calling import Done
 
 from stoker.cli import main as cli
-from stoker.encode import analyze
+from stoker_recipes.tabular import analyze
 from stoker.store.versions import open_store
 
 Stoker = Callable[..., Done]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.calling import Done
-from tests.encode.indicators.markets import market
+from tests.recipes.tfa.indicators.markets import market
 
 from stoker.cli import main as cli
-from stoker.encode.indicators import engine
-from stoker.encode.indicators.engine import features
+from stoker_recipes.tfa.indicators import engine
+from stoker_recipes.tfa.indicators.engine import features
 from stoker.sampling.views import Windows
 from stoker.store.pack.api import pack
 from stoker.store.versions import open_store

@@ -15,7 +15,7 @@ from tests.cli.calling import Done
 from tests.harness.faulty import FaultyFiles
 from tests.recipes.tabular.frames import make_events, make_users
 
-from stoker.recipes.tabular import Synthesizer
+from stoker_recipes.tabular import Synthesizer
 
 Stoker = Callable[..., Done]
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.known_tables import make_shop
 from tests.cli.calling import Done
 
-from stoker.recipes import tabular
+from stoker_recipes import tabular
 
 METRICS = {"accuracy": {"overall": 0.91234, "overall_max": 0.95}, "distances": {"ims_training": 0.0}}
 

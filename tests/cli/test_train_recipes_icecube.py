@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.calling import Done
 
-from stoker.recipes.icecube import make_events, pack_events
+from stoker_recipes.icecube import make_events, pack_events
 
 Stoker = Callable[..., Done]
 TINY = ("--size", "tiny", "--batch-size", "16", "--epochs", "1", "--warmup", "1", "--device", "cpu")

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.calling import Done
 from tests.recipes.time_moe.waves import write_csv
 
-from stoker.recipes import time_moe
+from stoker_recipes import time_moe
 
 Stoker = Callable[..., Done]
 
@@ -115,6 +115,6 @@ def test_weights_of_the_users_beside_a_new_run_are_not_replaced(
     refused = "stoker: run/weights holds model.safetensors already. Choose another folder, or remove it first.\n"
     assert stoker(*call) == Done(2, "", refused)
     assert [path.name for path in (folder / "run").iterdir()] == ["weights"]
-    monkeypatch.setattr("stoker.recipes.time_moe.training.check_free", lambda folder: None)
+    monkeypatch.setattr("stoker_recipes.time_moe.training.check_free", lambda folder: None)
     assert stoker(*call).code == 0
     assert mine.read_bytes() != b"precious", "negative control"

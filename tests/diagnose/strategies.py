@@ -1,6 +1,6 @@
 """Measurements for the laws of the rule: drawn at random, with fields that may be missing, and those of `kept`.
 
-The files of `kept` are those of `benchmarks.bench_verdicts --keep`, thinned out.
+The files of `kept` are those of `verdicts.run --keep`, thinned out.
 """
 
 from __future__ import annotations

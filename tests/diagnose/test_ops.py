@@ -39,7 +39,7 @@ from stoker.diagnose.ops import (
 from stoker.diagnose.rule import conclude
 from stoker.diagnose.thresholds import RULE
 
-# Every operation that the programs of benchmarks/verdicts dispatch on a CPU, and their like on a GPU, with its class. What is "none"
+# Every operation that the programs of verdicts dispatch on a CPU, and their like on a GPU, with its class. What is "none"
 # does no work itself: it looks at memory another way, allocates, or calls another operation.
 EXPECTED = {
     "gemm": (

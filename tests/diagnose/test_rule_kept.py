@@ -1,15 +1,15 @@
 """Verdicts of what was once measured: programs of the suite with a known cause, on two cores, alone or beside noisy neighbours,
 and on an H200.
 
-The files of `kept` are those of `benchmarks.bench_verdicts --keep`, thinned out: a change of the rule is tested without a clock.
+The files of `kept` are those of `verdicts.run --keep`, thinned out: a change of the rule is tested without a clock.
 """
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from benchmarks.verdicts.ablations import accepted_causes
-from benchmarks.verdicts.table import PROGRAMS
+from verdicts.ablations import accepted_causes
+from verdicts.table import PROGRAMS
 from tests.diagnose.strategies import NAMES, kept
 
 from stoker.diagnose.division import crowded

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stoker.recipes.icecube import packing
+from stoker_recipes.icecube import packing
 
 
 def _column(dtype: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.harness import FaultyFiles, Zygote
 
 from stoker.cli.generate import command as generate
-from stoker.recipes.tabular import Synthesizer
+from stoker_recipes.tabular import Synthesizer
 
 OLD = {"events.parquet": b"an earlier table", "users.csv": b"earlier users"}
 

@@ -13,7 +13,7 @@ from tests.harness import FaultyFiles, Zygote
 from tests.recipes.tfa.training_folder import make_folder, settings_of
 
 from stoker.errors import OptionError
-from stoker.recipes.tfa import train, verify_bundle, write_bundle
+from stoker_recipes.tfa import train, verify_bundle, write_bundle
 
 
 def train_in_child(folder: str, name: str, kill_at: int | None = None) -> tuple[str, int]:

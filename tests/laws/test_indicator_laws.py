@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
-from tests.encode.indicators.markets import Bars, market, troubled_markets
-from tests.encode.indicators.specs import all_operators, any_specs
+from tests.recipes.tfa.indicators.markets import Bars, market, troubled_markets
+from tests.recipes.tfa.indicators.specs import all_operators, any_specs
 from tests.harness import num_examples
 
-from stoker.encode.indicators import engine as engines
-from stoker.encode.indicators.engine import FeatureEngine, FeatureStream, compile_spec, features
-from stoker.encode.indicators.operators import OPERATORS
-from stoker.encode.indicators.spec import Spec, parse_spec
+from stoker_recipes.tfa.indicators import engine as engines
+from stoker_recipes.tfa.indicators.engine import FeatureEngine, FeatureStream, compile_spec, features
+from stoker_recipes.tfa.indicators.operators import OPERATORS
+from stoker_recipes.tfa.indicators.spec import Spec, parse_spec
 
 Array = npt.NDArray[Any]
 

@@ -12,10 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from tests.encode import sequences_twin as twin
+from tests.recipes.tabular import sequences_twin as twin
 from tests.harness import num_examples
 
-from stoker.encode import pack_sequences, pad_sequences
+from stoker_recipes.tabular import pack_sequences, pad_sequences
 
 TYPES = ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64"]
 KEYS = {
@@ -84,7 +84,7 @@ def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeyp
 
     table = {"k": np.array([1, 0, 1]), "row": np.arange(1, 4)}
     assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) == [1, 2, 3]
-    monkeypatch.setattr("stoker.encode.sequences.pad.place_rows", at_the_begin)
+    monkeypatch.setattr("stoker_recipes.tabular.sequences.pad.place_rows", at_the_begin)
     assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) != [1, 2, 3]
 
 

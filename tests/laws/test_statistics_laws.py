@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from tests.encode.statistics.twin import rank_distance
+from tests.recipes.tabular.statistics.twin import rank_distance
 from tests.harness import num_examples
 
-from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import quantiles
-from stoker.encode.statistics.dates import DateColumn
-from stoker.encode.statistics.gather import AnyColumn, CategoryColumn
-from stoker.encode.statistics.numbers import NumberColumn
-from stoker.encode.statistics.quantiles import closest_positions
+from stoker_recipes.tabular import Statistics, analyze
+from stoker_recipes.tabular.statistics import quantiles
+from stoker_recipes.tabular.statistics.dates import DateColumn
+from stoker_recipes.tabular.statistics.gather import AnyColumn, CategoryColumn
+from stoker_recipes.tabular.statistics.numbers import NumberColumn
+from stoker_recipes.tabular.statistics.quantiles import closest_positions
 
 MONEY = st.integers(-(10**7), 10**7).map(lambda cents: cents / 100)
 FLOATS = MONEY | st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-25, 1e19, 0.1, math.inf])

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from tests.harness import num_examples
 
-from stoker.recipes.tabular.tables import KINDS, TableSpec, decode_table, encode_table, fit_table, read_table, to_frame
-from stoker.recipes.tabular.values import family_of
+from stoker_recipes.tabular.tables import KINDS, TableSpec, decode_table, encode_table, fit_table, read_table, to_frame
+from stoker_recipes.tabular.values import family_of
 
 DATES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))
 WORDS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=5)

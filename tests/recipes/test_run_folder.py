@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stoker.errors import ConfigError, OptionError, TrainError
-from stoker.recipes.run_folder import (
+from stoker_recipes.run_folder import (
     RECIPE_NAME,
     check_free,
     claim_run,

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import _disk
-from stoker.encode.indicators.engine import write_features
-from stoker.encode.sequences.store import pack_sequences
+from stoker_recipes.tfa.indicators.engine import write_features
+from stoker_recipes.tabular.sequences.store import pack_sequences
 from stoker.errors import ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreExistsError
 from stoker.store import manifest as manifests
 from stoker.store import writer as target

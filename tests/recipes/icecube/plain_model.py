@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize
+from stoker_recipes.icecube.model import IceCubeModel, IceCubeSize
 
 EPS = 1.1920928955078125e-07
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.recipes.icecube.plain_events import plain_doms, random_pulses
 
-from stoker.recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
+from stoker_recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
 
 
 def check(grouped: GroupedPulses, pulses: tuple[np.ndarray, ...], offsets: np.ndarray, *, max_pulses: int, max_doms: int) -> None:

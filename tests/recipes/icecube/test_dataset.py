@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 import stoker
 from stoker.errors import StoreDamagedError
-from stoker.recipes.icecube import Dataset, EventBatch, dataset, expand, make_events, pack_events, scale_geometry
-from stoker.recipes.icecube.tokens import pad
+from stoker_recipes.icecube import Dataset, EventBatch, dataset, expand, make_events, pack_events, scale_geometry
+from stoker_recipes.icecube.tokens import pad
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import stoker
-from stoker.recipes.icecube import EventBatch, EventFeed, expand, make_events, pack_events
-from stoker.recipes.icecube.batches import group_pulses
+from stoker_recipes.icecube import EventBatch, EventFeed, expand, make_events, pack_events
+from stoker_recipes.icecube.batches import group_pulses
 from stoker.testing import assert_resumes_exactly
 
 ORDERS = {

@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.recipes.icecube import generator, make_events, read_geometry
-from stoker.recipes.icecube.generator import EventFiles, make_file
+from stoker_recipes.icecube import generator, make_events, read_geometry
+from stoker_recipes.icecube.generator import EventFiles, make_file
 
 SMALL = EventFiles(files=4, events_per_file=1500)
 

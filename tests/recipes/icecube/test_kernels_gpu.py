@@ -14,7 +14,7 @@ def draw(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows", [1, 127, 1000])
 def test_relu_squared_is_part_of_the_matmul_before_it(rows: int) -> None:
-    from stoker.recipes.icecube import kernels
+    from stoker_recipes.icecube import kernels
 
     x, up, down, g = draw(rows, 256), draw(1024, 256), draw(256, 1024), draw(rows, 256)
     squared = kernels.up_squared(x, up)
@@ -26,7 +26,7 @@ def test_relu_squared_is_part_of_the_matmul_before_it(rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sums_are_mixed_and_normed(dtype: torch.dtype) -> None:
-    from stoker.recipes.icecube import kernels
+    from stoker_recipes.icecube import kernels
 
     x, y, x0 = draw(1001, 256, dtype=dtype), draw(1001, 256), draw(1001, 256, dtype=dtype)
     a, b = torch.tensor(0.9, device="cuda"), torch.tensor(-0.3, device="cuda")

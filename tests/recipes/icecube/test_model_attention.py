@@ -9,7 +9,7 @@ import torch
 from tests.recipes.icecube.plain_model import rms
 from torch import Tensor
 
-from stoker.recipes.icecube.model import attend, make_packing
+from stoker_recipes.icecube.model import attend, make_packing
 
 LENGTHS = [5, 1, 40, 17, 1, 33, 16, 130]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stoker.recipes.icecube.optimizer import MuonAdamW, cycled_momentum, one_cycle
+from stoker_recipes.icecube.optimizer import MuonAdamW, cycled_momentum, one_cycle
 
 
 def torch_rows(*, total: int, warmup: int, lr: float, steps: set[int]) -> dict[int, tuple[float, float]]:

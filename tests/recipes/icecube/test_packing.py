@@ -14,7 +14,7 @@ from tests.store.shrink import shrunk
 
 import stoker
 from stoker.errors import BadValueError, SchemaError
-from stoker.recipes.icecube import make_events, pack_events, packing
+from stoker_recipes.icecube import make_events, pack_events, packing
 from stoker.store import RowLocation, Task
 from stoker.store.pack.packer import Packer, PackState
 

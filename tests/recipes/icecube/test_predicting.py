@@ -12,9 +12,9 @@ import pytest
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.icecube import make_events, pack_events
-from stoker.recipes.icecube.predicting import score_predictions
-from stoker.recipes.icecube.training import train
+from stoker_recipes.icecube import make_events, pack_events
+from stoker_recipes.icecube.predicting import score_predictions
+from stoker_recipes.icecube.training import train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 1, "warmup": 2, "device": "cpu"}
 

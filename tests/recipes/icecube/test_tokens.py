@@ -11,8 +11,8 @@ import torch
 from tests.recipes.icecube.plain_events import collate, plain_tokens, random_pulses
 
 from stoker.errors import BadValueError
-from stoker.recipes.icecube.batches import EventBatch, group_pulses, pad_to
-from stoker.recipes.icecube.tokens import expand, pad, read_geometry, scale_geometry
+from stoker_recipes.icecube.batches import EventBatch, group_pulses, pad_to
+from stoker_recipes.icecube.tokens import expand, pad, read_geometry, scale_geometry
 
 
 def batch_of(pulses: tuple[np.ndarray, ...], offsets: np.ndarray, **limits: int) -> EventBatch:

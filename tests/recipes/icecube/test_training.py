@@ -11,12 +11,12 @@ import torch
 
 import stoker
 from stoker.errors import ConfigError, OptionError
-from stoker.recipes.icecube import make_events, pack_events
-from stoker.recipes.icecube.feed import EventFeed
-from stoker.recipes.icecube.model import IceCubeModel
-from stoker.recipes.icecube.packing import geometry_of
-from stoker.recipes.icecube.tokens import read_geometry, scale_geometry
-from stoker.recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
+from stoker_recipes.icecube import make_events, pack_events
+from stoker_recipes.icecube.feed import EventFeed
+from stoker_recipes.icecube.model import IceCubeModel
+from stoker_recipes.icecube.packing import geometry_of
+from stoker_recipes.icecube.tokens import read_geometry, scale_geometry
+from stoker_recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
 

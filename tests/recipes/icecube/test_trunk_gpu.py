@@ -12,11 +12,11 @@ from torch import Tensor
 
 import stoker
 from stoker._text import sync_debug_mode
-from stoker.recipes.icecube import make_events, pack_events
-from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
-from stoker.recipes.icecube.optimizer import MuonAdamW
-from stoker.recipes.icecube.training import resume, train
-from stoker.recipes.icecube.vmf import VmfLoss
+from stoker_recipes.icecube import make_events, pack_events
+from stoker_recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
+from stoker_recipes.icecube.optimizer import MuonAdamW
+from stoker_recipes.icecube.training import resume, train
+from stoker_recipes.icecube.vmf import VmfLoss
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
-from stoker.recipes.icecube import make_events, pack_events
+from stoker_recipes.icecube import make_events, pack_events
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
-from stoker.recipes.tabular.layout import ModelLayout, make_layout
-from stoker.recipes.tabular.model import TabularModel
+from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
+from stoker_recipes.tabular.layout import ModelLayout, make_layout
+from stoker_recipes.tabular.model import TabularModel
 
 COLUMNS = [{"cat": 50}, {"bin": 9, "fine": 11}]
 LENGTHS = np.array([3, 0, 7, 1, 2, 7, 4, 1, 5, 2])

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular import compat
+from stoker_recipes.tabular import compat
 
 SIGNATURES = {
     "split": "tgt_data, ctx_data=None, tgt_primary_key=None, ctx_primary_key=None, tgt_context_key=None, model_type=None, "

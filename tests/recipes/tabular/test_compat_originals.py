@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.recipes.tabular.compat_tables import encode_both, every_kind
 
-from stoker.recipes.tabular import compat
+from stoker_recipes.tabular import compat
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("mostlyai.engine", reason="mostlyai-engine is not installed: make test-originals", exc_type=ImportError)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
-from stoker.recipes.tabular.compat_statistics import part_of_column, reduce_column
-from stoker.recipes.tabular.compat_workspace import Workspace, codes_of_column, position_columns, read_column
+from stoker_recipes.tabular.compat_statistics import part_of_column, reduce_column
+from stoker_recipes.tabular.compat_workspace import Workspace, codes_of_column, position_columns, read_column
 
 TEXT, NUMBER, TIME = "TABULAR_CATEGORICAL", "TABULAR_NUMERIC_AUTO", "TABULAR_DATETIME"
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from stoker._types import Array
-from stoker.recipes.tabular.dates import fit_datetime, fit_relative, join_date, split_date
-from stoker.recipes.tabular.encodings import Subjects
-from stoker.recipes.tabular.values import read_values
+from stoker_recipes.tabular.dates import fit_datetime, fit_relative, join_date, split_date
+from stoker_recipes.tabular.encodings import Subjects
+from stoker_recipes.tabular.values import read_values
 
 
 def relative_back(column: pa.Array, starts: Array, *, least: int = 0) -> pd.Series:

@@ -8,8 +8,8 @@ import pytest
 
 from stoker._types import Array
 from stoker.errors import BadValueError
-from stoker.recipes.tabular import encodings
-from stoker.recipes.tabular.encodings import (
+from stoker_recipes.tabular import encodings
+from stoker_recipes.tabular.encodings import (
     Subjects,
     _ends,
     find_intervals,
@@ -18,7 +18,7 @@ from stoker.recipes.tabular.encodings import (
     fit_lat_long,
     fit_numeric,
 )
-from stoker.recipes.tabular.values import read_values
+from stoker_recipes.tabular.values import read_values
 
 
 def rows_of(num_rows: int, *, per_subject: int = 1, least: int = 0) -> Subjects:

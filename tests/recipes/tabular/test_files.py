@@ -16,9 +16,9 @@ from pyarrow import feather, parquet
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceNotFoundError
-from stoker.recipes.tabular import Synthesizer, files
-from stoker.recipes.tabular.files import find_files, read_files
-from stoker.recipes.tabular.subjects import PreparedSubjects, TabularSettings, prepare
+from stoker_recipes.tabular import Synthesizer, files
+from stoker_recipes.tabular.files import find_files, read_files
+from stoker_recipes.tabular.subjects import PreparedSubjects, TabularSettings, prepare
 
 
 def make_mixed(num_subjects: int, rng: np.random.Generator) -> pd.DataFrame:

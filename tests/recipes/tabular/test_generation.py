@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.recipes.tabular import generation
-from stoker.recipes.tabular.batches import position_codes
-from stoker.recipes.tabular.generation import GivenCodes, draw, generate_codes, spread, uniform
-from stoker.recipes.tabular.layout import Size, make_layout
-from stoker.recipes.tabular.model import TabularModel
+from stoker_recipes.tabular import generation
+from stoker_recipes.tabular.batches import position_codes
+from stoker_recipes.tabular.generation import GivenCodes, draw, generate_codes, spread, uniform
+from stoker_recipes.tabular.layout import Size, make_layout
+from stoker_recipes.tabular.model import TabularModel
 
 COLUMNS = [{"cat": 5}, {"bin": 9, "fine": 11}, {"start": 2, "gap_bin": 3, "gap_fine": 12}]
 MOMENTS = [{}, {}, {"start": "first", "gap_bin": "later", "gap_fine": "later"}]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.recipes.tabular.encodings import Subjects
-from stoker.recipes.tabular.intervals import find_intervals, split_sorted
+from stoker_recipes.tabular.encodings import Subjects
+from stoker_recipes.tabular.intervals import find_intervals, split_sorted
 
 RNG = np.random.default_rng(0)
 COLUMNS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.errors import OptionError
-from stoker.recipes.tabular.layout import embedding_width, make_layout, position_sizes
+from stoker_recipes.tabular.layout import embedding_width, make_layout, position_sizes
 
 
 @pytest.mark.parametrize(

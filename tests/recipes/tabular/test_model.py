@@ -8,8 +8,8 @@ import torch
 from benchmarks.before.tabular_heads import PlainModel
 
 from stoker.errors import OptionError
-from stoker.recipes.tabular.layout import ModelLayout, Size, make_layout
-from stoker.recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies
+from stoker_recipes.tabular.layout import ModelLayout, Size, make_layout
+from stoker_recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies
 
 COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}, {"cat": 300}]
 CONTEXT = [{"cat": 7}, {"bin": 100}]

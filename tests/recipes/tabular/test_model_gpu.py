@@ -11,11 +11,11 @@ import torch
 from tests.recipes.tabular.frames import make_events, make_users
 
 import stoker
-from stoker.recipes.tabular import Synthesizer
-from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
-from stoker.recipes.tabular.generation import GivenCodes, generate_codes
-from stoker.recipes.tabular.layout import make_layout
-from stoker.recipes.tabular.model import TabularModel
+from stoker_recipes.tabular import Synthesizer
+from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
+from stoker_recipes.tabular.generation import GivenCodes, generate_codes
+from stoker_recipes.tabular.layout import make_layout
+from stoker_recipes.tabular.model import TabularModel
 
 pytestmark = pytest.mark.gpu
 COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.recipes.tabular.test_model import CASES, make_case, random_batch
 
-from stoker.recipes.tabular.layout import Size
-from stoker.recipes.tabular.model import TabularModel
+from stoker_recipes.tabular.layout import Size
+from stoker_recipes.tabular.model import TabularModel
 
 pytestmark = pytest.mark.originals
 argn = pytest.importorskip("mostlyai.engine._tabular.argn")

@@ -11,11 +11,11 @@ import torch
 from tests.recipes.tabular.frames import make_events
 
 from stoker.errors import OptionError
-from stoker.recipes.tabular import load_model, train
-from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
-from stoker.recipes.tabular.layout import make_layout
-from stoker.recipes.tabular.model import TabularModel
-from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
+from stoker_recipes.tabular import load_model, train
+from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
+from stoker_recipes.tabular.layout import make_layout
+from stoker_recipes.tabular.model import TabularModel
+from stoker_recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
 
 COLUMNS = [{"cat": 5}, {"bin": 9, "fine": 11}]
 
@@ -48,7 +48,7 @@ def test_without_noise_and_limit_it_is_the_usual_gradient(max_length: int | None
 
 def test_every_subject_is_clipped_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow way: one subject after the other."""
-    monkeypatch.setattr("stoker.recipes.tabular.privacy.MOST_GRADIENTS", 5 * 80_000)  # in several parts
+    monkeypatch.setattr("stoker_recipes.tabular.privacy.MOST_GRADIENTS", 5 * 80_000)  # in several parts
     private, plain, batch = make_loss(6, norm=0.5, noise=0.0)
     expected = {name: torch.zeros_like(weight) for name, weight in private.model.named_parameters()}
     norms = []

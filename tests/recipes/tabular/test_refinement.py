@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.recipes.tabular import refinement
-from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
-from stoker.recipes.tabular.generation import generate_codes
-from stoker.recipes.tabular.layout import make_layout
-from stoker.recipes.tabular.model import TabularModel, set_frequencies
-from stoker.recipes.tabular.refinement import (
+from stoker_recipes.tabular import refinement
+from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
+from stoker_recipes.tabular.generation import generate_codes
+from stoker_recipes.tabular.layout import make_layout
+from stoker_recipes.tabular.model import TabularModel, set_frequencies
+from stoker_recipes.tabular.refinement import (
     HeadLayers,
     calibrate_lengths,
     inputs_of,

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.known_tables import make_rules, make_shop
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular import quality
+from stoker_recipes.tabular import quality
 
 METRICS = {"accuracy": {"overall": 0.9}, "similarity": {}, "distances": {"ims_training": 0.0}}
 

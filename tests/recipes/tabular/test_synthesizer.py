@@ -12,7 +12,7 @@ import pytest
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular import Synthesizer, encodings, generation, synthesizer
+from stoker_recipes.tabular import Synthesizer, encodings, generation, synthesizer
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "seed": 1}
 

@@ -15,7 +15,7 @@ import pytest
 from tests.recipes.tabular.frames import make_events
 
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.recipes.tabular.tables import (
+from stoker_recipes.tabular.tables import (
     TableSpec,
     decode_table,
     encode_table,

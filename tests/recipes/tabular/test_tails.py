@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from stoker._types import Array
-from stoker.recipes.tabular.encodings import Numeric, Subjects, fit_numeric
-from stoker.recipes.tabular.tails import Tail, fit_tail, tail_of
-from stoker.recipes.tabular.values import read_values
+from stoker_recipes.tabular.encodings import Numeric, Subjects, fit_numeric
+from stoker_recipes.tabular.tails import Tail, fit_tail, tail_of
+from stoker_recipes.tabular.values import read_values
 
 
 def learned(data: Array, *, has_tails: bool = True, per_subject: int = 1, least: int = 6) -> Numeric:

@@ -13,11 +13,11 @@ from tests.harness.faulty import FaultyFiles
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import ConfigError, OptionError, StokerError
-from stoker.recipes.tabular import batches as batches_module
-from stoker.recipes.tabular import load_model, train
-from stoker.recipes.tabular import training as training_module
-from stoker.recipes.tabular.subjects import TabularSettings
-from stoker.recipes.tabular.training import Plateau, default_batch_size, resume, split_subjects
+from stoker_recipes.tabular import batches as batches_module
+from stoker_recipes.tabular import load_model, train
+from stoker_recipes.tabular import training as training_module
+from stoker_recipes.tabular.subjects import TabularSettings
+from stoker_recipes.tabular.training import Plateau, default_batch_size, resume, split_subjects
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 3, "device": "cpu"}
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import BadValueError
-from stoker.recipes.tabular.values import read_values, to_column, to_words
+from stoker_recipes.tabular.values import read_values, to_column, to_words
 
 NUMBERS = [
     pa.array([1, None, 255], pa.uint8()),

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 import stoker
 from stoker.errors import StokerError
-from stoker.recipes.tfa import audit, data
-from stoker.recipes.tfa.data import Prepared, Rule, label_bars
+from stoker_recipes.tfa import audit, data
+from stoker_recipes.tfa.data import Prepared, Rule, label_bars
 
 Array = np.ndarray[Any, Any]
 
@@ -192,7 +192,7 @@ def test_a_scaler_that_has_seen_the_validation(sound: Prepared) -> None:
 
 
 def test_a_scaler_within_the_model_of_other_rows(sound: Prepared) -> None:
-    from stoker.recipes.tfa.pipeline import make_model
+    from stoker_recipes.tfa.pipeline import make_model
 
     own = make_model(sound.settings, mean=sound.scaler.mean, std=sound.scaler.std, levels=sound.levels)
     audit.check_model(own, sound)

@@ -16,9 +16,10 @@ from benchmarks.markets import market
 from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, make_folder, settings_of
 
 import stoker
+import stoker_recipes.tfa
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
-from stoker.recipes.tfa import BarPredictor, train, verify_bundle, write_bundle
-from stoker.recipes.tfa.bundle import read_bundle
+from stoker_recipes.tfa import BarPredictor, train, verify_bundle, write_bundle
+from stoker_recipes.tfa.bundle import read_bundle
 
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
 of_one_kind_or_slow = pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def bars_of(num_bars: int = 400) -> tuple[dict[str, Any], list[dict[str, float]]
 def test_bar_by_bar_is_the_batch(bundle: Path) -> None:
     columns, rows = bars_of()
     told, spec, model = read_bundle(bundle)
-    features = stoker.encode.features(columns, spec).values
+    features = stoker_recipes.tfa.features(columns, spec).values
     predictor = BarPredictor.load(bundle)
     found = []
     for i, bar in enumerate(rows):
@@ -232,7 +233,7 @@ def test_a_predictor_that_differs_from_the_batch_is_found(bundle: Path, monkeypa
     with pytest.raises(TrainError, match=r"a logit is .* off bar by bar"):
         verify_bundle(bundle)
     monkeypatch.setattr(BarPredictor, "_logit", logit)
-    push = stoker.encode.FeatureStream.push
-    monkeypatch.setattr(stoker.encode.FeatureStream, "push", lambda self, bar: push(self, bar).clip(-5, 5))
+    push = stoker_recipes.tfa.FeatureStream.push
+    monkeypatch.setattr(stoker_recipes.tfa.FeatureStream, "push", lambda self, bar: push(self, bar).clip(-5, 5))
     with pytest.raises(TrainError, match="differ between bar by bar and batch"):
         verify_bundle(bundle)

@@ -11,7 +11,7 @@ from tests.recipes.tfa.training_folder import OURS, make_folder, settings_of
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.tfa import BarPredictor, train, write_bundle
+from stoker_recipes.tfa import BarPredictor, train, write_bundle
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from tests.recipes.tfa.training_folder import OURS, THEIRS, make_folder, setting
 
 from stoker import _disk
 from stoker.errors import OptionError, TrainError
-from stoker.recipes.tfa import bundle as bundles
-from stoker.recipes.tfa import train, verify_bundle, write_bundle
-from stoker.recipes.tfa.bundle import read_bundle
+from stoker_recipes.tfa import bundle as bundles
+from stoker_recipes.tfa import train, verify_bundle, write_bundle
+from stoker_recipes.tfa.bundle import read_bundle
 
 HAS_ONNX = all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnxscript"))
 

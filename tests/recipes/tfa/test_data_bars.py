@@ -9,8 +9,8 @@ import pytest
 from benchmarks.markets import market, write_csv
 
 from stoker.errors import ConfigError, SourceNotFoundError
-from stoker.recipes.tfa.data import BarSeries, check_bars, read_bars
-from stoker.recipes.tfa.settings import DatasetSettings
+from stoker_recipes.tfa.data import BarSeries, check_bars, read_bars
+from stoker_recipes.tfa.settings import DatasetSettings
 
 ISO = """\
 timestamp,symbol,open,high,low,close,volume

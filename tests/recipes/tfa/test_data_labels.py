@@ -9,8 +9,8 @@ import pytest
 from benchmarks.markets import market
 
 from stoker.errors import OptionError
-from stoker.recipes.tfa.audit import auc
-from stoker.recipes.tfa.data import Rule, count_labels, label_bars, trailing_volatility
+from stoker_recipes.tfa.audit import auc
+from stoker_recipes.tfa.data import Rule, count_labels, label_bars, trailing_volatility
 from stoker.testing import assert_no_future
 
 

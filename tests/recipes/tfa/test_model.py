@@ -12,7 +12,7 @@ from torch import nn
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.tfa.model import Tfa, build_model
+from stoker_recipes.tfa.model import Tfa, build_model
 
 FEATURES = 55
 

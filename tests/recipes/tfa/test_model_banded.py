@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import stoker
-from stoker.recipes.tfa.model import Banded, BandedBlock
+from stoker_recipes.tfa.model import Banded, BandedBlock
 
 FEATURES = 5
 

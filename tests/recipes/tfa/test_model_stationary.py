@@ -8,8 +8,9 @@ from benchmarks.bench_indicators import spec_of_55
 from benchmarks.markets import market
 
 import stoker
+import stoker_recipes.tfa
 from stoker.errors import OptionError
-from stoker.recipes.tfa.model import Levels, build_model, levels_of, ratios
+from stoker_recipes.tfa.model import Levels, build_model, levels_of, ratios
 
 
 def test_of_the_usual_spec_the_prices_are_found() -> None:
@@ -46,7 +47,7 @@ def test_a_market_at_twice_the_price_has_the_same_logits() -> None:
 
     def logits(factor: float, levels: Levels | None) -> torch.Tensor:
         columns = {name: factor * bars[name] for name in names} | {"volume": bars["volume"]}
-        x = stoker.encode.features(columns, spec, threads=1).values[40:]
+        x = stoker_recipes.tfa.features(columns, spec, threads=1).values[40:]
         torch.manual_seed(0)
         seen = first if levels is None else ratios(first, levels)
         moments = {"mean": seen.mean(0), "std": seen.std(0).clip(1e-6)}
@@ -54,6 +55,6 @@ def test_a_market_at_twice_the_price_has_the_same_logits() -> None:
         with torch.no_grad():
             return model(torch.from_numpy(x)[None])
 
-    first = stoker.encode.features({name: bars[name] for name in (*names, "volume")}, spec, threads=1).values[40:]
+    first = stoker_recipes.tfa.features({name: bars[name] for name in (*names, "volume")}, spec, threads=1).values[40:]
     torch.testing.assert_close(logits(2.0, levels), logits(1.0, levels), rtol=0, atol=1e-3)
     assert (logits(2.0, None) - logits(1.0, None)).abs().max().item() > 0.1  # what raw prices do

@@ -20,9 +20,9 @@ from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, WARM_UP, chang
 import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, TrainError
-from stoker.recipes.tfa import audit, pipeline
-from stoker.recipes.tfa.pipeline import Line, direction_loss, grad_accum_steps_of, judge, train
-from stoker.recipes.tfa.settings import ignored, read_settings
+from stoker_recipes.tfa import audit, pipeline
+from stoker_recipes.tfa.pipeline import Line, direction_loss, grad_accum_steps_of, judge, train
+from stoker_recipes.tfa.settings import ignored, read_settings
 
 LEARNS = {"d_model": 32, "epochs": 5, "T": 16, "batch_size": 128, "lr": 5e-3}
 

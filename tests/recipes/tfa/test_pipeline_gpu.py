@@ -11,8 +11,8 @@ from benchmarks.before import tfa_loop
 from torch import nn
 
 import stoker
-from stoker.recipes.tfa import model as attention
-from stoker.recipes.tfa.model import Banded, Tfa
+from stoker_recipes.tfa import model as attention
+from stoker_recipes.tfa.model import Banded, Tfa
 
 pytestmark = pytest.mark.gpu
 

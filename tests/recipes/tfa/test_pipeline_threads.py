@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.recipes.tfa.training_folder import OURS, THEIRS, make_folder, settings_of
 
-from stoker.recipes.tfa import pipeline
-from stoker.recipes.tfa.settings import read_settings
+from stoker_recipes.tfa import pipeline
+from stoker_recipes.tfa.settings import read_settings
 
 
 @pytest.mark.parametrize(

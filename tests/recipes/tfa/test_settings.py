@@ -10,7 +10,7 @@ from tests.recipes.tfa.training_folder import THEIRS, make_folder, settings_of
 
 from stoker.errors import ConfigError
 from stoker.experiment.parse import docstrings
-from stoker.recipes.tfa.settings import IGNORED, LEVERAGED, Settings, ignored, is_tfa, read_settings
+from stoker_recipes.tfa.settings import IGNORED, LEVERAGED, Settings, ignored, is_tfa, read_settings
 
 MULTI = """\
 symbol: QQQ

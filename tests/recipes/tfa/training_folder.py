@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from benchmarks.markets import Market, Signal, market, write_csv
 
-from stoker.recipes.tfa.data import Prepared
-from stoker.recipes.tfa.pipeline import prepare_run
-from stoker.recipes.tfa.settings import Settings, read_settings
+from stoker_recipes.tfa.data import Prepared
+from stoker_recipes.tfa.pipeline import prepare_run
+from stoker_recipes.tfa.settings import Settings, read_settings
 
 SPEC: dict[str, Any] = {
     "schema_version": "1.0",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stoker.recipes.time_moe import Size
+from stoker_recipes.time_moe import Size
 
 Weights = Mapping[str, Tensor]
 

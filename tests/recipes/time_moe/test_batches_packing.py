@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from tests.harness import num_examples
 
 import stoker
-from stoker.recipes import time_moe
-from stoker.recipes.time_moe.batches import (
+from stoker_recipes import time_moe
+from stoker_recipes.time_moe.batches import (
     LEAST_CUT,
     PADDING,
     SLACK_SHARE,
@@ -25,8 +25,8 @@ from stoker.recipes.time_moe.batches import (
     PackedRows,
     pack_rows,
 )
-from stoker.recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces
-from stoker.recipes.time_moe.files import Corpus, open_corpus
+from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces
+from stoker_recipes.time_moe.files import Corpus, open_corpus
 
 Array = npt.NDArray[Any]
 

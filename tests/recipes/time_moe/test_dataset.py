@@ -14,7 +14,7 @@ from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDatas
 from benchmarks.timemoe_folder import walks, write_folder
 from torch.utils.data import DataLoader
 
-from stoker.recipes.time_moe import TimeMoeDataset
+from stoker_recipes.time_moe import TimeMoeDataset
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.recipes.time_moe import files
-from stoker.recipes.time_moe.files import NotSeries, open_corpus, read_series
+from stoker_recipes.time_moe import files
+from stoker_recipes.time_moe.files import NotSeries, open_corpus, read_series
 
 
 def write(path: Path, *elements: Any) -> Path:

@@ -15,9 +15,9 @@ from tests.recipes.time_moe.waves import make_waves
 from torch import nn
 
 import stoker
-from stoker.recipes import time_moe
-from stoker.recipes.time_moe import forecasting
-from stoker.recipes.time_moe.forecasting import (
+from stoker_recipes import time_moe
+from stoker_recipes.time_moe import forecasting
+from stoker_recipes.time_moe.forecasting import (
     LoadedModel,
     _batches,
     evaluate,
@@ -200,7 +200,7 @@ def test_forecasts_are_in_the_units_of_the_data() -> None:
 def test_a_context_is_scaled_as_series_are_in_the_training() -> None:
     values = make_waves(64)["HUFL"]
     corpus = time_moe.open_corpus(stoker.Store.from_arrays(x=[values]))
-    from stoker.recipes.time_moe.dataset import CorpusScales
+    from stoker_recipes.time_moe.dataset import CorpusScales
 
     for method in ("zero", "max", "none"):
         scales = CorpusScales(corpus, method)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stoker.recipes.time_moe.layers import (
+from stoker_recipes.time_moe.layers import (
     GPU_TILE,
     attend,
     gated_backward,
@@ -37,7 +37,7 @@ def test_sorting_is_that_of_plain_operations(positions: int, k: int, experts: in
 
 
 def test_the_rows_of_a_program_are_of_one_group() -> None:
-    from stoker.recipes.time_moe import kernels
+    from stoker_recipes.time_moe import kernels
 
     assert all(GPU_TILE % tile.left == 0 for tile in (kernels.ROWS_TILE, kernels.ROWS_TILE_WIDE))
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness import num_examples
 
-from stoker.recipes.time_moe.layers import runs_of, seen_within
+from stoker_recipes.time_moe.layers import runs_of, seen_within
 
 
 @settings(max_examples=num_examples(60), deadline=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stoker.recipes.time_moe import Size, TimeMoe
-from stoker.recipes.time_moe.layers import grouped_product
+from stoker_recipes.time_moe import Size, TimeMoe
+from stoker_recipes.time_moe.layers import grouped_product
 
 pytestmark = [  # torch warns of what it does itself as it traces
     pytest.mark.filterwarnings("ignore:The .grad attribute"),

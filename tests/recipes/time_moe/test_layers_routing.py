@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness import num_examples
 
-from stoker.recipes.time_moe.layers import best, num_rows, route, sort_plainly
+from stoker_recipes.time_moe.layers import best, num_rows, route, sort_plainly
 
 
 @settings(max_examples=num_examples(60), deadline=None)

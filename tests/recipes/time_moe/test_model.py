@@ -11,8 +11,8 @@ import torch
 from tests.recipes.time_moe import plain_model
 from torch import Tensor
 
-from stoker.recipes.time_moe import SIZES, Size, TimeMoe, time_moe_loss
-from stoker.recipes.time_moe.model import to_official
+from stoker_recipes.time_moe import SIZES, Size, TimeMoe, time_moe_loss
+from stoker_recipes.time_moe.model import to_official
 
 SMALL = Size(hidden=16, intermediate=24, layers=2, heads=2, experts=4, top_k=2, horizons=(1, 3, 8), max_position=64)
 

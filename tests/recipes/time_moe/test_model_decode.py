@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.recipes.time_moe.test_model import model_of
 
-from stoker.recipes.time_moe import SIZES
-from stoker.recipes.time_moe.layers import Cache
+from stoker_recipes.time_moe import SIZES
+from stoker_recipes.time_moe.layers import Cache
 
 
 def recomputed(model: torch.nn.Module, context: torch.Tensor, horizon: int) -> torch.Tensor:

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from tests.recipes.time_moe.test_model import model_of
 
 import stoker
-from stoker.recipes.time_moe import SIZES, TimeMoe, load_weights, save_weights
-from stoker.recipes.time_moe.model import to_official
+from stoker_recipes.time_moe import SIZES, TimeMoe, load_weights, save_weights
+from stoker_recipes.time_moe.model import to_official
 
 OFFICIAL = {
     "model.embed_layer.emb_layer.weight": (384, 1),

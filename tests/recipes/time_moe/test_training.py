@@ -18,11 +18,11 @@ from tests.recipes.time_moe.waves import write_csv
 import stoker
 from stoker import _disk
 from stoker.errors import ConfigError, NonFiniteError, OptionError, SourceNotFoundError
-from stoker.recipes import time_moe
-from stoker.recipes.time_moe import training
-from stoker.recipes.time_moe.files import Corpus
-from stoker.recipes.time_moe.forecasting import load_model
-from stoker.recipes.time_moe.training import (
+from stoker_recipes import time_moe
+from stoker_recipes.time_moe import training
+from stoker_recipes.time_moe.files import Corpus
+from stoker_recipes.time_moe.forecasting import load_model
+from stoker_recipes.time_moe.training import (
     Decay,
     Trained,
     make_model,

@@ -9,7 +9,7 @@ from tests.recipes.time_moe.test_model import model_of
 from torch import Tensor
 
 from stoker._text import sync_debug_mode
-from stoker.recipes.time_moe import SIZES, Size, TimeMoe
+from stoker_recipes.time_moe import SIZES, Size, TimeMoe
 
 pytestmark = [
     pytest.mark.gpu,

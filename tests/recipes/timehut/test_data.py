@@ -9,7 +9,7 @@ import pytest
 from tests.recipes.timehut.sets import files, write_tsv
 
 from stoker.errors import OptionError, SourceError
-from stoker.recipes.timehut.data import as_series, fit_scaler, for_training, read_series
+from stoker_recipes.timehut.data import as_series, fit_scaler, for_training, read_series
 
 
 def test_sets_of_uea_are_read_with_labels() -> None:

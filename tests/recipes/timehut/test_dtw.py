@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.recipes.timehut.dtw import dtw_distances, instance_targets
+from stoker_recipes.timehut.dtw import dtw_distances, instance_targets
 
 
 def plain_dtw(a: np.ndarray, b: np.ndarray) -> float:

@@ -6,14 +6,14 @@ import pytest
 import torch
 from tests.recipes.timehut.test_gpu_step import DEVICE, GAPS, SMALL, pytestmark  # noqa: F401
 
-from stoker.recipes.timehut.crops import gather_batch
-from stoker.recipes.timehut.encoder import encode
-from stoker.recipes.timehut.population import make_population
-from stoker.recipes.timehut.settings import make_settings
+from stoker_recipes.timehut.crops import gather_batch
+from stoker_recipes.timehut.encoder import encode
+from stoker_recipes.timehut.population import make_population
+from stoker_recipes.timehut.settings import make_settings
 
 
 def test_representations_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.recipes.timehut import gpu_step
+    from stoker_recipes.timehut import gpu_step
 
     seen: list[torch.Tensor] = []
     monkeypatch.setattr(gpu_step._Step, "contrast", lambda step, z: seen.append(z) or z.sum((1, 2)))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.recipes.timehut.crops import gather_batch
-from stoker.recipes.timehut.encoder import encode
-from stoker.recipes.timehut.encoder_views import encode_views, gather_views
-from stoker.recipes.timehut.population import EncoderPopulation, make_population
-from stoker.recipes.timehut.settings import make_settings
+from stoker_recipes.timehut.crops import gather_batch
+from stoker_recipes.timehut.encoder import encode
+from stoker_recipes.timehut.encoder_views import encode_views, gather_views
+from stoker_recipes.timehut.population import EncoderPopulation, make_population
+from stoker_recipes.timehut.settings import make_settings
 
 SMALL: dict[str, Any] = {"hidden": 6, "width": 10, "batch_size": 4, "updates": 12}
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from stoker.recipes.timehut import Encoder
+from stoker_recipes.timehut import Encoder
 
 SMALL: dict[str, Any] = {"updates": 2, "hidden": 4, "depth": 2, "width": 6, "device": "cpu"}
 

@@ -12,8 +12,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 from stoker.errors import OptionError
-from stoker.recipes.timehut import evaluate
-from stoker.recipes.timehut.evaluate import accuracy, choose_c, fit_classifier, interval
+from stoker_recipes.timehut import evaluate
+from stoker_recipes.timehut.evaluate import accuracy, choose_c, fit_classifier, interval
 
 
 def points(num: int) -> tuple[np.ndarray, np.ndarray]:

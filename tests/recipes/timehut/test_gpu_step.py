@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.recipes.timehut.crops import gather_batch
-from stoker.recipes.timehut.population import make_population
-from stoker.recipes.timehut.settings import EncoderSettings, make_settings
+from stoker_recipes.timehut.crops import gather_batch
+from stoker_recipes.timehut.population import make_population
+from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 pytestmark = [] if DEVICE == "cpu" else [pytest.mark.gpu]
@@ -25,7 +25,7 @@ def both(
     data: np.ndarray, members: list[EncoderSettings], update: int, *, soft: bool = False, **options: Any
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Losses and gradients by torch in float64 on a CPU, and by the kernels in float32."""
-    from stoker.recipes.timehut import gpu_step
+    from stoker_recipes.timehut import gpu_step
 
     targets = [TARGET if soft and one.method == "softclt" else None for one in members]
     plain = make_population(data, members, targets=targets, dtype=torch.float64, **options)

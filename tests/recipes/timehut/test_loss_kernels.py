@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from tests.recipes.timehut.test_gpu_step import DEVICE, SMALL, pytestmark  # noqa: F401
 
-from stoker.recipes.timehut.losses import contrastive_loss
-from stoker.recipes.timehut.population import dropout_scale, make_population
-from stoker.recipes.timehut.settings import make_settings
+from stoker_recipes.timehut.losses import contrastive_loss
+from stoker_recipes.timehut.population import dropout_scale, make_population
+from stoker_recipes.timehut.settings import make_settings
 
 
 def test_levels_and_losses_are_those_of_torch() -> None:
-    from stoker.recipes.timehut import gpu_step
+    from stoker_recipes.timehut import gpu_step
 
     data = np.zeros((5, 9, 1), np.float32)
     population = make_population(data, [make_settings("timehut", seed=seed, **SMALL) for seed in (1, 2)], device=DEVICE)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder, PlainLoss, plain_views
 
-from stoker.recipes.timehut import losses
-from stoker.recipes.timehut.crops import draw_crops, gather_batch
-from stoker.recipes.timehut.encoder import expand, from_tensors, initial_weights, kept_positions, to_tensors
-from stoker.recipes.timehut.population import EncoderPopulation, make_population
-from stoker.recipes.timehut.settings import EncoderSettings, make_settings
+from stoker_recipes.timehut import losses
+from stoker_recipes.timehut.crops import draw_crops, gather_batch
+from stoker_recipes.timehut.encoder import expand, from_tensors, initial_weights, kept_positions, to_tensors
+from stoker_recipes.timehut.population import EncoderPopulation, make_population
+from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 
 SIZES: dict[str, Any] = {"hidden": 4, "depth": 4, "width": 6, "dropout": 0.0, "batch_size": 3, "updates": 12}
 MEMBERS = {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.recipes.timehut.encoder import initial_weights, kept_positions
-from stoker.recipes.timehut.population import dropout_scale, make_population
-from stoker.recipes.timehut.settings import make_settings
+from stoker_recipes.timehut.encoder import initial_weights, kept_positions
+from stoker_recipes.timehut.population import dropout_scale, make_population
+from stoker_recipes.timehut.settings import make_settings
 
 SMALL: dict[str, Any] = {"hidden": 6, "depth": 4, "width": 10, "batch_size": 4, "updates": 8}
 DATA = np.random.default_rng(5).normal(size=(9, 12, 2)).astype(np.float32)

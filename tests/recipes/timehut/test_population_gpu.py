@@ -9,8 +9,8 @@ import torch
 from tests.recipes.timehut.sets import files
 from tests.recipes.timehut.test_population import DATA, MEMBERS, TARGETS
 
-from stoker.recipes.timehut.population import make_population
-from stoker.recipes.timehut.training import train
+from stoker_recipes.timehut.population import make_population
+from stoker_recipes.timehut.training import train
 
 pytestmark = pytest.mark.gpu
 

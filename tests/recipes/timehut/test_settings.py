@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.recipes.timehut.settings import make_settings, temperatures
+from stoker_recipes.timehut.settings import make_settings, temperatures
 
 
 def test_methods_have_their_own_defaults() -> None:

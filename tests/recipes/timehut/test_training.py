@@ -13,9 +13,9 @@ from tests.recipes.timehut.sets import files, write_tsv
 
 import stoker
 from stoker.errors import ConfigError, OptionError
-from stoker.recipes.timehut import training
-from stoker.recipes.timehut.data import for_training, read_series
-from stoker.recipes.timehut.training import load_encoder, new_population, train
+from stoker_recipes.timehut import training
+from stoker_recipes.timehut.data import for_training, read_series
+from stoker_recipes.timehut.training import load_encoder, new_population, train
 
 SMALL: dict[str, Any] = {"hidden": 6, "depth": 4, "width": 12, "epochs": 6}
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.known_tables import make_rules, make_shop
 from tests.cli.calling import environment, stoker_command
 
-from stoker.recipes.tabular import Synthesizer, quality
+from stoker_recipes.tabular import Synthesizer, quality
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 

@@ -1,0 +1,59 @@
+"""IceCube: the direction of neutrinos from ragged events, from the Parquet files of the Kaggle competition to predictions.
+
+    generator    files in the layout of the competition, with a signal that can be learned
+    packing      the files -> a store with one series per event
+    batches      events of a store -> ragged batches, grouped by DOM
+    tokens       ragged batches -> the tokens of a model, on the device
+    feed         resumable batches for the Trainer, in any order of stoker
+    dataset      a map-style `Dataset` for DataLoader, with ragged and padded collate functions
+    model        the transformer over DOMs; on a GPU trunk and kernels: its layers
+    vmf          the density of directions, losses and angles
+    optimizer    Muon beside AdamW, and the cycle of their learning rates
+    training     the folder of a run; tuning: its batch size; predicting: directions of new events, and their scores
+
+These are the public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+_LAZY = {
+    "Dataset": "stoker_recipes.icecube.dataset:Dataset",
+    "EventBatch": "stoker_recipes.icecube.batches:EventBatch",
+    "EventFeed": "stoker_recipes.icecube.feed:EventFeed",
+    "IceCubeModel": "stoker_recipes.icecube.model:IceCubeModel",
+    "IceCubeSize": "stoker_recipes.icecube.model:IceCubeSize",
+    "MuonAdamW": "stoker_recipes.icecube.optimizer:MuonAdamW",
+    "VmfLoss": "stoker_recipes.icecube.vmf:VmfLoss",
+    "expand": "stoker_recipes.icecube.tokens:expand",
+    "group_pulses": "stoker_recipes.icecube.batches:group_pulses",
+    "make_events": "stoker_recipes.icecube.generator:make_events",
+    "pack_events": "stoker_recipes.icecube.packing:pack_events",
+    "read_geometry": "stoker_recipes.icecube.tokens:read_geometry",
+    "scale_geometry": "stoker_recipes.icecube.tokens:scale_geometry",
+    "score_predictions": "stoker_recipes.icecube.predicting:score_predictions",
+    "train": "stoker_recipes.icecube.training:train",
+    "tune_batch_size": "stoker_recipes.icecube.tuning:tune_batch_size",
+}
+
+if TYPE_CHECKING:
+    from stoker_recipes.icecube.batches import EventBatch as EventBatch
+    from stoker_recipes.icecube.batches import group_pulses as group_pulses
+    from stoker_recipes.icecube.dataset import Dataset as Dataset
+    from stoker_recipes.icecube.feed import EventFeed as EventFeed
+    from stoker_recipes.icecube.generator import make_events as make_events
+    from stoker_recipes.icecube.model import IceCubeModel as IceCubeModel
+    from stoker_recipes.icecube.model import IceCubeSize as IceCubeSize
+    from stoker_recipes.icecube.optimizer import MuonAdamW as MuonAdamW
+    from stoker_recipes.icecube.packing import pack_events as pack_events
+    from stoker_recipes.icecube.predicting import score_predictions as score_predictions
+    from stoker_recipes.icecube.tokens import expand as expand
+    from stoker_recipes.icecube.tokens import read_geometry as read_geometry
+    from stoker_recipes.icecube.tokens import scale_geometry as scale_geometry
+    from stoker_recipes.icecube.training import train as train
+    from stoker_recipes.icecube.tuning import tune_batch_size as tune_batch_size
+    from stoker_recipes.icecube.vmf import VmfLoss as VmfLoss
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

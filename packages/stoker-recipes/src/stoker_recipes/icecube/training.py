@@ -1,0 +1,304 @@
+"""Training: events of a store become steps, and the run can be resumed exactly.
+
+    train("ice.stoker", size="5m", folder="runs/ice")
+
+Defaults are the published recipe: batches of 4,096 events, 10 epochs, Muon with AdamW beside it, one cycle of learning rate and
+momentum. What is different is declared: no dropout, only CLS rows behind the attention of the last layer, and a loss in which nothing
+cancels. On a GPU a step is a CUDA graph in bf16; `residual="bf16"` also rounds the residual.
+
+The folder of a run has checkpoints, metrics and `recipe.json` with its settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+import stoker
+from stoker._text import check_device
+from stoker.errors import OptionError
+from stoker_recipes import run_folder
+from stoker_recipes.icecube.batches import EventBatch
+from stoker_recipes.icecube.feed import EventFeed
+from stoker_recipes.icecube.model import SIZES, IceCubeModel, IceCubeSize
+from stoker_recipes.icecube.optimizer import MuonAdamW, one_cycle
+from stoker_recipes.icecube.packing import geometry_of
+from stoker_recipes.icecube.tokens import expand, read_geometry, scale_geometry
+from stoker_recipes.icecube.vmf import DirectionLoss, VmfLoss
+
+RESIDUALS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ROUNDING = 64, 2048
+"""DOMs and pulses of a batch are rounded up to multiples of this times the root of its events. Their sums spread like the root, so few
+shapes occur, and few graphs, whatever the size of a batch; of 4,096 events, 1 % of the rows are padding."""
+
+
+class IceCubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a run; the defaults are those of the published 5M model."""
+
+    recipe: Literal["icecube"] = "icecube"
+    data: str
+    size: str = "5m"  # a key of SIZES
+    input: Literal["linear", "none"] = "linear"
+    head: Literal["vmf", "direction"] = "vmf"
+    max_doms: int = 128  # most DOMs per event; bright events may need 512
+    where: str | None = None  # a condition over events, such as "num_steps >= 500"
+    valid: str | None = None
+    """Events to validate on after each epoch, which are not trained on: a condition such as "batch_id == 651", or another store."""
+    init: str | None = None  # a run to start from, with its weights
+    batch_size: int = 4096  # events per update and rank
+    grad_accum_steps: int = 1
+    epochs: int = 10
+    order: Literal["blocks", "shuffle", "sequential"] = "blocks"
+    lr: float = 0.005  # of Muon
+    side_lr: float = 3e-4  # of AdamW
+    warmup: int = 2000  # updates; at most 30 % of the run
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    kappa_penalty: float = 1e-4
+    angle_weight: float = 0.5
+    ema: float | None = None
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on a GPU
+    residual: Literal["fp32", "bf16"] = "fp32"
+    graph: bool | Literal["auto"] = "auto"
+    save_every: int | None = None
+    max_seconds: float | None = None
+    seed: int = 17
+
+    def checked(self) -> IceCubeSettings:
+        """The settings themselves; raises `OptionError` for invalid ones."""
+        if self.size not in SIZES:
+            raise OptionError(f"size is {self.size!r}; expected one of {', '.join(SIZES)}.")
+        for name in ("max_doms", "batch_size", "grad_accum_steps", "epochs", "save_every"):
+            if (value := getattr(self, name)) is not None and not 1 <= value <= 2**40:
+                raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+        for name in ("lr", "side_lr", "max_grad_norm"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number above 0.")
+        for name in ("warmup", "weight_decay", "kappa_penalty", "angle_weight", "seed"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number from 0.")
+        return self
+
+    @property
+    def model_size(self) -> IceCubeSize:
+        """The size of the model, with its input and head."""
+        return dataclasses.replace(SIZES[self.size], input=self.input, head=self.head)
+
+
+def make_settings(given: dict[str, Any]) -> IceCubeSettings:
+    """Settings from plain values; raises `OptionError` for an invalid one."""
+    return run_folder.make_settings(IceCubeSettings, given, recipe="icecube")
+
+
+def read_settings(folder: Path) -> IceCubeSettings:
+    """The settings of a run's folder."""
+    return run_folder.read_settings(folder, IceCubeSettings, recipe="icecube")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventLoss:
+    """The loss of a model on an `EventBatch`, for `stoker.Trainer`: pulses become tokens on the device, then the model's own loss."""
+
+    geometry: Tensor
+    """Positions of sensors, as `scale_geometry` gives them, on the device of the model."""
+
+    def __call__(self, model: nn.Module, batch: EventBatch) -> dict[str, Tensor]:
+        """The loss and what is logged with it."""
+        device = self.geometry.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else next(model.parameters()).dtype
+        raw = model(expand(batch, self.geometry, dtype=dtype), batch.dom_offsets)
+        found: dict[str, Tensor] = model.loss(raw, batch.target, ~batch.target[:, 0].isnan())  # type: ignore[operator]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedIceCube:
+    """The result of a training run."""
+
+    result: stoker.train.Result
+    model: IceCubeModel
+    settings: IceCubeSettings
+    num_events: int
+    """Events per epoch."""
+
+    @property
+    def events_per_second(self) -> float:
+        """Events of all updates over the time of the run."""
+        done = self.result.step * self.settings.batch_size * self.settings.grad_accum_steps
+        return min(done, self.num_events * self.settings.epochs) / self.result.seconds if self.result.seconds else 0.0
+
+
+def make_feed(store: stoker.Store, settings: IceCubeSettings, *, device: torch.device, **options: Any) -> EventFeed:
+    """Batches of events, with few different shapes where they go to a GPU: each shape is a graph."""
+    size = settings.batch_size
+    if device.type == "cuda":
+        options["multiples"] = tuple(one * max(1, math.isqrt(size)) for one in ROUNDING)
+    return EventFeed(store, batch_size=size, max_doms=settings.max_doms, device=device, **options)
+
+
+def make_order(settings: IceCubeSettings) -> Any:
+    """The order of training events."""
+    orders: dict[str, Any] = {
+        "blocks": stoker.BlockShuffle,
+        "shuffle": stoker.Shuffle,
+        "sequential": lambda seed: stoker.Sequential(),
+    }
+    return orders[settings.order](seed=settings.seed)
+
+
+def make_model(settings: IceCubeSettings, *, num_batches: int = 0) -> IceCubeModel:
+    """A model with random weights from the seed, for a run of this many batches."""
+    loss: nn.Module = DirectionLoss()
+    if settings.head == "vmf":
+        loss = VmfLoss(num_batches, penalty=settings.kappa_penalty, angle_weight=settings.angle_weight)
+    return IceCubeModel(settings.model_size, residual=RESIDUALS[settings.residual], loss=loss, seed=settings.seed)
+
+
+def make_optimizer(model: IceCubeModel, settings: IceCubeSettings, *, total: int) -> MuonAdamW:
+    """Muon and AdamW for a run of `total` updates."""
+    return MuonAdamW(
+        model.matrices(), model.others(), lr=settings.lr, side_lr=settings.side_lr, weight_decay=settings.weight_decay,
+        warmup=settings.warmup, total=total,
+    )  # fmt: skip
+
+
+def make_trainer(
+    settings: IceCubeSettings,
+    store: stoker.Store,
+    model: IceCubeModel,
+    *,
+    total: int,
+    device: torch.device,
+    one_process: bool = True,
+    **options: Any,
+) -> stoker.Trainer:
+    """A trainer for `total` updates of a model on the device. `options` are further ones of `stoker.Trainer`."""
+    is_gpu = device.type == "cuda"
+    precision = settings.precision
+    if precision == "auto":
+        precision = "bf16" if is_gpu else "fp32"
+    return stoker.Trainer(
+        model,
+        EventLoss(geometry=scale_geometry(read_geometry(geometry_of(store))).to(device)),
+        make_optimizer(model, settings, total=total),
+        precision=precision,
+        grad_accum_steps=settings.grad_accum_steps,
+        max_grad_norm=settings.max_grad_norm,
+        ema=settings.ema,
+        graph=is_gpu and one_process if settings.graph == "auto" else settings.graph,
+        compile=False,
+        fused=True,
+        schedule=one_cycle(warmup=settings.warmup, total=total),
+        device=device,
+        seed=settings.seed,
+        config=msgspec.to_builtins(settings),
+        **options,
+    )
+
+
+def train(
+    data: str | os.PathLike[str],
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    progress: bool = False,
+    callbacks: Sequence[Any] = (),
+    **options: Any,
+) -> TrainedIceCube:
+    """Train a model on the events of a store.
+
+    Args:
+        data: A store that `pack_events` or `stoker pack --recipe icecube` made.
+        folder: Folder of the run, which can be resumed. Default: nothing is saved.
+        device: Default: a GPU if there is one.
+        progress: Show a progress bar.
+        callbacks: Those of `stoker.Trainer`.
+        **options: Fields of `IceCubeSettings`.
+
+    Returns:
+        The model and the result.
+
+    Raises:
+        OptionError: An option is invalid, or the folder holds a run.
+
+    Example:
+        >>> import tempfile
+        >>> from stoker_recipes.icecube import make_events, pack_events
+        >>> with tempfile.TemporaryDirectory() as there:
+        ...     _ = pack_events(make_events(f"{there}/icecube", files=1, events=32), f"{there}/ice.stoker")
+        ...     done = train(f"{there}/ice.stoker", size="tiny", batch_size=16, epochs=2, warmup=1, device="cpu")
+        >>> done.result.step, sorted(done.result.metrics)
+        (4, ['loss'])
+    """
+    settings = make_settings({"data": os.fspath(data), **options})
+    where = Path(folder) if folder is not None else None
+    if where is not None:
+        run_folder.check_free(where)
+    return _run(settings, where, device=device, progress=progress, resume=False, callbacks=callbacks)
+
+
+def resume(folder: str | os.PathLike[str], *, device: str | None = None, progress: bool = False, **changes: Any) -> TrainedIceCube:
+    """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
+    settings = run_folder.change_settings(read_settings(Path(folder)), changes)
+    return _run(settings, Path(folder), device=device, progress=progress, resume=True)
+
+
+def _run(
+    settings: IceCubeSettings,
+    folder: Path | None,
+    *,
+    device: str | None,
+    progress: bool,
+    resume: bool,
+    callbacks: Sequence[Any] = (),
+) -> TrainedIceCube:
+    """One process of a training run."""
+    rank, world_size, local_rank = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
+    store = stoker.open(settings.data)
+    valid = _validation(store, settings, there)
+    kept = settings.where
+    if settings.valid is not None and not _is_path(settings.valid):
+        kept = f"not ({settings.valid})" if kept is None else f"({kept}) and not ({settings.valid})"
+    feed = make_feed(store, settings, where=kept, order=make_order(settings), device=there)
+    num_batches = len(feed) * settings.epochs
+    total = -(-len(feed) // settings.grad_accum_steps) * settings.epochs
+    model = make_model(settings, num_batches=num_batches).to(there)
+    if settings.init is not None and not resume:
+        stoker.train.load_trained(model, settings.init)
+        if isinstance(model.loss, VmfLoss):
+            model.loss.step.zero_()
+    saving: dict[str, Any] = {"folder": folder, "save_every": settings.save_every, "max_seconds": settings.max_seconds}
+    trainer = make_trainer(
+        settings, store, model, total=total, device=there, one_process=world_size <= 1, callbacks=callbacks, progress=progress, **saving
+    )  # fmt: skip
+    if folder is not None and not rank and not resume:
+        run_folder.write_settings(folder, settings)
+    if progress and not rank:
+        print(
+            f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {model.size.num_parameters:,} parameters", flush=True
+        )
+        print(f"  order: {feed.order}", flush=True)
+    result = trainer.fit(feed, valid=valid, epochs=settings.epochs, resume=resume)
+    return TrainedIceCube(result=result, model=model, settings=settings, num_events=feed.num_samples)
+
+
+def _is_path(valid: str) -> bool:
+    return Path(valid).is_dir()
+
+
+def _validation(store: stoker.Store, settings: IceCubeSettings, device: torch.device) -> EventFeed | None:
+    if settings.valid is None:
+        return None
+    if _is_path(settings.valid):
+        return make_feed(stoker.open(settings.valid), settings, device=device)
+    return make_feed(store, settings, where=settings.valid, device=device)

@@ -1,0 +1,309 @@
+"""Encodings of dates and times: by their parts, or relative to the event before.
+
+    Datetime    year, month, day, hour, minute, second, milli, micro, nano: those that differ between values; parts of a second
+                with more than 100 values are noise, which is drawn and not learned
+    Relative    start_*: the parts of the first date of a subject, of which days to seconds that are uniform are drawn, too;
+                gap_*: the time since the event before, as `Numeric`
+    Since       the time since another date of the same row that is never after it, as `Numeric`
+
+A relative date is exact in its own unit: constant gaps come back as they are, below a second or above a week. Missing dates are
+skipped: a gap is counted from the last date of the same subject, and only from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct, structs
+
+from stoker._types import Array
+from stoker_recipes.tabular import join_days, split_days
+from stoker_recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
+from stoker_recipes.tabular.values import Values, to_column
+
+NANOS = {"D": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+DAY = NANOS["D"]
+CLOCK = {
+    "hour": (3600 * 10**9, 24), "minute": (60 * 10**9, 60), "second": (10**9, 60), "milli": (10**6, 1000), "micro": (10**3, 1000),
+    "nano": (1, 1000),
+}  # fmt: skip
+"""Nanoseconds of a part, and how many of them the next one has."""
+
+MOST_FRACTIONS = 100
+LEAST_OVERLAP = 0.1
+"""A date is counted from another one of its row if it would be before that one in this share of other rows."""
+MOST_DEVIATIONS = 4.0
+"""Days, hours, minutes or seconds whose chi-square statistic exceeds its mean by fewer standard deviations are uniform."""
+
+
+def unit_of(kind: pa.DataType) -> str:
+    """The unit that values of a type count: "D", "s", "ms", "us" or "ns"."""
+    return "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else str(kind.unit)
+
+
+def split_date(data: Array, unit: str) -> dict[str, Array]:
+    """The parts of times, in UTC."""
+    per_day = DAY // NANOS[unit]
+    days, rest = np.divmod(data, per_day)
+    found: dict[str, Array] = dict(zip(("year", "month", "day"), split_days(days), strict=True))
+    for name, (nanos, count) in CLOCK.items():
+        if nanos >= NANOS[unit]:
+            found[name] = rest // (nanos // NANOS[unit]) % count
+    return found
+
+
+def join_date(parts: dict[str, Array], unit: str) -> Array:
+    """Times of parts; a day beyond the end of its month is the last day of it."""
+    first, length = _months(parts)
+    days = first + np.minimum(parts["day"], length) - 1
+    data = days * (DAY // NANOS[unit])
+    for name, (nanos, _) in CLOCK.items():
+        if nanos >= NANOS[unit]:
+            data = data + parts[name] * (nanos // NANOS[unit])
+    return np.asarray(data)
+
+
+def _months(parts: dict[str, Array]) -> tuple[Array, Array]:
+    """The first day of the month of dates, counted from 1970, and its number of days."""
+    first = join_days(parts["year"], parts["month"], 1)
+    return first, join_days(parts["year"], parts["month"] + 1, 1) - first
+
+
+def _possible_days(parts: dict[str, Array], unit: str, low: int, high: int) -> tuple[Array, Array]:
+    """The first and the last day of the month of dates that lies between two times."""
+    first, length = _months(parts)
+    per_day = DAY // NANOS[unit]
+    least = np.clip(low // per_day - first + 1, 1, length)
+    return least, np.clip(high // per_day - first + 1, least, length)
+
+
+class DatePart(Struct, frozen=True, kw_only=True):
+    """A part of dates: the classes are `low` and the integers after it."""
+
+    name: str
+    low: int
+    size: int
+    is_drawn: bool = False
+
+
+class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
+    """One sub-column per part that differs between values; `nan` before them where values are missing."""
+
+    parts: list[DatePart]
+    unit: str
+    low: int
+    high: int
+    has_null: bool
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        own = {part.name: part.size for part in self.parts if part.size > 1 and not part.is_drawn}
+        return ({"nan": 2} if self.has_null else {}) | (own or ({} if self.has_null else {"year": 1}))
+
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        return dict.fromkeys((name for name in self.sizes if name != "nan"), 0)
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of values, (rows, sub-columns)."""
+        found = split_date(np.clip(values.data, self.low, self.high), self.unit)
+        codes = {part.name: np.clip(found[part.name] - part.low, 0, part.size - 1) for part in self.parts}
+        columns = [~values.valid if name == "nan" else np.where(values.valid, codes[name], 0) for name in self.sizes]
+        return np.stack(columns, 1).astype(np.int64)
+
+    def times(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
+        """Times and whether they are there, of classes and of uniform numbers from [0, 1)."""
+        valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
+        given = dict(zip(self.sizes, codes.T, strict=True))
+        none = np.zeros(len(codes), np.int64)
+        parts = {part.name: part.low + given.get(part.name, none) for part in self.parts}
+        rest = uniform
+        for part in self.parts:
+            if part.is_drawn:  # each takes what the ones before have left of the random number
+                low, high = none, none + CLOCK.get(part.name, (0, 1))[1] - 1
+                if part.name == "day":
+                    low, high = _possible_days(parts, self.unit, self.low, self.high)
+                whole = np.floor(rest * (high - low + 1))
+                parts[part.name], rest = low + whole.astype(np.int64), rest * (high - low + 1) - whole
+        return np.clip(join_date(parts, self.unit), self.low, self.high), valid
+
+    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
+        """The values of codes."""
+        data, valid = self.times(codes, uniform)
+        return to_column(np.where(valid, data, 0), valid, kind)
+
+
+def fit_datetime(values: Values, subjects: Subjects, kind: pa.DataType, *, is_start: bool = False) -> Datetime | None:
+    """Find the parts that differ; None where no value may be kept."""
+    bounds = subjects.bounds(values.data, values.valid)
+    if bounds is None:
+        return None
+    low, high = map(int, bounds)
+    unit = unit_of(kind)
+    found = split_date(np.clip(values.data[values.valid], low, high), unit)
+    days = _possible_days(found, unit, low, high)
+    parts = [
+        DatePart(
+            name=name,
+            low=int(one.min()),
+            size=int(one.max() - one.min()) + 1,
+            is_drawn=_is_noise(name, one, days, is_start=is_start),
+        )
+        for name, one in found.items()
+    ]
+    return Datetime(parts=parts, unit=unit, low=low, high=high, has_null=not bool(values.valid.all()))
+
+
+def _is_noise(name: str, values: Array, days: tuple[Array, Array], *, is_start: bool) -> bool:
+    """Whether a part of times is not worth learning: a head for it would only learn the training subjects by heart."""
+    count = CLOCK.get(name, (DAY, 31))[1]
+    if name in CLOCK and CLOCK[name][0] < 10**9:
+        return len(np.unique(values)) > MOST_FRACTIONS
+    if not is_start or name not in ("day", "hour", "minute", "second") or len(values) < 5 * count:
+        return False
+    expected, found = np.full(count, len(values) / count), np.bincount(values, minlength=count)
+    if name == "day":  # of the days that its month has
+        each = 1 / (days[1] - days[0] + 1)
+        begin, end = (np.bincount(one, each, minlength=count + 2) for one in (days[0], days[1] + 1))
+        expected, found = np.maximum(np.cumsum(begin - end)[1:-1], 1e-9), np.bincount(values - 1, minlength=count)
+    statistic = ((found - expected) ** 2 / expected).sum()
+    return bool(statistic - (count - 1) < MOST_DEVIATIONS * np.sqrt(2 * (count - 1)))
+
+
+class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
+    """The first date of a subject by its parts, others by the time since the date before; `nan` where dates are missing."""
+
+    start: Datetime
+    gap: Numeric
+    has_null: bool
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        start = {f"start_{name}": size for name, size in self.start.sizes.items()}
+        return ({"nan": 2} if self.has_null else {}) | start | {f"gap_{name}": size for name, size in self.gap.sizes.items()}
+
+    def never(self) -> dict[str, list[int]]:
+        """Classes that are not to be generated: later events have a gap."""
+        return {} if self.has_null else {"gap_bin": [0]}
+
+    def moments(self) -> dict[str, Moment]:
+        """Where no date is missing, the first event has the start, and later ones have gaps."""
+        return {} if self.has_null else {name: "first" if name.startswith("start_") else "later" for name in self.sizes}
+
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        start = {f"start_{name}": first for name, first in self.start.ordered().items()}
+        return start | {f"gap_{name}": first for name, first in self.gap.ordered().items()}
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of values, (rows, sub-columns)."""
+        first, gap, has_gap = gaps_of(values, starts)
+        start = np.where(first[:, None], self.start.encode(values, starts), 0)
+        gaps = self.gap.encode(Values(family="number", data=gap, valid=has_gap), starts)
+        columns = [start, gaps] if not self.has_null else [~values.valid[:, None], start, gaps]
+        return np.asarray(np.concatenate(columns, 1), np.int64)
+
+    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
+        """The values of codes."""
+        valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
+        width = len(self.start.sizes)
+        rest = codes[:, int(self.has_null) :]
+        begin, _ = self.start.times(rest[:, :width], uniform)
+        gap, has_gap = self.gap.numbers(rest[:, width:], uniform)
+        first = first_valid(valid, starts)
+        # A running sum over all rows; a subject's own is the difference to its first date.
+        added = np.cumsum(np.where(valid & has_gap & ~first, gap, 0))
+        owner = np.maximum.accumulate(np.where(first, np.arange(len(codes)), 0)) if len(codes) else np.zeros(0, np.int64)
+        data = begin[owner] + added - added[owner] if len(codes) else begin
+        return to_column(np.where(valid, data, 0), valid, kind)
+
+
+class Since(Encoding, frozen=True, kw_only=True, tag="since"):
+    """The time since a date of another column, so that the date is never before that one."""
+
+    base: str
+    gap: Numeric
+
+    @property
+    def has_null(self) -> bool:
+        """Whether dates are missing."""
+        return self.gap.has_null
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        return {f"gap_{name}": size for name, size in self.gap.sizes.items()}
+
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        return {f"gap_{name}": first for name, first in self.gap.ordered().items()}
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of gaps (`since`), (rows, sub-columns)."""
+        return self.gap.encode(values, starts)
+
+    def decode_since(self, codes: Array, kind: pa.DataType, base: Values, uniform: Array) -> pa.Array:
+        """The values of codes and of the dates that they are counted from."""
+        data, valid = self.gap.numbers(codes, uniform)
+        return to_column(np.where(valid & base.valid, base.data + data, 0), valid & base.valid, kind)
+
+
+def since(values: Values, base: Values) -> Values:
+    """The time from one date to the other."""
+    valid = values.valid & base.valid
+    return Values(family="number", data=np.where(valid, values.data - base.data, 0), valid=valid)
+
+
+def find_base(values: Values, others: Mapping[str, Values], *, least: int) -> str | None:
+    """The date that is never after this one, and nearest to it; None where there is none.
+
+    That must be a rule of rows. It is none where all dates of one column are before nearly all of the other, as dates of birth are.
+    """
+    rows, found = np.flatnonzero(values.valid), {}
+    for name, other in others.items():
+        gap = values.data[rows] - other.data[rows]
+        if len(rows) > 2 * least and other.valid.all() and (gap >= 0).all():
+            mixed = np.roll(rows, len(rows) // 2 + 1)
+            if (values.data[rows] < other.data[mixed]).mean() > LEAST_OVERLAP:
+                found[name] = gap.mean()
+    return min(found, key=lambda name: found[name]) if found else None
+
+
+def fit_since(values: Values, base: str, other: Values, subjects: Subjects) -> Since | None:
+    """Find intervals of the time between two dates; None where no value may be kept."""
+    gap = fit_numeric(since(values, other), subjects)
+    return None if gap is None else Since(base=base, gap=gap)
+
+
+def first_valid(valid: Array, starts: Array) -> Array:
+    """Whether a row is the first of its subject that is valid."""
+    before = np.append(0, np.cumsum(valid))
+    owner = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(valid))))
+    return np.asarray(valid & (before[:-1] == before[starts][owner]))
+
+
+def gaps_of(values: Values, starts: Array) -> tuple[Array, Array, Array]:
+    """Of each row: whether it has the first date of its subject; the time since the date before; whether there is one."""
+    first = first_valid(values.valid, starts)
+    rows = np.arange(len(values))
+    last = np.maximum.accumulate(np.where(values.valid, rows, 0)) if len(rows) else rows
+    before = np.append(0, last[:-1]) if len(rows) else rows
+    has_gap = values.valid & ~first
+    return first, np.where(has_gap, values.data - values.data[before], 0) if len(rows) else rows, has_gap
+
+
+def fit_relative(values: Values, subjects: Subjects, kind: pa.DataType) -> Relative | None:
+    """Find parts of first dates and intervals of gaps; None where no value may be kept."""
+    first, gap, has_gap = gaps_of(values, subjects.starts)
+    start = fit_datetime(Values(family="time", data=values.data, valid=first), subjects, kind, is_start=True)
+    gaps = fit_numeric(Values(family="number", data=gap, valid=has_gap), subjects)
+    if start is None or gaps is None:
+        return None
+    # Dates that are missing have a class of their own; a gap that is missing is that of a first date.
+    start = Datetime(parts=start.parts, unit=start.unit, low=start.low, high=start.high, has_null=False)
+    gaps = structs.replace(gaps, decimals=None, has_null=True)
+    return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()))

@@ -1,0 +1,329 @@
+"""`pad_sequences`: the rows of a table, grouped by a key, become padded or packed tensors in one pass.
+
+    padded = stoker_recipes.tabular.pad_sequences(events, key="user_id", columns=["item", "price"], max_length=100, contexts=user_ids)
+    padded["item"]                     # [contexts, steps, 1], zeros after each sequence
+    padded.lengths, padded.contexts    # rows and key of each sequence
+
+    packed = stoker_recipes.tabular.pad_sequences(events, key="user_id", layout="packed")
+    packed["item"], packed.cu_seqlens  # all sequences end to end, and where each begins
+    packed.store()                     # a store: stoker.Feed with stoker.Sequences serves it
+
+The tensors are those of the plain loop that, context by context, selects the rows of its key in their order and copies the first
+`max_length` of them. Beyond the result, 4 bytes per row are in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+
+import numpy as np
+import torch
+
+from stoker._kernels import ALIGNMENT
+from stoker._text import readable_bytes
+from stoker._types import Array
+from stoker_recipes.tabular.sequences.columns import Contexts, TableColumn, number_blocks, number_keys, number_type, read_column, read_table
+from stoker_recipes.tabular.sequences.kernels import MAX_NARROW, NO_STARTS, count_rows, place_rows, put_positions, put_values, start_steps
+from stoker.errors import OptionError, SourceTooLargeError
+
+if TYPE_CHECKING:
+    from stoker.store import Store
+
+Layout = Literal["padded", "packed"]
+Compat = Literal["mostlyai"]
+DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+
+
+@overload
+def pad_sequences(
+    table: Any,
+    *,
+    key: str | None = ...,
+    lengths: Any = ...,
+    columns: Sequence[str] | None = ...,
+    max_length: int | None = ...,
+    contexts: Any = ...,
+    layout: Literal["padded"] = ...,
+    dtype: str | None = ...,
+    compat: Compat | None = ...,
+) -> PaddedSequences: ...
+
+
+@overload
+def pad_sequences(
+    table: Any,
+    *,
+    key: str | None = ...,
+    lengths: Any = ...,
+    columns: Sequence[str] | None = ...,
+    max_length: int | None = ...,
+    contexts: Any = ...,
+    layout: Literal["packed"],
+    dtype: str | None = ...,
+    compat: Compat | None = ...,
+) -> PackedSequences: ...
+
+
+def pad_sequences(
+    table: Any,
+    *,
+    key: str | None = None,
+    lengths: Any = None,
+    columns: Sequence[str] | None = None,
+    max_length: int | None = None,
+    contexts: Any = None,
+    layout: Layout = "padded",
+    dtype: str | None = None,
+    compat: Compat | None = None,
+) -> PaddedSequences | PackedSequences:
+    """Group the rows of a table by a key and lay them out as tensors: one sequence per key, rows in their order.
+
+    Args:
+        table: A pandas or polars frame, an Arrow table, or a mapping of arrays or tensors (those on a GPU are copied to the CPU).
+        key: Column with the key of each row.
+        lengths: Rows per sequence, instead of a key, where the rows of each sequence are consecutive.
+        columns: Columns of values. Default: all but the key.
+        max_length: Cut sequences to their first `max_length` rows; padded tensors have that many steps. Default: the longest.
+        contexts: Keys to use, in their order. A key without rows is an empty sequence; rows of other keys are left out and
+            counted. Default: all keys, in order of first appearance.
+        layout: "padded" (zeros after each sequence) or "packed" (all sequences end to end).
+        dtype: Type of all columns; a value that it cannot hold exactly is an error. Default: columns keep theirs, times are int64.
+        compat: "mostlyai" gives the tensors of mostlyai-engine: int64 (fractions are dropped), one step of zeros after each
+            sequence, the columns of positions, and a sequence without rows for all rows whose key is missing.
+
+    Returns:
+        A mapping from column names to tensors on the CPU, with `lengths` and `contexts`.
+
+    Raises:
+        OptionError: An option is invalid.
+        BadValueError: A value cannot be read or converted; the error names its column, row and value.
+        SourceTooLargeError: The tensors do not fit into memory.
+
+    Example:
+        >>> table = {"user": ["ann", "bob", "ann"], "item": [3, 1, 4]}
+        >>> padded = pad_sequences(table, key="user")
+        >>> padded["item"][:, :, 0].tolist(), padded.lengths.tolist()
+        ([[3, 4], [1, 0]], [2, 1])
+        >>> packed = pad_sequences(table, key="user", layout="packed")
+        >>> packed["item"].tolist(), packed.cu_seqlens.tolist()
+        ([3, 4, 1], [0, 2, 3])
+    """
+    if (key is None) == (lengths is None):
+        raise OptionError("pass either key= or lengths=: rows are grouped by one of them.")
+    if lengths is not None and contexts is not None:
+        raise OptionError("contexts= are keys: they need key=, not lengths=.")
+    options = Options(max_length=max_length, layout=layout, dtype=dtype, compat=compat)
+    keyed, values = read_table(table, key=key, columns=columns)
+    types = [options.target or kind for kind in map(number_type, values)]
+    if keyed is None:
+        return _lay_out(_by_lengths(lengths, values[0]), values, types, options)
+    listed = None if contexts is None else read_column("contexts", contexts)
+    return _lay_out(number_keys(keyed, listed=listed, keeps_missing=compat is not None), values, types, options)
+
+
+def _by_lengths(given: Any, column: TableColumn) -> Contexts:
+    """The contexts of rows that are grouped already."""
+    listed = read_column("lengths", given)
+    number_type(listed)
+    blocks = [values for _, values in number_blocks(listed, np.dtype(np.int64))]
+    counts = np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
+    if (counts < 0).any():
+        row = int((counts < 0).argmax())
+        raise listed.bad(row, int(counts[row]), "expected 0 or more rows")
+    if counts.sum() != column.num_rows:
+        raise OptionError(f"lengths sum to {counts.sum():,}, but column {column.name!r} has {column.num_rows:,} rows.")
+    rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    return Contexts(rows=rows, num_contexts=len(counts), keys=None, num_left_out=0)
+
+
+def _lay_out(
+    found: Contexts, columns: Sequence[TableColumn], types: Sequence[np.dtype[Any]], options: Options
+) -> PaddedSequences | PackedSequences:
+    """Count rows, assign cells, write values. `found.rows` is overwritten by the cells."""
+    lengths = np.zeros(found.num_contexts, dtype=np.int32)
+    count_rows(found.rows, options.limit, lengths)
+    steps = options.steps(int(lengths.max(initial=0)))
+    starts = start_steps(lengths, options.end_steps) if options.layout == "packed" else None
+    num_cells = found.num_contexts * steps if starts is None else int(starts[-1])
+    shape = (found.num_contexts, steps, 1) if starts is None else (num_cells,)
+    places = place_rows(found.rows, lengths, options.limit, starts=starts, steps=steps, num_cells=num_cells)
+    positions = position_names(options.limit) if options.compat is not None else []
+    kinds = {column.name: dtype for column, dtype in zip(columns, types, strict=True)}
+    flat = zeroed(shape, kinds | {name: np.dtype(np.int64) for names, _ in positions for name in names})
+    for column in columns:
+        target = flat[column.name]
+        for start, values in number_blocks(column, target.dtype, truncate=options.compat is not None):
+            put_values(places[start : start + len(values)], values, target)
+    for names, divisor in positions:
+        put_positions(lengths, NO_STARTS if starts is None else starts, steps, divisor, *(flat[name] for name in names))
+    tensors = {name: torch.from_numpy(one).view(shape) for name, one in flat.items()}
+    known: dict[str, Any] = {
+        "tensors": tensors, "contexts": found.keys, "lengths": torch.from_numpy(lengths), "num_left_out": found.num_left_out,
+    }  # fmt: skip
+    return PaddedSequences(**known) if starts is None else PackedSequences(**known, cu_seqlens=torch.from_numpy(starts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How sequences are laid out."""
+
+    max_length: int | None
+    layout: Layout
+    dtype: str | None
+    compat: Compat | None
+
+    def __post_init__(self) -> None:
+        length = self.max_length
+        is_integer = isinstance(length, int | np.integer) and not isinstance(length, bool)
+        if length is not None and not (is_integer and 1 <= length < MAX_NARROW):
+            raise OptionError(f"max_length is {length!r}; expected an integer from 1 to {MAX_NARROW - 1:,}.")
+        if self.layout not in get_args(Layout):
+            raise OptionError(f"layout is {self.layout!r}; expected 'padded' or 'packed'.")
+        if self.compat not in (None, *get_args(Compat)):
+            raise OptionError(f"compat is {self.compat!r}; expected 'mostlyai' or None.")
+        if self.compat is not None and (length is None or self.dtype is not None):
+            raise OptionError("compat='mostlyai' needs max_length=, and dtype=None: its tensors are int64.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise OptionError(f"dtype is {self.dtype!r}; expected one of {', '.join(DTYPES)}.")
+
+    @property
+    def limit(self) -> int:
+        """Most rows of a sequence."""
+        return self.max_length or MAX_NARROW
+
+    @property
+    def end_steps(self) -> int:
+        """Steps of zeros after each sequence."""
+        return 1 if self.compat else 0
+
+    @property
+    def target(self) -> np.dtype[Any] | None:
+        """The type of all columns; None where they keep theirs."""
+        name = "int64" if self.compat else self.dtype
+        return None if name is None else np.dtype(name)
+
+    def steps(self, longest: int) -> int:
+        """Steps of a padded sequence."""
+        return (self.max_length or longest) + self.end_steps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _Sequences(Mapping[str, torch.Tensor]):
+    """A mapping from columns to tensors."""
+
+    tensors: Mapping[str, torch.Tensor]
+    contexts: Any
+    """The key of each sequence: a NumPy array (numbers, times), an Arrow array (texts); None for `lengths=`."""
+    lengths: torch.Tensor
+    """Rows of each sequence, after cutting: int32."""
+    num_left_out: int
+    """Rows whose key is not among `contexts`."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def num_contexts(self) -> int:
+        """Number of sequences, including those without rows."""
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {str(one.dtype)[6:]} {list(one.shape)}" for name, one in self.items())
+        left_out = f", {self.num_left_out:,} rows left out" if self.num_left_out else ""
+        return f"<{type(self).__name__} of {self.num_contexts:,} contexts{left_out}; {columns}>"
+
+
+class PaddedSequences(_Sequences):
+    """Tensors [contexts, steps, 1], zero after the end of each sequence."""
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """Which steps are rows of the table: bool [contexts, steps]."""
+        steps = next(iter(self.values())).shape[1]
+        return torch.arange(steps, dtype=torch.int32) < self.lengths[:, None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PackedSequences(_Sequences):
+    """Tensors [steps], all sequences end to end."""
+
+    cu_seqlens: torch.Tensor
+    """Where each sequence begins, and the end of the last: int32 [contexts + 1], int64 from 2**31 steps on."""
+
+    def store(self, *, key: str | None = "context") -> Store:
+        """A store in memory that shares the tensors; `stoker.Feed` with `stoker.Sequences` serves it, `save` writes it to disk.
+
+        Args:
+            key: Name of the column with the keys of the contexts; None for a store without it.
+
+        Example:
+            >>> packed = pad_sequences({"user": [7, 9, 7], "item": [3, 1, 4]}, key="user", layout="packed")
+            >>> packed.store(key="user")[0]["item"].tolist()
+            [3, 4]
+        """
+        from stoker_recipes.tabular.sequences.store import store_in_memory
+
+        if key is not None and key in self.tensors:
+            raise OptionError(f"the store has a column {key!r} of values already. Give the contexts another name with key=.")
+        columns = {name: one.numpy() for name, one in self.items()}
+        offsets = self.cu_seqlens.numpy().astype(np.int64)
+        return store_in_memory(columns, offsets, None if key is None or self.contexts is None else (key, self.contexts))
+
+
+# ---- memory of the tensors: filled here and there, and zero elsewhere ----
+# The system hands out zeroed memory when it is first touched. In pages of 2 MB that is several times faster than in those of 4 kB,
+# and it is most of the time of padding (benchmarks/bench_sequences.py): so all tensors of a call share one region, for which large
+# pages are requested. It is freed with the last of them.
+
+LARGE_BYTES = 4 << 20
+"""Large pages are requested from this size on: below, little of the memory would lie in one."""
+
+
+def zeroed(shape: Sequence[int], types: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+    """A flat array of zeros for each column, with as many cells as a tensor of this shape."""
+    num_cells = math.prod(shape)
+    starts, end = {}, 0
+    for name, dtype in types.items():
+        starts[name] = end
+        end += -(-num_cells * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    memory: Any  # lives as long as an array over it
+    try:
+        if end < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+            memory = np.zeros(end, dtype=np.uint8)
+        else:
+            memory = mmap.mmap(-1, end, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    except (MemoryError, OSError, OverflowError, ValueError):  # mmap and NumPy report too large a request in several ways
+        raise SourceTooLargeError(
+            f"{len(types)} columns of shape {list(shape)} take {readable_bytes(end)}, which do not fit into memory. "
+            "Lower max_length, pass layout='packed', or write a store with pack_sequences."
+        ) from None
+    return {name: np.ndarray((num_cells,), dtype, memory, starts[name]) for name, dtype in types.items()}
+
+
+# ---- positions: the columns that tell a model of mostlyai-engine where in a sequence it is ----
+# Its sequences have one step of zeros more than rows: there the model learns to end. Each step has three numbers: its position from
+# the start, the length, and its position from the end; with a `max_length` of 100 or more they are split into decimal digits.
+
+PREFIX = "tgt:/__"
+DIGITS_FROM = 100
+"""From this `max_length` on, numbers are split into digits."""
+KINDS = ("sidx", "slen", "ridx")
+"""Position from the start, length, position from the end."""
+
+
+def position_names(max_length: int) -> list[tuple[tuple[str, ...], int]]:
+    """Names of the columns in groups of three, and the divisor for their digit (0: the number itself)."""
+    digits = {f"E{place}": 10**place for place in reversed(range(len(str(max_length))))}
+    suffixes = digits if max_length >= DIGITS_FROM else {"cat": 0}
+    return [(tuple(f"{PREFIX}{kind}_{suffix}" for kind in KINDS), divisor) for suffix, divisor in suffixes.items()]

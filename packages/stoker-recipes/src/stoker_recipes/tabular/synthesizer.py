@@ -1,0 +1,498 @@
+"""`Synthesizer`: learn a table of events, generate new subjects."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+import stoker
+from stoker import _disk
+from stoker._types import Array
+from stoker.errors import OptionError
+from stoker_recipes.run_folder import read_recipe
+from stoker_recipes.tabular.dates import Since
+from stoker_recipes.tabular.encodings import Categorical, LatLong, Numeric
+from stoker_recipes.tabular.files import name_of
+from stoker_recipes.tabular.generation import GivenCodes, generate_codes
+from stoker_recipes.tabular.report import check_options, quality
+from stoker_recipes.tabular.subjects import ModelSpec, Say, check_unique, make_settings
+from stoker_recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, number_keys, read_table, to_frame
+from stoker_recipes.tabular.training import TrainedTabular, load_model, train
+from stoker_recipes.tabular.values import read_values, to_column
+
+
+class Synthesizer:
+    """Learns a table of events, or of single rows, and generates new subjects.
+
+    Args:
+        **options: Fields of `TabularSettings`, such as `size`, `epochs`, `max_seconds` or `seed`.
+
+    Raises:
+        OptionError: An option is unknown or invalid.
+
+    Example:
+        >>> rows = {"colour": ["red", "blue", "red", "green"] * 25, "n": list(range(100))}
+        >>> model = Synthesizer(size="s", epochs=1, seed=1).fit(rows)
+        >>> model.sample(3).num_rows
+        3
+    """
+
+    def __init__(self, **options: Any) -> None:
+        make_settings(**options)
+        self._options = options
+        self._trained: TrainedTabular | None = None
+        self._learned: tuple[Any, Any] = (None, None)
+        """The tables of events and of contexts, for `report`."""
+
+    def fit(
+        self,
+        events: Any,
+        *,
+        key: str | None = None,
+        context: Any = None,
+        context_key: str | None = None,
+        encodings: Mapping[str, str] | None = None,
+        folder: str | Path | None = None,
+        device: str | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        progress: bool = False,
+        say: Say | None = None,
+    ) -> Self:
+        """Learn a table.
+
+        Args:
+            events: A file, a folder, a list of files, or a frame of pandas, Polars or Arrow. Events of a subject are in order.
+            key: The column that names the subject; without it every row is one.
+            context: Facts of the subjects, one row each.
+            context_key: The key of the contexts. Default: `key`.
+            encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
+            folder: Folder of the run, which `load` opens again. Default: a temporary one.
+            device: Default: a GPU if there is one.
+            resume: Continue the run in `folder`.
+            overwrite: Replace the run in `folder`.
+            progress: Show a progress bar.
+            say: Called with a word and a sentence for each thing to report.
+
+        Returns:
+            This object.
+
+        Raises:
+            OptionError: A parameter is invalid, or there are too few subjects.
+            SourceError: A table cannot be used.
+        """
+        if resume and folder is None:
+            raise OptionError("resume=True needs folder=, where the run is.")
+        with contextlib.ExitStack() as stack:
+            where = Path(folder) if folder is not None else stack.enter_context(_disk.temporary_folder()) / "run"
+            common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress}
+            if say is not None:
+                common["say"] = say
+            self._trained = train(
+                events,
+                folder=where,
+                key=key,
+                context=context,
+                context_key=context_key,
+                encodings=encodings,
+                **common,
+                **self._options,
+            )
+        self._learned = (events, context)
+        return self
+
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
+        """Open a finished run.
+
+        Args:
+            folder: Folder of the run.
+            device: Default: a GPU if there is one.
+
+        Raises:
+            OptionError: It is not a run of this recipe, or has not finished.
+        """
+        found = cls()
+        found._trained = load_model(folder, device=device)
+        recipe = read_recipe(Path(folder), "tabular", check=lambda settings: None)
+        found._learned = (recipe["target"], recipe["context"])
+        return found
+
+    @property
+    def trained(self) -> TrainedTabular:
+        """The model and its columns."""
+        if self._trained is None:
+            raise OptionError("the model has not learned anything yet. Call fit(events) first, or Synthesizer.load(folder).")
+        return self._trained
+
+    @property
+    def result(self) -> stoker.train.Result | None:
+        """How training ended; None for a model that was loaded."""
+        return self.trained.result
+
+    def sample_context(
+        self, num_subjects: int, *, rebalance: Mapping[str, Mapping[Any, float]] | None = None, seed: int = 0
+    ) -> Any:
+        """Generate contexts of new subjects, with a key.
+
+        Args:
+            num_subjects: How many.
+            rebalance: Shares of values, by column; see `sample`.
+            seed: Of all random numbers.
+
+        Raises:
+            OptionError: The model was trained without a context.
+        """
+        if self.trained.context is None:
+            raise OptionError("the model was trained without a context. Call sample(n).")
+        _check_number("num_subjects", num_subjects)
+        rows = self._contexts(num_subjects, rebalance or {}, _checked_seed(seed))
+        spec = self.trained.spec
+        return to_frame(rows.add_column(0, _context_key(spec), _new_keys(self.trained, num_subjects)), spec.frame)
+
+    def _contexts(self, num_subjects: int, rebalance: Mapping[str, Any], seed: int, subjects: Array | None = None) -> pa.Table:
+        """Generated contexts, without keys."""
+        inner = Synthesizer()
+        inner._trained = self.trained.context
+        options = _draw_options(inner.trained.spec, rebalance, ())
+        return inner._rows(num_subjects, seed=seed, subjects=subjects, **options)[0]
+
+    def sample(
+        self,
+        num_subjects: int | None = None,
+        *,
+        context: Any = None,
+        given: Any = None,
+        rebalance: Mapping[str, Mapping[Any, float]] | None = None,
+        impute: bool | Sequence[str] = False,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> Any:
+        """Generate new subjects with their events.
+
+        The result is a function of the seed: a subject has the same events in any number of subjects, and a key of `context` or
+        `given` in any order of keys.
+
+        Args:
+            num_subjects: How many. Default: those of `context` or `given`, otherwise as many as were learned.
+            context: Contexts to generate for, with their keys. Default: generated ones, those of `sample_context`.
+            given: First events of subjects, or rows, of which some columns are known. They come back as they are.
+            rebalance: Shares that values get, such as {"segment": {"gold": 0.5}}; other values share the rest in proportion. For
+                categorical columns of events, where it is the share of events, or of generated contexts.
+            impute: Columns without missing values, or True for all of them: none is generated, and those of `given` are filled.
+            temperature: Below 1 makes likely values likelier. It does not act on lengths.
+            top_p: Draw from the likeliest values that together have this probability. It does not act on lengths.
+            seed: Of all random numbers.
+
+        Returns:
+            A frame of the kind that was learned, events of a subject side by side and in order.
+
+        Raises:
+            OptionError: A parameter is invalid.
+        """
+        trained = self.trained
+        spec = trained.spec
+        seed = _checked_seed(seed)
+        _check_range("temperature", temperature, 1e-3, 100)
+        _check_range("top_p", top_p, 1e-6, 1)
+        names = [column.name for column in spec.target.columns]
+        filled = _check_impute(impute, names)
+        own, of_context = self._split_rebalance(rebalance or {}, names, has_context=context is not None)
+        keys, codes = None, None
+        if context is not None:
+            keys, codes = self._context_codes(context)
+            num_subjects = self._agree(num_subjects, len(keys), "context")
+        first = None
+        if given is not None:
+            first = self._given(given, keys, filled)
+            keys = first[0] if keys is None else keys
+            num_subjects = self._agree(num_subjects, len(first[2].lengths), "given")
+        num_subjects = spec.num_subjects if num_subjects is None else num_subjects
+        _check_number("num_subjects", num_subjects)
+        numbers = None if keys is None else number_keys(keys)
+        if spec.context is not None and codes is None:
+            codes = encode_table(
+                self._contexts(num_subjects, of_context, seed, numbers), spec.context, starts=np.arange(num_subjects)
+            )
+        rows, lengths = self._rows(
+            num_subjects, seed=seed, subjects=numbers, context=codes, given=None if first is None else first[2],
+            temperature=temperature, top_p=top_p, **_draw_options(spec, own, filled),
+        )  # fmt: skip
+        if first is not None:
+            rows = _follow(rows, _put_back(rows, lengths, first[1], first[2]), spec, first[1].column_names)
+        if spec.key is not None:
+            named = keys if keys is not None else _new_keys(trained, num_subjects)
+            rows = rows.add_column(0, spec.key, named.take(pa.array(np.repeat(np.arange(num_subjects), lengths))))
+        return to_frame(rows, spec.frame)
+
+    def report(
+        self,
+        holdout: Any = None,
+        *,
+        holdout_context: Any = None,
+        num_subjects: int | None = None,
+        seed: int = 0,
+        report: str | Path | None = None,
+    ) -> dict[str, Any]:
+        """Compare a new sample with the table that was learned, by `quality`.
+
+        Args:
+            holdout: Real data that the model has not seen: the reference of classifiers and distances.
+            holdout_context: Its context. Contexts are compared where every table has one.
+            num_subjects: Of the sample. Default: as many as were learned.
+            seed: Of all random numbers.
+            report: Where to write an HTML report; a path that ends in `.html`.
+
+        Returns:
+            The metrics of mostlyai-qa; see `quality`.
+
+        Raises:
+            OptionError: The table is not known: it was a frame of another process. Call `quality` with it.
+        """
+        spec, (real, context) = self.trained.spec, self._learned
+        if real is None:
+            raise OptionError("the run was trained on a frame, which is not kept. Call quality(real, model.sample(n), key=…).")
+        check_options(report)  # before anything is generated
+        count = spec.num_subjects if num_subjects is None else num_subjects
+        options: dict[str, Any] = {"key": spec.key, "holdout": holdout, "seed": seed, "report": report}
+        if spec.context is None or (holdout is not None and holdout_context is None):
+            return quality(real, self.sample(count, seed=seed), **options)
+        users = self.sample_context(count, seed=seed)
+        options |= {"context": context, "synthetic_context": users, "holdout_context": holdout_context}
+        return quality(real, self.sample(context=users, seed=seed), context_key=_context_key(spec), **options)
+
+    def _rows(self, num_subjects: int, *, seed: int, **options: Any) -> tuple[pa.Table, Array]:
+        """Generated rows, and how many each subject has."""
+        spec = self.trained.spec
+        limits = (spec.min_length, spec.max_length or 1)
+        found = generate_codes(self.trained.model, num_subjects, seed=seed, lengths=limits, **options)
+        starts = np.cumsum(found.lengths) - found.lengths
+        uniform = found.uniform[:, int(spec.max_length is not None) :]
+        return decode_table(found.codes, spec.target, starts=starts, uniform=uniform), found.lengths
+
+    def _split_rebalance(
+        self, rebalance: Mapping[str, Mapping[Any, float]], names: Sequence[str], *, has_context: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The shares of columns of events, and those of columns of generated contexts."""
+        spec = self.trained.spec
+        others = [column.name for column in spec.context.columns] if spec.context is not None and not has_context else []
+        for name in rebalance:
+            if name not in (*names, *others):
+                known = ", ".join(map(repr, [*names, *others]))
+                raise OptionError(f"rebalance names the column {name!r}; expected one of {known}.")
+        own = {name: shares for name, shares in rebalance.items() if name in names}
+        return own, {name: shares for name, shares in rebalance.items() if name not in names}
+
+    @staticmethod
+    def _agree(asked: int | None, count: int, what: str) -> int:
+        if asked is not None and asked != count:
+            raise OptionError(f"num_subjects is {asked!r}, but {what} has {count:,} subjects. Leave num_subjects out.")
+        return count
+
+    def _context_codes(self, context: Any) -> tuple[pa.Array, Array]:
+        spec = self.trained.spec
+        if spec.context is None or spec.key is None:
+            raise OptionError("context is given, but the model was trained without one. Leave it out.")
+        table, what = read_table(context, "context")[0], name_of(context, "context")
+        missing = [name for name in (_context_key(spec), *spec.context.schema.names) if name not in table.column_names]
+        if missing:
+            raise OptionError(
+                f"{what} lacks the columns {', '.join(map(repr, missing))}, which the model was trained with. Add them."
+            )
+        keys = key_column(table, _context_key(spec), what)
+        check_unique(keys, _context_key(spec), what)
+        return keys, encode_table(table, spec.context, starts=np.arange(len(table)))
+
+    def _given(self, given: Any, keys: pa.Array | None, filled: Sequence[str]) -> tuple[pa.Array | None, pa.Table, GivenCodes]:
+        """Keys, rows and codes of given events."""
+        spec = self.trained.spec
+        table, what = read_table(given, "given")[0], name_of(given, "given")
+        names = [column.name for column in spec.target.columns]
+        unknown = [name for name in table.column_names if name not in (*names, spec.key)]
+        if unknown:
+            known = ", ".join(map(repr, names))
+            raise OptionError(f"{what} has the columns {', '.join(map(repr, unknown))}; expected some of {known}. Drop the others.")
+        if spec.key is not None and spec.key not in table.column_names:
+            raise OptionError(f"{what} has no column {spec.key!r}, the key that the model was trained with. Add it.")
+        self._check_bases(table)
+        self._check_order([name for name in names if name in table.column_names], names)
+        if spec.key is None:
+            rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
+        else:
+            grouped = group_rows(table, key=spec.key, keys=keys, what=what)
+            rows, starts, lengths, keys = grouped.rows, grouped.starts, grouped.lengths, grouped.keys
+        limit = spec.max_length or 1
+        if lengths.max(initial=0) > limit:
+            raise OptionError(
+                f"{what} has {int(lengths.max()):,} events of one subject; the model was trained with at most {limit:,}. Give fewer."
+            )
+        schema = spec.target.schema
+        whole = {name: rows[name] if name in rows.column_names else pa.nulls(len(rows), schema.field(name).type) for name in names}
+        codes = encode_table(pa.table(whole), spec.target, starts=starts).astype(np.int64)
+        padded = np.zeros((len(lengths), int(lengths.max(initial=0)), codes.shape[1]), np.int64)
+        is_given = np.zeros((*padded.shape[:2], len(names)), bool)
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        inside = np.arange(len(codes)) - starts[owner]
+        padded[owner, inside] = codes
+        for number, column in enumerate(spec.target.columns):
+            if column.name not in rows.column_names:
+                continue
+            there = np.ones(len(rows), bool)
+            if column.name in filled and rows[column.name].null_count:
+                if column.encoding.__struct_config__.tag in ("relative", "relative_parts"):
+                    raise OptionError(
+                        f"impute names the column {column.name!r}, whose dates are relative to the event before; those that given has "
+                        f"not cannot be filled. Leave it out."
+                    )
+                there = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
+            is_given[owner, inside, number] = there
+        return keys, rows, GivenCodes(codes=padded, is_given=is_given, lengths=lengths)
+
+    def _check_bases(self, given: pa.Table) -> None:
+        for column in self.trained.spec.target.columns:
+            if not isinstance(column.encoding, Since) or column.name not in given.column_names:
+                continue
+            base = column.encoding.base
+            is_there = given[column.name].is_valid().to_numpy()
+            has_base = given[base].is_valid().to_numpy() if base in given.column_names else np.zeros(len(given), bool)
+            if (is_there & ~has_base).any():
+                row = int(np.flatnonzero(is_there & ~has_base)[0])
+                raise OptionError(
+                    f"given has {column.name!r} but not {base!r} in row {row:,}; {column.name!r} was learned as the time since {base!r}. "
+                    f"Give both, or encodings={{{column.name!r}: 'datetime'}} to fit."
+                )
+
+    def _check_order(self, given: Sequence[str], names: Sequence[str]) -> None:
+        if not self.trained.spec.any_order and list(given) != list(names[: len(given)]):
+            raise OptionError(
+                f"given has the columns {', '.join(map(repr, given))}, but the model was trained with any_order=False; expected the "
+                f"first ones of {', '.join(map(repr, names))}."
+            )
+
+
+def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]], filled: Sequence[str]) -> dict[str, Any]:
+    """Which classes are drawn, and in which order of columns: rebalanced ones come first, imputed ones last."""
+    never = {number: list(classes) for number, classes in spec.never().items()}
+    shares, number = {}, spec.layout().num_positions
+    for column in spec.target.columns:
+        encoding = column.encoding
+        if column.name in rebalance:
+            shares[number] = _class_shares(
+                column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
+            )
+        has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
+        if column.name in filled and has_null:  # the first sub-column says whether a value is missing
+            never.setdefault(number, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
+        number += len(encoding.sizes)
+    order = None
+    if spec.any_order:
+        names = [column.name for column in spec.target.columns]
+        order = sorted(range(len(names)), key=lambda one: (names[one] not in rebalance, names[one] in filled))
+    return {"never": never, "shares": shares, "order": order}
+
+
+def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[Any, float]) -> dict[int, float]:
+    """The classes of values, with their probabilities."""
+    if not isinstance(encoding, Categorical):
+        tag = encoding.__struct_config__.tag
+        raise OptionError(
+            f"rebalance names the column {name!r}, which is encoded as {tag}; expected a categorical one. Name another."
+        )
+    if not isinstance(shares, Mapping):
+        raise OptionError(f"rebalance[{name!r}] is {shares!r}; expected shares of its values, such as {{'gold': 0.5}}.")
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    found = {}
+    for value, share in shares.items():
+        try:
+            word = pa.array([value], inner).cast(pa.string())[0].as_py()
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            word = str(value)
+        if value is None and encoding.has_null:
+            found[1] = share
+        elif (own := encoding.own_class(word)) is not None:
+            found[own] = share
+        elif word in encoding.values:
+            raise OptionError(
+                f"rebalance[{name!r}] has the value {value!r}, which shares a class with others, as the column has "
+                f"{len(encoding.values):,} values. Expected one of the most frequent ones, or a column with fewer values."
+            )
+        else:
+            known = ", ".join(map(repr, encoding.values[:8]))
+            raise OptionError(f"rebalance[{name!r}] has the value {value!r}; expected some of those that were kept: {known}.")
+        _check_range(f"rebalance[{name!r}][{value!r}]", share, 0, 1)
+    if sum(found.values()) > 1 + 1e-9:
+        raise OptionError(f"rebalance[{name!r}] has shares with the sum {sum(found.values()):g}; expected at most 1. Lower some.")
+    return found
+
+
+def _check_impute(impute: Any, names: Sequence[str]) -> list[str]:
+    """The columns to impute."""
+    if isinstance(impute, bool):
+        return list(names) if impute else []
+    if isinstance(impute, str) or not isinstance(impute, Sequence):
+        raise OptionError(f"impute is {impute!r}; expected a list of columns, True or False.")
+    for name in impute:
+        if name not in names:
+            raise OptionError(f"impute names the column {name!r}; expected one of {', '.join(map(repr, names))}.")
+    return list(impute)
+
+
+def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes) -> pa.Table:
+    """Write given values where they were given: decoded ones may differ within their interval."""
+    starts = np.cumsum(lengths) - lengths
+    owner = np.repeat(np.arange(len(lengths)), codes.lengths)
+    inside = np.arange(len(owner)) - np.repeat(np.cumsum(codes.lengths) - codes.lengths, codes.lengths)
+    for name in given.column_names:
+        place = rows.column_names.index(name)
+        is_given = codes.is_given[owner, inside, place]
+        source = np.arange(len(rows))
+        source[(starts[owner] + inside)[is_given]] = len(rows) + np.flatnonzero(is_given)
+        both = pa.chunked_array([*rows[name].chunks, *given[name].cast(rows[name].type).chunks], rows[name].type)
+        rows = rows.set_column(place, rows.schema.field(name), both.take(pa.array(source)))
+    return rows
+
+
+def _follow(drawn: pa.Table, rows: pa.Table, spec: ModelSpec, given: Sequence[str]) -> pa.Table:
+    """Move dates that were counted from drawn ones, of which some were replaced by given ones."""
+    for place, column in enumerate(spec.target.columns):
+        encoding, kind = column.encoding, spec.target.schema.field(column.name).type
+        if isinstance(encoding, Since) and encoding.base in given and column.name not in given:
+            before, after = (read_values(encoding.base, one[encoding.base]) for one in (drawn, rows))
+            own = read_values(column.name, rows[column.name])
+            moved = to_column(np.where(own.valid, own.data + after.data - before.data, 0), own.valid & after.valid, kind)
+            rows = rows.set_column(place, rows.schema.field(column.name), moved)
+    return rows
+
+
+def _context_key(spec: ModelSpec) -> str:
+    return spec.context_key or spec.key or "key"
+
+
+def _new_keys(trained: TrainedTabular, count: int) -> pa.Array:
+    """Keys of new subjects: 0, 1, 2, ... or strings of them."""
+    if trained.spec.has_number_keys:
+        return pa.array(np.arange(count))
+    width = len(str(max(count - 1, 0)))
+    return pa.array([f"{number:0{width}d}" for number in range(count)], pa.string())
+
+
+def _checked_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise OptionError(f"seed is {seed!r}; expected an integer.")
+    return int(seed)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**40:
+        raise OptionError(f"{name} is {value!r}; expected an integer from 0.")
+
+
+def _check_range(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
+        raise OptionError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}.")

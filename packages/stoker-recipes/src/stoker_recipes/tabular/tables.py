@@ -1,0 +1,514 @@
+"""Tables: files and frames become columns of classes, grouped by subject; generated classes become a frame again.
+
+read_table      a file, or a frame of pandas, Polars or Arrow       to_frame        back, as a frame of the same kind
+group_rows      the rows of each subject, side by side
+fit_table       which encoding each column gets                     TableSpec       the result, kept with a run as JSON
+learn_table     fit and encode
+encode_table    codes (rows, sub-columns)                           decode_table    values of codes
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from msgspec import Struct
+
+from stoker import _disk
+from stoker._types import Array
+from stoker_recipes.tabular import analyze
+from stoker.errors import BadValueError, OptionError
+from stoker_recipes.tabular.dates import (
+    Datetime,
+    Relative,
+    Since,
+    find_base,
+    fit_datetime,
+    fit_relative,
+    fit_since,
+    gaps_of,
+    since,
+)
+from stoker_recipes.tabular.encodings import (
+    LEAST_SUBJECTS,
+    MOST_CHARACTERS,
+    Categorical,
+    Character,
+    LatLong,
+    Moment,
+    Numeric,
+    Subjects,
+    fit_categorical,
+    fit_character,
+    fit_lat_long,
+    fit_numeric,
+)
+from stoker_recipes.tabular.files import SUFFIXES, are_files, check_names, find_files, name_of, plain, read_files
+from stoker_recipes.tabular.values import Values, family_of, read_values
+
+AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Since
+KINDS = ("auto", "categorical", "numeric", "datetime", "relative", "lat_long", "character")
+"""What a column may be encoded as."""
+LEAST_TABLE = 20
+"""Subjects that protection needs; with fewer nearly every value is rare."""
+MANY_ROWS = 50_000
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
+    """A table, and the kind of frame it was: "arrow", "pandas" or "polars".
+
+    Args:
+        given: A file (.parquet, .csv, .arrow, .feather), a folder or a list of them, a frame of pandas, Polars or Arrow, or a dict of
+            columns.
+        what: The name of the parameter, for messages.
+
+    Raises:
+        OptionError: It is none of these.
+        SourceError: A file cannot be read.
+    """
+    if are_files(given):
+        return read_files(find_files(given, what)), "arrow"
+    if isinstance(given, pa.Table):
+        return plain(given), "arrow"
+    module = type(given).__module__.partition(".")[0]
+    if module == "pandas" and hasattr(given, "columns"):
+        check_names(list(map(str, given.columns)), what)
+    try:
+        if module == "pandas" and hasattr(given, "columns"):
+            return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None), "pandas"
+        if module == "polars" and hasattr(given, "columns"):
+            return plain(given.collect().to_arrow() if hasattr(given, "collect") else given.to_arrow()), "polars"
+        if isinstance(given, Mapping):
+            return plain(pa.table(dict(given))), "arrow"
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise BadValueError(f"{what} cannot be read: {_reason(given, error)}") from error
+    raise OptionError(
+        f"{what} is of the type {type(given).__name__}; expected a file ({', '.join(SUFFIXES)}) or a frame of pandas, Polars or Arrow."
+    )
+
+
+def _reason(given: Any, error: Exception) -> str:
+    """Why a frame is not a table, with the column and the row where there is one."""
+    try:
+        analyze(given)  # which looks for them
+    except BadValueError as found:
+        return str(found)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    return f"{' '.join(str(error).split()).rstrip('.')}. Give columns of equal lengths and one type each."
+
+
+def to_frame(table: pa.Table, frame: str) -> Any:
+    """The table as a frame of this kind."""
+    if frame == "pandas":
+        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+        found = table.to_pandas()
+        for field, column in zip(table.schema, table.columns, strict=True):
+            if column.null_count and (pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)):
+                kind = "boolean" if pa.types.is_boolean(field.type) else str(field.type).replace("i", "I").replace("u", "U")
+                found[field.name] = pd.array(column.to_pylist(), dtype=kind)  # they stay what they are
+        return found
+    if frame == "polars":
+        import polars
+
+        return polars.from_arrow(table)
+    return table
+
+
+def write_table(frame: Any, path: Path) -> None:
+    """Write a frame as .parquet or .csv; a reader finds the old file or the whole new one."""
+    from pyarrow import csv, parquet
+
+    table, _ = read_table(frame, "frame")
+    sink = pa.BufferOutputStream()
+    with (
+        csv.CSVWriter(sink, table.schema)
+        if path.suffix == ".csv"
+        else parquet.ParquetWriter(sink, table.schema, compression="zstd")
+    ) as writer:
+        writer.write(table)
+    _disk.write_file(path, sink.getvalue())
+
+
+def number_keys(keys: pa.Array) -> Array:
+    """A number of each key, which does not depend on other keys: an integer itself, also as a string of digits, otherwise a hash.
+
+    Args:
+        keys: Without equal ones. Where two strings are the same number, such as "7" and "07", all of them are hashed.
+    """
+    if pa.types.is_integer(keys.type):
+        return np.array(keys.cast(pa.int64(), safe=False))
+    words = [str(one) for one in keys.to_pylist()]
+    is_number = [word.isascii() and word.isdecimal() and len(word) <= 18 for word in words]
+    hashed = [xxhash.xxh3_64_intdigest(word.encode(errors="surrogatepass")) - 2**63 for word in words]
+    found = np.array([int(word) if one else other for word, one, other in zip(words, is_number, hashed, strict=True)], np.int64)
+    return found if len(np.unique(found)) == len(found) else np.array(hashed, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedRows:
+    """Rows of subjects, side by side in the order of the file."""
+
+    rows: pa.Table
+    """Without the key."""
+    keys: pa.Array
+    """One per subject, in the order of their first rows, or of the context."""
+    starts: Array
+    lengths: Array
+
+
+def group_rows(
+    table: pa.Table,
+    *,
+    key: str,
+    keys: pa.Array | None = None,
+    what: str = "events",
+    place: Callable[[int], tuple[str, int]] | None = None,
+) -> GroupedRows:
+    """Bring the rows of each subject together.
+
+    Args:
+        table: The rows.
+        key: The column that names the subject.
+        keys: All subjects, those without rows too; without it those of the rows.
+        what: The name of the parameter, for messages.
+        place: The file of a row and its number there, for messages.
+
+    Raises:
+        OptionError: There is no such column.
+        BadValueError: A key is missing, or is not among `keys`.
+    """
+    column = key_column(table, key, what, place=place)
+    rows = table.drop_columns([key])
+    if keys is None:
+        coded = column.dictionary_encode()
+        keys, owner = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    else:
+        owner = find_owners(column, keys, key=key, what=what, place=place)
+    lengths = np.bincount(owner, minlength=len(keys))
+    if len(owner) and (np.diff(owner) < 0).any():
+        rows = rows.take(pa.array(np.argsort(owner, kind="stable")))  # stable: the order of a subject's events stays
+    return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
+
+
+def find_owners(
+    column: pa.Array,
+    keys: pa.Array,
+    *,
+    key: str,
+    what: str,
+    other: str = "context",
+    place: Callable[[int], tuple[str, int]] | None = None,
+) -> Array:
+    """Return the number of the subject of each row; a row whose key is not among `keys`, those of `other`, is an error."""
+    import pyarrow.compute as pc
+
+    try:
+        keys = keys.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadValueError(
+            f"{key} is of the type {column.type} in {what}, but of the type {keys.type} in {other}. Convert one of them."
+        ) from None
+    owner = pc.index_in(column, value_set=keys)
+    if owner.null_count:
+        row = int(np.flatnonzero(owner.is_null().to_numpy(zero_copy_only=False))[0])
+        where, number = place(row) if place is not None else (what, row)
+        raise BadValueError(
+            f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which {other} does not have. Add it there, or drop "
+            f"its rows."
+        )
+    return np.asarray(owner.to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+def key_column(
+    table: pa.Table, key: str, what: str, *, option: str = "key", place: Callable[[int], tuple[str, int]] | None = None
+) -> pa.Array:
+    """The column of keys, as one array; a missing key is an error. `option` is the one that names it."""
+    check_names(table.column_names, what)
+    if key not in table.column_names:
+        raise OptionError(
+            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: {option}=…"
+        )
+    column = table[key].combine_chunks()
+    column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_nested(column.type):
+        raise BadValueError(f"{key} of {what} is of the type {column.type}; expected numbers, strings or dates. Convert it.")
+    missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    if missing.any():
+        row = int(np.flatnonzero(missing)[0])
+        where, number = place(row) if place is not None else (what, row)
+        raise BadValueError(f"{where}, row {number:,}: the {key} is missing; expected one for each row. Fill it, or drop the row.")
+    return column
+
+
+class ColumnSpec(Struct, frozen=True, kw_only=True):
+    """A column and its encoding."""
+
+    name: str
+    encoding: AnyEncoding
+
+
+class TableSpec(Struct, frozen=True, kw_only=True):
+    """The columns of a table, without its key: types and encodings."""
+
+    columns: list[ColumnSpec]
+    types: str
+    """The Arrow schema, in base64."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.types)))
+
+    @property
+    def sizes(self) -> list[dict[str, int]]:
+        """The sub-columns of each column, with their numbers of classes."""
+        return [column.encoding.sizes for column in self.columns]
+
+    @property
+    def moments(self) -> list[dict[str, Moment]]:
+        """The sub-columns of each column that only some events have."""
+        return [column.encoding.moments() for column in self.columns]
+
+
+def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjects, *, is_sequence: bool) -> str:
+    """What a column is encoded as.
+
+    Dates that do not decrease within subjects are relative, other dates are not. Strings that few subjects share are characters.
+    """
+    family = family_of(column.type)
+    possible = {
+        "number": ("numeric", "categorical"), "time": ("datetime", "relative", "categorical"),
+        "text": ("categorical", "character", "lat_long"), None: (),
+    }[family]  # fmt: skip
+    if asked != "auto" and family is not None:
+        if asked == "relative" and not is_sequence:
+            raise OptionError(f"encodings[{name!r}] is 'relative', which is for events of subjects. Name their column: key=…")
+        if asked not in possible:
+            raise OptionError(
+                f"encodings[{name!r}] is {asked!r}, but the column is of the type {column.type}; expected one of {', '.join(possible)}."
+            )
+        return asked
+    if column.null_count == len(column):
+        return "categorical"
+    if family == "time" and is_sequence:
+        values = read_values(name, column)
+        _, gap, has_gap = gaps_of(values, subjects.starts)
+        return "relative" if has_gap.any() and (gap[has_gap] >= 0).all() else "datetime"
+    if family == "text":
+        values = read_values(name, column)
+        counts = np.bincount(values.data[values.valid], minlength=len(values.words))
+        shared = counts[counts >= max(1, subjects.least)].sum()
+        if shared < 0.5 * values.valid.sum() and max(map(len, values.words.to_pylist())) <= MOST_CHARACTERS:
+            return "character"
+    return {"number": "numeric", "time": "datetime", "text": "categorical", None: "categorical"}[family]
+
+
+def fit_table(
+    table: pa.Table,
+    *,
+    say: Callable[[str, str], None],
+    starts: Array,
+    encodings: Mapping[str, str],
+    protect: bool,
+    seed: int,
+    is_sequence: bool,
+) -> TableSpec:
+    """Choose and fit the encodings of all columns.
+
+    Args:
+        table: Rows of subjects side by side, without the key.
+        say: Called with a word and a sentence for what a user should know.
+        starts: The first row of each subject.
+        encodings: A kind for each column that is not to be chosen automatically; see `KINDS`.
+        protect: Keep only values that several subjects have.
+        seed: Of the number of subjects.
+        is_sequence: Whether the rows of a subject are events, in order.
+
+    Raises:
+        OptionError: A kind is unknown, or not possible for its column.
+        BadValueError: A column cannot be learned.
+    """
+    names, bases = table.column_names, find_bases(table, encodings)
+    drawn = np.random.default_rng([seed, 1]).integers(3, size=len(names))
+    owned = starts[np.diff(np.append(starts, len(table))) > 0]
+
+    def fit(number: int) -> tuple[ColumnSpec, int]:
+        """Return the encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
+        name, column = names[number], table[names[number]]
+        least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
+        subjects = Subjects(starts=owned, num_rows=len(table), least=least)
+        if name in bases:
+            base = bases[name]
+            later = fit_since(read_values(name, column), base, read_values(base, table[base]), subjects)
+            if later is not None:
+                return ColumnSpec(name=name, encoding=later), 0
+        asked = encodings.get(name, "auto")
+        kind = choose_kind(name, column, asked, subjects, is_sequence=is_sequence)
+        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto")
+        if encoding is not None:
+            return ColumnSpec(name=name, encoding=encoding), 0
+        hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
+        return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
+
+    columns = []
+    for column, too_few in _on_threads(fit, range(len(names)), num_rows=len(table)):
+        if too_few:
+            say("protected", f"column {column.name!r}: fewer than {too_few} subjects have a value; they are left out")
+        columns.append(column)
+    types = base64.b64encode(table.schema.remove_metadata().serialize().to_pybytes()).decode()
+    return TableSpec(columns=columns, types=types)
+
+
+def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **options: Any) -> tuple[TableSpec, Array]:
+    """Fit and encode all columns.
+
+    Args:
+        given: What the user gave, for messages.
+        what: The name of the parameter, for messages.
+        table: Rows of subjects side by side, without the key.
+        starts: The first row of each subject.
+        **options: As for `fit_table`.
+
+    Returns:
+        The encodings, and the codes as `encode_table` has them.
+
+    Raises:
+        OptionError: A kind is unknown, or not possible for its column.
+        BadValueError: A column cannot be learned.
+    """
+    try:
+        spec = fit_table(table, starts=starts, **options)
+        return spec, encode_table(table, spec, starts=starts)
+    except BadValueError:
+        check_values(given, what)
+        raise
+
+
+def check_values(given: Any, what: str) -> None:
+    """Raise an error for a value that cannot be learned, with its file and the row there: encodings know the order of subjects only."""
+    for one in find_files(given, what) if are_files(given) else [given]:
+        table, _ = read_table(one, what)
+        for name in table.column_names:
+            try:
+                read_values(name, table[name])
+            except BadValueError as error:
+                raise BadValueError(f"{name_of(one, what)}, {error}") from None
+
+
+def find_bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
+    """Dates that are counted from another date of their row: that column of each."""
+    kinds = {field.name: field.type for field in table.schema if family_of(field.type) == "time"}
+    free = [name for name in kinds if encodings.get(name, "auto") == "auto"]
+    if len(kinds) < 2 or not free:
+        return {}
+    dates, found = {name: read_values(name, table[name]) for name in kinds}, dict[str, str]()
+    for name in free:
+        if name not in found.values():
+            others = {one: dates[one] for one in kinds if one != name and one not in found and kinds[one] == kinds[name]}
+            base = find_base(dates[name], others, least=LEAST_SUBJECTS + 2)
+            if base is not None:
+                found[name] = base
+    return found
+
+
+def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) -> list[R]:
+    """Like `map`; the columns of large tables share the cores, since NumPy and the kernels release the GIL."""
+    cores = len(os.sched_getaffinity(0))
+    if num_rows < MANY_ROWS or cores == 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(cores, thread_name_prefix="stoker-columns") as pool:
+        return list(pool.map(work, items))
+
+
+def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, is_asked: bool) -> AnyEncoding | None:
+    values = _values(name, column, kind)
+    if kind == "categorical":
+        return fit_categorical(values, subjects, column.type, may_share=not is_asked)
+    if kind == "character":
+        return fit_character(values, subjects)
+    if kind == "lat_long":
+        return fit_lat_long(name, values, subjects)
+    if kind == "numeric":
+        return fit_numeric(values, subjects, has_tails=pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+    return (fit_relative if kind == "relative" else fit_datetime)(values, subjects, column.type)
+
+
+def _values(name: str, column: pa.ChunkedArray, kind: str) -> Values:
+    is_words = kind in ("categorical", "character", "lat_long")
+    return read_values(name, column, family="text" if is_words else None)
+
+
+def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
+    """The codes of a table, (rows, sub-columns): of the smallest type that holds them, and a sub-column after the other in memory.
+
+    Raises:
+        OptionError: A column is missing, or has another type.
+    """
+    widest = max((size for one in spec.sizes for size in one.values()), default=1)
+    kind = np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
+    codes: Array = np.empty((sum(map(len, spec.sizes)), len(table)), kind).T
+    ends = np.cumsum([len(sizes) for sizes in spec.sizes])
+
+    def encode(number: int) -> None:
+        found = encode_column(table, spec.columns[number], spec.schema.field(number), starts)
+        codes[:, ends[number] - found.shape[1] : ends[number]] = found
+
+    _on_threads(encode, range(len(spec.columns)), num_rows=len(table))
+    return codes
+
+
+def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: Array) -> Array:
+    """The codes of a column, (rows, sub-columns)."""
+    given = table[column.name]
+    given = given if given.type == field.type else _cast(given, field)
+    values = _values(column.name, given, str(column.encoding.__struct_config__.tag))
+    if isinstance(column.encoding, Since):
+        base = table[column.encoding.base]
+        values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
+    return np.asarray(column.encoding.encode(values, starts))
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise OptionError(
+            f"column {field.name!r} is of the type {column.type}, but was {field.type} in training. Convert it."
+        ) from error
+
+
+def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array) -> pa.Table:
+    """The values of codes.
+
+    Args:
+        codes: (rows, sub-columns).
+        spec: Of the table.
+        starts: The first row of each subject.
+        uniform: (rows, columns) numbers from [0, 1): where in its interval a number lies.
+    """
+    found: dict[str, pa.Array] = {}
+    ends = np.cumsum([len(sizes) for sizes in spec.sizes])
+    # Dates that are counted from another one come after it.
+    for number in sorted(range(len(spec.columns)), key=lambda one: isinstance(spec.columns[one].encoding, Since)):
+        column, field = spec.columns[number], spec.schema.field(number)
+        own = codes[:, ends[number] - len(column.encoding.sizes) : ends[number]].astype(np.int64)
+        if isinstance(column.encoding, Since):
+            base = read_values(column.encoding.base, found[column.encoding.base])
+            found[column.name] = column.encoding.decode_since(own, field.type, base, uniform[:, number])
+        else:
+            found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number])
+    return pa.table([found[name] for name in spec.schema.names], schema=spec.schema) if found else pa.table({})

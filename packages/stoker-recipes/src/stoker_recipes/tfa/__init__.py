@@ -1,0 +1,39 @@
+"""TFA: predict the direction of market bars. Bars become indicators, labels and windows; a model is trained, scored and exported.
+
+    settings    the YAML of a training run, validated
+    data        CSV files -> series of bars -> features, labels, split and feeds
+    audit       checks for the mistakes that trainers of this kind have made
+    model       the models, and the GPU kernel of attention within windows
+    pipeline    training, from the YAML to the folder of a run, and the score on held-out rows next to baselines
+    bundle      a trained model as a folder that is checked by golden bars, and as a predictor bar by bar
+
+These are the public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+_LAZY = {
+    "BarPredictor": "stoker_recipes.tfa.bundle:BarPredictor",
+    "Settings": "stoker_recipes.tfa.settings:Settings",
+    "build_model": "stoker_recipes.tfa.model:build_model",
+    "label_bars": "stoker_recipes.tfa.data:label_bars",
+    "read_settings": "stoker_recipes.tfa.settings:read_settings",
+    "train": "stoker_recipes.tfa.pipeline:train",
+    "verify_bundle": "stoker_recipes.tfa.bundle:verify_bundle",
+    "write_bundle": "stoker_recipes.tfa.bundle:write_bundle",
+}
+
+if TYPE_CHECKING:
+    from stoker_recipes.tfa.bundle import BarPredictor as BarPredictor
+    from stoker_recipes.tfa.bundle import verify_bundle as verify_bundle
+    from stoker_recipes.tfa.bundle import write_bundle as write_bundle
+    from stoker_recipes.tfa.data import label_bars as label_bars
+    from stoker_recipes.tfa.model import build_model as build_model
+    from stoker_recipes.tfa.pipeline import train as train
+    from stoker_recipes.tfa.settings import Settings as Settings
+    from stoker_recipes.tfa.settings import read_settings as read_settings
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

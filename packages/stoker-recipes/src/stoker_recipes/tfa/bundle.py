@@ -1,0 +1,620 @@
+"""Bundles: a trained model as a folder with all that serving needs, and `BarPredictor`, which serves it bar by bar.
+
+    bundle.json            description, and the hash of each file
+    feature_spec.json      the features, identified by their hash
+    model.safetensors      the weights, with the scaler
+    model.pt2              a program of torch.export: raw features [batch, rows, features] -> logits [batch]
+    model.onnx             the same for other runtimes, if requested
+    model.pt               the same as TorchScript, logits [batch, 1], for Sentio's C++, which also reads
+    model.meta.json        what it expects: features, window, warm-up
+    metadata.json          the same for the C++ that serves bar by bar
+    golden.safetensors     bars with their features and logits
+
+`write_bundle` checks the bundle on the golden bars, in one batch and bar by bar: features must be equal bit for bit, logits within
+1e-6. `verify_bundle` repeats that. A changed file, another spec or another window is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+import stoker
+import stoker_recipes.tfa
+from stoker import _disk
+from stoker._clock import now_utc
+from stoker._types import Array
+from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
+from stoker.experiment import Predicted, TrainedRun
+from stoker_recipes.tfa.data import BARS_NAME, PRICES, bars_of, check_bars, read_bars, warm_up_of, without_compat
+from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
+from stoker_recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
+from stoker_recipes.tfa.settings import DatasetSettings, Settings, read_settings
+from stoker.train import Exported
+
+BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
+PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
+ONNX_NAME, SCRIPT_NAME, META_NAME, SERVING_NAME = "model.onnx", "model.pt", "model.meta.json", "metadata.json"
+SIGN = b'"format": "stoker-tfa"'  # the beginning of bundle.json
+GOLDEN_ROWS = 64  # logits that are checked
+TOLERANCE = 1e-6  # largest difference of a logit from that of the batch, relative to the larger of 1 and the largest logit
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of bundle.json."""
+
+    format: str = "stoker-tfa"
+    version: int = 1
+    symbol: str | None
+    model: str
+    sizes: dict[str, int | bool]
+    length: int  # rows of a window; for the banded model, rows that one layer sees
+    reach: int  # rows that a logit needs
+    stationary: bool
+    features: list[str]
+    spec_hash: str
+    arithmetic: str
+    warm_up: int  # bars before the first row with all features
+    label: dict[str, float]  # horizon and thresholds of the labels
+    step: int  # updates of the weights
+    score: dict[str, Any]
+    files: dict[str, str]  # SHA-256 of each file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """The result of a check on golden bars."""
+
+    rows: int  # rows of features that are equal bit for bit in a batch and bar by bar
+    logits: int
+    difference: float  # the largest of a logit bar by bar from that of the batch
+
+
+def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
+    """The model of a bundle, without its weights."""
+    width = len(bundle.features)
+    levels = levels_of(spec["features"]) if bundle.stationary else None
+    given: dict[str, Any] = {"mean": torch.zeros(width), "std": torch.ones(width), **bundle.sizes}
+    return build_model(bundle.model, num_features=width, length=bundle.length, levels=levels, **given).eval()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """The model of a run, and golden bars with their features and logits."""
+
+    bundle: Bundle
+    spec: dict[str, Any]
+    model: TfaModel
+    golden: dict[str, Array]
+
+    @property
+    def windows(self) -> torch.Tensor:
+        """Rows of golden features as windows [16, rows, features]."""
+        view = np.lib.stride_tricks.sliding_window_view(self.golden["features"], self.bundle.reach, axis=0)
+        return torch.from_numpy(view.transpose(0, 2, 1)[:16].copy())
+
+
+@using(1)  # single rows are too small for threads
+def write_bundle(
+    run: str | Path, target: str | Path, *, latest: bool = False, onnx: bool = False, overwrite: bool = False
+) -> tuple[Bundle, Proof]:
+    """Write the model of a run as a bundle, and check it on golden bars.
+
+    Args:
+        run: Folder of the run.
+        target: A new or empty folder, or with `overwrite` a bundle.
+        latest: Use the latest checkpoint instead of the best.
+        onnx: Also write model.onnx, which is checked with onnxruntime.
+        overwrite: Replace a bundle at `target`.
+
+    Returns:
+        The content of bundle.json, and the result of the check.
+
+    Raises:
+        ConfigError: `run` is not the folder of a run.
+        OptionError: `target` holds something else, or a bundle without `overwrite`.
+        TrainError: The check failed; nothing is written.
+    """
+    target = Path(target)
+    _disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
+    before = _listed(target)
+    if before and not overwrite:
+        raise OptionError(f"{target} has a bundle already. Pass overwrite=True to replace it, or choose another folder.")
+    new = target / ".new"  # written and checked there, so that a failed or killed export leaves the old bundle as it was
+    try:
+        _disk.remove_folder(new)
+        _disk.make_folder(new)
+        bundle = _write_files(_read_run(Path(run), latest=latest), new, onnx=onnx)
+        proof = verify_bundle(new)
+        _disk.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
+        for name in before:
+            _disk.remove_file(target / name)
+        with _disk.naming(target):
+            for name in (*bundle.files, BUNDLE_NAME):
+                _disk.disk.replace(new / name, target / name)
+            _disk.disk.sync_folder(target)
+    finally:
+        _disk.remove_folder(new)
+        if not _listed(target) and [entry.name for entry in target.iterdir()] == [BUNDLE_NAME]:
+            _disk.remove_folder(target)
+    return bundle, proof
+
+
+def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
+    bundle = trained.bundle
+    programs = [_export(trained, folder / name) for name in (PROGRAM_NAME, *([ONNX_NAME] if onnx else []))]
+    metadata = {"length": str(bundle.length), "reach": str(bundle.reach), "spec": bundle.spec_hash}
+    written = {
+        SPEC_NAME: json.dumps(trained.spec, indent=1).encode() + b"\n",
+        WEIGHTS_NAME: _tensors(trained.model.state_dict(), **metadata),
+        GOLDEN_NAME: _tensors({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in trained.golden.items()}),
+        SCRIPT_NAME: _script(trained),
+        META_NAME: _json(_meta(bundle, trained.spec)),
+        SERVING_NAME: _json(_serving(bundle)),
+    }
+    for name, data in written.items():
+        _disk.write_file(folder / name, data)
+    names = [*written, *(path.name for done in programs for path in (done.path, done.golden))]
+    bundle = msgspec.structs.replace(bundle, files={name: _digest(folder / name) for name in names})
+    _disk.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
+    return bundle
+
+
+def _read_run(run: Path, *, latest: bool) -> _Trained:
+    """The model of a run with its weights, and its golden bars."""
+    settings, bundle, spec, model = _read_model(run, latest=latest)
+    bars = _golden_bars(settings, run, bundle)
+    features = stoker_recipes.tfa.features(bars, spec).values[bundle.warm_up :]
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(features[None]))[0, -(len(features) - bundle.reach + 1) :].numpy()
+    return _Trained(bundle=bundle, spec=spec, model=model, golden={**bars, "features": features, "logits": logits})
+
+
+def _read_model(run: Path, *, latest: bool) -> tuple[Settings, Bundle, dict[str, Any], TfaModel]:
+    """The settings of a run, its description as a bundle, its features, and its model with its weights."""
+    if not (run / CONFIG_NAME).is_file():
+        raise ConfigError(f"{run} has no {CONFIG_NAME}, so it is not the folder of a run. Train one first: stoker train tfa.yaml")
+    settings = read_settings(run / CONFIG_NAME)
+    spec = json.loads((run / SPEC_NAME).read_text())
+    parsed = stoker_recipes.tfa.FeatureStream(spec).spec
+    score = json.loads((run / SCORE_NAME).read_text()) if (run / SCORE_NAME).is_file() else {}
+    thresholds = {"least_change": settings.least_change, "least_volume": settings.min_volume_threshold}
+    plain = Bundle(
+        symbol=settings.symbol,
+        model=settings.chosen_model,
+        sizes=_sizes(settings),
+        length=length_of(settings),
+        reach=1,
+        stationary=bool(settings.stationary),
+        features=list(parsed.names),
+        spec_hash=parsed.content_hash,
+        arithmetic=parsed.compat or "exact",
+        warm_up=warm_up_of(spec),
+        label={"horizon": settings.label_horizon, **thresholds},
+        step=0,
+        score={name: score[name] for name in ("lines", "skilled", "verdict") if name in score},
+        files={},
+    )
+    model = build_of(plain, spec)
+    step = stoker.train.load_trained(model, run, latest=latest).step
+    return settings, msgspec.structs.replace(plain, reach=model.reach, step=step), spec, model
+
+
+def _listed(folder: Path) -> list[str]:
+    """The files that bundle.json lists; none where it is only the marker, or damaged."""
+    try:
+        listed = msgspec.json.decode((folder / BUNDLE_NAME).read_bytes()).get("files", {})
+    except (OSError, msgspec.DecodeError, AttributeError):
+        return []
+    return [name for name in listed if isinstance(name, str) and Path(name).name == name]
+
+
+@using(1)
+def verify_bundle(folder: str | Path) -> Proof:
+    """Read a bundle and check its golden bars, bar by bar against the batch.
+
+    Args:
+        folder: The bundle.
+
+    Returns:
+        What was compared.
+
+    Raises:
+        CheckpointInvalidError: A file is missing, damaged or changed.
+        TrainError: Features or logits differ from those of the batch.
+    """
+    predictor = BarPredictor.load(folder)
+    golden = {name: tensor.numpy() for name, tensor in _read_tensors(Path(folder) / GOLDEN_NAME)[0].items()}
+    columns = [name for name in PRICES if name in golden]
+    num_bars, rows, features, logits = len(golden["close"]), 0, golden["features"], golden["logits"]
+    differences = []
+    for i in range(num_bars):
+        logit = predictor.push({name: float(golden[name][i]) for name in columns})
+        behind = i - (num_bars - len(features))
+        if behind >= 0:
+            rows += 1
+            if predictor.features.tobytes() != features[behind].tobytes():
+                raise TrainError(f"{folder}: the features of golden bar {i:,} differ between bar by bar and batch. Do not use it.")
+        behind = i - (num_bars - len(logits))
+        if behind >= 0:
+            if logit is None:
+                raise TrainError(f"{folder}: golden bar {i:,} has no logit, but it had one in the batch. Do not use it.")
+            differences.append(abs(logit - float(logits[behind])))
+    allowed = TOLERANCE * max(1.0, float(np.abs(logits).max()))
+    if not max(differences) <= allowed:
+        off = f"{max(differences):.2g} off bar by bar"
+        raise TrainError(f"{folder}: a logit is {off}; expected at most {allowed:.2g}. Do not use it.")
+    return Proof(rows=rows, logits=len(differences), difference=max(differences))
+
+
+def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
+    """Read a bundle; every file is checked by its hash, the spec by its own, the weights by their window."""
+    try:
+        bundle = msgspec.json.decode((folder / BUNDLE_NAME).read_bytes(), type=Bundle)
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} has no {BUNDLE_NAME}, so it is not a bundle. Write one: stoker export RUN {folder}") from None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
+    if (bundle.format, bundle.version) != ("stoker-tfa", 1):
+        found = f"a {bundle.format} of version {bundle.version}"
+        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} is {found}; expected stoker-tfa, 1.")
+    for name in dict.fromkeys((SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME, *bundle.files)):
+        if Path(name).name != name:
+            raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
+        if not (folder / name).is_file() or _digest(folder / name) != bundle.files.get(name):
+            what = "has changed since it was written" if (folder / name).is_file() else "is missing"
+            raise CheckpointInvalidError(f"{folder / name} {what}. Export the bundle again.")
+    spec = json.loads((folder / SPEC_NAME).read_text())
+    parsed = stoker_recipes.tfa.FeatureStream(spec).spec
+    if parsed.content_hash != bundle.spec_hash:
+        hashes = f"{parsed.content_hash}, but the model was trained on {bundle.spec_hash}"
+        raise CheckpointInvalidError(f"{folder / SPEC_NAME} has the hash {hashes}.")
+    for name, here in {"warm_up": warm_up_of(spec), "features": list(parsed.names)}.items():
+        if (said := getattr(bundle, name)) != here:
+            gives = f"{name} {said}, but {SPEC_NAME} gives {here}"
+            raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} says {gives}. Export it again.")
+    weights, metadata = _read_tensors(folder / WEIGHTS_NAME)
+    for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
+        if metadata.get(name) != str(own):
+            raise CheckpointInvalidError(
+                f"{folder / BUNDLE_NAME} says {name} {own}, but {WEIGHTS_NAME} was trained with "
+                f"{metadata.get(name)}: logits would be meaningless. Export the bundle again."
+            )
+    model = build_of(bundle, spec)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:200]
+        raise CheckpointInvalidError(f"{folder / WEIGHTS_NAME} is of another model: {why}") from error
+    return bundle, spec, model
+
+
+def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Array]:
+    """The newest bars of the longest series."""
+    bars = read_bars(settings.sources, run / BARS_NAME)
+    rows = bars.series(int(np.argmax(bars.lengths)))
+    wanted = bundle.warm_up + bundle.reach + GOLDEN_ROWS - 1
+    whole = {name: values[rows] for name, values in bars.columns.items()}
+    good = np.isfinite(np.stack(list(whole.values()))).all(axis=0)
+    return {name: values[good][-wanted:] for name, values in whole.items()}
+
+
+def _sizes(settings: Settings) -> dict[str, int | bool]:
+    """All sizes of the model, including defaults."""
+    banded = settings.chosen_model == "banded"
+    usual = {name: one.default for name, one in inspect.signature(Banded if banded else Tfa).parameters.items()}
+    usual |= SMALL if settings.chosen_model == "tfa-small" else {}
+    given = dict(settings.sizes) | ({} if settings.positions is None or banded else {"positions": settings.positions})
+    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := given.get(name, usual.get(name))) is not None}
+
+
+class _LastRow(nn.Module):
+    """The logits [batch] of the last rows, from a dict with `features` [batch, rows, features], as programs are exported."""
+
+    def __init__(self, model: TfaModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits: torch.Tensor = self.model(batch["features"])[:, -1]
+        return logits
+
+
+def _export(trained: _Trained, path: Path) -> Exported:
+    """Write the program of torch.export, or of ONNX by its suffix."""
+    return stoker.train.export_model(_LastRow(trained.model), {"features": trained.windows}, path, onnx=path.suffix == ".onnx")
+
+
+class _Column(nn.Module):
+    """The logits of the last rows as a column [batch, 1], from windows: the interface of Sentio's C++."""
+
+    def __init__(self, model: TfaModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(features)[:, -1:]
+        return logits
+
+
+def _script(trained: _Trained) -> bytes:
+    """The model as TorchScript, checked on one window and on several, read back."""
+    module, windows, buffer = _Column(trained.model).eval(), trained.windows, io.BytesIO()
+    jit: Any = torch.jit
+    with warnings.catch_warnings(), torch.no_grad():
+        # Sentio's C++ reads nothing else. The trace fixes the number of rows, which is that of the window.
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", jit.TracerWarning)
+        jit.save(jit.trace(module, (windows[:1],), check_trace=False), buffer)
+        again = jit.load(io.BytesIO(buffer.getvalue()))
+        for part in (windows[:1], windows):
+            expected = module(part)
+            allowed = TOLERANCE * max(1.0, float(expected.abs().max()))
+            apart = float((again(part) - expected).abs().max())
+            if not apart <= allowed:
+                off = f"{apart:.2g} off from the model; expected at most {allowed:.2g}"
+                raise TrainError(f"the TorchScript is {off}. Nothing was written.")
+    return buffer.getvalue()
+
+
+def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
+    """The content of Sentio's model.meta.json, with the window, which theirs lacks and their C++ takes for 64."""
+    return {
+        "schema_version": "1.0",
+        "saved_at": int(datetime.fromisoformat(now_utc()).timestamp()),
+        "framework": "torchscript",
+        "arithmetic": bundle.arithmetic,
+        "expects": {
+            "input_dim": len(bundle.features),
+            "feature_names": bundle.features,
+            "spec_hash": stoker_recipes.tfa.FeatureStream(without_compat(spec)).spec.content_hash,  # as Sentio hashes it
+            "emit_from": bundle.warm_up,
+            "pad_value": float(spec.get("alignment_policy", {}).get("pad_value", 0.0)),
+            "dtype": "float32",
+            "output": "logit",
+            "seq_len": bundle.reach,
+        },
+    }
+
+
+def _serving(bundle: Bundle) -> dict[str, Any]:
+    """The content of Sentio's metadata.json; without `clip` their C++ would clip raw prices at 5."""
+    width = len(bundle.features)
+    return {
+        "schema_version": "1.0",
+        "framework": "torchscript",
+        "format": "torchscript",
+        "feature_names": bundle.features,
+        "mean": [0.0] * width,
+        "std": [1.0] * width,
+        "clip": [-1e30, 1e30],
+        "actions": [],
+        "seq_len": bundle.reach,
+        "input_layout": "BTF",
+    }
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _tensors(tensors: Mapping[str, torch.Tensor], **metadata: str) -> bytes:
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata=metadata or None)
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointInvalidError(f"{path} cannot be read: {error}.") from None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---- predictions for `stoker.load(run).predict(data)` ----
+
+_ROWS_AT_ONCE = 4096  # rows whose logits are computed together
+
+
+def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
+    """A run, for predictions of all bars of some files."""
+    settings, bundle, spec, model = _read_model(folder, latest=latest)
+    job = partial(_predict, settings, bundle, spec, model.to(device))
+    return TrainedRun(folder=folder, step=bundle.step, model=model, run=job)
+
+
+def _predict(
+    settings: Settings,
+    bundle: Bundle,
+    spec: dict[str, Any],
+    model: TfaModel,
+    data: Any,
+    *,
+    which: str,
+    horizon: int | None,
+    stride: int | None,
+    short: str,
+    batch_size: int,
+) -> list[Predicted]:
+    """The chance of a rise at each bar (or the last of each series) that has enough bars before it."""
+    if horizon is not None or stride is not None:
+        raise OptionError(
+            f"the model predicts the label of each bar (label_horizon {settings.label_horizon}). Leave out horizon, stride."
+        )
+    if isinstance(data, stoker.Store):
+        bars = bars_of(data, DatasetSettings(path=data.name))
+    else:
+        with _disk.temporary_folder() as folder:
+            bars = read_bars([DatasetSettings(path=str(data))], folder)
+    numbered = replace(bars, columns={**bars.columns, _ROW: np.arange(bars.num_bars)})
+    checked = check_bars(numbered, gaps=settings.gaps)
+    rows, logits = [], []
+    for number in range(len(checked.names)):
+        columns = {name: values[checked.series(number)] for name, values in checked.columns.items()}
+        own = columns.pop(_ROW).astype(np.int64)
+        features = np.asarray(stoker_recipes.tfa.features(columns, spec).values, dtype=np.float32)
+        ready = np.isfinite(features).all(axis=1) & (np.arange(len(features)) >= bundle.warm_up)
+        # A bar has a logit where it and the rows before it, as many as the model sees, are ready.
+        since = np.arange(len(ready)) - np.maximum.accumulate(np.where(ready, -1, np.arange(len(ready))))
+        ends = np.flatnonzero(since >= bundle.reach)
+        ends = ends[ends == len(ready) - 1] if which == "last" and len(ready) else ends
+        for first in range(0, len(ends), _ROWS_AT_ONCE):
+            some = ends[first : first + _ROWS_AT_ONCE]
+            windows = np.stack([features[end + 1 - bundle.reach : end + 1] for end in some])
+            with torch.inference_mode():
+                found = model(torch.from_numpy(windows).to(next(model.parameters()).device))[:, -1]
+            rows.append(own[some])
+            logits.append(found.double().cpu().numpy())
+    row = np.concatenate([*rows, np.zeros(0, dtype=np.int64)])
+    logit = np.concatenate([*logits, np.zeros(0)])
+    series = np.searchsorted(bars.offsets, row, side="right") - 1
+    if which == "last":  # where a series is cut, only its end counts
+        is_end = row == bars.offsets[series + 1] - 1
+        row, logit, series = row[is_end], logit[is_end], series[is_end]
+    missing = np.setdiff1d(np.arange(len(bars.names)), series)
+    if len(missing) and (short == "error" or len(missing) == len(bars.names)):
+        one = int(missing[0])
+        needs = bundle.warm_up + bundle.reach
+        raise OptionError(
+            f"series {bars.names[one]!r} of {bars.sources[one]} has no prediction at its end: it needs {needs:,} complete bars in a "
+            f"row, and has {int(bars.lengths[one]):,} bars. Add earlier bars, or pass short='skip'."
+        )
+    store = stoker.Store.from_arrays(lengths=bars.lengths, close=bars.columns["close"])
+    times = pa.array(bars.times[row].astype("datetime64[ms]"))
+    values = {"prediction": 1 / (1 + np.exp(-logit)), "logit": logit}
+    steps = row - bars.offsets[series]
+    return [
+        Predicted(store=store, time=None, series=series, steps=steps, column="label", values=values, names=bars.names, times=times)
+    ]
+
+
+_ROW = "row"
+
+
+# ---- the predictor ----
+
+_ROOM = 4  # windows that the buffer of rows holds; when full, its end is moved to the front, so rows are not copied at each bar
+
+
+class BarPredictor:
+    """Logits of one series, bar by bar; `BarPredictor.load` reads one from a bundle.
+
+        predictor = BarPredictor.load("bundle/")
+        predictor.warm(history)                 # bars of the last days, for the warm-up of the indicators
+        logit = predictor.push(bar)             # None until enough rows are ready
+
+    The features are those of the batch, bit for bit. A row that is not ready gives None. A missing price ends the series, as in
+    training, and the indicators start again after it: nothing is padded, filled or clipped.
+    """
+
+    def __init__(self, bundle: Bundle, spec: Any, model: TfaModel) -> None:
+        self.bundle = bundle
+        self._stream = stoker_recipes.tfa.FeatureStream(spec)
+        self._model = model
+        self._prices = [name for name in self._stream.bar if name != "volume"]
+        self._rows = np.empty((_ROOM * bundle.reach, len(bundle.features)), dtype=np.float32)
+        self._end = 0  # of the rows in the buffer
+        self._ready = 0  # consecutive ready rows
+        self._last = np.full(len(bundle.features), np.nan, dtype=np.float32)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, spec: Any = None, length: int | None = None) -> Self:
+        """Read a bundle; an own `spec` or `length` that differs from that of the model is an error."""
+        bundle, own, model = read_bundle(Path(folder))
+        if spec is not None:
+            given = stoker_recipes.tfa.FeatureStream(spec).spec.content_hash
+            if given != bundle.spec_hash:
+                raise OptionError(f"the spec here is {given}, but the model of {folder} was trained on {bundle.spec_hash}.")
+        if length is not None and length != bundle.length:
+            raise OptionError(f"windows here have {length} rows, but the model of {folder} was trained on {bundle.length}.")
+        return cls(bundle, own, model)
+
+    @property
+    def num_bars(self) -> int:
+        """Number of bars so far."""
+        return self._stream.num_bars
+
+    @property
+    def features(self) -> Array:
+        """The features at the last bar, float32."""
+        return self._last
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the last bar had a logit."""
+        return self._ready >= self.bundle.reach
+
+    @property
+    def bars_to_go(self) -> int:
+        """Complete bars until there is a logit."""
+        return max(self.bundle.warm_up - self.num_bars, 0) + self.bundle.reach - self._ready
+
+    def push(self, bar: Any) -> float | None:
+        """The logit at a new bar (a mapping, a record, or open, high, low, close, volume); None before enough rows are ready."""
+        row = self._stream.push(bar)
+        if any(not 0 < self._stream.bar[name] < math.inf for name in self._prices):
+            self.reset()  # as in training: a missing price ends the series
+            return None
+        self._take(row)
+        return self._logit() if self.is_ready else None
+
+    def warm(self, bars: Any) -> None:
+        """Take in the history of the series, a table of bars, as if each bar had been pushed."""
+        columns = self._stream.read(bars)
+        holes = [np.flatnonzero(~((columns[name] > 0) & (columns[name] < math.inf))) for name in self._prices]
+        begin = max((int(rows[-1]) + 1 for rows in holes if len(rows)), default=0)
+        if begin:
+            self.reset()  # as `push` does at each missing price
+        before = self.num_bars
+        rows = self._stream.extend({name: values[begin:] for name, values in columns.items()})
+        # Only the rows of the last window matter, and whether they are ready.
+        for number, row in enumerate(rows[-self.bundle.reach :], max(before, self.num_bars - self.bundle.reach) + 1):
+            self._take(row, num_bars=number)
+
+    def reset(self) -> None:
+        """Start another series."""
+        self._stream.reset()
+        self._end = self._ready = 0
+        self._last = np.full(len(self.bundle.features), np.nan, dtype=np.float32)
+
+    def _take(self, row: Array, *, num_bars: int | None = None) -> None:
+        self._last = row
+        if (self.num_bars if num_bars is None else num_bars) <= self.bundle.warm_up or not np.isfinite(row).all():
+            self._end = self._ready = 0
+            return
+        if self._end == len(self._rows):
+            keep = self.bundle.reach - 1
+            self._rows[:keep] = self._rows[self._end - keep : self._end]
+            self._end = keep
+        self._rows[self._end] = row
+        self._end += 1
+        self._ready = min(self._ready + 1, self.bundle.reach)
+
+    def _logit(self) -> float:
+        window = torch.from_numpy(self._rows[None, self._end - self.bundle.reach : self._end])
+        with torch.inference_mode():
+            logits = self._model.last(window) if isinstance(self._model, Banded) else self._model(window)[:, -1]
+        return float(logits[0])

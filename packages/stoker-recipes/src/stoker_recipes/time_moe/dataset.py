@@ -1,0 +1,334 @@
+"""Samples of series, in two ways, and `TimeMoeDataset`, a drop-in for the authors' `TimeMoEWindowDataset`.
+
+    Pieces          pieces of at most L positions, end to end: every next point of every series is a target exactly once
+    CompatSamples   the authors' windows bit for bit: left-over points are dropped, statistics are those of the storage type
+
+A piece of m positions has m + 1 points: the input is all but the last, the target all but the first. Where the last share of each
+series is kept for validation, training pieces end before it, and the scale of a series is computed from its training points alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+import stoker
+from stoker._kernels import kernel
+from stoker._types import Array
+from stoker.errors import OptionError
+from stoker_recipes.time_moe.files import Corpus, open_corpus
+
+if TYPE_CHECKING:
+    import torch
+
+Method = Literal["zero", "max", "none"]
+Part = Literal["train", "valid"]
+
+LEAST_DEVIATION = 1e-7
+"""Relative to the mean: the deviation of a constant series consists of rounding errors, and dividing by it would give noise."""
+
+
+class LocatedPieces(NamedTuple):
+    """The positions of pieces, one number per piece each."""
+
+    series: Array
+    starts: Array  # the first point in the flat array
+    counts: Array  # positions: one less than points
+
+
+class Pieces:
+    """The pieces of one part of all series. `valid` is the share of each series, at its end, for validation."""
+
+    def __init__(self, corpus: Corpus, length: int, *, valid: float = 0.0, part: Part = "train") -> None:
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise OptionError(f"length is {length!r}; expected an integer from 1.")
+        if not 0 <= valid < 1:
+            raise OptionError(f"valid is {valid!r}; expected a share from 0 to below 1.")
+        self.corpus = corpus
+        self.length = length
+        cuts = train_ends(corpus, valid)
+        self.begins, self.ends = (corpus.begins, cuts) if part == "train" else (cuts, corpus.ends)
+        positions = np.maximum(self.ends - self.begins - 1, 0)
+        self.num_positions = int(positions.sum())  # targets of all pieces
+        self._firsts: Array = np.concatenate([[0], np.cumsum(-(-positions // length))])
+        self.num_samples = int(self._firsts[-1])
+        if not self.num_samples:
+            raise OptionError(
+                f"{corpus.name} has no samples for the {part} part: none of its {len(corpus):,} series has 2 points there. "
+                f"Change the share of validation, or use longer series."
+            )
+
+    @property
+    def filled(self) -> float:
+        """The share of positions with a target if each piece had its own row."""
+        return self.num_positions / (self.num_samples * self.length)
+
+    def locate(self, numbers: Array) -> LocatedPieces:
+        """The positions of these pieces."""
+        series = np.searchsorted(self._firsts, numbers, side="right") - 1
+        starts = self.begins[series] + (numbers - self._firsts[series]) * self.length
+        return LocatedPieces(series, starts, np.minimum(self.ends[series] - 1 - starts, self.length))
+
+
+def train_ends(corpus: Corpus, valid: float) -> Array:
+    """Where the training points of each series end."""
+    if not valid:
+        return corpus.ends
+    return np.asarray(corpus.ends - (corpus.lengths * valid).astype(np.int64))
+
+
+def _check_method(method: object) -> None:
+    if method not in get_args(Method):
+        raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
+
+
+class CorpusScales:
+    """The center and divisor of each series, in float64 over finite points; computed when a series is first used."""
+
+    def __init__(self, corpus: Corpus, method: Method, *, ends: Array | None = None) -> None:
+        _check_method(method)
+        self.method, self._corpus = method, corpus
+        self._ends = corpus.ends if ends is None else ends
+        self.centers: Array = np.zeros(len(corpus))
+        self.divisors: Array = np.ones(len(corpus))
+        self._known: Array = np.full(len(corpus), method == "none")
+
+    def know(self, series: Array) -> None:
+        """Compute the scales of these series, if not known yet."""
+        unknown = np.unique(series[~self._known[series]])
+        if not len(unknown):
+            return
+        flats = self._corpus.flat_of(unknown)
+        for at in np.unique(flats).tolist():
+            some = unknown[flats == at]
+            values = self._corpus.flats[at].values
+            begins, ends = self._corpus.begins[some], self._ends[some]
+            centers, divisors = np.empty(len(some)), np.empty(len(some))
+            if values.dtype == np.float16:  # numba does not support it
+                values, begins, ends = gathered(values, begins, ends)
+            measure = _measure_moments if self.method == "zero" else _measure_largest
+            measure(values, begins, ends, LEAST_DEVIATION, centers, divisors)
+            self.centers[some], self.divisors[some] = centers, divisors
+        self._known[unknown] = True
+
+
+def gathered(values: Array, begins: Array, ends: Array) -> tuple[Array, Array, Array]:
+    """Ranges of float16 concatenated as float32, and their bounds there."""
+    parts = [values[begin:end].astype(np.float32) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    return np.concatenate(parts), bounds[:-1], bounds[1:]
+
+
+@kernel
+def _largest(values: Array, begin: int, end: int) -> float:
+    """The largest absolute value that is finite."""
+    largest = 0.0
+    for t in range(begin, end):
+        x = abs(np.float64(values[t]))
+        if np.isfinite(x) and x > largest:
+            largest = x
+    return largest
+
+
+@kernel
+def _measure_moments(values: Array, begins: Array, ends: Array, least: float, centers: Array, divisors: Array) -> None:
+    for i in range(len(begins)):
+        total, count = 0.0, 0
+        for t in range(begins[i], ends[i]):
+            x = np.float64(values[t])
+            if np.isfinite(x):
+                total += x
+                count += 1
+        mean = total / count if count else 0.0
+        squares = 0.0
+        for t in range(begins[i], ends[i]):
+            x = np.float64(values[t])
+            if np.isfinite(x):
+                squares += (x - mean) * (x - mean)
+        deviation = np.sqrt(squares / count) if count else 0.0
+        if not np.isfinite(deviation):  # overflow: again, in units of the largest value
+            largest, mean, squares = _largest(values, begins[i], ends[i]), 0.0, 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                mean += x / count if np.isfinite(x) else 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                squares += (x - mean) * (x - mean) if np.isfinite(x) else 0.0
+            mean, deviation = mean * largest, np.sqrt(squares / count) * largest
+        centers[i] = mean
+        divisors[i] = deviation if deviation > least * abs(mean) and deviation > 0 else 1.0
+
+
+@kernel
+def _measure_largest(values: Array, begins: Array, ends: Array, least: float, centers: Array, divisors: Array) -> None:
+    for i in range(len(begins)):
+        largest = _largest(values, begins[i], ends[i])
+        centers[i] = 0.0
+        divisors[i] = largest if largest > 0 else 1.0
+
+
+def scaled_as_theirs(series: Array, method: Method, *, listed: bool) -> Array:
+    """A whole series scaled with the authors' arithmetic, in its own type, as float32.
+
+    `listed`: the series was a list of Python numbers, which without normalisation become float32 through float64.
+    """
+    if not len(series) or method == "none":
+        return series.astype(np.float64 if listed else series.dtype).astype(np.float32)
+    with np.errstate(all="ignore"):
+        if method == "zero":
+            mean, deviation = series.mean(), series.std()
+            scaled = series - mean if deviation == 0 else (series - mean) / deviation
+        else:
+            largest = np.abs(series).max()
+            scaled = series if largest == 0 else series / largest
+        return np.asarray(scaled.astype(series.dtype).astype(np.float32))
+
+
+class CompatSamples:
+    """The windows of the authors' data set over all series."""
+
+    def __init__(self, corpus: Corpus, length: int, *, stride: int | None = None, method: Method = "none") -> None:
+        _check_method(method)
+        view = stoker.Windows(length, stride=stride or length, compat="time-moe")
+        self.corpus = corpus
+        self._parts: list[Any] = []
+        for flat in corpus.flats:
+            if not np.any(np.diff(flat.store.offsets) > 1):
+                continue  # there is no window
+            store, column, normalize = flat.store, flat.column, None if method == "none" else method
+            # Negative results wrap around in unsigned integers, large ones in int8: only NumPy reproduces it.
+            wraps = normalize is not None and (flat.values.dtype.kind == "u" or flat.values.dtype == np.int8)
+            if flat.own is not None or wraps:
+                own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
+                series = [scaled_as_theirs(one, method, listed=flat.file in ("json", "jsonl")) for one in own]
+                store, column, normalize = stoker.Store.from_arrays(x=series), "x", None
+            feed = stoker.Feed(store, view, batch_size=1, columns=[column], normalize=normalize, residency="host")
+            self._parts.append(feed.as_dataset())
+        self._firsts: Array = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
+        if not self._firsts[-1]:
+            raise OptionError(f"{corpus.name} has no window: none of its {len(corpus):,} series has 2 points.")
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def gather(self, numbers: Sequence[int] | Array) -> dict[str, Any]:
+        """These windows together: `input_ids`, `labels` (float32) and `loss_masks` (int32)."""
+        import torch
+
+        wanted = np.asarray(numbers, dtype=np.int64)
+        at = np.searchsorted(self._firsts, wanted, side="right") - 1
+        if len(set(at.tolist())) == 1:
+            batch: dict[str, Any] = self._parts[at[0]].__getitems__(wanted - self._firsts[at[0]]).batch
+            return batch
+        whole: dict[str, Any] = {}
+        for one in np.unique(at).tolist():
+            places = np.flatnonzero(at == one)
+            some = self._parts[one].__getitems__(wanted[places] - self._firsts[one]).batch
+            for name, rows in some.items():
+                whole.setdefault(name, torch.empty(len(wanted), *rows.shape[1:], dtype=rows.dtype))[torch.from_numpy(places)] = rows
+        return whole
+
+
+# ---- the data set for the Trainer of Hugging Face ----
+
+METHODS: dict[str | None, Method] = {None: "none", "none": "none", "zero": "zero", "max": "max"}
+
+
+class Together(Sequence[dict[str, Any]]):
+    """Samples that were gathered as one batch: a sequence of samples, and the batch."""
+
+    def __init__(self, batch: dict[str, torch.Tensor], size: int) -> None:
+        self.batch = batch
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(self._size):
+            yield {name: rows[number] for name, rows in self.batch.items()}
+
+
+class TimeMoeDataset:
+    """A drop-in for the authors' `TimeMoEWindowDataset`: the same samples bit for bit, gathered a batch at a time.
+
+        dataset = TimeMoeDataset("time300b/", context_length=2048, normalization_method="zero")
+        Trainer(..., train_dataset=dataset, data_collator=dataset.collate)
+
+    Samples are windows of `context_length + prediction_length` points: `input_ids` and `labels` (float32), `loss_masks` (int32).
+    Length, keys, types and numbering are the authors', so the same sampler with the same seed gives the same order. Folders are
+    sorted, where the authors' order is that of the file system.
+
+    Args:
+        path: Anything that `open_corpus` takes: a tree of the authors' folders and files, one of them, or a store.
+        context_length: Points of a window.
+        prediction_length: Further points of a window.
+        stride: Steps between two windows. Default: their length.
+        normalization_method: "zero", "max", "none" or None.
+
+    Raises:
+        OptionError: An option is invalid.
+        SourceError: The data cannot be read.
+
+    Example:
+        >>> import stoker
+        >>> dataset = TimeMoeDataset(stoker.Store.from_arrays(x=[[1.0, 2.0, 3.0, 4.0]]), context_length=3)
+        >>> len(dataset), dataset[0]["input_ids"].tolist(), dataset[0]["labels"].tolist()
+        (1, [1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | stoker.Store,
+        context_length: int,
+        prediction_length: int = 0,
+        stride: int | None = None,
+        normalization_method: str | None = None,
+        **ignored: Any,
+    ) -> None:
+        if callable(normalization_method) or normalization_method not in METHODS:
+            advice = "To use your own function, pack series that it has been applied to."
+            raise OptionError(f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}")
+        if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
+            raise OptionError(f"TimeMoeDataset has no option {min(set(ignored) - {'shuffle'})!r}.")
+        self._given = (path, context_length, prediction_length, stride, normalization_method)
+        self._samples = CompatSamples(
+            open_corpus(path), context_length + prediction_length, stride=stride, method=METHODS[normalization_method]
+        )
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        sample: dict[str, torch.Tensor] = self.__getitems__([index])[0]
+        return sample
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitems__(self, indices: Sequence[int]) -> Together:
+        """Many samples at once."""
+        numbers = np.asarray(indices, dtype=np.int64)
+        bad = numbers[(numbers < 0) | (numbers >= len(self))]
+        if len(bad):
+            raise IndexError(f"there are {len(self):,} windows; there is no window {bad[0]:,}.")
+        return Together(self._samples.gather(numbers), len(numbers))
+
+    @staticmethod
+    def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The batch that was gathered, or one stacked from single samples."""
+        if isinstance(samples, Together):
+            return samples.batch
+        import torch
+
+        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Only the path is pickled: worker processes open the data themselves."""
+        return type(self), self._given

@@ -1,0 +1,374 @@
+"""Training: from a file of series to the folder of a run with an encoder, its representations and its score.
+
+recipe.json          the data and all settings; marks the folder as one of this recipe
+run.json, metrics.jsonl, checkpoints/      as every run of `stoker.Trainer` has them: it resumes exactly, and a NaN stops it
+encoder.safetensors  the averaged weights of the whole encoder, in the names of TS2Vec's checkpoints
+train.npz            representations and labels of the training series, from which classifiers are fitted
+score.json           accuracies on the test series
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import nn
+
+import stoker
+from stoker import _disk
+from stoker._text import check_device
+from stoker._types import Array
+from stoker.errors import ConfigError, OptionError
+from stoker.experiment import Predicted, TrainedRun
+from stoker_recipes.run_folder import claim_run, read_recipe
+from stoker_recipes.timehut.crops import updates_per_epoch
+from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series, read_store
+from stoker_recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
+from stoker_recipes.timehut.evaluate import CLASSIFIERS, fit_classifier
+from stoker_recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
+from stoker_recipes.timehut.settings import EncoderSettings, make_settings
+
+ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "encoder.safetensors", "train.npz", "score.json"
+RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
+PASSES = 10
+"""Checkpoints of a run."""
+Say = Callable[[str, str], None]
+
+
+def _silent(word: str, sentence: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedEncoder:
+    """A trained encoder with what it needs for new series."""
+
+    row: torch.Tensor
+    """The weights of the whole encoder."""
+    channels: int
+    settings: EncoderSettings
+    scaler: GlobalScaler | None
+    length: int
+    """Steps of the training series."""
+    updates: int
+
+    def __call__(self, values: Array) -> Array:
+        """Representations (N, width) of series (N, T, D), which are scaled first."""
+        if values.ndim != 3 or values.shape[2] != self.channels:
+            raise OptionError(f"the series have the shape {values.shape}; expected (series, steps, {self.channels} channels).")
+        scaled = values if self.scaler is None else self.scaler(values)
+        found: Array = encode_series(self.row[None], make_layout(self.settings.size(self.channels)), scaled)[0]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedTimeHut:
+    """A finished run."""
+
+    encoder: TrainedEncoder
+    result: stoker.train.Result
+    scores: dict[str, float]
+    """Accuracies by classifier; empty without test series or labels."""
+    majority: float | None
+    """The share of the most frequent class among the test series: what an accuracy has to beat."""
+    seconds: float
+    cpu_seconds: float
+    """CPU time of training and scoring."""
+
+
+class CropBatches:
+    """The batches of a population for `stoker.Trainer`; a pass is a part of the updates."""
+
+    def __init__(self, population: EncoderPopulation, *, per_pass: int) -> None:
+        self._population, self._per_pass, self._total = population, per_pass, population.num_updates
+        self._next = 0
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        end = min(self._total, (self._next // self._per_pass + 1) * self._per_pass)
+        tables = self._population.tables
+        while self._next < end:
+            update, self._next = self._next, self._next + 1
+            if tables.data.device.type == "cuda":  # one shape for all updates, which a graph needs
+                yield self._population.batch_on_gpu(torch.tensor([update], device=tables.data.device))
+            else:
+                yield self._population.batch(update)
+
+    def __len__(self) -> int:
+        return min(self._per_pass, self._total)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this one."""
+        self._next = epoch * self._per_pass
+
+    def state_dict(self) -> dict[str, int]:
+        """The number of the next update."""
+        return {"next": self._next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue with this update."""
+        self._next = state["next"]
+
+    def state_after(self, state: dict[str, int], batches: int) -> dict[str, int]:
+        """The state after this number of further batches."""
+        return {"next": state["next"] + batches}
+
+    def identity(self) -> dict[str, Any]:
+        """What the batches depend on."""
+        one, tables = self._population.settings[0], self._population.tables
+        return {"seed": one.seed, "batch_size": one.batch_size, "updates": self._total, "data": [tables.data, tables.rows[:1]]}
+
+
+def train(
+    data: str | Path,
+    *,
+    test: str | Path | None = None,
+    folder: str | Path,
+    method: str = "timehut",
+    normalize: str = "auto",
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    say: Say = _silent,
+    **options: Any,
+) -> TrainedTimeHut:
+    """Train an encoder on the series of a file.
+
+    Args:
+        data: Training series: `.tsv` (UCR), `.ts` or `.arff` (UEA), or a store. Labels are not used for training.
+        test: Test series; with labels, the run gets a score.
+        folder: Folder of the run.
+        method: "timehut", "ts2vec" or "softclt".
+        normalize: "auto" scales by the mean and deviation of all training series unless each is z-normalised; "global", "none".
+        device: Default: a GPU if there is one.
+        resume: Continue the run in `folder`.
+        overwrite: Replace the run in `folder`.
+        progress: Show a progress bar.
+        say: Called with a word and a sentence for each thing to report.
+        **options: Fields of `EncoderSettings`, such as `epochs`, `seed` or `amc_margin`.
+
+    Returns:
+        The encoder and its scores.
+
+    Raises:
+        OptionError: An option is invalid, or the folder holds something else.
+        SourceError: A file cannot be read.
+        NonFiniteError: The loss became NaN.
+    """
+    settings = make_settings(method, **options)
+    folder, started, cpu = Path(folder), time.monotonic(), time.process_time()
+    where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    known = {
+        "data": str(Path(data).absolute()),
+        "test": None if test is None else str(Path(test).absolute()),
+        "normalize": normalize,
+    }
+    series = read_series(data)
+    held_out = None if test is None else read_series(test)
+    record = {"recipe": "timehut", **known, "settings": asdict(settings)}
+    claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
+    scaler = fit_scaler(series.values, normalize=normalize)
+    for word, sentence in describe(series, held_out, scaler):
+        say(word, sentence)
+    scaled = series.values if scaler is None else scaler(series.values)
+    population = new_population(for_training(scaled, max_length=settings.max_train_length), settings, device=where)
+    say("encoder", _describe_encoder(population))
+    population.prepare(precision="tf32")
+    per_pass = -(-population.num_updates // PASSES)
+    trainer = stoker.Trainer(
+        population,
+        lambda model, batch: model(batch).sum(),
+        population.optimizer,
+        precision="fp32" if where.type == "cpu" else "tf32",
+        graph="auto" if where.type == "cpu" else True,
+        compile=False,
+        folder=folder,
+        save_every=per_pass,
+        log_every=max(1, per_pass // 2),
+        seed=settings.seed,
+        config={**known, **asdict(settings)},
+        progress=progress,
+    )
+    result = trainer.fit(CropBatches(population, per_pass=per_pass), epochs=-(-population.num_updates // per_pass), resume=resume)
+    encoder = TrainedEncoder(
+        row=population.average_whole()[0],
+        channels=series.values.shape[2],
+        settings=settings,
+        scaler=scaler,
+        length=series.values.shape[1],
+        updates=population.updates,
+    )
+    scores, majority = _finish(folder, encoder, series, held_out)
+    seconds, used = time.monotonic() - started, time.process_time() - cpu
+    return TrainedTimeHut(encoder=encoder, result=result, scores=scores, majority=majority, seconds=seconds, cpu_seconds=used)
+
+
+def new_population(values: Array, settings: EncoderSettings, **options: Any) -> EncoderPopulation:
+    """The population of one member for training series, with SoftCLT's targets where it needs them."""
+    return make_population(values, [settings], targets=[targets_of(values, settings)], **options)
+
+
+def describe(series: LabelledSeries, test: LabelledSeries | None, scaler: GlobalScaler | None) -> list[tuple[str, str]]:
+    """A description of the data, as words and sentences."""
+    num, steps, channels = series.values.shape
+    missing = np.isnan(series.values).any(-1).mean()
+    lines = [("series", f"{num:,} of {steps:,} steps and {channels} {'channel' if channels == 1 else 'channels'}: {series.name}")]
+    if missing:
+        lines.append(("missing", f"{missing:.1%} of steps, from shorter series or NaN; they are masked"))
+    if test is not None:
+        lines.append(("test", f"{len(test.values):,} series" + ("" if test.labels is not None else ", without labels: no score")))
+    if series.labels is not None:
+        classes, counts = np.unique(series.labels, return_counts=True)
+        lines.append(
+            ("classes", f"{len(classes)}, {counts.min():,} to {counts.max():,} training series each; not used for training")
+        )
+    scaled = (
+        "by mean and deviation of all training series" if scaler is not None else "not needed: every series is z-normalised, or off"
+    )
+    lines.append(("scaling", scaled))
+    return lines
+
+
+def _describe_encoder(population: EncoderPopulation) -> str:
+    whole, kept = make_layout(population.layout.size).num_values, population.layout.num_values
+    per_epoch = updates_per_epoch(len(population.tables.data), population.settings[0].batch_size)
+    dropped = f", {whole - kept:,} of {whole:,} weights left out: their taps reach beyond {population.tables.length} steps"
+    epochs = f"{population.num_updates:,} updates ({population.num_updates / per_epoch:,.4g} epochs of {per_epoch:,})"
+    return f"{kept:,} weights{dropped if whole > kept else ''}; {epochs}"
+
+
+def _check(settings: dict[str, Any]) -> None:
+    EncoderSettings(**settings)
+
+
+def resume(folder: str | Path, **common: Any) -> TrainedTimeHut:
+    """Continue the run of a folder, with its own data and settings."""
+    found = read_recipe(Path(folder), "timehut", check=_check)
+    settings = dict(found["settings"])
+    return train(found["data"], test=found["test"], folder=folder, normalize=found["normalize"], resume=True, **settings, **common)
+
+
+def _finish(
+    folder: Path, encoder: TrainedEncoder, series: LabelledSeries, test: LabelledSeries | None
+) -> tuple[dict[str, float], float | None]:
+    """Write the encoder and its representations, and score it where there are labels."""
+    scaler = encoder.scaler
+    facts = {
+        "length": str(encoder.length),
+        "updates": str(encoder.updates),
+        "scaler": json.dumps(None if scaler is None else asdict(scaler)),
+    }
+    _disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
+    embeddings = encoder(series.values)
+    kept: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
+    _disk.write_file(folder / TRAIN_NAME, _disk.npy_bytes(kept))
+    scores: dict[str, float] = {}
+    majority = None
+    if test is not None and test.labels is not None and series.labels is not None:
+        found, labels = encoder(test.values), test.labels
+        majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
+        for name in CLASSIFIERS:
+            fitted = fit_classifier(embeddings, series.labels, classifier=name, method=encoder.settings.method)
+            scores[name] = float((fitted.predict(found) == labels).mean())
+        record = {"test_series": len(labels), "majority": majority, "accuracy": scores}
+        _disk.write_file(folder / SCORE_NAME, json.dumps(record, indent=1).encode() + b"\n")
+    return scores, majority
+
+
+def load_encoder(folder: str | Path) -> TrainedEncoder:
+    """The encoder of a finished run.
+
+    Args:
+        folder: Folder of the run.
+
+    Raises:
+        OptionError: It is not a run of this recipe, or has not finished.
+    """
+    folder = Path(folder)
+    settings = EncoderSettings(**read_recipe(folder, "timehut", check=_check)["settings"])
+    path = folder / ENCODER_NAME
+    if not path.is_file():
+        raise OptionError(
+            f"{folder} has no {ENCODER_NAME}: its training has not finished. Resume it: stoker train --resume {folder}"
+        )
+    content = path.read_bytes()
+    try:
+        tensors = load(content)
+        facts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        scaler = json.loads(facts["scaler"])
+        size = sizes_of(tensors)
+        scaler = {name: tuple(values) for name, values in (scaler or {}).items()}
+        row = from_tensors(tensors, size)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+    return TrainedEncoder(
+        row=row,
+        channels=size.channels,
+        settings=settings,
+        scaler=GlobalScaler(**scaler) if scaler else None,
+        length=int(facts["length"]),
+        updates=int(facts["updates"]),
+    )
+
+
+# ---- predictions for `stoker.load(run).predict(data)` ----
+
+
+class EncoderModule(nn.Module):
+    """The encoder as a module: series (N, T, D) become representations (N, width)."""
+
+    def __init__(self, encoder: TrainedEncoder, device: str) -> None:
+        super().__init__()
+        self.row = nn.Parameter(encoder.row.to(device)[None], requires_grad=False)
+        self._layout, self._scaler = make_layout(encoder.settings.size(encoder.channels)), encoder.scaler
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Representations of series; NaN is missing."""
+        if self._scaler is not None:
+            x = (x - x.new_tensor(self._scaler.mean)) / x.new_tensor(self._scaler.std)
+        given = ~torch.isnan(x).any(-1)
+        return pool_over_time(encode(self.row, self._layout, torch.where(given[..., None], x, 0)[None], given[None]))[0]
+
+
+def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
+    """A run, for predictions of classes: `stoker.load` and `stoker predict`."""
+    encoder = load_encoder(folder)
+    return TrainedRun(
+        folder=folder, step=encoder.updates, model=EncoderModule(encoder, device), run=partial(_predict, folder, encoder)
+    )
+
+
+def _predict(folder: Path, encoder: TrainedEncoder, data: Any, *, which: str, horizon: int | None, stride: int | None,
+             short: str, batch_size: int) -> list[Predicted]:  # fmt: skip
+    """The class of every series, by the papers' SVM on the representations of the training series."""
+    if horizon is not None or stride is not None or which != "last":
+        raise OptionError("the model predicts one class per series. Leave out horizon, stride and which='all'.")
+    with np.load(folder / TRAIN_NAME, allow_pickle=False) as kept:
+        if "labels" not in kept:
+            raise OptionError(
+                f"{folder} was trained without labels, so it predicts no classes. Use `stoker embed` for representations."
+            )
+        known, labels = kept["embeddings"], kept["labels"]
+    series = data if isinstance(data, stoker.Store) else str(data)
+    values = (read_store(series, series.name) if isinstance(series, stoker.Store) else read_series(series)).values
+    found = fit_classifier(known, labels, method=encoder.settings.method).predict(encoder(values))
+    store = stoker.Store.from_arrays(value=[np.zeros(values.shape[1], np.float32)] * len(values))
+    return [
+        Predicted(
+            store=store,
+            time=None,
+            series=np.arange(len(values)),
+            steps=np.full(len(values), values.shape[1]),
+            column="label",
+            values={"prediction": found.tolist()},
+        )
+    ]

@@ -1,0 +1,98 @@
+"""Stoker finds what holds PyTorch training on sequences back, removes it, and proves that the result did not change.
+
+    store = stoker.pack("prices/*.csv", "prices.stoker", series="symbol", time="ts")
+    store = stoker.open("prices.stoker")
+    store[7]["close"]
+
+These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
+next to nothing. What makes numbers of raw values is in `stoker.encode`, what keeps parts of the data apart in `stoker.split`, what
+goes along with a trainer in `stoker.train`, whole workloads in `stoker_recipes`, and helpers for your own tests in
+`stoker.testing`.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+from stoker.errors import StokerError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BlockShuffle",
+    "ByLength",
+    "EarlyStopping",
+    "Feed",
+    "Segments",
+    "Sequences",
+    "Sequential",
+    "Shuffle",
+    "StokerError",
+    "Store",
+    "Trainer",
+    "Weighted",
+    "Windows",
+    "append",
+    "audit",
+    "compact",
+    "inspect",
+    "load",
+    "open",
+    "pack",
+    "verify",
+    "watch",
+]
+
+_LAZY = {
+    "BlockShuffle": "stoker.sampling.orders:BlockShuffle",
+    "ByLength": "stoker.sampling.orders:ByLength",
+    "EarlyStopping": "stoker.train.early_stopping:EarlyStopping",
+    "Feed": "stoker.feed.feed:Feed",
+    "Segments": "stoker.sampling.views:Segments",
+    "Sequences": "stoker.sampling.views:Sequences",
+    "Sequential": "stoker.sampling.orders:Sequential",
+    "Shuffle": "stoker.sampling.orders:Shuffle",
+    "Store": "stoker.store.store:Store",
+    "Trainer": "stoker.train.trainer:Trainer",
+    "Weighted": "stoker.sampling.orders:Weighted",
+    "Windows": "stoker.sampling.views:Windows",
+    "append": "stoker.store.append:append",
+    "audit": "stoker.auditing.audit:audit",
+    "compact": "stoker.store.append:compact",
+    "inspect": "stoker.store.inspect:inspect",
+    "load": "stoker.experiment.predict:load",
+    "open": "stoker.store.versions:open_store",
+    "pack": "stoker.store.pack.api:pack",
+    "verify": "stoker.store.inspect:verify",
+    "watch": "stoker.watching.watch:watch",
+}
+
+_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "ray", "recipes", "split", "testing", "train", "tune")
+
+if TYPE_CHECKING:
+    from stoker import augment as augment
+    from stoker import diagnose as diagnose
+    from stoker import encode as encode
+    from stoker import errors as errors
+    from stoker import experiment as experiment
+    from stoker import ray as ray
+    from stoker import recipes as recipes
+    from stoker import split as split
+    from stoker import testing as testing
+    from stoker import train as train
+    from stoker import tune as tune
+    from stoker.auditing.audit import audit
+    from stoker.experiment.predict import load
+    from stoker.feed.feed import Feed
+    from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
+    from stoker.sampling.views import Segments, Sequences, Windows
+    from stoker.store.append import append, compact
+    from stoker.store.inspect import inspect, verify
+    from stoker.store.pack.api import pack
+    from stoker.store.store import Store
+    from stoker.store.versions import open_store as open
+    from stoker.train.early_stopping import EarlyStopping
+    from stoker.train.trainer import Trainer
+    from stoker.watching.watch import watch
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, _ = lazy(__name__, _LAZY, modules=_MODULES)

@@ -1,0 +1,237 @@
+"""Digits are those of the printed number, for every float64 and every window; the frame is that of the way it replaces."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from benchmarks.before.mostlyai_digits import arithmetic_digits, split_printed
+from tests.recipes.tabular.digits.digits_twin import WINDOWS, hard_numbers, mixed_numbers, money, printed_digits
+
+from stoker_recipes.tabular import split_digits
+from stoker.errors import BadValueError, OptionError
+
+COLUMNS = {
+    "money": pd.Series([21047147.89, -910635.287793, 0.2997, np.nan, 19.99, -0.0]),
+    "float32": pd.Series([0.1, -1.5, np.nan, 3e38], dtype="float32"),
+    "float16": pd.Series([0.1, -1.5, 65504], dtype="float16"),
+    "int64": pd.Series([2**63 - 1, -(2**63), 0, -1, 2**53 + 1]),
+    "uint64": pd.Series([2**64 - 1, 0], dtype="uint64"),
+    "int8": pd.Series([-128, 127], dtype="int8"),
+    "Int64": pd.Series([1, None, -3, 2**63 - 1], dtype="Int64"),
+    "UInt8": pd.Series([1, None, 255], dtype="UInt8"),
+    "Float64": pd.Series([1.5, None, -0.1], dtype="Float64"),
+    "Float32": pd.Series([1.5, None, -0.1], dtype="Float32"),
+    "arrow int64": pd.Series([1, None, 2**60 + 1], dtype="int64[pyarrow]"),
+    "arrow double": pd.Series([1.25, None, float("nan")], dtype="double[pyarrow]"),
+    "arrow float": pd.Series([1.1, None], dtype="float[pyarrow]"),
+    "sparse": pd.Series(pd.arrays.SparseArray([1.0, np.nan, 2.5])),
+    "no value": pd.Series([np.nan, np.nan]),
+    "no nullable value": pd.Series([None, None], dtype="Int64"),
+    "empty": pd.Series([], dtype="float64"),
+    "indexed": pd.Series([1.5, -2.0, 3.0], index=["a", "a", "b"], name="price"),
+    "by time": pd.Series([1, 2], index=pd.date_range("2024", periods=2)),
+    "sliced": pd.Series(np.arange(20.0) / 7)[3:17:2],
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_digits_are_those_of_the_printed_number(window: tuple[int, int]) -> None:
+    values = hard_numbers()
+    found = split_digits(values, max_decimal=window[0], min_decimal=window[1])
+    assert found.matrix.dtype == np.int8
+    np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
+
+
+def test_the_twin_would_see_a_wrong_digit() -> None:
+    values = np.array([19.99])
+    wrong = arithmetic_digits(values)
+    assert (printed_digits(values)[:, 2:] != wrong).any()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (19.99, "0000000000000000019.99000000"),
+        (-0.3, "0000000000000000000.30000000"),
+        (9.99999999999999e-9, "0000000000000000000.00000001"),  # rounded at 1e-20
+        (1e22, "0000000000000000000.00000000"),
+        (12345678901234567890.0, "2345678901234567000.00000000"),
+        (2.0**63, "9223372036854776000.00000000"),
+        (float(np.float32(0.1)), "0000000000000000000.10000000"),
+    ],
+)
+def test_some_digits_by_hand(value: float, expected: str) -> None:
+    assert split_digits([value]).digits[0].tolist() == [int(digit) for digit in expected.replace(".", "")]
+
+
+def test_from_1e50_on_the_leading_digit_stays_at_place_49() -> None:
+    assert split_digits([4.25e60], max_decimal=49).digits[0].tolist()[:5] == [4, 2, 5, 0, 0]
+
+
+@pytest.mark.parametrize("window", [(18, -8), (3, -1), (49, -20)], ids=str)
+@pytest.mark.parametrize("name", COLUMNS)
+def test_the_frame_is_that_of_the_way_it_replaces(name: str, window: tuple[int, int]) -> None:
+    expected = split_printed(COLUMNS[name], *window)
+    found = split_digits(COLUMNS[name], max_decimal=window[0], min_decimal=window[1], frame=True)
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    "column", [pd.Series([1.0, np.inf]), pd.Series([True]), pd.Series(["a"]), pd.Series([True], dtype="boolean")]
+)
+def test_what_the_old_way_refuses_is_refused(column: Any) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        split_printed(column)
+    with pytest.raises(BadValueError):
+        split_digits(column, frame=True)
+
+
+def test_a_column_without_values_keeps_its_index_which_the_old_way_cannot() -> None:
+    column = pd.Series([np.nan, np.nan], index=[5, 6])
+    with pytest.raises(ValueError, match="cannot convert float NaN to integer"):
+        split_printed(column)
+    found = split_digits(column, frame=True)
+    assert found.index.tolist() == [5, 6]
+    assert found["nan"].tolist() == [1, 1]
+
+
+def test_the_frame_can_be_written_to() -> None:
+    frame = split_digits(pd.Series([1.5, 2.5]), frame=True)
+    frame.loc[0, "E0"] = 7
+    assert frame["E0"].tolist() == [7, 2]
+
+
+def test_division_gets_half_of_money_and_integers_wrong_and_normals_right(rng: np.random.Generator) -> None:
+    def wrong(values: Any) -> float:
+        return float((arithmetic_digits(values) != split_digits(values).digits).any(axis=1).mean())
+
+    assert 0.4 < wrong(money(rng, 20_000)) < 0.6
+    assert 0.4 < wrong(rng.integers(-1_000_000, 1_000_000, 20_000).astype(np.float64)) < 0.6
+    assert wrong(rng.normal(size=20_000)) < 0.001
+
+
+def test_parts_of_a_result_have_names() -> None:
+    digits = split_digits(np.array([-12.5, np.nan]), max_decimal=1, min_decimal=-1)
+    assert digits.columns == ("nan", "neg", "E1", "E0", "E-1")
+    assert digits.null.tolist() == [0, 1]
+    assert digits.negative.tolist() == [1, 0]
+    assert digits.digits.tolist() == [[1, 2, 5], [0, 0, 0]]
+    assert len(digits) == 2
+
+
+def test_minus_zero_has_no_sign() -> None:
+    assert split_digits([-0.0, -5e-324]).negative.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "window"),
+    [
+        ([19.99, 120.5], {}, (2, -2)),
+        ([0.05], {}, (0, -2)),
+        ([1000, 2000], {}, (3, 3)),
+        ([1e-19, 1e30], {}, (30, -19)),
+        ([0.0, np.nan], {}, (0, 0)),
+        ([], {}, (0, 0)),
+        ([19.99], {"min_decimal": -5}, (1, -5)),
+        ([19.99], {"max_decimal": 6}, (6, -2)),
+        ([19.99], {"min_decimal": 4}, (4, 4)),
+        ([2000.0], {"max_decimal": 1}, (1, 1)),
+    ],
+)
+def test_bounds_that_are_not_given_come_from_the_values(
+    values: list[float], options: dict[str, int], window: tuple[int, int]
+) -> None:
+    bounds: dict[str, Any] = {"max_decimal": None, "min_decimal": None} | options
+    found = split_digits(np.array(values, dtype=np.float64), **bounds).window
+    assert (found.max_decimal, found.min_decimal) == window
+
+
+@pytest.mark.parametrize(
+    ("values", "num_cut"),
+    [
+        ([19.99, 0.0, np.nan, -1e-8, 5e18], 0),
+        ([1e-9], 1),
+        ([1.123456789], 1),
+        ([1e19, 1e60], 2),
+        ([1e7 + 1 / 3], 1),
+        ([5e-324], 1),
+        ([2.5e-20], 1),
+    ],
+)
+def test_values_with_digits_outside_of_the_window_are_counted(values: list[float], num_cut: int) -> None:
+    assert split_digits(values).num_cut == num_cut
+
+
+def test_the_count_of_cut_values_follows_the_window(rng: np.random.Generator) -> None:
+    values = mixed_numbers(rng, 5000)
+    whole = printed_digits(values, 49, -20)[:, 2:]
+    lossless = np.array([float("".join(map(str, row)) + "e-20") for row in whole.tolist()]) == np.abs(values)
+    for top, bottom in WINDOWS:
+        outside = np.delete(whole, np.s_[49 - top : 50 - bottom], axis=1).any(axis=1)
+        expected = (outside | ~lossless) & ~np.isnan(values)
+        assert split_digits(values, max_decimal=top, min_decimal=bottom).num_cut == expected.sum()
+
+
+@pytest.mark.parametrize("bounds", [(50, 0), (0, -21), (3, 4)])
+def test_bounds_beyond_the_printed_places_are_refused(bounds: tuple[int, int]) -> None:
+    with pytest.raises(OptionError, match="Choose -20 <= min_decimal <= max_decimal <= 49"):
+        split_digits([1.0], max_decimal=bounds[0], min_decimal=bounds[1])
+
+
+@pytest.mark.parametrize("bound", [1.5, True, "3"])
+def test_a_bound_is_an_integer(bound: Any) -> None:
+    with pytest.raises(OptionError, match="expected an integer"):
+        split_digits([1.0], max_decimal=bound)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "Int64", "double[pyarrow]"])
+@pytest.mark.parametrize("frame", [False, True])
+def test_memory_is_that_of_the_result(frame: bool, dtype: str) -> None:
+    column = pd.Series(np.arange(300_000) % 1000, dtype=dtype)
+    split_digits(column[:3000], frame=frame)
+    tracemalloc.start()
+    kept = split_digits(column, frame=frame)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.05 * len(kept) * 29 * (8 if frame else 1)
+
+
+def test_the_example_of_the_manual_runs() -> None:
+    manual = Path(__file__).parents[2] / "docs" / "encoding" / "digits.md"
+    blocks = re.findall(r"```python\n(.*?)```", manual.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(blocks[0], manual.name, "exec"), names)
+    assert names["digits"].columns == ("nan", "neg", "E3", "E2", "E1", "E0", "E-1", "E-2")
+    assert names["digits"].matrix.tolist() == [[0, 0, 0, 0, 1, 9, 9, 9], [0, 1, 1, 2, 5, 0, 5, 0], [1, 0, 0, 0, 0, 0, 0, 0]]
+    np.testing.assert_array_equal(names["back"], names["prices"])
+
+
+def test_kernels_are_compiled_once_whatever_is_split(run_python: Callable[..., str]) -> None:
+    """A kernel is compiled again for each kind of array, so all columns are brought to one kind; none has a parallel loop."""
+    counts = json.loads(run_python(SPLIT_ALL_KINDS))
+    assert counts == {"place_most": 1, "place_shortest": 1, "write_columns": 2, "widen_ranges": 1, "join_rows": 1}
+
+
+SPLIT_ALL_KINDS = """
+import json
+import numpy as np
+from stoker_recipes.tabular.digits.kernels import join_rows, place_most, place_shortest, widen_ranges, write_columns
+from stoker_recipes.tabular import join_digits, split_digits
+
+kinds = [np.ones(3), np.frombuffer(np.full(3, 1e300).tobytes()), np.ones(6, dtype=np.int16)[::2], [1.5, None], [1], []]
+for values in kinds:
+    for bounds in ({}, {"max_decimal": None, "min_decimal": None}, {"min_decimal": 3}):
+        split_digits(values, frame=True, **bounds)
+        join_digits(split_digits(values, **bounds))
+kernels = [place_most, place_shortest, write_columns, widen_ranges, join_rows]
+assert all(kernel.targetoptions["nogil"] and not kernel.targetoptions.get("parallel") for kernel in kernels)
+print(json.dumps({kernel.__name__: len(kernel.signatures) for kernel in kernels}))
+"""

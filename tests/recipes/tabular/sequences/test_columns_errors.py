@@ -1,0 +1,147 @@
+"""What cannot be meant is said in one line that names the column, the row and the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+from stoker_recipes.tabular import pad_sequences
+from stoker.errors import BadValueError, OptionError, SourceTooLargeError, StokerError
+
+KEYS = [7, 3, 7]
+SECONDS = np.array([1, 2, 3], dtype="datetime64[s]")
+
+
+def message(table: Any, kind: type[StokerError], **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        pad_sequences(table, **{"key": "k", **options})
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_length": 0}, "max_length is 0; expected an integer from 1 to 2,147,483,646."),
+        ({"max_length": 2**40}, "max_length is 1099511627776; expected an integer from 1 to 2,147,483,646."),
+        ({"compat": "mostlyai"}, "compat='mostlyai' needs max_length=, and dtype=None: its tensors are int64."),
+        ({"lengths": [3]}, "pass either key= or lengths=: rows are grouped by one of them."),
+        ({"key": None, "lengths": [4, -1]}, "column 'lengths' holds -1 (int) in row 2, expected 0 or more rows."),
+        ({"columns": []}, "the table has no column to pad besides 'k'. Add some, or name them with columns=."),
+    ],
+)
+def test_options(options: dict[str, Any], expected: str) -> None:
+    assert message({"k": KEYS, "v": [1, 2, 3]}, StokerError, **options).startswith(expected)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_a_missing_key_column_lists_those_that_are_there(frame: Any) -> None:
+    text = message(frame({"a": [1], "b": [2]}), OptionError, key="user")
+    assert text == "the table has no column 'user' to group by; it has a, b."
+
+
+def test_two_columns_of_one_name() -> None:
+    frame = pd.DataFrame([[1, 2, 3]], columns=["k", "v", "v"])
+    assert message(frame, OptionError) == "the table has two columns named 'v'. Rename one of them."
+
+
+def test_columns_of_different_lengths() -> None:
+    text = message({"k": KEYS, "v": [1, 2]}, OptionError)
+    assert text == "column 'v' has 2 rows, but 'k' has 3; expected the same number in all columns."
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["x", "y", "z"], "column 'v' holds 'x' (str) in row 1, and its type is string; expected a number."),
+        ([None, 2, 2.5], "column 'v' holds 2.5 (float) in row 3, but int in the rows before. Use one type per column."),
+        ([True, 2, 3], "column 'v' holds 2 (int) in row 2, but bool in the rows before. Use one type per column."),
+        ([[1], [2], [3]], "column 'v' holds [1] (list) in row 1, and its type is list<item: int64>"),
+        ([None, None, None], "column 'v' has no values (type null); expected numbers. Leave it out of columns=."),
+        ([1j, 2j, 3j], "column 'v' holds 1j (complex) in row 1, expected a number or a string. Convert it first."),
+    ],
+)  # fmt: skip
+def test_values_that_are_not_numbers(values: list[Any], expected: str) -> None:
+    objects = np.empty(3, dtype=object)
+    objects[:] = values
+    for given in (values, objects):
+        assert message({"k": KEYS, "v": given}, BadValueError).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "row", "shown"),
+    [
+        (np.array([1.0, 2.5, 3.0]), "int64", 2, "2.5 (float)"),
+        (np.array([1.0, -1.0, 3.0]), "uint8", 2, "-1.0 (float)"),
+        (np.array([1, -1, 1]), "uint64", 2, "-1 (int)"),
+        (np.array([1, 2**53 + 1, 1]), "float64", 2, f"{2**53 + 1} (int)"),
+        (np.array([1.0, 1e300, 1]), "float32", 2, "1e+300 (float)"),
+        (np.array([0, 1, 2]), "bool", 3, "2 (int)"),
+    ],
+)
+def test_a_type_that_cannot_hold_a_value(values: Any, dtype: str, row: int, shown: str) -> None:
+    text = message({"k": KEYS, "v": values}, BadValueError, dtype=dtype)
+    assert text.startswith(f"column 'v' holds {shown} in row {row}, which {dtype} cannot hold.")
+
+
+def test_a_row_far_behind_is_named() -> None:
+    values = np.zeros(200_000)
+    values[150_000] = 0.5
+    text = message({"k": np.zeros(200_000, dtype=np.int64), "v": values}, BadValueError, dtype="int64")
+    assert text.startswith("column 'v' holds 0.5 (float) in row 150,001,")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [1.0, np.nan, 2.0],
+        np.array([1, np.nan, 2]),
+        pd.Categorical(["a", None, "b"]),
+        pd.array([1, None, 2], dtype="Int64"),
+        np.array([1, "NaT", 2], dtype="datetime64[s]"),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None])),
+    ],
+)
+def test_a_missing_key(keys: Any) -> None:
+    text = message({"k": keys, "v": [1, 2, 3]}, BadValueError)
+    assert text == "the key 'k' is missing in row 2. Every row needs a key: fill it, or remove the row."
+
+
+@pytest.mark.parametrize(
+    ("keys", "contexts", "expected"),
+    [
+        ([1, 2, 3], [3, 1, 3], "column 'contexts' holds 3 (int) in row 3, as in row 1. List each context once."),
+        (["a", "b", "c"], [1, 2], "column 'contexts' holds 1 (int) in row 1, but the key 'k' is string. List keys"),
+        (np.array([1, 2, 3], dtype=np.uint64), [-1], "column 'contexts' holds -1 (int) in row 1, which uint64 cannot hold."),
+        ([1, 2, 3], {1, 2}, "column 'contexts' is a set; expected an array or a column of a table."),
+        (["a", "b", "c"], ["a", None], "contexts has no key in row 2. Every context needs a key."),
+        (SECONDS, np.array(["NaT"], dtype="datetime64[s]"), "contexts has no key in row 1."),
+    ],
+)  # fmt: skip
+def test_invalid_contexts(keys: Any, contexts: Any, expected: str) -> None:
+    assert message({"k": keys, "v": [1, 2, 3]}, StokerError, contexts=contexts).startswith(expected)
+
+
+def test_more_than_there_is_memory_for() -> None:
+    text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLargeError, max_length=2**31 - 2, contexts=np.arange(2**20))
+    assert text.startswith("1 columns of shape [1048576, 2147483646, 1] take 18,014.4 TB, which do not fit into memory.")
+
+
+def test_a_store_cannot_hold_every_key() -> None:
+    missing = pad_sequences({"k": ["a", None], "v": [1, 2]}, key="k", compat="mostlyai", max_length=3, layout="packed")
+    with pytest.raises(OptionError, match=r"a context has no key, which a store cannot hold\. Pass key=None"):
+        missing.store()
+    assert len(missing.store(key=None)) == 2
+    names = pad_sequences({"k": KEYS, "v": [1, 2, 3]}, key="k", layout="packed")
+    with pytest.raises(OptionError, match="the store has a column 'v' of values already"):
+        names.store(key="v")
+    brief = pad_sequences({"k": torch.tensor(KEYS), "v": torch.tensor([1, 2, 3])}, key="k", layout="packed")
+    assert len(brief.store()) == 2

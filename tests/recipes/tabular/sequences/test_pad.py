@@ -1,0 +1,233 @@
+"""Sequences are those of the plain loop over contexts, from every kind of table, for every type of column, in both layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from tests.recipes.tabular import sequences_twin as twin
+
+from stoker_recipes.tabular import PackedSequences, PaddedSequences, pad_sequences
+from stoker_recipes.tabular.sequences import columns as numbers_module
+from stoker_recipes.tabular.sequences.pad import LARGE_BYTES
+
+Array = npt.NDArray[Any]
+
+KEYS = [7, 3, 7, 7, 9, 3, 7, 1, 9]
+VALUES = {"x": np.array([1.5, 2, np.nan, 4, -0.0, 6, 7, 8, np.inf]), "n": np.arange(10, 19, dtype=np.int16)}
+
+
+def table() -> dict[str, Array]:
+    return {"user": np.array(KEYS), **VALUES}
+
+
+def check_padded(found: PaddedSequences, keys: list[Any], columns: dict[str, Array], **options: Any) -> None:
+    expected, lengths = twin.padded(keys, columns, **options)
+    assert list(found) == list(expected)
+    for name in expected:
+        assert twin.same_bits(found[name], expected[name]), name
+    assert (found.lengths.dtype, found.lengths.tolist()) == (torch.int32, lengths)
+
+
+def check_packed(found: PackedSequences, keys: list[Any], columns: dict[str, Array], **options: Any) -> None:
+    expected, bounds = twin.packed(keys, columns, **options)
+    assert list(found) == list(expected)
+    for name in expected:
+        assert twin.same_bits(found[name], expected[name]), name
+    assert (found.cu_seqlens.dtype, found.cu_seqlens.tolist()) == (torch.int32, bounds)
+
+
+@pytest.mark.parametrize("max_length", [None, 1, 2, 4, 50])
+@pytest.mark.parametrize("contexts", [None, [9, 7, 3, 1], [3], [5, 7, 4], []])
+def test_they_equal_the_loop(max_length: int | None, contexts: list[int] | None) -> None:
+    options: dict[str, Any] = {"max_length": max_length, "contexts": contexts}
+    check_padded(pad_sequences(table(), key="user", **options), KEYS, VALUES, **options)
+    check_packed(pad_sequences(table(), key="user", layout="packed", **options), KEYS, VALUES, **options)
+
+
+def test_contexts_are_returned_and_rows_of_others_are_counted() -> None:
+    found = pad_sequences(table(), key="user", max_length=2)
+    assert (found.contexts.tolist(), found.num_left_out) == ([7, 3, 9, 1], 0)
+    some = pad_sequences(table(), key="user", max_length=2, contexts=[5, 7])
+    assert (some.contexts.tolist(), some.lengths.tolist(), some.num_left_out) == ([5, 7], [0, 2], 5)
+    assert repr(some) == ("<PaddedSequences of 2 contexts, 5 rows left out; x: float64 [2, 2, 1], n: int16 [2, 2, 1]>")
+
+
+def test_a_range_of_contexts() -> None:
+    found = pad_sequences({"k": [7, 3, 7], "v": [1, 2, 3]}, key="k", contexts=range(3, 8, 2))
+    assert (found.contexts.tolist(), found.lengths.tolist()) == ([3, 5, 7], [1, 0, 2])
+
+
+def test_the_mask_marks_rows() -> None:
+    found = pad_sequences(table(), key="user", max_length=3, contexts=[7, 1, 5])
+    assert found.mask.tolist() == [[True, True, True], [True, False, False], [False, False, False]]
+
+
+def test_columns_are_chosen_in_their_order() -> None:
+    assert list(pad_sequences(table(), key="user")) == ["x", "n"]
+    assert list(pad_sequences(table(), key="user", columns=["n", "x"])) == ["n", "x"]
+    assert list(pad_sequences(table(), key="user", columns=["user"])) == ["user"]  # the key may be a column of values too
+
+
+TABLES = {
+    "numpy": lambda columns: columns,
+    "lists": lambda columns: {name: values.tolist() for name, values in columns.items()},
+    "tensors": lambda columns: {name: torch.from_numpy(values) for name, values in columns.items()},
+    "pandas": pd.DataFrame,
+    "pandas, Arrow types": lambda columns: pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype),
+    "pandas, a block of rows": lambda columns: pd.DataFrame(np.array(list(columns.values())).T, columns=list(columns)),
+    "pandas, an index": lambda columns: pd.DataFrame(columns).set_index("user"),
+    "polars": pl.DataFrame,
+    "polars, lazy": lambda columns: pl.DataFrame(columns).lazy(),
+    "arrow": pa.table,
+    "arrow, in chunks": lambda columns: pa.concat_tables([pa.table(columns)[:2], pa.table(columns)[2:2], pa.table(columns)[2:]]),
+    "arrow, a batch": lambda columns: pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()}),
+    "mixed": lambda columns: {"user": pl.Series(columns["user"]), "a": pa.array(columns["a"]), "b": pd.Series(columns["b"])},
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_kind_of_table(kind: str) -> None:
+    columns = {"a": np.arange(9, dtype=np.float64) - 4.5, "b": np.arange(9, dtype=np.float64) * 1e300}
+    given = TABLES[kind]({"user": np.array(KEYS), **columns})  # type: ignore[no-untyped-call]
+    check_padded(pad_sequences(given, key="user", max_length=2), KEYS, columns, max_length=2)
+    check_packed(pad_sequences(given, key="user", layout="packed", contexts=[9, 2, 7]), KEYS, columns, contexts=[9, 2, 7])
+
+
+TYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("kind", ["numpy", "strided", "swapped", "pandas", "polars", "arrow"])
+def test_every_type_keeps_its_bits(dtype: str, kind: str) -> None:
+    bits = np.random.default_rng(0).integers(0, 256, 9 * 8, dtype=np.uint8)
+    values = (bits[:9] % 2).astype(bool) if dtype == "bool" else bits.view(dtype)[:9].copy()
+    given: Any = {"user": np.array(KEYS), "v": values}
+    if kind == "strided":
+        given["v"] = np.repeat(values, 3)[::3]
+    elif kind == "swapped":
+        given["v"] = values.astype(values.dtype.newbyteorder(">"))
+    else:
+        given = TABLES[kind](given)  # type: ignore[no-untyped-call]
+    check_padded(pad_sequences(given, key="user", max_length=3), KEYS, {"v": values}, max_length=3)
+
+
+@pytest.mark.parametrize("unit", ["s", "ns"])
+def test_times_are_integers(unit: str) -> None:
+    times = np.array([5, 1, "NaT", 7, 8, 9, 3, 2, 1], dtype=f"datetime64[{unit}]")
+    given = {"user": np.array(KEYS), "t": times}
+    expected = {"t": times.view(np.int64)}
+    check_padded(pad_sequences(given, key="user"), KEYS, expected)
+    check_padded(pad_sequences(pd.DataFrame(given), key="user"), KEYS, expected)
+    check_padded(pad_sequences(pl.DataFrame(given) if unit == "ns" else pa.table(given), key="user"), KEYS, expected)
+    zoned = pd.DataFrame(given).assign(t=pd.Series(times).dt.tz_localize("UTC"))
+    check_padded(pad_sequences(zoned, key="user"), KEYS, expected)
+
+
+def test_missing_floats_are_nan() -> None:
+    values = [1.0, None, 3.0, None, 5.0, 6.0, 7.0, 8.0, 9.0]
+    expected = {"v": np.array([np.nan if value is None else value for value in values])}
+    for given in (pa.table({"user": KEYS, "v": values}), pl.DataFrame({"user": KEYS, "v": values}), {"user": KEYS, "v": values}):
+        check_padded(pad_sequences(given, key="user"), KEYS, expected)
+    nullable = pd.DataFrame({"user": KEYS, "v": pd.array(values, dtype="Float64")})
+    check_padded(pad_sequences(nullable, key="user"), KEYS, expected)
+
+
+def test_integers_with_gaps_can_become_floats() -> None:
+    values = [1, None, 3, 4, 5, 6, 7, 8, 9]
+    given = pa.table({"user": KEYS, "v": values})
+    expected = {"v": np.array([np.nan if value is None else value for value in values])}
+    check_padded(pad_sequences(given, key="user", dtype="float64"), KEYS, expected)
+
+
+@pytest.mark.parametrize("source", TYPES)
+@pytest.mark.parametrize("target", TYPES)
+def test_a_type_for_all_columns(source: str, target: str) -> None:
+    values = np.array([0, 1, 1, 0, 0, 1, 0, 1, 1], dtype=source)
+    found = pad_sequences({"user": KEYS, "v": values}, key="user", dtype=target)
+    check_padded(found, KEYS, {"v": values.astype(target)})
+
+
+def test_blocks_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    keys, values = rng.integers(0, 9, 100), rng.integers(0, 99, 100, dtype=np.int8)
+    given = {"user": keys.astype(np.int32), "v": values}
+    whole = pad_sequences(given, key="user", dtype="int64")
+    for rows in (1, 7, 99, 100):
+        monkeypatch.setattr(numbers_module, "BLOCK_ROWS", rows)
+        cut = pad_sequences(given, key="user", dtype="int64")
+        assert torch.equal(cut["v"], whole["v"])
+        assert cut.contexts.tolist() == whole.contexts.tolist()
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_table_without_rows(layout: Any) -> None:
+    empty = {"user": np.empty(0, dtype=np.int64), "v": np.empty(0, dtype=np.float32)}
+    found = pad_sequences(empty, key="user", max_length=5, layout=layout)
+    assert found["v"].shape == ((0, 5, 1) if layout == "padded" else (0,))
+    some = pad_sequences(empty, key="user", max_length=5, layout=layout, contexts=[4, 2])
+    assert some["v"].shape == ((2, 5, 1) if layout == "padded" else (0,))
+    assert some.lengths.tolist() == [0, 0]
+
+
+def test_rows_end_to_end_need_no_key() -> None:
+    keys = [0, 0, 0, 2, 2, 3]
+    columns = {"v": np.arange(6.0)}
+    for lengths in ([3, 0, 2, 1], np.array([3, 0, 2, 1], dtype=np.uint8), torch.tensor([3, 0, 2, 1])):
+        found = pad_sequences(columns, lengths=lengths, max_length=2)
+        check_padded(found, keys, columns, max_length=2, contexts=[0, 1, 2, 3])
+        assert found.contexts is None
+        check_packed(pad_sequences(columns, lengths=lengths, layout="packed"), keys, columns, contexts=[0, 1, 2, 3])
+
+
+def test_large_results_have_wide_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places that do not fit into the array of contexts get one of their own."""
+    expected = pad_sequences(table(), key="user", max_length=3)
+    monkeypatch.setattr("stoker_recipes.tabular.sequences.kernels.MAX_NARROW", 5)
+    found = pad_sequences(table(), key="user", max_length=3)
+    assert all(torch.equal(found[name].nan_to_num(), expected[name].nan_to_num()) for name in expected)
+
+
+def test_the_result_is_a_mapping() -> None:
+    found = pad_sequences(table(), key="user")
+    assert dict(found).keys() == {"x", "n"}
+    assert (len(found), "x" in found, "y" in found, found.num_contexts) == (2, True, False, 4)
+
+
+def test_the_given_table_stays_as_it_is() -> None:
+    given = table()
+    before = {name: values.copy() for name, values in given.items()}
+    pad_sequences(given, key="user", max_length=2, contexts=[7])
+    for name, values in given.items():
+        assert values.flags.writeable
+        assert values.tobytes() == before[name].tobytes()
+
+
+def test_large_tensors_are_the_same_and_each_is_saved_by_itself() -> None:
+    """From 4 MB on memory is asked for in large pages: the values are the same, and a tensor's storage is its own part of it."""
+    rng = np.random.default_rng(2)
+    keys, values = rng.integers(0, 9000, 100_000), rng.normal(size=100_000)
+    found = pad_sequences({"user": keys, "a": values, "b": values.astype(np.float32)}, key="user", max_length=60)
+    assert sum(tensor.nbytes for tensor in found.values()) > LARGE_BYTES
+    order = np.argsort(keys, kind="stable")
+    firsts = np.searchsorted(keys[order], np.arange(9000))
+    slots = np.empty(len(keys), dtype=np.int64)
+    slots[order] = np.arange(len(keys)) - firsts[keys[order]]
+    numbers = np.empty(9000, dtype=np.int64)
+    numbers[found.contexts] = np.arange(len(found.contexts))
+    kept = slots < 60
+    expected = np.zeros((len(found.contexts), 60, 1))
+    expected[numbers[keys[kept]], slots[kept], 0] = values[kept]
+    assert twin.same_bits(found["a"], expected)
+    assert twin.same_bits(found["b"], expected.astype(np.float32))
+    for tensor in found.values():
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+    alone = found["b"]
+    del found
+    assert twin.same_bits(alone, expected.astype(np.float32))

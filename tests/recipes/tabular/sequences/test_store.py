@@ -1,0 +1,179 @@
+"""Sequences as a store: packed tensors are one in memory, and tables on disk become one in bounded memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.recipes.tabular import sequences_twin as twin
+
+import stoker
+from stoker_recipes.tabular import pack_sequences, pad_sequences
+from stoker_recipes.tabular.sequences.store import ChosenColumn
+from stoker.errors import BadValueError, OptionError, SourceNotFoundError, StoreExistsError
+
+KEYS = [7, 3, 7, 7, 9, 3, 7, 1, 9]
+VALUES = {"x": np.array([1.5, 2, np.nan, 4, -0.0, 6, 7, 8, np.inf]), "n": np.arange(10, 19, dtype=np.int16)}
+TABLE: dict[str, Any] = {"user": np.array(KEYS), **VALUES}
+
+
+def series_of(store: stoker.Store, name: str) -> list[list[Any]]:
+    return [one[name].tolist() for one in store]
+
+
+def test_packed_tensors_are_a_store() -> None:
+    packed = pad_sequences(TABLE, key="user", layout="packed", contexts=[3, 5, 7])
+    store = packed.store(key="user")
+    assert store.lengths.tolist() == [2, 0, 4]
+    assert store.column("user").tolist() == [3, 5, 7]
+    assert series_of(store, "n") == [[11, 15], [], [10, 12, 13, 16]]
+    assert store.column("n").__array_interface__["data"][0] == packed["n"].numpy().__array_interface__["data"][0]
+    assert store.schema["x"].nonfinite.first == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "label", "expected"),
+    [
+        (np.array(["b", "ä", "b"]), "text", ["b", "ä"]),
+        (pd.Categorical(["b", "a", "b"]), "text", ["b", "a"]),
+        (np.array([5, 6, 5], dtype="datetime64[us]"), "timestamp[us]", [5, 6]),
+        (pa.array([5, 6, 5], pa.timestamp("ms")), "timestamp[ms]", [5, 6]),
+        (np.array([1.5, 2.5, 1.5]), "float64", [1.5, 2.5]),
+        (torch.tensor([4, 2, 4]), "int64", [4, 2]),
+    ],
+)
+def test_the_keys_are_a_column(keys: Any, label: str, expected: list[Any], tmp_path: Path) -> None:
+    store = pad_sequences({"k": keys, "v": [1, 2, 3]}, key="k", layout="packed").store().save(tmp_path / "store")
+    assert store.schema["context"].label == label
+    found = store.texts("context") if label == "text" else store.column("context").tolist()
+    assert list(found) == expected
+    assert stoker.verify(store.path).num_bytes > 0  # type: ignore[union-attr, arg-type]
+
+
+def test_one_row_a_context_is_not_mistaken_for_the_key() -> None:
+    store = pad_sequences({"k": [5, 6], "v": [1, 2]}, key="k", layout="packed").store()
+    assert (store.schema["context"].level, store.schema["v"].level) == ("series", "step")
+    assert series_of(store, "v") == [[1], [2]]
+
+
+def test_a_feed_serves_the_store() -> None:
+    packed = pad_sequences(TABLE, key="user", layout="packed", contexts=[7, 5, 3])
+    batch = next(iter(stoker.Feed(packed.store(), stoker.Sequences(3), batch_size=3, columns=["x", "n"])))
+    padded = pad_sequences(TABLE, key="user", max_length=3, contexts=[7, 5, 3])
+    for name in ("x", "n"):
+        assert batch[name].numpy().tobytes() == padded[name].numpy().tobytes()
+    assert torch.equal(batch["mask"], padded.mask)
+
+
+def test_a_file_becomes_the_same_store_as_the_table_in_memory(tmp_path: Path) -> None:
+    pq.write_table(pa.table(TABLE), tmp_path / "events.parquet", row_group_size=2)
+    store = pack_sequences(tmp_path / "events.parquet", tmp_path / "store", key="user")
+    packed = pad_sequences(TABLE, key="user", layout="packed", contexts=sorted(set(KEYS)))
+    assert store.column("user").tolist() == packed.contexts.tolist()
+    assert store.offsets.tolist() == packed.cu_seqlens.tolist()
+    for name in VALUES:
+        assert store.column(name).tobytes() == packed[name].numpy().tobytes()
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_a_store_of_given_contexts(tmp_path: Path, names: bool) -> None:
+    keys = [f"u{key}" for key in KEYS] if names else KEYS
+    asked: list[Any] = ["u9", "u4", "u3", "u0"] if names else [9, 4, 3, 0]
+    table = {**TABLE, "user": keys, "kind": ["a", None, "b", "b", "a", "c", "a", "a", None]}
+    store = pack_sequences(table, tmp_path / "store", key="user", contexts=asked)
+    expected, bounds = twin.packed(keys, VALUES, contexts=sorted(asked))
+    assert (store.key, list(store.texts("user")) if names else store.column("user").tolist()) == ("user", sorted(asked))
+    assert store.offsets.tolist() == bounds
+    for name, values in expected.items():
+        assert store.column(name).tobytes() == values.tobytes()
+    assert [store.texts("kind")[code] if code >= 0 else None for code in store.column("kind")] == [None, "c", "a", None]
+    assert store.manifest is not None
+    assert store.manifest.notes == ["5 rows have a user that is not among the contexts, and were left out"]
+    assert (store.schema["x"].nonfinite.inf, store.schema["x"].nonfinite.first) == (1, [3, 1])
+    assert store.find(asked[2]) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+    stoker.verify(tmp_path / "store")
+
+
+def test_contexts_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "users.csv").write_text("user,age\n9,30\n4,40\n")
+    store = pack_sequences(TABLE, tmp_path / "store", key="user", contexts=tmp_path / "users.csv")
+    assert (store.column("user").tolist(), store.lengths.tolist()) == ([4, 9], [0, 2])
+    pq.write_table(pa.table({"name": ["9"]}), tmp_path / "other.parquet")
+    with pytest.raises(OptionError, match="has no column 'user' with contexts; it has name"):
+        pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "other.parquet"))
+    with pytest.raises(SourceNotFoundError):
+        pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "nowhere.csv"))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "expected"),
+    [
+        ([3, 3], "column 'contexts' holds 3 (int) in row 2, as in row 1. List each context once."),
+        (["a"], "column 'contexts' holds 'a' (str) in row 1, but the key 'user' is int64. List keys of the same type."),
+        ([3, None], "contexts has no key in row 2. Every context needs a key."),
+    ],
+)
+def test_bad_contexts_leave_nothing_behind(tmp_path: Path, contexts: Any, expected: str) -> None:
+    with pytest.raises(BadValueError) as caught:
+        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=contexts)
+    assert str(caught.value).startswith(expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / ".store.all-keys"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    with pytest.raises(OptionError, match="Stoker did not make it"):
+        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3])
+    assert (other / "thesis.txt").read_text() == "years of work"
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_is_replaced_at_the_end_only(tmp_path: Path) -> None:
+    first = pack_sequences(TABLE, tmp_path / "store", key="user")
+    with pytest.raises(BadValueError):
+        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3, 3], replace=True)
+    with pytest.raises(StoreExistsError):
+        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3])
+    assert stoker.open(tmp_path / "store").digest == first.digest
+    second = pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3], replace=True)
+    assert (len(second), len(first)) == (1, 4)
+    assert series_of(first, "n")[0] == [17]
+
+
+def test_chosen_columns_are_the_same_slice_by_slice(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = rng.integers(0, 5, 20)
+    values = np.arange(lengths.sum())
+    starts = np.cumsum(lengths) - lengths
+    chosen = rng.permutation(20)[:12]
+    offsets = np.concatenate([[0], np.cumsum(lengths[chosen])])
+    column = ChosenColumn(values, starts[chosen], offsets)
+    whole = np.concatenate([values[starts[i] : starts[i] + lengths[i]] for i in chosen])
+    assert (len(column), column.nbytes, column.dtype, column.shape) == (len(whole), whole.nbytes, whole.dtype, whole.shape)
+    for size in (1, 3, 7, 1000):
+        monkeypatch.setattr("stoker_recipes.tabular.sequences.store._GATHERED_STEPS", max(size // 2, 1))
+        parts = [column[start : start + size] for start in range(0, len(whole), size)]
+        assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("form", ["csv", "table"])
+def test_what_contexts_know_is_stored_per_series(tmp_path: Path, form: str) -> None:
+    """Labels and countries beside the keys: they were dropped without a word."""
+    users = {"user": [7, 99, 3], "label": [1, 0, 1], "country": ["DE", "AT", "DE"], "item": [0, 0, 0]}
+    (tmp_path / "users.csv").write_text("user,label,country,item\n7,1,DE,0\n99,0,AT,0\n3,1,DE,0\n")
+    events = {"user": [3, 7, 7], "item": [1, 2, 3]}
+    store = pack_sequences(events, tmp_path / "out", key="user", contexts=users if form == "table" else tmp_path / "users.csv")
+    assert (store.column("user").tolist(), store.lengths.tolist()) == ([3, 7, 99], [1, 2, 0])
+    assert store.column("label").tolist() == [1, 1, 0]
+    assert [store.texts("country")[code] for code in store.column("country")] == ["DE", "DE", "AT"]
+    assert store.manifest is not None
+    assert store.manifest.notes[-1] == "column 'item' of the contexts has the name of a column of the rows, and was left out"
+    assert store.schema["country"].level == "series"

@@ -1,0 +1,121 @@
+"""Columns of numbers say what `analyze_numeric` of mostlyai-engine says, as JSON, key by key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from benchmarks.before.mostlyai_statistics import analyze_numeric
+from tests.recipes.tabular.statistics.twin import as_json, number_columns
+
+from stoker_recipes.tabular import analyze
+from stoker_recipes.tabular.statistics.numbers import Encoding, NumberColumn
+from stoker.errors import BadValueError, OptionError
+
+
+def number(values: Any, **options: Any) -> NumberColumn:
+    column = analyze({"x": values} if not isinstance(values, pd.Series) else values.to_frame(), **options)["x"]
+    assert isinstance(column, NumberColumn)
+    return column
+
+
+@pytest.mark.parametrize("encoding", get_args(Encoding))
+def test_the_same_json_as_the_original(encoding: Encoding, rng: np.random.Generator) -> None:
+    for name, values in number_columns(rng, 1200).items():
+        expected = as_json(analyze_numeric(values, encoding=encoding))
+        found = number(values).analysis(encoding)
+        assert list(found) == list(expected)
+        assert as_json(found) == expected, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(25))
+def test_the_same_json_as_the_original_for_many_columns(part: int, rng: np.random.Generator) -> None:
+    for name, values in number_columns(rng, int(rng.integers(1, 9000))).items():
+        assert as_json(number(values).analysis()) == as_json(analyze_numeric(values)), name
+
+
+def test_the_same_text_as_the_original(rng: np.random.Generator) -> None:
+    for name in ("money", "few", "large"):
+        values = number_columns(rng, 3000)[name]
+        assert str(number(values).analysis()) == str(analyze_numeric(values)), name
+
+
+def test_more_values_than_wait_at_a_time(rng: np.random.Generator) -> None:
+    values = pd.Series(np.round(rng.gamma(2, 150, 700_000), 2), name="x")
+    found = number(pa.chunked_array(np.array_split(values.to_numpy(), 40)))
+    assert found.rank_error == 0
+    shares = np.linspace(0, 1, 1001)
+    assert found.quantiles == np.quantile(values, shares, method="closest_observation").tolist()
+    assert found.min_n == np.sort(values)[:1000].tolist()
+    assert found.max_n == np.sort(values)[::-1][:1000].tolist()
+    assert found.num_distinct == values.nunique()
+
+
+def test_integers_stay_exact() -> None:
+    found = number(np.array([2**63 - 1, 2**53 + 1, -(2**63)]))
+    assert (found.min, found.max) == (-(2**63), 2**63 - 1)
+    assert found.cnt_values == {str(-(2**63)): 1, str(2**53 + 1): 1, str(2**63 - 1): 1}
+    assert found.quantiles is not None
+    assert found.quantiles[500] == 2**53 + 1
+    assert found.min_n == [-(2.0**63), 2.0**53, 2.0**63]
+
+
+def test_minus_zero_is_not_negative_and_counts_as_zero() -> None:
+    found = number(np.array([-0.0, 0.0, -0.0, 1.5, -2.0]))
+    assert found.num_negative == 1
+    assert found.num_distinct == 3
+    assert found.cnt_values == {"-2.0": 1, "0.0": 3, "1.5": 1}
+    assert number(np.array([-0.0])).cnt_values == {"-0.0": 1}
+
+
+def test_infinite_values_are_counted_and_left_out() -> None:
+    found = number(np.array([1.0, math.nan, -math.inf, 3.0, math.inf]))
+    assert (found.num_infinite, found.first_infinite, found.num_null) == (2, 2, 1)
+    assert (found.min, found.max, found.num_distinct) == (1.0, 3.0, 2)
+    assert sum(found.log_hist) == 2
+    with pytest.raises(BadValueError, match="column 'x' holds an infinite value in row 3, which has no digits"):
+        found.analysis()
+
+
+def test_nan_and_null_are_both_missing() -> None:
+    found = number(pa.array([1.0, None, math.nan, 4.0]))
+    assert (found.num_values, found.num_null) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        (pa.array([1, None, 3], pa.duration("ms")), [1, 3]),
+        (pa.array([1, None, 3], pa.time32("s")), [1, 3]),
+        (pa.array(["1.25", None, "-3.5"]).cast(pa.decimal128(6, 2)), [-3.5, 1.25]),
+        (pa.array([1.5, None, 2.5], pa.float16()), [1.5, 2.5]),
+    ],
+)
+def test_other_types_of_numbers(values: pa.Array, numbers: list[float]) -> None:
+    found = number(values)
+    assert [found.min, found.max] == numbers
+    assert found.num_null == 1
+
+
+def test_booleans_and_categories_of_numbers_can_be_numbers() -> None:
+    column = analyze({"x": np.array([True, False, True])}, kinds={"x": "number"})["x"]
+    assert isinstance(column, NumberColumn)
+    assert as_json(column.analysis()) == as_json(analyze_numeric(pd.Series([True, False, True], name="x")))
+    column = analyze(pd.DataFrame({"x": pd.Categorical([3, 1, 3])}), kinds={"x": "number"})["x"]
+    assert isinstance(column, NumberColumn)
+    assert column.cnt_values == {"1": 1, "3": 2}
+
+
+def test_values_are_counted_one_by_one_only_where_all_were_kept(rng: np.random.Generator) -> None:
+    values = rng.integers(0, 3000, 5000)
+    assert number(values).analysis("discrete")["cnt_values"] == dict(sorted(pd.Series(values).value_counts().items()))
+    sketched = number(values, exact=1024)
+    with pytest.raises(OptionError, match="more different values than were kept"):
+        sketched.analysis("discrete")
+    with pytest.raises(OptionError, match="encoding is 'digits'; expected one of"):
+        sketched.analysis("digits")  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""A sketch stays within its stated bound: for values in any order, in pieces of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.recipes.tabular.statistics.twin import rank_distance
+
+from stoker_recipes.tabular.statistics import quantiles as sketches
+from stoker_recipes.tabular.statistics.quantiles import Distribution, KeyRun, Sketch, closest_positions, rank_error
+
+SHARES = np.linspace(0, 1, 1001)
+
+
+def descending(rng: np.random.Generator, size: int) -> Any:
+    return np.arange(size, dtype=np.uint64)[::-1]
+
+
+def zigzag(rng: np.random.Generator, size: int) -> Any:
+    """From both ends to the middle: whatever is kept first says nothing of what comes later."""
+    values = np.arange(size, dtype=np.uint64)
+    values[1::2] = values[1::2][::-1]
+    return values
+
+
+def random(rng: np.random.Generator, size: int) -> Any:
+    return rng.integers(0, 2**64 - 1, size, dtype=np.uint64)
+
+
+def repeated(rng: np.random.Generator, size: int) -> Any:
+    return rng.zipf(1.3, size).astype(np.uint64) % 10_000
+
+
+def blockwise(rng: np.random.Generator, size: int) -> Any:
+    """Each block lies within two values of the block before."""
+    return np.concatenate([np.sort(random(rng, size // 2)) // np.uint64(2), np.sort(random(rng, size - size // 2))])
+
+
+ORDERS: list[Callable[[np.random.Generator, int], Any]] = [descending, zigzag, random, repeated, blockwise]
+
+
+def sketched(values: Any, *, block: int, piece: int) -> Distribution:
+    """A distribution that is a sketch from the start."""
+    distribution = Distribution(block)
+    distribution.sketch = Sketch(block)
+    for start in range(0, len(values), piece):
+        distribution.add(KeyRun.of(values[start : start + piece].copy()))
+    return distribution
+
+
+def worst_distance(values: Any, distribution: Distribution) -> int:
+    ordered = np.sort(values)
+    positions = closest_positions(len(values), SHARES).tolist()
+    return max(map(lambda key, position: rank_distance(ordered, key, position), distribution.quantiles(SHARES), positions))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("block", [16, 64, 1024, 65536])
+@pytest.mark.parametrize("piece", [37, 5000, 200_000])
+def test_quantiles_are_within_the_bound(order: Any, block: int, piece: int, rng: np.random.Generator) -> None:
+    values = order(rng, 3000 if piece < 100 else 200_000)
+    distribution = sketched(values, block=block, piece=piece)
+    assert distribution.num_values == len(values)
+    assert worst_distance(values, distribution) <= distribution.rank_error
+
+
+def test_the_bound_is_the_sum_that_is_stated() -> None:
+    for num_blocks in (0, 1, 2, 3, 7, 8, 100, 1023):
+        stated = 8 * num_blocks + sum(num_blocks // 2 ** (i + 1) * 16 * 2**i for i in range(20))
+        assert rank_error(num_blocks * 1024 + 5, 1024) == stated
+
+
+@pytest.mark.parametrize(("num_values", "share"), [(64 * 2**20, 0.000054), (10**9, 0.00008), (10**12, 0.00016)])
+def test_the_reported_shares_are_true(num_values: int, share: float) -> None:
+    assert 0.8 * share < rank_error(num_values, 2**20) / num_values <= share < 0.001
+
+
+def test_what_is_kept_is_bounded(rng: np.random.Generator) -> None:
+    distribution = sketched(random(rng, 300_000), block=1024, piece=10_000)
+    assert distribution.sketch is not None
+    assert len(distribution.sketch.open) < 1024
+    assert [len(level) for level in distribution.sketch.levels if level is not None] == [64] * (300_000 // 1024).bit_count()
+
+
+def test_the_smallest_and_largest_value_are_exact(rng: np.random.Generator) -> None:
+    values = random(rng, 100_000)
+    found = sketched(values, block=64, piece=700).quantiles()
+    assert (found[0], found[-1]) == (values.min(), values.max())
+
+
+def test_negative_control_a_sketch_that_keeps_the_first_of_a_group_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(64 * 64, dtype=np.uint64)
+
+    def first_of_group(run: KeyRun, positions: Any) -> Any:
+        return run.keys[positions - (positions[1] - positions[0]) // 2 + 1]
+
+    monkeypatch.setattr(sketches.KeyRun, "at", first_of_group)
+    broken = sketched(values, block=4096, piece=4096)
+    monkeypatch.undo()
+    assert worst_distance(values, broken) > broken.rank_error == 8
+    assert worst_distance(values, sketched(values, block=4096, piece=4096)) <= 8

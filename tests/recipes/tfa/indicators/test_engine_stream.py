@@ -1,0 +1,159 @@
+"""The stream: one bar at a time, in whatever form a bar comes."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.recipes.tfa.indicators.markets import market
+from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
+
+from stoker_recipes.tfa.indicators.engine import FeatureStream, features
+from stoker.errors import BadValueError, OptionError
+from stoker.store.store import Store
+
+Bar = namedtuple("Bar", "open high low close volume")
+SPEC = all_operators(window=4)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda row: row,
+        lambda row: tuple(row.values()),
+        lambda row: list(row.values()),
+        lambda row: np.array(list(row.values())),
+        lambda row: Bar(**row),
+        lambda row: pd.Series(row),
+        lambda row: {**row, "symbol": "IBM"},
+        lambda row: np.array([tuple(row.values())], dtype=[(name, "f8") for name in row])[0],
+    ],
+)
+def test_a_bar_in_any_form(form: Any) -> None:
+    bars = market(30)
+    stream = FeatureStream(SPEC)
+    rows = [stream.push(form({name: float(values[i]) for name, values in bars.items()})) for i in range(30)]
+    assert np.array(rows).tobytes() == features(bars, SPEC).values.tobytes()
+    assert (rows[0].dtype, rows[0].shape) == (np.float32, (32,))
+
+
+def test_rows_are_the_callers_own() -> None:
+    stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
+    first = stream.push({"close": 1.0})
+    first[:] = 9
+    assert stream.push({"close": 2.0}).tolist() == [2]
+    assert first.tolist() == [9]
+
+
+@pytest.mark.parametrize("compat", [None, "sentio"])
+def test_ready_is_that_of_the_last_bar(compat: str | None) -> None:
+    bars = market(250)
+    frame = features(bars, minimal_spec(), compat=compat)
+    stream = FeatureStream(minimal_spec(), compat=compat)
+    assert (stream.names, stream.emit_from, stream.num_bars) == (frame.names, frame.emit_from, 0)
+    assert not stream.ready.any()
+    for i in range(250):
+        stream.push({"close": bars["close"][i]})
+        assert stream.ready.tolist() == frame.ready[i].tolist()
+    assert stream.num_bars == 250
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, float("inf")])
+def test_a_missing_value_is_not_ready_and_forgotten(missing: Any) -> None:
+    stream = FeatureStream({"features": [{"name": "e", "op": "EMA", "window": 2}]})
+    rows = [stream.push({"close": close})[0] for close in (1.0, 2.0, missing, 4.0)]
+    assert np.isnan(rows).tolist() == [True, False, True, False]
+    assert not stream.ready.any() or stream.num_bars == 4
+    whole = FeatureStream({"features": [{"name": "e", "op": "EMA", "window": 2}]})
+    assert [whole.push([0, 0, 0, close, 0])[0] for close in (1.0, 2.0, 4.0)][-1] == rows[-1]
+
+
+def test_a_history_and_then_bars() -> None:
+    bars = market(400)
+    stream = FeatureStream(SPEC)
+    history = stream.extend({name: values[:399] for name, values in bars.items()})
+    last = stream.push({name: values[399] for name, values in bars.items()})
+    assert np.concatenate([history, last[None]]).tobytes() == features(bars, SPEC).values.tobytes()
+    assert stream.extend({name: values[:0] for name, values in bars.items()}).shape == (0, 32)
+    assert stream.num_bars == 400
+
+
+def test_a_reset_begins_another_series() -> None:
+    stream = FeatureStream(SPEC)
+    once = stream.extend(market(50))
+    stream.reset()
+    assert stream.num_bars == 0
+    assert stream.extend(market(50)).tobytes() == once.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("bar", "message"),
+    [
+        ({"open": 1.0}, "bar 0 has no 'close', which the spec needs"),
+        ({"close": "1.5x"}, "'close' of bar 0 is '1.5x', which is not numeric"),
+        ({"close": [1, 2]}, r"'close' of bar 0 is '\[1, 2\]', which is not numeric"),
+        ([1.0, 2.0], r"a bar is a mapping or 5 numbers \(open, high, low, close, volume\); found 2"),
+        (7.0, "a bar is a mapping or 5 numbers, not float"),
+    ],
+)
+def test_an_invalid_bar_is_an_error_and_changes_nothing(bar: Any, message: str) -> None:
+    stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
+    with pytest.raises((OptionError, BadValueError), match=message):
+        stream.push(bar)
+    assert stream.num_bars == 0
+    assert stream.push({"close": 3.0}).tolist() == [3]
+
+
+def test_a_stream_is_one_series() -> None:
+    stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
+    with pytest.raises(OptionError, match="a stream is one series, but these bars have 2 series"):
+        stream.extend(Store.from_arrays(lengths=[1, 2], close=np.arange(3.0)))
+
+
+def test_a_state_of_another_spec_is_refused() -> None:
+    stream, other = FeatureStream(SPEC), FeatureStream(minimal_spec())
+    with pytest.raises(OptionError, match="the state belongs to another spec: its spec is 'sha256:"):
+        other.restore(stream.state())
+    with pytest.raises(OptionError, match="the state belongs to another spec: its compat is 'exact', expected 'sentio'"):
+        FeatureStream(SPEC, compat="sentio").restore(stream.state())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sums": np.zeros((1, 1))}, "the state belongs to another spec: sums is float64 of shape"),
+        ({"lanes": np.zeros(3, dtype=np.int8)}, "lanes is int8 of shape"),
+        ({"registers": None}, "registers is object of shape"),
+        ({"last": None}, r"the state is damaged: last is object of shape \(\), expected float32 of \(1, 32\)"),
+    ],
+)
+def test_a_state_that_is_damaged_is_refused(change: Any, message: str) -> None:
+    stream = FeatureStream(SPEC)
+    with pytest.raises(OptionError, match=message):
+        stream.restore({**stream.state(), **change})
+
+
+@pytest.mark.parametrize("compat", [None, "sentio"])
+def test_a_state_is_kept_in_a_file(tmp_path: Path, compat: str | None) -> None:
+    bars = market(300)
+    whole = features(bars, SPEC, compat=compat).values
+    stream = FeatureStream(SPEC, compat=compat)
+    stream.extend({name: values[:200] for name, values in bars.items()})
+    np.savez(tmp_path / "state.npz", **stream.state())
+    later = FeatureStream(SPEC, compat=compat)
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as kept:
+        later.restore(kept)
+    assert (later.num_bars, later.ready.tolist()) == (200, stream.ready.tolist())
+    assert later.extend({name: values[200:] for name, values in bars.items()}).tobytes() == whole[200:].tobytes()
+
+
+def test_a_state_with_an_impossible_place_is_refused() -> None:
+    stream = FeatureStream(SPEC)
+    state = stream.state()
+    state["registers"][1] = 1e9
+    with pytest.raises(OptionError, match="the state is damaged: its position is 1e\\+09"):
+        stream.restore(state)

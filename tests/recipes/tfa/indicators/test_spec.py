@@ -1,0 +1,151 @@
+"""A spec is understood in full or refused with the field that is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
+
+from stoker_recipes.tfa.indicators.operators import OPERATORS
+from stoker_recipes.tfa.indicators.spec import MEANING_CLOSE, parse_spec
+from stoker.errors import OptionError
+
+EMA = {"name": "a", "op": "EMA", "window": 20}
+
+
+def test_the_spec_of_55_is_read() -> None:
+    spec = parse_spec(minimal_spec())
+    assert len(spec.names) == 55
+    assert spec.names[:4] == ("close", "logret", "ema_2", "ema_3")
+    assert spec.features[40].settings.source == "logret"
+    assert {name for feature in spec.features for name in feature.reads} == {"close"}
+
+
+def test_a_spec_may_be_a_mapping_text_bytes_or_a_file(tmp_path: Path) -> None:
+    content = minimal_spec()
+    text = json.dumps(content)
+    path = tmp_path / "features.json"
+    path.write_text(text)
+    whole = parse_spec(content)
+    for given in (text, text.encode(), path, str(path), whole):
+        assert parse_spec(given).names == whole.names
+        assert parse_spec(given).content_hash == whole.content_hash
+
+
+def test_defaults_are_those_of_the_operators() -> None:
+    spec = parse_spec({"features": [{"op": name} for name in OPERATORS]})
+    settings = {feature.operator.name: feature.settings for feature in spec.features}
+    assert (settings["EMA"].window, settings["RSI"].window, settings["MOMENTUM"].window) == (20, 14, 5)
+    assert (settings["BOLLINGER_UPPER"].window, settings["BOLLINGER_UPPER"].k) == (20, 2.0)
+    assert (settings["MACD_LINE"].fast, settings["MACD_LINE"].slow, settings["MACD_LINE"].signal) == (12, 26, 9)
+    assert settings["STOCHASTIC_D"].d_period == 3
+    assert spec.names[0] == "IDENT_close_0_2.0"
+    assert "EMA_close_20_2.0" in spec.names
+
+
+def test_features_without_a_name_get_that_of_sentios_python() -> None:
+    features = [{"op": "EMA"}, {"op": "EMA", "window": 20}, {"op": "BOLLINGER_UPPER", "source": "hlc", "window": 5, "k": 2}]
+    assert parse_spec({"features": features}, compat="sentio").names == ("EMA___", "EMA__20_", "BOLLINGER_UPPER_hlc_5_2")
+
+
+@pytest.mark.parametrize("source", MEANING_CLOSE)
+def test_joint_sources_mean_the_close(source: str) -> None:
+    assert parse_spec({"features": [{**EMA, "source": source}]}).features[0].settings.source == "close"
+
+
+def refused(change: Any) -> str:
+    """The message for a spec; a mapping is merged into one feature."""
+    content = change if "features" in change else {"features": [EMA, {"name": "b", "op": "EMA", **change}]}
+    with pytest.raises(OptionError) as error:
+        parse_spec(content)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"op": "EMAA"}, "the spec at $.features[1].op: found 'EMAA', expected an operator (did you mean 'EMA'?)."),
+        ({"window": 2.5}, "the spec is not a spec of features: Expected int | null, got float - at $.features[1].window."),
+        ({"k": 2.0}, "the spec at $.features[1].k: found 2, expected nothing: EMA takes window."),
+        ({"name": 7}, "the spec is not a spec of features: Expected str | null, got int - at $.features[1].name."),
+        ({"features": [{}]}, "the spec is not a spec of features: Object missing required field op - at $.features[0]."),
+        (
+            {"features": [{"op": "BOLLINGER_UPPER", "k": float("inf")}]},
+            "the spec at $.features[0].k: found inf, expected a finite number.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(change: Any, message: str) -> None:
+    assert refused(change) == message
+
+
+def test_a_file_that_is_not_a_spec_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    with pytest.raises(OptionError, match=r"spec\.json cannot be read as a spec: No such file or directory\."):
+        parse_spec(path)
+    path.write_text("{")
+    with pytest.raises(OptionError, match=r"spec\.json is not JSON: Input data was truncated\."):
+        parse_spec(path)
+    path.write_text("[1]")
+    with pytest.raises(OptionError, match=r'spec\.json holds a list, but a spec is an object with "features"\.'):
+        parse_spec(path)
+    path.write_text('{"features": [{"op": "NOPE"}]}')
+    with pytest.raises(OptionError, match=r"spec\.json at \$\.features\[0\]\.op"):
+        parse_spec(path)
+    with pytest.raises(OptionError, match="a spec is a mapping, a JSON string, or the path of a file; found int"):
+        parse_spec(7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the spec is not JSON: "),
+        ("features:\n  - op: EMA\n", "the spec is not JSON: "),
+        ('{"features": [{"op": "EMA"}], "features": []}', "the spec has the field 'features' twice in one object."),
+        ('{"features": ' + "[" * 100_000, "the spec is not JSON: "),
+        ('{"features": [{"op": "EMA", "window": ' + "9" * 5000 + "}]}", "the spec "),
+        ("a\0b", "a\0b cannot be read as a spec: "),
+    ],
+)
+def test_a_string_that_is_not_a_spec_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse_spec(text)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_byte_order_mark_is_not_part_of_a_spec(tmp_path: Path) -> None:
+    text = "\ufeff" + json.dumps(minimal_spec())
+    (tmp_path / "spec.json").write_text(text, encoding="utf-8")
+    assert (
+        parse_spec(text).content_hash == parse_spec(tmp_path / "spec.json").content_hash == parse_spec(minimal_spec()).content_hash
+    )
+
+
+def test_sentio_ignores_numbers_that_an_operator_does_not_take() -> None:
+    content = {"features": [{**EMA, "k": 2.0}]}
+    assert parse_spec(content, compat="sentio").features[0].settings.k == 0
+    with pytest.raises(OptionError, match="EMA takes window"):
+        parse_spec(content)
+
+
+def test_the_arithmetic_may_be_said_in_the_spec_or_beside_it() -> None:
+    content = {**all_operators(), "compat": "sentio"}
+    assert parse_spec(content).compat == "sentio"
+    assert parse_spec(all_operators()).compat is None
+    assert parse_spec(parse_spec(all_operators()), compat="sentio").compat == "sentio"
+    with pytest.raises(OptionError, match="compat is 'talib'; expected 'sentio'"):
+        parse_spec(content, compat="talib")
+
+
+def test_the_hash_is_that_of_the_content_without_a_hash() -> None:
+    content = minimal_spec()
+    expected = "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    assert parse_spec(content).content_hash == expected
+    assert parse_spec({**content, "content_hash": expected}).content_hash == expected
+    assert parse_spec({**content, "features": content["features"][:-1]}).content_hash != expected
