@@ -18,7 +18,7 @@ help: ## show this list
 setup: $(STAMP) ## create .venv and install everything into it
 	@echo "$(VENV) is ready."
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): packages/stoker/pyproject.toml packages/stoker-recipes/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "stoker needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not found). Try make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (a minute or two, only once) ..."
 	@# Without the stamp an earlier install was interrupted, and pip cannot repair half-installed packages: start again.
 	@[ -x $(VENV)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(VENV)
-	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable 'packages/stoker[test]' --editable packages/stoker-recipes
 	@touch $@
 
 demo: $(STAMP) ## two minutes: a slow script, its bottleneck, the fix, equal losses, a kill and an exact resume
@@ -44,7 +44,7 @@ docs: $(VENV)/.docs-installed ## build the documentation site: build/site/index.
 
 $(VENV)/.docs-installed: $(STAMP)
 	@echo "Installing what builds the documentation (seconds, only once) ..."
-	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,docs]'
+	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable 'packages/stoker[test,docs]' --editable packages/stoker-recipes
 	@touch $@
 
 test-docs: $(STAMP) ## the tests of the documentation, with every block of code (some 15 minutes)
@@ -70,13 +70,13 @@ explore: $(STAMP) ## the quick tests with new random seeds and all examples
 
 test-originals: $(ORIGINALS)/.installed ## encoders against mostlyai-engine and TA-Lib, and quality with mostlyai-qa
 	@$(ORIGINALS)/bin/python -W ignore -c 'import mostlyai.engine, mostlyai.qa, talib' # else their tests would be skipped
-	@$(ORIGINALS)/bin/python -m pytest -q -m originals tests/encode tests/recipes/tabular
+	@$(ORIGINALS)/bin/python -m pytest -q -m originals tests/recipes
 	@PYTHONPATH=. $(ORIGINALS)/bin/python -m tools.pages docs/recipes/tabular_quality.md
 
-$(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.txt
+$(ORIGINALS)/.installed: packages/stoker/pyproject.toml packages/stoker-recipes/pyproject.toml constraints.txt requirements-originals.txt
 	@echo "Installing into $(ORIGINALS) (some minutes, only once) ..."
 	@[ -x $(ORIGINALS)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(ORIGINALS)
-	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable 'packages/stoker[test]' --editable packages/stoker-recipes
 	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --requirement requirements-originals.txt
 	@touch $@
 
@@ -88,10 +88,10 @@ test-scale: $(SCALE)/.installed ## object storage, packs and training runs on se
 	  tests/test_ray.py tests/cli/test_train_elastic.py tests/train/test_ordered_sums.py tests/train/test_mirror.py
 	@PYTHONPATH=. $(SCALE)/bin/python -m tools.pages docs/scale.md
 
-$(SCALE)/.installed: pyproject.toml constraints.txt requirements-scale.txt
+$(SCALE)/.installed: packages/stoker/pyproject.toml packages/stoker-recipes/pyproject.toml constraints.txt requirements-scale.txt
 	@echo "Installing into $(SCALE) (some minutes, only once) ..."
 	@[ -x $(SCALE)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(SCALE)
-	@$(SCALE)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,remote]'
+	@$(SCALE)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable 'packages/stoker[test,remote]' --editable packages/stoker-recipes
 	@$(SCALE)/bin/python -m pip install -qq --disable-pip-version-check --requirement requirements-scale.txt
 	@npm install --silent --no-audit --no-fund --prefix $(SCALE) azurite@3.35.0 2>/dev/null || echo "npm did not install azurite: the tests of Azure are skipped."
 	@touch $@
@@ -100,10 +100,10 @@ test-adapters: $(ADAPTERS)/.installed ## adapters against Lightning, Hugging Fac
 	@$(ADAPTERS)/bin/python -W ignore -c 'import gluonts, neuralforecast, pytorch_forecasting, skorch' # else their tests would be skipped
 	@PYTHONHASHSEED=0 $(ADAPTERS)/bin/python -m pytest -q -m 'slow or not slow' tests/integrations
 
-$(ADAPTERS)/.installed: pyproject.toml constraints.txt requirements-adapters.txt
+$(ADAPTERS)/.installed: packages/stoker/pyproject.toml packages/stoker-recipes/pyproject.toml constraints.txt requirements-adapters.txt
 	@echo "Installing into $(ADAPTERS) (some minutes, only once) ..."
 	@[ -x $(ADAPTERS)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(ADAPTERS)
-	@$(ADAPTERS)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(ADAPTERS)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable 'packages/stoker[test]' --editable packages/stoker-recipes
 	@$(ADAPTERS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --requirement requirements-adapters.txt
 	@touch $@
 
@@ -132,5 +132,5 @@ images: $(STAMP) ## draw the figures of the documentation; on an idle machine, a
 	@$(PY) tools/record_diagnosis.py
 
 clean: ## remove .venv and caches
-	@rm -rf $(VENV) $(ORIGINALS) $(SCALE) $(ADAPTERS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
-	@find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@rm -rf $(VENV) $(ORIGINALS) $(SCALE) $(ADAPTERS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache packages/*/src/*.egg-info
+	@find packages tests benchmarks verdicts examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 
 FRESH = """
 import json, sys, time
-import numpy as np, pandas, stoker.encode as encode
+import numpy as np, pandas, stoker_recipes.tabular as encode
 values = np.random.default_rng(0).normal(size=5000) * 1e9
 seconds = {}
 for name, run in {
@@ -42,7 +42,7 @@ print(json.dumps(seconds))
 PEAK = """
 import json, sys
 from pathlib import Path
-import numpy as np, pandas, stoker.encode as encode
+import numpy as np, pandas, stoker_recipes.tabular as encode
 values = np.round(np.random.default_rng(0).lognormal(4, 2, int(sys.argv[1])), 2)
 
 def high_water():

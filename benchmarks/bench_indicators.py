@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from benchmarks import record
 from benchmarks.before.sentio_features import OPERATORS, SentioBuilder, compiler
+from stoker.store.store import Store
 from stoker_recipes.tfa import FeatureStream, features
 from stoker_recipes.tfa.indicators.spec import parse_spec
-from stoker.store.store import Store
 
 QUESTION = "What do 55 indicators of a million bars cost, next to plain C of the same definition, and one bar at a time?"
 
@@ -36,7 +36,7 @@ MORE_EMAS = (4, 6, 7, 9, 11, 13, 14, 16)
 
 FRESH = """
 import json, sys, time
-import numpy as np, stoker.encode as encode
+import numpy as np, stoker_recipes.tfa as encode
 spec, compat = json.loads(sys.argv[1]), sys.argv[2] or None
 features = encode.features  # imports the compiler
 start = time.process_time()

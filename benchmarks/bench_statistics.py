@@ -57,7 +57,7 @@ print(json.dumps({
 
 FRESH = """
 import time
-import numpy as np, pandas, stoker.encode
+import numpy as np, pandas, stoker_recipes.tabular
 analyze = stoker_recipes.tabular.analyze  # imports the compiler
 rng = np.random.default_rng(0)
 moments = rng.integers(0, 2**50, 5000).astype("M8[us]")

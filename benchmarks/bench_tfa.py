@@ -91,7 +91,7 @@ def run(command: list[str], folder: Path, reported: dict[str, Any], name: str) -
     """One command to its end: what it says, and what it cost."""
     start = time.perf_counter()
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(record.ROOT / "src")}
+        command, cwd=folder, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, record.SOURCES))}
     )
     out = process.stdout.read() if process.stdout is not None else b""
     _, status, usage = os.wait4(process.pid, 0)

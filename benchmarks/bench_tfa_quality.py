@@ -95,7 +95,9 @@ def rows_of(signal: Signal, seed: int, num_bars: int) -> Rows:
     """A market of bars, as rows of the usual 55 features; rows before all of them are there are left out."""
     bars = market(num_bars, signal, seed)
     spec = spec_of_55()
-    features = stoker_recipes.tfa.features({name: bars[name] for name in ("open", "high", "low", "close", "volume")}, spec, threads=1)
+    features = stoker_recipes.tfa.features(
+        {name: bars[name] for name in ("open", "high", "low", "close", "volume")}, spec, threads=1
+    )
     moves = np.abs(np.diff(np.log(bars["close"]), prepend=np.log(bars["close"][0])))
     first = features.emit_from
     size = num_bars - first

@@ -169,8 +169,9 @@ def _start(tree: Path, family: str, small: bool) -> subprocess.Popen[str]:
 def _path(tree: Path) -> list[str]:
     """The tree first, then what else this process was given, without the present tree."""
     others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-    here = {str(record.ROOT), str(record.ROOT / "src")}
-    return [str(tree / "src"), str(tree), *(one for one in others if str(Path(one).resolve()) not in here)]
+    here = {str(record.ROOT), *map(str, record.SOURCES)}
+    sources = [str(tree / path.relative_to(record.ROOT)) for path in record.SOURCES]
+    return [*sources, str(tree), *(one for one in others if str(Path(one).resolve()) not in here)]
 
 
 def _ask(worker: subprocess.Popen[str], case: str) -> float:

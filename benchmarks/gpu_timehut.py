@@ -142,8 +142,8 @@ def search(setting: Setting) -> dict[str, Any]:
     """Configurations of six parameters with common random numbers, trained to the end and scored."""
     import optuna
 
-    from stoker_recipes.timehut.search import SPACES, SearchObjective
     from stoker.tune.space import as_space
+    from stoker_recipes.timehut.search import SPACES, SearchObjective
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     drawn, space = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), as_space(SPACES["combined"])

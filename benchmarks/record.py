@@ -20,6 +20,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parent.parent
+SOURCES = (ROOT / "packages" / "stoker" / "src", ROOT / "packages" / "stoker-recipes" / "src")
 
 
 def arguments(question: str) -> argparse.Namespace:
@@ -68,7 +69,7 @@ def save(name: str, question: str, answer: Mapping[str, Any], *, path: Path | No
     record = {
         "question": question,
         "command": f"python -m {_module(name)} {' '.join(sys.argv[1:])}".strip(),
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+changes" if _git("status", "--porcelain", "src") else ""),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("+changes" if _git("status", "--porcelain", "packages") else ""),
         "machine": _machine(),
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
         **answer,

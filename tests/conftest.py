@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     worker = getattr(config, "workerinput", {}).get("workerid")
     if worker is None:
-        compileall.compile_dir(TESTS.parent / "src", quiet=2)
+        compileall.compile_dir(TESTS.parent / "packages", quiet=2)
     elif worker == "gw1" and config.args == config.getini("testpaths"):
         # Two processes that collect all files begin at both ends, so that each rewrites half of the asserts.
         config.args = [str(path) for path in sorted(TESTS.iterdir(), reverse=True) if path.is_dir() or path.match("test_*.py")]

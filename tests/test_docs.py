@@ -119,8 +119,9 @@ def test_links_and_what_is_named_exist(document: Path) -> None:
 
 
 def test_negative_control_what_is_not_there_is_found() -> None:
-    text = "[a](nowhere.md) [b](encoding/digits.md#cost) [c](format.md#no-such) `benchmarks/nothing.py` `packages/stoker/src/stoker/_kernels.py` "
-    text += "`tests/test_docs.py::test_links_and_what_is_named_exist` `tests/test_docs.py::test_of_tomorrow` `tests/none.py`"
+    text = "[a](nowhere.md) [b](encoding/digits.md#cost) [c](format.md#no-such) `benchmarks/nothing.py` "
+    text += "`packages/stoker/src/stoker/_clock.py` `tests/test_docs.py::test_links_and_what_is_named_exist` "
+    text += "`tests/test_docs.py::test_of_tomorrow` `tests/none.py`"
     found = missing(ROOT / "docs" / "promises.md", text)
     assert found == [
         "nowhere.md",
@@ -175,7 +176,7 @@ def test_the_arguments_of_a_docstring_have_a_line_each() -> None:
     """mkdocs-material, the other builder of the site, warns of an entry for several arguments."""
     joined = re.compile(r"^ +[a-z_]+(, [a-z_]+)+: [A-Z]", re.MULTILINE)
     assert joined.search("    Args:\n        time, sort: As for `stoker.pack`.\n")
-    for path in sorted((ROOT / "src").rglob("*.py")):
+    for path in sorted((ROOT / "packages").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 section = (ast.get_docstring(node) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]

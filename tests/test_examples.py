@@ -15,10 +15,13 @@ import torch
 
 import stoker
 
-PACKAGES = tuple(
-    f"stoker{name}" for name in ("", ".augment", ".diagnose", ".encode", ".experiment", ".split", ".testing", ".train", ".tune")
+PACKAGES = (
+    *(f"stoker{name}" for name in ("", ".augment", ".diagnose", ".experiment", ".split", ".testing", ".train", ".tune")),
+    "stoker_recipes.tabular",
 )
 """Packages, and modules, that show in their names what is public."""
+ON_PAGE_OF_RECIPE = {"load_model", "quality", "train"}
+"""Names of `stoker_recipes.tabular` whose examples are on the page of the recipe."""
 OTHERS = ("stoker_recipes.tfa", "stoker_recipes.time_moe", "stoker.store")
 """Recipes are documented as a whole, in docs/recipes, and `stoker.store` is for code that writes stores: a summary is enough."""
 
@@ -27,7 +30,12 @@ def public_names(package: str) -> list[str]:
     """The names that a package shows, without its modules."""
     module = importlib.import_module(package)
     names = getattr(module, "__all__", None) or list(getattr(module, "_LAZY", ()))
-    return [name for name in names if not isinstance(getattr(module, name), ModuleType)]
+    return [
+        name
+        for name in names
+        if not isinstance(getattr(module, name), ModuleType)
+        and not (package == "stoker_recipes.tabular" and name in ON_PAGE_OF_RECIPE)
+    ]
 
 
 PUBLIC = [(package, name) for package in PACKAGES for name in public_names(package)]

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import stoker
+import stoker_recipes
 
-SOURCE = Path(stoker.__file__).parent
+SOURCE, RECIPES = Path(stoker.__file__).parent, Path(stoker_recipes.__file__).parent
 HEAVY = {"torch", "pyarrow", "polars", "pandas", "numba"}
 PRINT_MODULES = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 RUN_HELP = """
@@ -144,9 +145,11 @@ def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def findings(law: Callable[[Iterable[ast.AST]], Iterator[Finding]], *, spare: set[str]) -> list[str]:
-    files = sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in spare)
+    files = {str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py"))}
+    files |= {f"recipes/{path.relative_to(RECIPES)}": path for path in sorted(RECIPES.rglob("*.py"))}
     assert len(files) > 10, "the source was not found"
-    return [f"{path.relative_to(SOURCE)}:{line}: {what}" for path in files for line, what in law(nodes_of(path))]
+    read = {name: path for name, path in files.items() if name.partition("/")[0] not in spare}
+    return [f"{name}:{line}: {what}" for name, path in read.items() for line, what in law(nodes_of(path))]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Encoders and recipes use public names of stoker: what they need and others would too belongs into a public package."""
+"""Recipes use public names of stoker: what they need and others would too belongs into a public package."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import stoker
+import stoker_recipes
 
-SOURCE = Path(stoker.__file__).parent
+RECIPES = Path(stoker_recipes.__file__).parent
 PUBLIC = {
-    "stoker", "stoker.diagnose", "stoker.encode", "stoker.errors", "stoker_recipes", "stoker.split", "stoker.store",
+    "stoker", "stoker.diagnose", "stoker.errors", "stoker.split", "stoker.store",
     "stoker.testing", "stoker.train", "stoker.tune", "stoker.experiment", "stoker.experiment.parse",
 }  # fmt: skip
 """Packages whose `__init__` lists what is public."""
-FILES = [path for package in ("encode", "recipes") for path in sorted((SOURCE / package).rglob("*.py"))]
+FILES = sorted(RECIPES.rglob("*.py"))
 
 
-def private_imports(text: str, package: str) -> Iterator[str]:
-    """Modules of stoker that a text imports from, except public ones, those of its own package, and the `_modules` at the root."""
+def private_imports(text: str) -> Iterator[str]:
+    """Modules of stoker that a text imports from, except public ones and the `_modules` at the root."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -36,13 +36,13 @@ def private_imports(text: str, package: str) -> Iterator[str]:
         for module in modules:
             is_ours = module == "stoker" or module.startswith("stoker.")
             is_root = module.startswith("stoker._") and module.count(".") == 1
-            if is_ours and not (module in PUBLIC or module.startswith(f"stoker.{package}.") or is_root):
+            if is_ours and not (module in PUBLIC or is_root):
                 yield module
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(RECIPES)))
 def test_only_public_names_are_imported(path: Path) -> None:
-    assert list(private_imports(path.read_text(), path.relative_to(SOURCE).parts[0])) == []
+    assert list(private_imports(path.read_text())) == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_only_public_names_are_imported(path: Path) -> None:
     ],
 )
 def test_negative_control_a_private_import_is_found(line: str) -> None:
-    assert list(private_imports(f"def f():\n    {line}\n", "encode"))
+    assert list(private_imports(f"def f():\n    {line}\n"))
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_negative_control_a_private_import_is_found(line: str) -> None:
     ],
 )
 def test_public_imports_are_fine(line: str) -> None:
-    assert not list(private_imports(line, "recipes"))
+    assert not list(private_imports(line))

@@ -66,6 +66,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(structure, "SOURCE", tmp_path / "src")
+    monkeypatch.setattr(structure, "RECIPES", tmp_path / "recipes")
     monkeypatch.setattr(structure, "TESTS", tmp_path / "tests")
     return tmp_path
 

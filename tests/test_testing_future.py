@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import stoker
 import stoker_recipes.tfa
 from stoker.testing import assert_no_future
 

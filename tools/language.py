@@ -97,7 +97,7 @@ def strings(source: str) -> Iterator[tuple[int, str]]:
 
 def in_source() -> Iterator[str]:
     """Phrases in docstrings and messages of the source, as "file:line: phrase -> term"."""
-    for path in sorted((ROOT / "src").rglob("*.py")):
+    for path in sorted((ROOT / "packages").rglob("*.py")):
         for line, text in strings(path.read_text()):
             for phrase, instead in find(text):
                 yield f"{path.relative_to(ROOT)}:{line}: {phrase!r} -> {instead}"

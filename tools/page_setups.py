@@ -47,10 +47,12 @@ search:
 
 
 def repository() -> None:
-    """What `pip install .` needs, as in a clone."""
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, name)
-    Path("src").symlink_to(ROOT / "src")
+    """What `pip install packages/stoker` needs, as in a clone."""
+    for package in ("stoker", "stoker-recipes"):
+        Path("packages", package).mkdir(parents=True)
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / "packages" / package / name, Path("packages", package, name))
+        Path("packages", package, "src").symlink_to(ROOT / "packages" / package / "src")
 
 
 def script(name: str = "train.py") -> None:

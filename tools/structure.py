@@ -24,7 +24,8 @@ from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "stoker"
+SOURCE = ROOT / "packages" / "stoker" / "src" / "stoker"
+RECIPES = ROOT / "packages" / "stoker-recipes" / "src" / "stoker_recipes"
 TESTS = ROOT / "tests"
 PUBLIC_NAMES = TESTS / "data" / "public_names.txt"
 EXCEPTIONS = TESTS / "data" / "structure_exceptions.json"
@@ -37,7 +38,7 @@ LAYERS = (
     {"_cache_files"},
     {"_kernels", "watching"},
     {"store", "sampling"},
-    {"encode", "feed", "augment"},
+    {"feed", "augment"},
     {"split", "auditing", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
     {"diagnose", "ray"},
@@ -49,7 +50,7 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|encode|experiment|ray|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut|split|store|testing|train|tune".split(
+    "|augment|diagnose|experiment|ray|split|store|testing|train|tune|recipes.icecube|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split(
         "|"
     )
 )
@@ -66,8 +67,12 @@ OF_THE_PROJECT = {
 
 
 def modules() -> dict[str, Path]:
-    """Every module by its dotted name below `stoker`."""
-    return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
+    """Every module by its dotted name below `stoker`; those of the recipes by their name below `recipes`."""
+    core = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
+    of_recipes = {
+        ".".join(["recipes", *path.relative_to(RECIPES).with_suffix("").parts]): path for path in sorted(RECIPES.rglob("*.py"))
+    }
+    return core | of_recipes
 
 
 @cache
@@ -83,8 +88,9 @@ def imported_names(source: str) -> tuple[str, ...]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of stoker that a file imports."""
-    parts = [name.split(".")[1:] for name in imported_names(path.read_text()) if name.startswith("stoker.")]
+    """The modules of stoker and of the recipes that a file imports."""
+    names = [re.sub(r"^stoker_recipes\b", "stoker.recipes", name) for name in imported_names(path.read_text())]
+    parts = [name.split(".")[1:] for name in names if name.startswith("stoker.")]
     return {name for words in parts for end in range(len(words)) if (name := ".".join(words[: end + 1])) in known}
 
 
@@ -97,7 +103,7 @@ def import_graph() -> dict[str, set[str]]:
 def entry_points() -> set[str]:
     """Modules that users or other programs load: exported by a package, named in pyproject.toml, or loaded by their name."""
     known = modules()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "packages" / "stoker" / "pyproject.toml").read_text())["project"]
     scripts = [*project["scripts"].values(), *(name for group in project["entry-points"].values() for name in group.values())]
     found = {name.partition(":")[0].removeprefix("stoker.") for name in scripts}
     for module, path in known.items():
@@ -212,7 +218,7 @@ def public_names() -> list[str]:
     """The names that users may import, as "stoker.train.Trainer"."""
     found = []
     for package in PUBLIC_PACKAGES:
-        name = f"stoker.{package}".rstrip(".")
+        name = re.sub(r"^stoker\.recipes\b", "stoker_recipes", f"stoker.{package}".rstrip("."))
         module = import_module(name)
         listed = getattr(module, "__all__", None)
         if listed is None:
@@ -232,7 +238,7 @@ def duplicate_classes() -> list[str]:
 
 def test_files() -> list[str]:
     """The tests of packages, as "store.pack.test_plan"; tests of the root modules have no package."""
-    packages = {"", *(".".join(path.relative_to(SOURCE).parts) for path in SOURCE.rglob("*") if (path / "__init__.py").exists())}
+    packages = {"", *(name.rpartition(".")[0] for name in modules() if name.endswith(".__init__"))}
     names = (".".join(path.relative_to(TESTS).with_suffix("").parts) for path in sorted(TESTS.rglob("test_*.py")))
     return [name for name in names if name.rpartition(".")[0] in packages]
 
@@ -296,7 +302,7 @@ if __name__ == "__main__":
     if "--trace" in sys.argv[1:]:
         files = files_run()
         if not files:
-            sys.exit(f"another stoker was imported than that of {SOURCE}. Run it with PYTHONPATH=src.")
+            sys.exit(f"another stoker was imported than that of {SOURCE}. Run it with the PYTHONPATH of this tree.")
         print("\n".join([*files, f"{len(files)} files of {len(modules())}"]))
         sys.exit()
     if {"--write", "--accept"} & set(sys.argv[1:]):

@@ -30,11 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
+
 from verdicts.needs import can_run
 from verdicts.table import APART, ON_GPU, Program
 
 QUESTION = "How much of the step time of each GPU program does the removal of each of its suspects save?"
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 UNCHANGED = "unchanged"
 WORK = ("compute", "memory", "kernel", "precision")
 LEAST_SAVED, ALIKE = 0.10, 1.25

@@ -87,7 +87,7 @@ class Forker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).parent.parent.parent,
+            cwd=Path(__file__).parent.parent,
             env={**os.environ, **(environment or {})},
         )
 

@@ -24,7 +24,7 @@ from verdicts.forked import Forker
 from verdicts.table import Program
 from verdicts.table.fixes import fixed_source
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 FIRST, FEWEST = 3, 12
 """Steps that are not counted, and that are needed."""
 PERIODS = 100
@@ -80,9 +80,7 @@ def step_seconds(
             printed, ended = _in_fresh_process(program, words, script, Path(folder), seconds=seconds, fewest=fewest)
         else:
             arguments = [seconds, fewest, str(script), list(words)]
-            printed = Forker.of_thread().run(
-                "verdicts.measure:run_script", arguments, folder=Path(folder), limit=TIMEOUT
-            )
+            printed = Forker.of_thread().run("verdicts.measure:run_script", arguments, folder=Path(folder), limit=TIMEOUT)
             ended = " | ".join(printed[-8:])
     lines = [line for line in printed if line.startswith('{"wall"')]
     if not lines:

@@ -10,8 +10,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import bench_verdict_tools, bench_verdicts, page, record
-from verdicts import summary
+from benchmarks import page, record
+
+from verdicts import other_tools, run, summary
 from verdicts.public import results
 from verdicts.public.recipes import read_recipes
 
@@ -23,11 +24,11 @@ def merge(folder: Path, *, commit: str = "") -> list[str]:
     added = []
     for pattern, name in RESULT_OF.items():
         for path in sorted(folder.rglob(pattern)):
-            bench_verdicts.merge_into(record.RESULTS / name, [path], commit=commit)
+            run.merge_into(record.RESULTS / name, [path], commit=commit)
             added.append(f"{path} -> {name}")
     answers = sorted(folder.rglob("tools_*.json"))
     if answers:
-        bench_verdict_tools.merge_into(record.RESULTS / "bench_verdict_tools.json", answers)
+        other_tools.merge_into(record.RESULTS / "bench_verdict_tools.json", answers)
         added += [f"{path} -> bench_verdict_tools.json" for path in answers]
     for path in sorted({path.parent for name in results.FILES.values() for path in folder.rglob(name)}):
         results.save(path, read_recipes().scripts)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
+
 from verdicts.forked import Forker
 from verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from verdicts.measure import PERIODS, ROOT

@@ -32,8 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from benchmarks import record
+
+from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.rule import conclude
+from stoker.diagnose.thresholds import RULE
 from verdicts.ablations import accepted_causes
 from verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from verdicts.measure import ablate
@@ -41,9 +44,6 @@ from verdicts.needs import can_run, data_for
 from verdicts.neighbour import noisy_neighbours
 from verdicts.table import PROGRAMS, Program
 from verdicts.table.program import FOLDERS
-from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.rule import conclude
-from stoker.diagnose.thresholds import RULE
 
 QUESTION = "Of programs with one known cause, how many does `stoker diagnose` name right?"
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")

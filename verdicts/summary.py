@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
+
 from verdicts.other_tools import MODULES, compare
 from verdicts.run import contradicted, is_among_two, is_right
 

@@ -32,12 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from benchmarks import record
-from verdicts.lanes import make_lanes, side_by_side, usable_cores
-from verdicts.measure import ROOT
-from verdicts.needs import can_run, data_for
-from verdicts.table import PROGRAMS, Program
+
 from stoker.diagnose import wording
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.experiments.table import FIXES
@@ -45,6 +41,10 @@ from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Advice
 from stoker.diagnose.rule import conclude
 from stoker.diagnose.trials import ALSO, try_advice
+from verdicts.lanes import make_lanes, side_by_side, usable_cores
+from verdicts.measure import ROOT
+from verdicts.needs import can_run, data_for
+from verdicts.table import PROGRAMS, Program
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"
 SMALL = ("data-mlp", "dispatch-mlp")

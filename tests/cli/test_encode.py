@@ -10,8 +10,8 @@ import pytest
 from tests.cli.calling import Done
 
 from stoker.cli import main as cli
-from stoker_recipes.tabular import analyze
 from stoker.store.versions import open_store
+from stoker_recipes.tabular import analyze
 
 Stoker = Callable[..., Done]
 

@@ -13,11 +13,11 @@ from tests.cli.calling import Done
 from tests.recipes.tfa.indicators.markets import market
 
 from stoker.cli import main as cli
-from stoker_recipes.tfa.indicators import engine
-from stoker_recipes.tfa.indicators.engine import features
 from stoker.sampling.views import Windows
 from stoker.store.pack.api import pack
 from stoker.store.versions import open_store
+from stoker_recipes.tfa.indicators import engine
+from stoker_recipes.tfa.indicators.engine import features
 
 Stoker = Callable[..., Done]
 

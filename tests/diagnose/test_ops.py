@@ -351,8 +351,6 @@ def test_what_a_sort_copies_for_itself_is_sorting() -> None:
     assert kernel_shares([sort, inner, event("aten::copy_", 60, 70, kernels=[10.0])])[1] == {"search": 0.8, "copy": 0.2}
 
 
-
-
 def test_annotations_of_a_gpu_are_not_kernels() -> None:
     """A range around the optimizer has the time of its kernels too; taken along, they would count twice."""
     step = event("Optimizer.step#AdamW.step", 0, 50, kernels=[50.0])

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.diagnose.strategies import NAMES, kept
 from verdicts.ablations import accepted_causes
 from verdicts.table import PROGRAMS
-from tests.diagnose.strategies import NAMES, kept
 
 from stoker.diagnose.division import crowded
 from stoker.diagnose.measurements import Stretch

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.recipes.tfa.indicators.markets import Bars, market, troubled_markets
 from tests.recipes.tfa.indicators.specs import all_operators, any_specs
-from tests.harness import num_examples
 
 from stoker_recipes.tfa.indicators import engine as engines
 from stoker_recipes.tfa.indicators.engine import FeatureEngine, FeatureStream, compile_spec, features

@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from tests.recipes.tabular import sequences_twin as twin
 from tests.harness import num_examples
+from tests.recipes.tabular import sequences_twin as twin
 
 from stoker_recipes.tabular import pack_sequences, pad_sequences
 
@@ -72,8 +72,6 @@ def test_padded_and_packed_are_those_of_the_loop(case: tuple[Any, Any, Any], kin
     assert padded.num_left_out == sum(key not in set(chosen) for key in keys)
     found = padded.contexts
     assert list(found.to_pylist() if hasattr(found, "to_pylist") else found.tolist()) == list(chosen)
-
-
 
 
 def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from tests.recipes.tabular.statistics.twin import rank_distance
 from tests.harness import num_examples
+from tests.recipes.tabular.statistics.twin import rank_distance
 
 from stoker_recipes.tabular import Statistics, analyze
 from stoker_recipes.tabular.statistics import quantiles

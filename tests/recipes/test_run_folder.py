@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from stoker.errors import ConfigError, OptionError, TrainError
+from stoker.train import run
+from stoker.train.run import Run
 from stoker_recipes.run_folder import (
     RECIPE_NAME,
     check_free,
@@ -19,8 +21,6 @@ from stoker_recipes.run_folder import (
     read_settings,
     write_settings,
 )
-from stoker.train import run
-from stoker.train.run import Run
 
 RECORD = {"recipe": "wave", "data": "a.csv", "settings": {"lr": 0.1}}
 

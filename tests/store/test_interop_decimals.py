@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker_recipes.tabular import analyze, split_digits
 from stoker.store.interop import decimals_as_floats
 from stoker.store.pack.api import pack
+from stoker_recipes.tabular import analyze, split_digits
 
 TYPES = [
     *(pa.decimal32(9, scale) for scale in (0, 2, 9)),

@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import _disk
-from stoker_recipes.tfa.indicators.engine import write_features
-from stoker_recipes.tabular.sequences.store import pack_sequences
 from stoker.errors import ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreExistsError
 from stoker.store import manifest as manifests
 from stoker.store import writer as target
@@ -26,6 +24,8 @@ from stoker.store.pack.api import pack
 from stoker.store.store import Store
 from stoker.store.versions import open_store
 from stoker.store.writer import make_work
+from stoker_recipes.tabular.sequences.store import pack_sequences
+from stoker_recipes.tfa.indicators.engine import write_features
 
 TABLE = {"k": ["a", "a", "b"], "x": [1.0, 2.0, 3.0]}
 SPEC = {"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}

@@ -9,8 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks import bench_verdicts
-from verdicts import ablations
+from verdicts import ablations, run
 from verdicts.ablations import UNCHANGED, accepted, step_seconds
 from verdicts.table import APART, ON_GPU, Program
 from verdicts.table.program import FOLDERS
@@ -59,9 +58,9 @@ def test_the_suspect_that_saves_most_is_accepted_with_those_that_save_nearly_as_
 
 def test_a_verdict_is_right_if_the_ablation_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"verdict": "launch", "second": "sync", "put_in": "sync", "accepted": ["launch", "host"]}
-    assert bench_verdicts.is_right(row)
-    assert not bench_verdicts.is_right({**row, "verdict": "sync"})
-    assert not bench_verdicts.is_among_two({**row, "verdict": "sync"})
+    assert run.is_right(row)
+    assert not run.is_right({**row, "verdict": "sync"})
+    assert not run.is_among_two({**row, "verdict": "sync"})
     program = ON_GPU[0]
     monkeypatch.setattr(ablations, "_kept", lambda: {program.name: {"accepted": ["host"]}})
     assert ablations.accepted_causes(program) == ["host"]

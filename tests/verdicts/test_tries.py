@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from verdicts.tries import judged_again, read_finding, row_of, score
-from verdicts.table import PROGRAMS
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import around, on_cpu
+from verdicts.table import PROGRAMS
+from verdicts.tries import judged_again, read_finding, row_of, score
 
 from stoker.diagnose.measurements import Advice, TrialResult, WhatIf
 from stoker.diagnose.rule import conclude

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verdicts.other_tools import compare, score
 from verdicts import summary
+from verdicts.other_tools import compare, score
 from verdicts.table import PROGRAMS
 from verdicts.tools.traceml import instrumented
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
+
 from verdicts.public.recipes import Recipe
 from verdicts.public.truth import accepted
 

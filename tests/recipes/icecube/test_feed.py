@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import stoker
+from stoker.testing import assert_resumes_exactly
 from stoker_recipes.icecube import EventBatch, EventFeed, expand, make_events, pack_events
 from stoker_recipes.icecube.batches import group_pulses
-from stoker.testing import assert_resumes_exactly
 
 ORDERS = {
     "sequential": stoker.Sequential(),

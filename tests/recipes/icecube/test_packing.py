@@ -14,9 +14,9 @@ from tests.store.shrink import shrunk
 
 import stoker
 from stoker.errors import BadValueError, SchemaError
-from stoker_recipes.icecube import make_events, pack_events, packing
 from stoker.store import RowLocation, Task
 from stoker.store.pack.packer import Packer, PackState
+from stoker_recipes.icecube import make_events, pack_events, packing
 
 Change = Callable[[pa.Table], pa.Table]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.errors import OptionError
 from stoker_recipes.tabular import calendar
 from stoker_recipes.tabular.calendar_features import FEATURES
-from stoker.errors import OptionError
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"]
 

@@ -15,7 +15,6 @@ import torch
 from benchmarks.markets import market
 from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, make_folder, settings_of
 
-import stoker
 import stoker_recipes.tfa
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker_recipes.tfa import BarPredictor, train, verify_bundle, write_bundle

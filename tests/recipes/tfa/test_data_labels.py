@@ -9,9 +9,9 @@ import pytest
 from benchmarks.markets import market
 
 from stoker.errors import OptionError
+from stoker.testing import assert_no_future
 from stoker_recipes.tfa.audit import auc
 from stoker_recipes.tfa.data import Rule, count_labels, label_bars, trailing_volatility
-from stoker.testing import assert_no_future
 
 
 def slow_label(close: list[float], volume: list[float], i: int, rule: Rule, emit_from: int) -> float:

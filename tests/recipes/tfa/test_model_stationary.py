@@ -7,7 +7,6 @@ import torch
 from benchmarks.bench_indicators import spec_of_55
 from benchmarks.markets import market
 
-import stoker
 import stoker_recipes.tfa
 from stoker.errors import OptionError
 from stoker_recipes.tfa.model import Levels, build_model, levels_of, ratios

@@ -5,9 +5,8 @@
     store[7]["close"]
 
 These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
-next to nothing. What makes numbers of raw values is in `stoker.encode`, what keeps parts of the data apart in `stoker.split`, what
-goes along with a trainer in `stoker.train`, whole workloads in `stoker_recipes`, and helpers for your own tests in
-`stoker.testing`.
+next to nothing. Train and test splits are in `stoker.split`, optimizers, metrics and schedules in `stoker.train`, helpers for your own
+tests in `stoker.testing`. Complete workloads are in the package `stoker_recipes`.
 """
 
 from typing import TYPE_CHECKING
@@ -66,16 +65,14 @@ _LAZY = {
     "watch": "stoker.watching.watch:watch",
 }
 
-_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "ray", "recipes", "split", "testing", "train", "tune")
+_MODULES = ("augment", "diagnose", "errors", "experiment", "ray", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
     from stoker import diagnose as diagnose
-    from stoker import encode as encode
     from stoker import errors as errors
     from stoker import experiment as experiment
     from stoker import ray as ray
-    from stoker import recipes as recipes
     from stoker import split as split
     from stoker import testing as testing
     from stoker import train as train

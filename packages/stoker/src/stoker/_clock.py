@@ -137,4 +137,3 @@ class Spans:
         size = len(self._starts)
         places = np.arange(max(0, self.count - size), self.count) % size
         return np.asarray((self._stops[places] - self._starts[places]) / 1e9)
-

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
-from tests.recipes.tabular.digits.digits_twin import mixed_numbers, money
 from tests.harness import num_examples
+from tests.recipes.tabular.digits.digits_twin import mixed_numbers, money
 
 from stoker_recipes.tabular import Statistics, analyze
 from stoker_recipes.tabular.statistics import numbers, quantiles

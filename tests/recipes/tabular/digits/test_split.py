@@ -15,8 +15,8 @@ import pytest
 from benchmarks.before.mostlyai_digits import arithmetic_digits, split_printed
 from tests.recipes.tabular.digits.digits_twin import WINDOWS, hard_numbers, mixed_numbers, money, printed_digits
 
-from stoker_recipes.tabular import split_digits
 from stoker.errors import BadValueError, OptionError
+from stoker_recipes.tabular import split_digits
 
 COLUMNS = {
     "money": pd.Series([21047147.89, -910635.287793, 0.2997, np.nan, 19.99, -0.0]),

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from tests.recipes.tabular.digits.digits_twin import printed_digits
 
+from stoker.errors import BadValueError, OptionError
 from stoker_recipes.tabular import split_digits
 from stoker_recipes.tabular.digits.kernels import BLOCK
-from stoker.errors import BadValueError, OptionError
 
 ROWS = 3 * BLOCK + 5
 FLOATS = np.round(np.random.default_rng(1).normal(size=ROWS) * 1e4, 3)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.recipes.tabular.digits.digits_twin import hard_numbers, mixed_numbers, money
 
+from stoker.errors import BadValueError, OptionError
 from stoker_recipes.tabular import Digits, join_digits, split_digits
 from stoker_recipes.tabular.digits.window import DigitWindow
-from stoker.errors import BadValueError, OptionError
 
 
 def spelled(matrix: Any, min_decimal: int) -> Any:

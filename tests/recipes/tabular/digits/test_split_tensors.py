@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from stoker_recipes.tabular import join_digits, split_digits
 from stoker.errors import BadValueError, OptionError
+from stoker_recipes.tabular import join_digits, split_digits
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8]
 

@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stoker_recipes.tabular.digits.window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.errors import OptionError
+from stoker_recipes.tabular.digits.window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 
 PLACES = st.integers(LOWEST, HIGHEST)
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stoker_recipes.tabular import pad_sequences
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError, StokerError
+from stoker_recipes.tabular import pad_sequences
 
 KEYS = [7, 3, 7]
 SECONDS = np.array([1, 2, 3], dtype="datetime64[s]")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker_recipes.tabular.sequences.columns import find_listed, number_keys, read_column
 from stoker.errors import BadValueError
+from stoker_recipes.tabular.sequences.columns import find_listed, number_keys, read_column
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
 

@@ -14,9 +14,9 @@ import torch
 from tests.recipes.tabular import sequences_twin as twin
 
 import stoker
+from stoker.errors import BadValueError, OptionError, SourceNotFoundError, StoreExistsError
 from stoker_recipes.tabular import pack_sequences, pad_sequences
 from stoker_recipes.tabular.sequences.store import ChosenColumn
-from stoker.errors import BadValueError, OptionError, SourceNotFoundError, StoreExistsError
 
 KEYS = [7, 3, 7, 7, 9, 3, 7, 1, 9]
 VALUES = {"x": np.array([1.5, 2, np.nan, 4, -0.0, 6, 7, 8, np.inf]), "n": np.arange(10, 19, dtype=np.int16)}

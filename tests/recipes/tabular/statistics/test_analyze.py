@@ -16,12 +16,12 @@ import pytest
 from msgspec import UNSET
 
 import stoker
+from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics.dates import DateColumn
 from stoker_recipes.tabular.statistics.gather import CategoryColumn, EmptyColumn
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
 from stoker_recipes.tabular.statistics.quantiles import KeyRun
-from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 
 
 @pytest.fixture

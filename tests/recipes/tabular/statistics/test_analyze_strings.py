@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from tests.harness import num_examples
 
+from stoker.errors import OptionError, SourceInvalidError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics import analyze as texts_module
 from stoker_recipes.tabular.statistics.analyze import TextForm, parse_number
-from stoker.errors import OptionError, SourceInvalidError
 
 NUMBER = r"(-?[0-9]*[\.]?[0-9]+(?:[eE][+\-]?\d+)?)"
 TEXTS = st.lists(

@@ -13,9 +13,9 @@ from benchmarks.before.mostlyai_statistics import PARTS, analyze_datetime, split
 from hypothesis import given
 from tests.recipes.tabular.statistics.twin import as_json
 
+from stoker.errors import BadValueError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics.dates import DateColumn, moment_texts, widen_parts
-from stoker.errors import BadValueError
 
 MOMENTS = st.integers(-(2**58), 2**58)
 

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks.before import mostlyai_statistics as before
 
+from stoker.errors import OptionError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics import gather
 from stoker_recipes.tabular.statistics.quantiles import KeyRun
-from stoker.errors import OptionError
 
 
 def table(rng: np.random.Generator, num_rows: int = 400, num_keys: int = 50) -> pd.DataFrame:

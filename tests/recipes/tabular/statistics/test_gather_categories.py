@@ -13,10 +13,10 @@ import pytest
 from benchmarks.before.mostlyai_statistics import analyze_categorical
 from tests.recipes.tabular.statistics.twin import as_json
 
+from stoker.errors import OptionError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics import gather
 from stoker_recipes.tabular.statistics.gather import CategoryColumn
-from stoker.errors import OptionError
 
 WORDS = ["b", "a", "_RARE_", "<<NULL>>", "\x01", "\x01_RARE_", "", " ", "é", "Z", "🦊", "a\x00b", None]
 

@@ -12,9 +12,9 @@ import pytest
 from benchmarks.before.mostlyai_statistics import analyze_numeric
 from tests.recipes.tabular.statistics.twin import as_json, number_columns
 
+from stoker.errors import BadValueError, OptionError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics.numbers import Encoding, NumberColumn
-from stoker.errors import BadValueError, OptionError
 
 
 def number(values: Any, **options: Any) -> NumberColumn:

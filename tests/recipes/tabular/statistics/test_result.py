@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker_recipes.tabular import Statistics, analyze
 from stoker.errors import OptionError
+from stoker_recipes.tabular import Statistics, analyze
 
 
 def table(size: int = 40) -> pa.Table:

@@ -13,9 +13,9 @@ import pytest
 from tests.recipes.tfa.indicators.markets import market
 from tests.recipes.tfa.indicators.specs import all_operators
 
-from stoker_recipes.tfa.indicators.engine import features
 from stoker.errors import BadValueError, OptionError
 from stoker.store.store import Store
+from stoker_recipes.tfa.indicators.engine import features
 
 SPEC = all_operators(window=5)
 CLOSE = {"features": [{"name": "c", "op": "IDENT"}]}

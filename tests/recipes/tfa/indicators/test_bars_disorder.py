@@ -11,11 +11,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from stoker_recipes.tfa.indicators import bars
-from stoker_recipes.tfa.indicators.engine import FeatureStream, features
 from stoker.errors import BadValueError, OptionError, TimeOrderError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
+from stoker_recipes.tfa.indicators import bars
+from stoker_recipes.tfa.indicators.engine import FeatureStream, features
 
 SPEC = {"features": [{"name": "c", "op": "IDENT"}]}
 CLOSE = [1.0, 2.0, 3.0]

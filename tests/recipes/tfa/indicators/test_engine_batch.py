@@ -10,12 +10,11 @@ from tests.recipes.tfa.indicators.markets import market
 from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
 
 import stoker_recipes.tabular
-
 import stoker_recipes.tfa
-from stoker_recipes.tfa.indicators import engine
-from stoker_recipes.tfa.indicators.engine import features, shares
 from stoker.errors import OptionError
 from stoker.store.store import Store
+from stoker_recipes.tfa.indicators import engine
+from stoker_recipes.tfa.indicators.engine import features, shares
 
 
 def test_the_public_names() -> None:

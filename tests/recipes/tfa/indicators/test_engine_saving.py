@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness import FaultyFiles
 from tests.recipes.tfa.indicators.markets import market
 from tests.recipes.tfa.indicators.specs import all_operators
-from tests.harness import FaultyFiles
 
 from stoker import _disk
-from stoker_recipes.tfa.indicators import engine
-from stoker_recipes.tfa.indicators.engine import features, write_features
 from stoker.errors import BadValueError, DiskError, OptionError, StoreDamagedError
 from stoker.sampling.views import Windows
 from stoker.store.inspect import verify
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 from stoker.store.versions import open_store
+from stoker_recipes.tfa.indicators import engine
+from stoker_recipes.tfa.indicators.engine import features, write_features
 
 SPEC = all_operators(window=5)
 LENGTHS = [40, 3, 300, 0, 57]

@@ -12,9 +12,9 @@ import pytest
 from tests.recipes.tfa.indicators.markets import market
 from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
 
-from stoker_recipes.tfa.indicators.engine import FeatureStream, features
 from stoker.errors import BadValueError, OptionError
 from stoker.store.store import Store
+from stoker_recipes.tfa.indicators.engine import FeatureStream, features
 
 Bar = namedtuple("Bar", "open high low close volume")
 SPEC = all_operators(window=4)

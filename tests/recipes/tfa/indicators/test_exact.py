@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.recipes.tfa.indicators.exact_twin import ExactTwin, deviation
 from tests.recipes.tfa.indicators.markets import market, troubled_markets
 from tests.recipes.tfa.indicators.specs import all_operators, any_specs, minimal_spec
-from tests.harness import num_examples
 
 from stoker_recipes.tfa.indicators.engine import features
 from stoker_recipes.tfa.indicators.operators import OPERATORS

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from benchmarks.before.sentio_features import SentioBuilder, compiler
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.recipes.tfa.indicators.markets import edge_markets, golden_bars, market, troubled_markets
 from tests.recipes.tfa.indicators.sentio_twin import SentioTwin
 from tests.recipes.tfa.indicators.specs import all_operators, any_specs, minimal_spec
-from tests.harness import num_examples
 
 from stoker_recipes.tfa.indicators.engine import features
 from stoker_recipes.tfa.indicators.operators import OPERATORS

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
 
+from stoker.errors import OptionError
 from stoker_recipes.tfa.indicators.operators import OPERATORS
 from stoker_recipes.tfa.indicators.spec import MEANING_CLOSE, parse_spec
-from stoker.errors import OptionError
 
 EMA = {"name": "a", "op": "EMA", "window": 20}
 

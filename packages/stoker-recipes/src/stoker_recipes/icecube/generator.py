@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from stoker import _disk
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker_recipes.icecube.batches import NUM_SENSORS
 from stoker.store import Progress, quiet
+from stoker_recipes.icecube.batches import NUM_SENSORS
 
 SENSORS_PER_STRING = 60
 LIGHT_METRES_PER_NS = 0.3

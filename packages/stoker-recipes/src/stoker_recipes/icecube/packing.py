@@ -30,8 +30,6 @@ from stoker import _disk
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceChangedError, SourceEmptyError, SourceNotFoundError
-from stoker_recipes.icecube.batches import NUM_SENSORS
-from stoker_recipes.icecube.tokens import read_geometry
 from stoker.store import (
     Chunk,
     DataSource,
@@ -50,6 +48,8 @@ from stoker.store import (
     quiet,
     to_numpy,
 )
+from stoker_recipes.icecube.batches import NUM_SENSORS
+from stoker_recipes.icecube.tokens import read_geometry
 
 GEOMETRY_NAME = "sensor_geometry.csv"
 Split = Literal["train", "test"]

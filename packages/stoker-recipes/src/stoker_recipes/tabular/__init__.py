@@ -1,6 +1,7 @@
 """Tabular sequences: learn the events of users, and generate new ones.
 
-    files                       one file, or partitions         tables        files and frames <-> codes, also on Ray
+    digits, sequences, statistics    columns as digits, events as sequences, what a table holds; calendar_features
+    files                       one file, or partitions         tables        files and frames <-> codes
     values, encodings, dates    columns <-> classes
     compat                      split, analyze and encode of mostlyai-engine; compat_*: its statistics, codes and files
     intervals                   kernels over numbers            privacy       differentially private training
@@ -17,15 +18,45 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
+    "Digits": "stoker_recipes.tabular.digits.split:Digits",
+    "PackedSequences": "stoker_recipes.tabular.sequences.pad:PackedSequences",
+    "PaddedSequences": "stoker_recipes.tabular.sequences.pad:PaddedSequences",
+    "Statistics": "stoker_recipes.tabular.statistics.result:Statistics",
     "Synthesizer": "stoker_recipes.tabular.synthesizer:Synthesizer",
     "TabularSettings": "stoker_recipes.tabular.subjects:TabularSettings",
+    "analyze": "stoker_recipes.tabular.statistics.analyze:analyze",
+    "calendar": "stoker_recipes.tabular.calendar_features:calendar",
+    "join_days": "stoker_recipes.tabular.calendar_features:join_days",
+    "join_digits": "stoker_recipes.tabular.digits.split:join_digits",
     "load_model": "stoker_recipes.tabular.training:load_model",
+    "pack_sequences": "stoker_recipes.tabular.sequences.store:pack_sequences",
+    "pad_sequences": "stoker_recipes.tabular.sequences.pad:pad_sequences",
+    "parse_dates": "stoker_recipes.tabular.statistics.analyze:parse_dates",
+    "parse_numbers": "stoker_recipes.tabular.statistics.analyze:parse_numbers",
+    "profile_digits": "stoker_recipes.tabular.digits.split:profile_digits",
     "quality": "stoker_recipes.tabular.report:quality",
+    "split_days": "stoker_recipes.tabular.calendar_features:split_days",
+    "split_digits": "stoker_recipes.tabular.digits.split:split_digits",
     "train": "stoker_recipes.tabular.training:train",
 }
 
 if TYPE_CHECKING:
+    from stoker_recipes.tabular.calendar_features import calendar as calendar
+    from stoker_recipes.tabular.calendar_features import join_days as join_days
+    from stoker_recipes.tabular.calendar_features import split_days as split_days
+    from stoker_recipes.tabular.digits.split import Digits as Digits
+    from stoker_recipes.tabular.digits.split import join_digits as join_digits
+    from stoker_recipes.tabular.digits.split import profile_digits as profile_digits
+    from stoker_recipes.tabular.digits.split import split_digits as split_digits
     from stoker_recipes.tabular.report import quality as quality
+    from stoker_recipes.tabular.sequences.pad import PackedSequences as PackedSequences
+    from stoker_recipes.tabular.sequences.pad import PaddedSequences as PaddedSequences
+    from stoker_recipes.tabular.sequences.pad import pad_sequences as pad_sequences
+    from stoker_recipes.tabular.sequences.store import pack_sequences as pack_sequences
+    from stoker_recipes.tabular.statistics.analyze import analyze as analyze
+    from stoker_recipes.tabular.statistics.analyze import parse_dates as parse_dates
+    from stoker_recipes.tabular.statistics.analyze import parse_numbers as parse_numbers
+    from stoker_recipes.tabular.statistics.result import Statistics as Statistics
     from stoker_recipes.tabular.subjects import TabularSettings as TabularSettings
     from stoker_recipes.tabular.synthesizer import Synthesizer as Synthesizer
     from stoker_recipes.tabular.training import load_model as load_model

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from stoker._types import Array
-from stoker_recipes.tabular import analyze
 from stoker.errors import OptionError
+from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.compat_encodings import ESCAPE, NULL, relative_parts
 from stoker_recipes.tabular.encodings import RARE
 from stoker_recipes.tabular.values import Values, read_values

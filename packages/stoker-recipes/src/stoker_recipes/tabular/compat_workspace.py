@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from stoker import _disk
 from stoker._types import Array
-from stoker_recipes.tabular import parse_dates, parse_numbers
 from stoker.errors import OptionError, SourceInvalidError
+from stoker_recipes.tabular import parse_dates, parse_numbers
 from stoker_recipes.tabular.compat_encodings import KINDS, encode_values, range_of
 from stoker_recipes.tabular.layout import position_sizes
 from stoker_recipes.tabular.values import Values, is_text, read_values

@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from stoker import _disk
 from stoker._types import Array
-from stoker_recipes.tabular import analyze
 from stoker.errors import BadValueError, OptionError
+from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.dates import (
     Datetime,
     Relative,

@@ -1,5 +1,6 @@
 """TFA: predict the direction of market bars. Bars become indicators, labels and windows; a model is trained, scored and exported.
 
+    indicators  features of bars, exact or as Sentio rounds them; as a stream bar by bar
     settings    the YAML of a training run, validated
     data        CSV files -> series of bars -> features, labels, split and feeds
     audit       checks for the mistakes that trainers of this kind have made
@@ -16,8 +17,11 @@ from stoker._lazy import lazy
 
 _LAZY = {
     "BarPredictor": "stoker_recipes.tfa.bundle:BarPredictor",
+    "FeatureFrame": "stoker_recipes.tfa.indicators.bars:FeatureFrame",
+    "FeatureStream": "stoker_recipes.tfa.indicators.engine:FeatureStream",
     "Settings": "stoker_recipes.tfa.settings:Settings",
     "build_model": "stoker_recipes.tfa.model:build_model",
+    "features": "stoker_recipes.tfa.indicators.engine:features",
     "label_bars": "stoker_recipes.tfa.data:label_bars",
     "read_settings": "stoker_recipes.tfa.settings:read_settings",
     "train": "stoker_recipes.tfa.pipeline:train",
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from stoker_recipes.tfa.bundle import verify_bundle as verify_bundle
     from stoker_recipes.tfa.bundle import write_bundle as write_bundle
     from stoker_recipes.tfa.data import label_bars as label_bars
+    from stoker_recipes.tfa.indicators.bars import FeatureFrame as FeatureFrame
+    from stoker_recipes.tfa.indicators.engine import FeatureStream as FeatureStream
+    from stoker_recipes.tfa.indicators.engine import features as features
     from stoker_recipes.tfa.model import build_model as build_model
     from stoker_recipes.tfa.pipeline import train as train
     from stoker_recipes.tfa.settings import Settings as Settings

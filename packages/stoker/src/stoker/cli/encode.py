@@ -44,9 +44,9 @@ def command(source: tuple[str, ...], store: str, key: str, stats: str | None, as
     stoker encode events.parquet events.stoker --key user_id
     stoker encode "events/*.csv" events.stoker --key user_id --context users.csv --stats stats.json
     """
-    from stoker_recipes.tabular.sequences.store import pack_sequences
     from stoker.store.inspect import inspect
     from stoker.store.writer import check_target
+    from stoker_recipes.tabular.sequences.store import pack_sequences
 
     statistics = None
     if stats is not None:
@@ -101,13 +101,13 @@ def indicators_command(
     stoker indicators bars.csv features.stoker --spec features.json --series symbol --time ts
     stoker indicators bars.stoker features.stoker --spec features.json
     """
-    from stoker_recipes.tfa.indicators.bars import packed_bars
-    from stoker_recipes.tfa.indicators.engine import write_features
-    from stoker_recipes.tfa.indicators.spec import parse_spec
     from stoker.store.inspect import inspect
     from stoker.store.manifest import MANIFEST_NAME
     from stoker.store.versions import open_store
     from stoker.store.writer import check_target
+    from stoker_recipes.tfa.indicators.bars import packed_bars
+    from stoker_recipes.tfa.indicators.engine import write_features
+    from stoker_recipes.tfa.indicators.spec import parse_spec
 
     wanted = parse_spec(Path(spec), compat=compat)  # before a long pack
     check_target(Path(store), replace=replace)

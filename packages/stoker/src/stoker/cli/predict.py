@@ -209,9 +209,9 @@ def forecast_command(
     """
     import torch
 
+    from stoker.train.plots import check_plot
     from stoker_recipes.time_moe.files import open_corpus
     from stoker_recipes.time_moe.forecasting import load_model
-    from stoker.train.plots import check_plot
 
     if plot is not None:
         check_plot(plot)

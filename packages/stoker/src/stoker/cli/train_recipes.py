@@ -22,13 +22,13 @@ from stoker.experiment.parse import CONFIG_NAME
 from stoker_recipes.run_folder import RECIPE_NAME
 
 if TYPE_CHECKING:
+    from stoker.train.loop import Result
     from stoker_recipes.icecube import training as icecube
     from stoker_recipes.tabular import training as tabular
     from stoker_recipes.tfa import pipeline as tfa
     from stoker_recipes.time_moe import training as time_moe
     from stoker_recipes.timehut import training as timehut
     from stoker_recipes.timehut.archive import ArchiveRow
-    from stoker.train.loop import Result
 
 
 def show_fields(settings: type) -> None:

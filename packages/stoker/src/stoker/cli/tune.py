@@ -272,9 +272,9 @@ def _search_timehut(
     \b
     stoker tune search timehut --data Chinatown_TRAIN.tsv --scenario combined --budget 60s
     """
-    from stoker_recipes.timehut.search import SPACES, objective_of
     from stoker.tune.budget import parse_budget
     from stoker.tune.search_loop import search
+    from stoker_recipes.timehut.search import SPACES, objective_of
 
     def use(params: dict[str, Any]) -> str:
         flags = " ".join(f"--{key.replace('_', '-')} {value:.6g}" for key, value in params.items())

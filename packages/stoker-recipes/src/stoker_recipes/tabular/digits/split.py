@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
-from stoker_recipes.tabular.digits.window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.errors import BadValueError, OptionError
+from stoker_recipes.tabular.digits.window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 
 if TYPE_CHECKING:
     import torch

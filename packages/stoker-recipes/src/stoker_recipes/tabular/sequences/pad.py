@@ -26,9 +26,25 @@ import torch
 from stoker._kernels import ALIGNMENT
 from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker_recipes.tabular.sequences.columns import Contexts, TableColumn, number_blocks, number_keys, number_type, read_column, read_table
-from stoker_recipes.tabular.sequences.kernels import MAX_NARROW, NO_STARTS, count_rows, place_rows, put_positions, put_values, start_steps
 from stoker.errors import OptionError, SourceTooLargeError
+from stoker_recipes.tabular.sequences.columns import (
+    Contexts,
+    TableColumn,
+    number_blocks,
+    number_keys,
+    number_type,
+    read_column,
+    read_table,
+)
+from stoker_recipes.tabular.sequences.kernels import (
+    MAX_NARROW,
+    NO_STARTS,
+    count_rows,
+    place_rows,
+    put_positions,
+    put_values,
+    start_steps,
+)
 
 if TYPE_CHECKING:
     from stoker.store import Store

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from stoker import _disk, pack
 from stoker import store as stores
 from stoker._types import Array
-from stoker_recipes.tabular.sequences.columns import TableColumn, find_listed, read_column
 from stoker.errors import BadValueError, OptionError
 from stoker.store import DEFAULT_MEMORY, Column, Missing, Progress, Store, from_numpy, quiet, to_numpy
+from stoker_recipes.tabular.sequences.columns import TableColumn, find_listed, read_column
 
 
 def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str, Any] | None) -> Store:

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from stoker import store
+from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceInvalidError
 from stoker_recipes.tabular.statistics.gather import AnyColumn, Asked, ColumnGatherer, CountsByKey, kind_of
 from stoker_recipes.tabular.statistics.quantiles import CATEGORIES, EXACT, Form, Limits, compiled
 from stoker_recipes.tabular.statistics.result import Statistics
-from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceInvalidError
 
 Reader = tuple[pa.DataType, Callable[[Any], Any]]
 T = TypeVar("T")

@@ -15,6 +15,8 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from stoker._types import Array
+from stoker.errors import BadValueError
+from stoker.store import to_numpy
 from stoker_recipes.tabular.calendar_features import split_days
 from stoker_recipes.tabular.statistics.quantiles import (
     BaseColumn,
@@ -23,8 +25,6 @@ from stoker_recipes.tabular.statistics.quantiles import (
     decode_keys,
     whole_keys,
 )
-from stoker.errors import BadValueError
-from stoker.store import to_numpy
 
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
 DAY = 86_400_000_000

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
+from stoker.errors import OptionError, SourceInvalidError
+from stoker.store import from_numpy, is_list, one_array, plain_type, to_numpy
 from stoker_recipes.tabular.statistics import numbers
 from stoker_recipes.tabular.statistics.dates import DateColumn, DateGatherer
 from stoker_recipes.tabular.statistics.numbers import MAX_DISCRETE, NumberColumn, NumberGatherer
@@ -27,8 +29,6 @@ from stoker_recipes.tabular.statistics.quantiles import (
     Limits,
     decode_keys,
 )
-from stoker.errors import OptionError, SourceInvalidError
-from stoker.store import from_numpy, is_list, one_array, plain_type, to_numpy
 
 # ---- kinds: what the values of an Arrow type are taken for; a column of lists has the kind of its items ----
 

@@ -1,7 +1,7 @@
 """Columns of numbers: the range of their digits, and all else that is gathered of them.
 
 Digit ranges are the smallest and largest digit at each decimal place, over the digits of all values as printed by
-`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `stoker_recipes.tabular.digits.kernels` in blocks
+`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `digits.kernels` in blocks
 of 2048, few are printed. Values come sorted, so the outermost and those next to zero are processed first: once every place below
 the leading one has had 0 and 9, the others cannot change the ranges and are skipped.
 """
@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from msgspec import UNSET, UnsetType
 
 from stoker._types import Array
+from stoker.errors import BadValueError, OptionError
+from stoker.store import decimals_as_floats, to_numpy
 from stoker_recipes.tabular.digits.window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker_recipes.tabular.statistics import quantiles
 from stoker_recipes.tabular.statistics.quantiles import BaseColumn, Extremes, Form, KeyRun, Keys, OrderedGatherer, compiled
-from stoker.errors import BadValueError, OptionError
-from stoker.store import decimals_as_floats, to_numpy
 
 BLOCK = 2048
 """Values per block, as in `kernels`."""

@@ -16,11 +16,11 @@ import numpy as np
 from msgspec import UNSET
 
 from stoker import _disk
+from stoker.errors import OptionError
 from stoker_recipes.tabular.statistics.dates import DateColumn
 from stoker_recipes.tabular.statistics.gather import AnyColumn
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
 from stoker_recipes.tabular.statistics.quantiles import Limits
-from stoker.errors import OptionError
 
 VERSION = 1
 

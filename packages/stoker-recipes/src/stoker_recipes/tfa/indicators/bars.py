@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from stoker import _disk, pack
 from stoker._types import Array
-from stoker_recipes.tfa.indicators.spec import Spec
 from stoker.errors import BadValueError, OptionError, TimeOrderError
 from stoker.store import Store, decimals_as_floats
+from stoker_recipes.tfa.indicators.spec import Spec
 
 
 @contextlib.contextmanager

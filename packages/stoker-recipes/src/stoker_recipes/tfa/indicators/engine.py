@@ -16,13 +16,13 @@ import numpy as np
 
 from stoker import _disk
 from stoker._types import Array
+from stoker.errors import BadValueError, OptionError
+from stoker.store import Progress, Store, add_column, open_store, parse_threads, quiet
 from stoker_recipes.tfa.indicators import exact, sentio
 from stoker_recipes.tfa.indicators.bars import Bars, FeatureFrame, read_bars
 from stoker_recipes.tfa.indicators.operators import new_assembly
 from stoker_recipes.tfa.indicators.program import BAR, Arithmetic, Program, link
 from stoker_recipes.tfa.indicators.spec import Spec, parse_spec
-from stoker.errors import BadValueError, OptionError
-from stoker.store import Progress, Store, add_column, open_store, parse_threads, quiet
 
 
 def compile_spec(spec: Spec) -> Program:

@@ -14,9 +14,9 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from stoker.errors import OptionError
 from stoker_recipes.tfa.indicators.operators import OPERATORS, FeatureSettings, Operator
 from stoker_recipes.tfa.indicators.program import BAR
-from stoker.errors import OptionError
 
 Compat = Literal["sentio"]
 
