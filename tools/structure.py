@@ -33,7 +33,7 @@ LARGE = 700
 
 LAYERS = (
     {"errors", "_types", "_lazy"},
-    {"_text", "_clock", "_batch", "_signals"},
+    {"_text", "_clock", "_batch", "_signals", "extend"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
     {"_kernels", "watching"},

@@ -7,6 +7,7 @@
     TrainError, CheckpointError         a training run that cannot continue, a checkpoint that cannot be written or used
     SearchError                         a search whose objective cannot separate configurations
     DiskError, DiskFullError            the operating system refused a disk operation
+    ExtensionError                      a command, recipe or format of another package that is missing
 
 A message is one line: what is wrong and where, found against expected, what to do. It is shortened in its middle where a name or a
 value from data makes it longer than `MAX_MESSAGE` characters. The first paragraph of a class says what it means, "To do" what helps:
@@ -254,4 +255,11 @@ class SearchError(StokerError, RuntimeError):
     """A search that cannot find anything, such as one whose objective gives every configuration the same score.
 
     To do: Check that the objective depends on the parameters and returns a finite number, or pass `on_constant="warn"`.
+    """
+
+
+class ExtensionError(StokerError, LookupError):
+    """An extension of Stoker (a command, a recipe or a format of another package) is not installed, or cannot be imported.
+
+    To do: Install the package that the message names. `pip list` shows what is installed.
     """

@@ -1,0 +1,105 @@
+"""Extensions: what other packages register with Stoker by entry points, in their `pyproject.toml`.
+
+    [project.entry-points."stoker.commands"]
+    waves = "stoker_waves.commands:waves"    # a click command or group: `stoker waves ...`
+
+    [project.entry-points."stoker.recipes"]
+    waves = "stoker_waves.recipe:RECIPE"     # a `Recipe`: `stoker train waves`, and `stoker predict` for its runs
+
+    [project.entry-points."stoker.formats"]
+    waves = "stoker_waves.files:FORMAT"      # a `FolderFormat`: folders that `stoker pack` reads
+
+An extension is imported when it is used, so that the others cost nothing. The recipes of Stoker are such a package, `stoker_recipes`.
+docs/extending.md has a whole example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stoker.errors import ExtensionError
+
+if TYPE_CHECKING:
+    import click
+
+Group = Literal["commands", "recipes", "formats"]
+RECIPES_PACKAGE = "packages/stoker-recipes"
+"""The folder of a clone with Stoker's own recipes, which messages name: they are a distribution of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A workload that commands of Stoker run.
+
+    Attributes:
+        commands: Versions of Stoker's commands for this recipe: "train" is `stoker train NAME`, "pack" is `stoker pack --recipe NAME`,
+            "tune batch" and "tune search" are `stoker tune batch NAME` and so on, "export" is `stoker export` of its runs.
+        open_run: Opens the folder of a run for `stoker predict`: `open_run(folder, latest=, device=)` returns a `TrainedRun`. None
+            where the recipe makes no predictions per window.
+        owns_config: Whether `stoker train FILE.yaml` is for this recipe, by the contents of the file.
+    """
+
+    commands: Mapping[str, click.Command] = field(default_factory=dict)
+    open_run: Callable[..., Any] | None = None
+    owns_config: Callable[[Mapping[str, Any]], bool] = lambda tree: False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderFormat:
+    """A folder that `stoker.pack` reads as one source.
+
+    Attributes:
+        matches: Whether a folder has this format, by its files.
+        open: Returns the reader, a `DataSource` of `stoker.store`: `open(path, name)`.
+        extra_files: Files in such a folder that the reader does not read, which a pack then notes.
+    """
+
+    matches: Callable[[Path], bool]
+    open: Callable[[Path, str], Any]
+    extra_files: Callable[[Path], list[Path]] = lambda path: []
+
+
+@cache
+def registered(group: Group) -> dict[str, EntryPoint]:
+    """Return the extensions of a group by name, without importing them."""
+    found = entry_points(group=f"stoker.{group}")
+    return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.name)}
+
+
+@cache
+def load(group: Group, name: str) -> Any:
+    """Import an extension.
+
+    Raises:
+        ExtensionError: No package registers it, or its module cannot be imported.
+    """
+    entry = registered(group).get(name)
+    if entry is None:
+        known = ", ".join(registered(group)) or "none"
+        raise ExtensionError(
+            f"{name!r} is not registered as one of stoker.{group}; known: {known}. Stoker's own recipes are in {RECIPES_PACKAGE} of a "
+            f"clone: pip install ./{RECIPES_PACKAGE}."
+        )
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ExtensionError(
+            f"{name!r} of stoker.{group} cannot be imported from {entry.value} ({error}). Install its package again."
+        ) from error
+
+
+def recipe(name: str) -> Recipe:
+    """Return a recipe by name; see `load` for errors."""
+    loaded: Recipe = load("recipes", name)
+    return loaded
+
+
+def folder_format(path: Path) -> FolderFormat | None:
+    """Return the registered format of a folder, or None."""
+    formats: list[FolderFormat] = [load("formats", name) for name in registered("formats")]
+    return next((known for known in formats if known.matches(path)), None)
