@@ -9,7 +9,7 @@
     [project.entry-points."stoker.formats"]
     waves = "stoker_waves.files:FORMAT"      # a `FolderFormat`: folders that `stoker pack` reads
 
-An extension is imported when it is used, so that the others cost nothing. The recipes of Stoker are such a package, `stoker_recipes`.
+An extension is imported when it is used. The recipes of Stoker are such a package, `stoker_recipes`.
 docs/extending.md has a whole example.
 """
 

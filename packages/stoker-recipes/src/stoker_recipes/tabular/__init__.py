@@ -33,7 +33,6 @@ _LAZY = {
     "pad_sequences": "stoker_recipes.tabular.sequences.pad:pad_sequences",
     "parse_dates": "stoker_recipes.tabular.statistics.analyze:parse_dates",
     "parse_numbers": "stoker_recipes.tabular.statistics.analyze:parse_numbers",
-    "profile_digits": "stoker_recipes.tabular.digits.split:profile_digits",
     "quality": "stoker_recipes.tabular.report:quality",
     "split_days": "stoker_recipes.tabular.calendar_features:split_days",
     "split_digits": "stoker_recipes.tabular.digits.split:split_digits",
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from stoker_recipes.tabular.calendar_features import split_days as split_days
     from stoker_recipes.tabular.digits.split import Digits as Digits
     from stoker_recipes.tabular.digits.split import join_digits as join_digits
-    from stoker_recipes.tabular.digits.split import profile_digits as profile_digits
     from stoker_recipes.tabular.digits.split import split_digits as split_digits
     from stoker_recipes.tabular.report import quality as quality
     from stoker_recipes.tabular.sequences.pad import PackedSequences as PackedSequences

@@ -25,6 +25,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from stoker._disk import write_file
 from stoker.diagnose.hooks import CLOSURE_RANGE, DTYPES, FORWARD, replace
 from stoker.diagnose.measurements import Work
 from stoker.diagnose.thresholds import RULE
@@ -358,7 +359,7 @@ class _NoResults:
         return 0
 
     def save(self, path: str) -> None:
-        Path(path).write_text('{"traceEvents": []}', encoding="utf-8")
+        write_file(Path(path), b'{"traceEvents": []}')
 
 
 def step_shares(events: Iterable[Any]) -> dict[str, float]:
