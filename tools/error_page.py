@@ -121,6 +121,10 @@ EXAMPLES = {
     "SearchError": """
         stoker.tune.search(lambda params: 1.0, {"lr": ("log", 1e-4, 1e-1)}, budget=40, progress=False)
     """,
+    "ExtensionError": """
+        import stoker.extend
+        stoker.extend.load("formats", "waves")
+    """,
 }
 """For an error, code that raises it. What is raised by other processes, networks and full disks is not among them."""
 

@@ -50,7 +50,7 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|experiment|ray|split|store|testing|train|tune|recipes.icecube|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split(
+    "|augment|diagnose|experiment|ray|split|store|testing|train|tune|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split(
         "|"
     )
 )

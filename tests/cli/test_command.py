@@ -76,7 +76,7 @@ def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPat
     assert said == ([""] if command.doing is None else [f"stoker: {re.sub('{.*?}', 'x', command.doing)} …\n"])
 
 
-QUICK = {"inspect": ["gone"], "runs": ["."], "live": ["gone", "--save", "a.html"]}
+QUICK = {"inspect": ["gone"], "runs": ["."]}
 
 
 def test_torch_is_not_loaded_before_the_line(tmp_path: Path) -> None:
@@ -269,7 +269,6 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
         "pack raw.parquet events.stoker --series user --on ray",
         "encode events.parquet --key user_id --stats stats.json --out events.stoker",
         "embed runs/x --data new.tsv --out embeddings.npy",
-        "order events.stoker --order block --batch 256",
         "diagnose --json train.py",
         "forecast runs/x --data ett.stoker --series HUFL --horizon 96 --plot f.png",
     ]
