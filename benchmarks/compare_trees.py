@@ -1,8 +1,8 @@
 """Does this tree take more CPU time than an older one? The same cases in both, in turn.
 
-The older tree is a folder with `src` and `benchmarks`, for example from
-`git archive COMMIT src benchmarks | tar x -C FOLDER`. Each tree runs in a process of its own, with its own benchmark modules and
-one thread; a third process runs the older tree again, so that its ratio shows the noise. All three take turns in each round.
+The older tree is a checkout, for example by `git worktree add --detach FOLDER COMMIT`. Each tree runs in a process of its own, with
+its own benchmark modules and one thread; a third process runs the older tree again, so that its ratio shows the noise. All three take
+turns in each round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import record
 
-QUESTION = "How many times the CPU time of the tree before the restructure does the present tree take?"
+QUESTION = "How many times the CPU time of an older tree does the present tree take?"
 
 WORKER = """
 import inspect, json, shutil, sys, tempfile, time
@@ -26,8 +26,12 @@ from pathlib import Path
 import numpy as np, pandas as pd, torch
 import pyarrow.csv as pa_csv, pyarrow.parquet as pq
 import stoker
-from benchmarks import bench_digits, bench_pack_speed, bench_sequences, bench_trainers, tables
-from stoker_recipes.tabular import join_digits, pad_sequences, split_digits
+from benchmarks import bench_indicators, bench_sequences, bench_trainers, tables
+if Path("packages").exists():
+    from stoker_recipes.tabular import join_digits, pad_sequences, split_digits
+    from stoker_recipes.tfa import features
+else:  # before there were two packages
+    from stoker.encode import features, join_digits, pad_sequences, split_digits
 
 torch.set_num_threads(1)
 family, small = sys.argv[1], sys.argv[2] == "small"
@@ -81,6 +85,14 @@ def sequences():
         store, stoker.Sequences(101), 3 if small else 75, batch_size=256, columns=columns, masks=False
     )
 
+def indicators():
+    bars, spec = bench_indicators.market(200_000 // scale), bench_indicators.spec_of_55()
+    for mode in ("exact", "sentio"):
+        yield f"indicators: 55, {mode}", lambda c=None if mode == "exact" else mode: features(bars, spec, compat=c, threads=1)
+
+def shuffled_bars(rows):
+    return tables.bars(rows).take(np.random.default_rng(1).permutation(rows))
+
 def pack():
     folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     rows = 1_000_000 // scale
@@ -88,9 +100,15 @@ def pack():
         ("noise, one series per id", tables.noise, "parquet", {"series": "id"}),
         ("bars", tables.bars, "parquet", {"series": "symbol", "time": "ts"}),
         ("bars", tables.bars, "csv", {"series": "symbol", "time": "ts"}),
+        ("bars, one series per file", tables.bars, "csv", {"time": "ts", "duplicates": "keep"}),
+        ("bars in any order", shuffled_bars, "parquet", {"series": "symbol", "time": "ts", "sort": True}),
+        ("bars", lambda n: tables.bars(n // 4), "jsonl", {"series": "symbol", "time": "ts"}),
     ):
-        path = folder / f"{make.__name__}.{suffix}"
-        (pq.write_table if suffix == "parquet" else pa_csv.write_csv)(make(rows), path)
+        path = folder / f"{len(list(folder.iterdir()))}.{suffix}"
+        if suffix == "jsonl":
+            make(rows).to_pandas().to_json(path, orient="records", lines=True, date_format="iso")
+        else:
+            (pq.write_table if suffix == "parquet" else pa_csv.write_csv)(make(rows), path)
         target = folder / "table.stoker"
         yield f"pack_speed: {suffix}, {title}", lambda p=path, s=shape: stoker.pack(p, target, replace=True, **s)
 
@@ -107,13 +125,13 @@ for line in sys.stdin:
     print(json.dumps(seconds), flush=True)
 """
 
-FAMILIES = ("gather", "trainers", "digits", "sequences", "pack")
+FAMILIES = ("gather", "trainers", "digits", "sequences", "indicators", "pack")
 
 
 def main() -> None:
     """Every family of cases, one after the other."""
     parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("old", type=Path, help="The older tree: a folder with src and benchmarks.")
+    parser.add_argument("old", type=Path, help="The older tree: a checkout of the repository.")
     parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--family", choices=FAMILIES, action="append", help="Only this family; may be repeated.")
@@ -170,7 +188,8 @@ def _path(tree: Path) -> list[str]:
     """The tree first, then what else this process was given, without the present tree."""
     others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
     here = {str(record.ROOT), *map(str, record.SOURCES)}
-    sources = [str(tree / path.relative_to(record.ROOT)) for path in record.SOURCES]
+    sources = [str(tree / path.relative_to(record.ROOT)) for path in record.SOURCES if (tree / "packages").exists()]
+    sources = sources or [str(tree / "src")]
     return [*sources, str(tree), *(one for one in others if str(Path(one).resolve()) not in here)]
 
 
