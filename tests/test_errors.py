@@ -38,6 +38,7 @@ def test_an_error_of_another_process_arrives_as_it_was_raised(kind: type[StokerE
     assert (type(again), again.args, str(again)) == (kind, error.args, str(error))
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("kind", [OptionError, SourceInvalidError, StoreNotFoundError, DiskError, StokerError])
 def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerError]) -> None:
     error = kind("a.csv holds " + "x" * 1_000_000 + " in row 7. Fix the file.")
