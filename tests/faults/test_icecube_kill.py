@@ -12,7 +12,7 @@ from tests.harness import FaultyFiles, Zygote
 import stoker
 from stoker.errors import DiskError, StoreExistsError, StoreNotFoundError
 from stoker_recipes.icecube import make_events, pack_events
-from stoker_recipes.icecube.packing import geometry_of
+from stoker_recipes.icecube.data import geometry_of
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import torch
 from tests.recipes.icecube.plain_model import pad, padded_model, random_events, random_model, vmf_loss
 from torch import Tensor
 
+from stoker_recipes.icecube.losses import VmfLoss
 from stoker_recipes.icecube.model import IceCubeModel, IceCubeSize
-from stoker_recipes.icecube.vmf import VmfLoss
 
 SMALL = IceCubeSize(layers=3, width=32, heads=2, ffn=48)
 LENGTHS = [5, 1, 40, 17, 0, 33, 16]

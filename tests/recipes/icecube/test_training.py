@@ -12,9 +12,9 @@ import torch
 import stoker
 from stoker.errors import ConfigError, OptionError
 from stoker_recipes.icecube import make_events, pack_events
+from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EventFeed
 from stoker_recipes.icecube.model import IceCubeModel
-from stoker_recipes.icecube.packing import geometry_of
 from stoker_recipes.icecube.tokens import read_geometry, scale_geometry
 from stoker_recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
 

@@ -13,10 +13,10 @@ from torch import Tensor
 import stoker
 from stoker._text import sync_debug_mode
 from stoker_recipes.icecube import make_events, pack_events
+from stoker_recipes.icecube.losses import VmfLoss
 from stoker_recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
 from stoker_recipes.icecube.optimizer import MuonAdamW
 from stoker_recipes.icecube.training import resume, train
-from stoker_recipes.icecube.vmf import VmfLoss
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 

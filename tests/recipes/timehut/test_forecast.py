@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder
 
-from stoker_recipes.timehut.encoder import initial_weights, to_tensors
 from stoker_recipes.timehut.forecast import PENALTIES, score_forecasts, step_representations
+from stoker_recipes.timehut.model import initial_weights, to_tensors
 from stoker_recipes.timehut.settings import make_settings
 from stoker_recipes.timehut.training import TrainedEncoder
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stoker_recipes.timehut.crops import gather_batch
+from stoker_recipes.timehut.batches import gather_batch
 from stoker_recipes.timehut.population import make_population
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 

@@ -10,8 +10,8 @@ import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder, PlainLoss, plain_views
 
 from stoker_recipes.timehut import losses
-from stoker_recipes.timehut.crops import draw_crops, gather_batch
-from stoker_recipes.timehut.encoder import expand, from_tensors, initial_weights, kept_positions, to_tensors
+from stoker_recipes.timehut.batches import draw_crops, gather_batch
+from stoker_recipes.timehut.model import expand, from_tensors, initial_weights, kept_positions, to_tensors
 from stoker_recipes.timehut.population import EncoderPopulation, make_population
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 

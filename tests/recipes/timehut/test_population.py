@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from stoker_recipes.timehut.encoder import initial_weights, kept_positions
+from stoker_recipes.timehut.model import initial_weights, kept_positions
 from stoker_recipes.timehut.population import dropout_scale, make_population
 from stoker_recipes.timehut.settings import make_settings
 

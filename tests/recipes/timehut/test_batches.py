@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker_recipes.timehut.crops import draw_crops
+from stoker_recipes.timehut.batches import draw_crops
 
 
 @pytest.mark.promise("P29")

@@ -7,7 +7,7 @@ import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder
 
 from stoker.errors import OptionError
-from stoker_recipes.timehut.encoder import (
+from stoker_recipes.timehut.model import (
     EncoderSize,
     encode,
     expand,

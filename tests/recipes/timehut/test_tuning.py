@@ -15,9 +15,9 @@ from tests.recipes.timehut.sets import files, write_tsv
 import stoker
 from stoker.errors import OptionError
 from stoker_recipes.timehut.data import fit_scaler, read_series
-from stoker_recipes.timehut.evaluate import accuracy
-from stoker_recipes.timehut.search import REPEATS, RIDGE, SPACES, SearchObjective, _folds, margins, objective_of
+from stoker_recipes.timehut.evaluation import accuracy
 from stoker_recipes.timehut.settings import make_settings
+from stoker_recipes.timehut.tuning import REPEATS, RIDGE, SPACES, SearchObjective, _folds, margins, objective_of
 
 SMALL: dict[str, Any] = {"hidden": 8, "depth": 4, "width": 16}
 DEFAULTS: dict[str, float] = {name: getattr(make_settings("timehut"), name) for name in SPACES["combined"]}

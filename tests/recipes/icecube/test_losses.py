@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.recipes.icecube.plain_model import vmf_loss
 
-from stoker_recipes.icecube.vmf import (
+from stoker_recipes.icecube.losses import (
     MAX_KAPPA,
     DirectionLoss,
     Mixture,

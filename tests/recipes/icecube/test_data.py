@@ -16,7 +16,8 @@ import stoker
 from stoker.errors import BadValueError, SchemaError
 from stoker.store import RowLocation, Task
 from stoker.store.pack.packer import Packer, PackState
-from stoker_recipes.icecube import make_events, pack_events, packing
+from stoker_recipes.icecube import data as packing
+from stoker_recipes.icecube import make_events, pack_events
 
 Change = Callable[[pa.Table], pa.Table]
 

@@ -10,7 +10,7 @@ import pytest
 
 import stoker
 from stoker.errors import OptionError
-from stoker_recipes.time_moe.forecasting import forecast, load_model
+from stoker_recipes.time_moe.predicting import forecast, load_model
 from stoker_recipes.time_moe.training import train
 
 HOUR = 3_600_000_000_000

@@ -14,8 +14,8 @@ from tests.recipes.time_moe.waves import NAMES, make_waves, write_csv
 import stoker
 from stoker.errors import OptionError, SourceInvalidError
 from stoker_recipes.time_moe import files
+from stoker_recipes.time_moe.data import Flat, open_corpus
 from stoker_recipes.time_moe.dataset import CompatSamples
-from stoker_recipes.time_moe.files import Flat, open_corpus
 
 
 def test_a_wide_store_has_one_series_per_column_under_its_name(tmp_path: Path) -> None:
