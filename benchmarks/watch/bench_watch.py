@@ -15,7 +15,7 @@ import numpy as np
 
 import stoker
 from benchmarks.record import arguments, interleave, ratio, save, spread
-from benchmarks.step_times import blocks_of, gaussian
+from benchmarks.watch.step_times import blocks_of, gaussian
 from stoker._clock import now_ns
 from stoker.watching.counters import read_counters
 from stoker.watching.detector import BLOCK, SlowdownDetector
