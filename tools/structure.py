@@ -36,11 +36,12 @@ LAYERS = (
     {"_text", "_clock", "_batch", "_signals", "extend"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
-    {"_kernels", "watching"},
+    {"_kernels", "watch"},
     {"store", "sampling"},
     {"feed", "augment"},
-    {"split", "auditing", "audit", "train", "testing", "integrations"},
+    {"split", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
+    {"sandbox"},
     {"diagnose", "ray"},
     {"gate", "tune"},
     {"recipes"},
@@ -50,7 +51,7 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|experiment|ray|split|store|testing|train|tune|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split(
+    "|augment|diagnose|experiment|gate|ray|split|store|testing|train|tune|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split(
         "|"
     )
 )
