@@ -40,7 +40,7 @@ BATCH, LARGE_BATCH = 128, 1024
 THEIR_BATCH, THEIR_SLOW_BATCH, THEIR_SECONDS = 1024, 8, 1.5
 _PEAK = """
 import json, sys
-from stoker_recipes.icecube import packing
+from stoker_recipes.icecube import data as packing
 def peak():  # not ru_maxrss, which begins with that of the parent process
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return round(int(line.split()[1]) / 1e3)

@@ -15,8 +15,8 @@ import numpy as np
 import stoker
 from benchmarks import record
 from stoker_recipes.time_moe.batches import Batches, PackedRows
+from stoker_recipes.time_moe.data import open_corpus
 from stoker_recipes.time_moe.dataset import CorpusScales, Pieces
-from stoker_recipes.time_moe.files import open_corpus
 
 QUESTION = "How full are rows of short series, what does packing them cost, and how fast are batches of them made?"
 MEANS = {"m1_monthly": 131, "kdd_cup_2018": 302, "beijing_air": 688, "wiki-rolling": 852}

@@ -109,10 +109,10 @@ def stages(folder: Path, extra: tuple[str, ...]) -> dict[str, Any]:
     """What the training consists of, in one process that has everything imported and compiled."""
     import torch
 
-    from stoker_recipes.tfa import audit, pipeline
+    from stoker_recipes.tfa import audit, training
     from stoker_recipes.tfa.data import prepare
-    from stoker_recipes.tfa.pipeline import using
     from stoker_recipes.tfa.settings import read_settings
+    from stoker_recipes.tfa.training import using
 
     settings = read_settings(folder / "tfa.yaml", assignments=extra[1:])
     found: dict[str, Any] = {}
@@ -125,13 +125,13 @@ def stages(folder: Path, extra: tuple[str, ...]) -> dict[str, Any]:
         return result
 
     target = folder / "stages"
-    reach = pipeline.make_model(settings, mean=torch.zeros(55), std=torch.ones(55)).reach
+    reach = training.make_model(settings, mean=torch.zeros(55), std=torch.ones(55)).reach
     prepared = timed("CSV to split rows", lambda: prepare(settings, target, reach=reach))
     timed("audit", lambda: audit.check_all(prepared))
-    model = pipeline.make_model(settings, mean=prepared.scaler.mean, std=prepared.scaler.std, levels=prepared.levels)
-    with using(pipeline.threads_of(settings)):
-        timed("training", lambda: pipeline._fit(prepared, model, target, "cpu", resume=False, progress=False))
-        timed("score and baselines", lambda: pipeline.score(model, prepared))
+    model = training.make_model(settings, mean=prepared.scaler.mean, std=prepared.scaler.std, levels=prepared.levels)
+    with using(training.threads_of(settings)):
+        timed("training", lambda: training._fit(prepared, model, target, "cpu", resume=False, progress=False))
+        timed("score and baselines", lambda: training.score(model, prepared))
         return {**found, "threads of a step": torch.get_num_threads()}
 
 

@@ -19,7 +19,7 @@ from benchmarks import record
 from benchmarks.before import timehut_loop
 from stoker_recipes.timehut.data import fit_scaler, read_series
 from stoker_recipes.timehut.dtw import dtw_distances
-from stoker_recipes.timehut.evaluate import accuracy, interval
+from stoker_recipes.timehut.evaluation import accuracy, interval
 from stoker_recipes.timehut.population import make_population
 from stoker_recipes.timehut.settings import make_settings
 

@@ -33,9 +33,9 @@ from torch import Tensor
 import stoker
 from benchmarks import record
 from stoker_recipes.icecube import generator, training
+from stoker_recipes.icecube.losses import VmfLoss
 from stoker_recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
 from stoker_recipes.icecube.optimizer import MuonAdamW
-from stoker_recipes.icecube.vmf import VmfLoss
 
 QUESTION = "How fast does the IceCube model train on a GPU: padded and compiled, and packed?"
 PEAK = 989e12  # dense bf16 of an H200

@@ -252,7 +252,7 @@ def adult(setting: Setting) -> Any:
     import pyarrow as pa
 
     from stoker_recipes.tabular import train as train_table
-    from stoker_recipes.tabular.subjects import make_settings, prepare
+    from stoker_recipes.tabular.data import make_settings, prepare
 
     found: dict[str, Any] = {}
     table = pa.table(make_adult(500 if setting.small else 48_842))
@@ -306,7 +306,7 @@ def _run_upstream(events: Any, context: Any, batch_size: int, wheels: str | None
 
 
 def upstream(setting: Setting, wheels: str | None) -> Any:
-    from stoker_recipes.tabular.subjects import make_settings, prepare
+    from stoker_recipes.tabular.data import make_settings, prepare
 
     users = 200 if setting.small else 4_000
     events, context = make_shop_tables(users)

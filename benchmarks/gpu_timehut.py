@@ -143,7 +143,7 @@ def search(setting: Setting) -> dict[str, Any]:
     import optuna
 
     from stoker.tune.space import as_space
-    from stoker_recipes.timehut.search import SPACES, SearchObjective
+    from stoker_recipes.timehut.tuning import SPACES, SearchObjective
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     drawn, space = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)), as_space(SPACES["combined"])
@@ -165,7 +165,7 @@ def search(setting: Setting) -> dict[str, Any]:
 
 def seeds(setting: Setting) -> dict[str, Any]:
     """Accuracies of all seeds, trained as one population per method."""
-    from stoker_recipes.timehut.evaluate import accuracy, interval
+    from stoker_recipes.timehut.evaluation import accuracy, interval
 
     found: dict[str, Any] = {}
     for method in METHODS:
@@ -185,7 +185,7 @@ def seeds(setting: Setting) -> dict[str, Any]:
 
 def lengths(setting: Setting) -> dict[str, Any]:
     """Means over many seeds at several lengths of a run: what 16 seeds cannot distinguish."""
-    from stoker_recipes.timehut.evaluate import accuracy, interval
+    from stoker_recipes.timehut.evaluation import accuracy, interval
 
     found: dict[str, Any] = {}
     for method, precision, count in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -32,12 +33,22 @@ def test_an_error_is_named_explained_and_also_a_built_in(kind: type[StokerError]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_of_another_process_arrives_as_it_was_raised(kind: type[StokerError]) -> None:
-    error = kind(errno.ENOSPC, "x.csv: the disk is full.") if issubclass(kind, DiskError) else kind("x.csv is empty.")
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), again.args, str(again)) == (kind, error.args, str(error))
+def test_an_error_of_another_process_arrives_with_its_fields(kind: type[StokerError]) -> None:
+    text = "x.csv: row 3 of 'close' holds 'n/a'."
+    args = (errno.ENOSPC, text) if issubclass(kind, DiskError) else (text,)
+    error = kind(*args, parameter="null", path=Path("x.csv"), row=3, column="close")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.args, str(copy)) == (kind, error.args, str(error))
+    assert (copy.parameter, copy.path, copy.row, copy.column) == ("null", "x.csv", 3, "close")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fields_of_an_error_are_none_where_they_do_not_apply(kind: type[StokerError]) -> None:
+    error = kind("x")
+    assert (error.parameter, error.path, error.row, error.column) == (None, None, None, None)
+
+
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("kind", [OptionError, SourceInvalidError, StoreNotFoundError, DiskError, StokerError])
 def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerError]) -> None:
     error = kind("a.csv holds " + "x" * 1_000_000 + " in row 7. Fix the file.")

@@ -56,6 +56,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.parametrize("name", ["write", "link", pytest.param("child", marks=pytest.mark.slow), *(
     pytest.param(name, marks=pytest.mark.slow) for name in CHANGES if name not in ("write", "link", "child")
 )])  # fmt: skip
@@ -71,12 +72,14 @@ def test_the_message_names_the_path(home: Path) -> None:
     assert f"{home}/model.pt is protected while the program is diagnosed: let it write to a relative path" in told
 
 
+@pytest.mark.promise("P18", control=True)
 def test_negative_control_without_the_sandbox_the_change_is_made(home: Path) -> None:
     before = state(home)
     run(home, CHANGES["write"], mode="off")
     assert state(home) != before
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.parametrize("name", ["mode", *(pytest.param(name, marks=pytest.mark.slow) for name in ("times", "attribute"))])
 def test_a_change_of_what_is_known_of_a_file_does_nothing(home: Path, name: str) -> None:
     before, attributes = state(home), os.listxattr(home / "model.pt")

@@ -35,6 +35,7 @@ def protects(path: str) -> bool:
     return folder is None or bool(rules[folder])
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.parametrize(
     ("variable", "value", "written"),
     [
@@ -62,6 +63,7 @@ def test_a_cache_is_left_to_the_program(
     assert not protects(written.replace("~", str(home)))
 
 
+@pytest.mark.promise("P18", control=True)
 @pytest.mark.parametrize(
     ("variable", "value", "written"),
     [
@@ -154,6 +156,7 @@ def run_cold(text: str, words: list[str], home: Path, **more: str) -> subprocess
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["overlay", "landlock"])
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ def wait_for_none_in(home: Path) -> None:
     assert str(home.parent) not in Path("/proc/self/mountinfo").read_text(encoding="utf-8")
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -152,6 +153,7 @@ SIGNALS = [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
 MOMENTS = [0.1, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.2, 2.6, None]  # the last is when the program has changed files
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.slow
 @pytest.mark.parametrize("user", [None, NOBODY], ids=["as is", "a user without rights"])
 @pytest.mark.parametrize("mode", MODES)
@@ -177,6 +179,7 @@ def test_stoker_is_killed(home: Path, mode: str, number: int, user: int | None) 
     assert state(home) == before
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.parametrize("mode", MODES)
 def test_files_that_the_user_makes_after_a_kill_stay(home: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     process, _ = start_program(home, mode)

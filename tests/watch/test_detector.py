@@ -41,6 +41,7 @@ def fast_detector() -> Detector:
     return Detector(window=FAST_WINDOW, history=FAST_HISTORY, least_shift=FAST_SHIFT, warm_up=WARM_UP, adapts=True)
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize("offset", range(0, BLOCK, 2))
 def test_a_tenth_is_found_within_100_steps(offset: int, rng: np.random.Generator) -> None:
     at = 3000 + offset
@@ -48,11 +49,13 @@ def test_a_tenth_is_found_within_100_steps(offset: int, rng: np.random.Generator
     assert at < step <= at + 89, "9 steps of a block that has begun, and eight blocks"
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize("name", MODELS)
 def test_noise_is_not_a_slowdown(name: str, rng: np.random.Generator) -> None:
     assert found(MODELS[name](40_000, rng)) == []
 
 
+@pytest.mark.promise("P22", control=True)
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -70,10 +73,12 @@ def test_negative_control_noise_would_be_one(
     assert found(MODELS[name](100_000, rng)), "without this part of the algorithm there are false alarms"
 
 
+@pytest.mark.promise("P22", control=True)
 def test_what_is_too_small_is_not_reported(rng: np.random.Generator) -> None:
     assert found(slowed(gaussian(20_000, rng), 5000, 0.03)) == []
 
 
+@pytest.mark.promise("P22")
 def test_a_drift_is_found_by_the_slow_detector(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     drift = gaussian(150_000, rng) + np.linspace(0, 2 * TENTH, 150_000)
     times = SlowdownDetector()
@@ -147,6 +152,7 @@ def slow_twin(levels: Sequence[float]) -> Iterable[int]:
             threshold = max(FAST_SHIFT, 6 * (1 + 24 / size) * spread / 1.2816)
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize("rise", [0.0, 0.06, 0.1, 0.3])
 def test_it_is_its_slow_twin(rise: float, rng: np.random.Generator) -> None:
     levels = (rng.standard_normal(900) * 0.01 + np.where(np.arange(900) > 700, rise, 0)).tolist()

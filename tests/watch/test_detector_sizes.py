@@ -46,6 +46,7 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch, *, sized: bool, calle
     return watched
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize("called", [False, True])
 def test_a_slowdown_is_found_in_batches_of_mixed_sizes(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, called: bool
@@ -54,5 +55,6 @@ def test_a_slowdown_is_found_in_batches_of_mixed_sizes(
     assert (slowdown.cause, 1800 < slowdown.step <= 1900) == ("step", True)
 
 
+@pytest.mark.promise("P22", control=True)
 def test_negative_control_without_sizes_it_is_not_found(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not run(Machine(rng), monkeypatch, sized=False).slowdowns

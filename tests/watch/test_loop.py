@@ -37,6 +37,7 @@ def watched(clock: Clock, *, waits: list[int], bodies: list[int]) -> Watch[int]:
     return found
 
 
+@pytest.mark.promise("P22")
 def test_batches_pass_through() -> None:
     batches = [object() for _ in range(5)]
     with watch(batches) as seen:
@@ -83,6 +84,7 @@ def test_a_loop_that_is_left_has_its_last_step_too(clock: Clock) -> None:
     assert len(told) == 1
 
 
+@pytest.mark.promise("P22")
 def test_an_error_of_the_loop_is_its_own(clock: Clock) -> None:
     def fail() -> None:
         for _ in watch([1]):
@@ -92,6 +94,7 @@ def test_an_error_of_the_loop_is_its_own(clock: Clock) -> None:
         fail()
 
 
+@pytest.mark.promise("P22")
 def test_a_step_costs_two_clock_reads_and_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = itertools.count()
     monkeypatch.setattr(stopwatch, "now_ns", lambda: next(looks))
@@ -101,6 +104,7 @@ def test_a_step_costs_two_clock_reads_and_no_memory(monkeypatch: pytest.MonkeyPa
     assert len(seen.recent_seconds) == stopwatch.KEPT_STEPS
 
 
+@pytest.mark.promise("P22", control=True)
 def test_negative_control_a_pass_that_is_watched_twice_costs_twice_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = itertools.count()
     monkeypatch.setattr(stopwatch, "now_ns", lambda: next(looks))

@@ -98,6 +98,7 @@ def run_calmly(tmp_path: Path, change: str, *, steps: int = STEPS) -> list[tuple
     pytest.skip("other programs are what the watch would find")
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize(("cause", "change"), [("loader", 'state["wait"] = 0.03'), ("step", 'state["sleep"] = 0.03')])
 def test_a_slow_loader_and_a_slow_step_are_named_also_on_a_busy_machine(tmp_path: Path, cause: str, change: str) -> None:
     (found,) = run(tmp_path, change, computes=False)
@@ -105,6 +106,7 @@ def test_a_slow_loader_and_a_slow_step_are_named_also_on_a_busy_machine(tmp_path
     assert AT < found[1] <= AT + 100
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize(
     ("cause", "change"),
     [

@@ -100,6 +100,7 @@ def set_(**values: Any) -> Change:
     return change
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize(
     ("cause", "change"),
     [
@@ -122,6 +123,7 @@ def test_a_slowdown_of_a_tenth_is_named_within_100_steps(machine: Machine, cause
     assert slowdown.before_seconds == pytest.approx(0.009, rel=0.03)
 
 
+@pytest.mark.promise("P22", control=True)
 def test_negative_control_nothing_is_reported_without_a_slowdown(machine: Machine) -> None:
     watched = run(machine, lambda machine: None, steps=10_000)
     assert list(watched.slowdowns) == []
@@ -169,6 +171,7 @@ def test_negative_control_the_time_between_steps_would_count(machine: Machine) -
     assert watched.rate < 20
 
 
+@pytest.mark.promise("P22")
 def test_counters_are_not_read_too_often(machine: Machine) -> None:
     """A read that takes 10 ms is paid for by 100,000 steps, and by less at first."""
 
@@ -188,6 +191,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> list[WatchedRanks]:
     return [WatchedRanks(number, 3, store) for number in range(3)]
 
 
+@pytest.mark.promise("P22")
 def test_all_ranks_name_the_one_that_is_slow(
     rng: np.random.Generator, ranks: list[WatchedRanks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +221,7 @@ def test_all_ranks_name_the_one_that_is_slow(
         assert slowdown.step <= 1900
 
 
+@pytest.mark.promise("P22", control=True)
 def test_negative_control_without_the_others_a_rank_blames_its_step(
     machine: Machine, ranks: list[WatchedRanks], monkeypatch: pytest.MonkeyPatch
 ) -> None:

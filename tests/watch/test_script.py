@@ -72,6 +72,7 @@ def test_a_script_runs_as_in_python(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not (tmp_path / "__pycache__" / "train.cpython-311.pyc").exists()
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.usefixtures("process")
 def test_a_slowdown_of_a_script_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     steps = 4000 + 4000 // BLOCK  # the clock is read once more after each block

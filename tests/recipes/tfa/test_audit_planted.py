@@ -192,7 +192,7 @@ def test_a_scaler_that_has_seen_the_validation(sound: Prepared) -> None:
 
 
 def test_a_scaler_within_the_model_of_other_rows(sound: Prepared) -> None:
-    from stoker_recipes.tfa.pipeline import make_model
+    from stoker_recipes.tfa.training import make_model
 
     own = make_model(sound.settings, mean=sound.scaler.mean, std=sound.scaler.std, levels=sound.levels)
     audit.check_model(own, sound)

@@ -18,8 +18,8 @@ from tests.harness import num_examples
 
 import stoker
 from stoker.errors import OptionError
+from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Method, Pieces, train_ends
-from stoker_recipes.time_moe.files import Corpus, open_corpus
 
 Array = npt.NDArray[Any]
 

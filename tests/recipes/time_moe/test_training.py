@@ -20,8 +20,8 @@ from stoker import _disk
 from stoker.errors import ConfigError, NonFiniteError, OptionError, SourceNotFoundError
 from stoker_recipes import time_moe
 from stoker_recipes.time_moe import training
-from stoker_recipes.time_moe.files import Corpus
-from stoker_recipes.time_moe.forecasting import load_model
+from stoker_recipes.time_moe.data import Corpus
+from stoker_recipes.time_moe.predicting import load_model
 from stoker_recipes.time_moe.training import (
     Decay,
     Trained,

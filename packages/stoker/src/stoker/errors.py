@@ -9,7 +9,9 @@
     DiskError, DiskFullError            the operating system refused a disk operation
     ExtensionError                      a command, recipe or format of another package that is missing
 
-A message is one line: what is wrong and where, found against expected, what to do. It is shortened in its middle where a name or a
+A message is one line: what is wrong and where, found against expected, what to do. Where it applies, an error also says as fields which
+`parameter` of a call is wrong, and which `path`, `row` and `column` of the data, so that no program has to parse a message: the command
+line writes `sort=` as `--sort`. A message is shortened in its middle where a name or a
 value from data makes it longer than `MAX_MESSAGE` characters. The first paragraph of a class says what it means, "To do" what helps:
 docs/errors.md is made of both.
 """
@@ -33,6 +35,12 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
 class StokerError(Exception):
     """Base of all errors that Stoker raises on purpose. Long strings among its arguments are shortened.
 
+    Attributes:
+        parameter: The argument of the call that is wrong or that helps, like "sort"; None where it is none.
+        path: The file, folder or URL that the error is about.
+        row: The row of the file, from 1, without a header.
+        column: The name of the column.
+
     Example:
         >>> import stoker
         >>> try:
@@ -42,16 +50,27 @@ class StokerError(Exception):
         StoreNotFoundError
     """
 
-    def __new__(cls, *args: Any) -> Self:
+    def __new__(cls, *args: Any, **fields: Any) -> Self:
         """An OSError keeps the arguments that it is made with here; other exceptions those of `__init__`."""
         return super().__new__(cls, *_shortened(args))
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        parameter: str | None = None,
+        path: object = None,
+        row: int | None = None,
+        column: str | None = None,
+    ) -> None:
         super().__init__(*_shortened(args))
+        self.parameter = parameter
+        self.path = None if path is None else str(path)
+        self.row = row
+        self.column = column
 
 
 def _shortened(args: tuple[Any, ...]) -> list[Any]:
-    return [shorten(one) if isinstance(one, str) else one for one in args]
+    return [shorten(value) if isinstance(value, str) else value for value in args]
 
 
 class OptionError(StokerError, ValueError):

@@ -43,7 +43,7 @@ from stoker_recipes.tabular.compat_workspace import (
     write_json,
     write_parquet,
 )
-from stoker_recipes.tabular.subjects import check_unique
+from stoker_recipes.tabular.data import check_unique
 from stoker_recipes.tabular.tables import GroupedRows, find_owners, group_rows, key_column, read_table
 
 Progress = Callable[..., Any]

@@ -45,8 +45,8 @@ from stoker.experiment import Predicted, TrainedRun
 from stoker.train import Exported
 from stoker_recipes.tfa.data import BARS_NAME, PRICES, bars_of, check_bars, read_bars, warm_up_of, without_compat
 from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
-from stoker_recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 from stoker_recipes.tfa.settings import DatasetSettings, Settings, read_settings
+from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"

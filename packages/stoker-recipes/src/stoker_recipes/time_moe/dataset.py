@@ -19,7 +19,7 @@ import stoker
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker_recipes.time_moe.files import Corpus, open_corpus
+from stoker_recipes.time_moe.data import Corpus, open_corpus
 
 if TYPE_CHECKING:
     import torch

@@ -29,8 +29,8 @@ from stoker.errors import OptionError, SourceNotFoundError
 from stoker_recipes import run_folder
 from stoker_recipes.run_folder import RECIPE_NAME
 from stoker_recipes.time_moe.batches import Batches, CompatRows, FirstBatches, PackedRows
+from stoker_recipes.time_moe.data import Corpus, Report, open_corpus, warn
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
-from stoker_recipes.time_moe.files import Corpus, Report, open_corpus, warn
 from stoker_recipes.time_moe.layers import SIZES, Size
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
 

@@ -27,7 +27,7 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker_recipes.timehut.data import SUFFIXES, fit_scaler, for_training, read_series
-from stoker_recipes.timehut.evaluate import Interval, accuracy, interval
+from stoker_recipes.timehut.evaluation import Interval, accuracy, interval
 from stoker_recipes.timehut.population import make_population, targets_of
 from stoker_recipes.timehut.settings import METHODS, EncoderSettings, make_settings
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker_recipes.timehut.encoder import EncoderSize
+from stoker_recipes.timehut.model import EncoderSize
 
 METHODS = ("timehut", "ts2vec", "softclt")
 SCHEDULES = ("cosine", "linear", "constant")

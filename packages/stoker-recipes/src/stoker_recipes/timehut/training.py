@@ -30,10 +30,10 @@ from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment import Predicted, TrainedRun
 from stoker_recipes.run_folder import claim_run, read_recipe
-from stoker_recipes.timehut.crops import updates_per_epoch
+from stoker_recipes.timehut.batches import updates_per_epoch
 from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series, read_store
-from stoker_recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
-from stoker_recipes.timehut.evaluate import CLASSIFIERS, fit_classifier
+from stoker_recipes.timehut.evaluation import CLASSIFIERS, fit_classifier
+from stoker_recipes.timehut.model import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
 from stoker_recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 

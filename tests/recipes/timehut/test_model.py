@@ -7,7 +7,7 @@ import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder
 
 from stoker.errors import OptionError
-from stoker_recipes.timehut.encoder import (
+from stoker_recipes.timehut.model import (
     EncoderSize,
     encode,
     expand,
@@ -28,6 +28,7 @@ def plain_encoder(row: torch.Tensor) -> PlainEncoder:
     return encoder
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 9, 40])
 def test_outputs_are_those_of_plain_layers_at_every_length(steps: int) -> None:
     row = initial_weights(SIZE, 3).double()

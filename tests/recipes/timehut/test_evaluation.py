@@ -12,8 +12,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 from stoker.errors import OptionError
-from stoker_recipes.timehut import evaluate
-from stoker_recipes.timehut.evaluate import accuracy, choose_c, fit_classifier, interval
+from stoker_recipes.timehut import evaluation
+from stoker_recipes.timehut.evaluation import accuracy, choose_c, fit_classifier, interval
 
 
 def points(num: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +27,7 @@ def test_the_c_of_the_svm_follows_the_papers(monkeypatch: pytest.MonkeyPatch) ->
     assert fit_classifier(x, y, method="softclt").C == 1e4
     x, y = points(60)
     seen: list[Any] = []
-    monkeypatch.setattr(evaluate, "choose_c", lambda x, y, grid, *, folds: seen.append((grid, folds)) or 7.0)
+    monkeypatch.setattr(evaluation, "choose_c", lambda x, y, grid, *, folds: seen.append((grid, folds)) or 7.0)
     assert fit_classifier(x, y).C == 7.0
     assert fit_classifier(x, y, method="softclt").C == 7.0
     assert seen[0] == ([*(10.0**i for i in range(-4, 5)), math.inf], 5)
@@ -36,6 +36,7 @@ def test_the_c_of_the_svm_follows_the_papers(monkeypatch: pytest.MonkeyPatch) ->
     assert math.inf == fit_classifier(x, many).C
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize(
     ("seed", "grid", "has_solution"), [(1, [0.01, 1.0, 1e4, math.inf], True), (2, [math.inf, 1e4, 1.0], False)]
 )
@@ -50,9 +51,9 @@ def test_c_is_that_of_a_grid_search(seed: int, grid: list[float], has_solution: 
     assert np.isnan(means).any() == (not has_solution)
     assert not has_solution or means[1] == means[2]  # of equal ones the first is wanted
     fits: list[tuple[float, int]] = []
-    monkeypatch.setattr(evaluate, "FEW_ITERATIONS", 1000)
-    monkeypatch.setattr(evaluate, "MOST_ITERATIONS", 2000)
-    monkeypatch.setattr(evaluate, "_svm", lambda c, limit: fits.append((c, limit)) or SVC(C=c, max_iter=limit))
+    monkeypatch.setattr(evaluation, "FEW_ITERATIONS", 1000)
+    monkeypatch.setattr(evaluation, "MOST_ITERATIONS", 2000)
+    monkeypatch.setattr(evaluation, "_svm", lambda c, limit: fits.append((c, limit)) or SVC(C=c, max_iter=limit))
     assert choose_c(x, y, grid, folds=5) == expected.best_params_["C"]
     assert fits.count((math.inf, 2000)) <= (3 if has_solution else 0)  # of 5
 
@@ -65,6 +66,7 @@ def test_infinite_c_without_a_solution_is_replaced() -> None:
     assert fit_classifier(x, y).C == 1e4
 
 
+@pytest.mark.promise("P29", control=True)
 def test_probes_find_what_is_there() -> None:
     x, y = points(60)
     for name in ("svm", "knn", "linear"):

@@ -20,9 +20,9 @@ from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, WARM_UP, chang
 import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, TrainError
-from stoker_recipes.tfa import audit, pipeline
-from stoker_recipes.tfa.pipeline import Line, direction_loss, grad_accum_steps_of, judge, train
+from stoker_recipes.tfa import audit, training
 from stoker_recipes.tfa.settings import ignored, read_settings
+from stoker_recipes.tfa.training import Line, direction_loss, grad_accum_steps_of, judge, train
 
 LEARNS = {"d_model": 32, "epochs": 5, "T": 16, "batch_size": 128, "lr": 5e-3}
 
@@ -83,6 +83,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.promise("P24")
 @pytest.mark.parametrize("out_dir", [".", "mine", "artifacts/TFA/v1"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_of_the_users_is_never_written_into(tmp_path: Path, out_dir: str, overwrite: bool) -> None:
@@ -98,6 +99,7 @@ def test_a_folder_of_the_users_is_never_written_into(tmp_path: Path, out_dir: st
     assert contents(tmp_path) == before
 
 
+@pytest.mark.promise("P24", control=True)
 def test_negative_control_without_the_claim_files_of_the_user_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_folder(tmp_path)
     (tmp_path / "run").mkdir()
@@ -107,6 +109,7 @@ def test_negative_control_without_the_claim_files_of_the_user_are_lost(tmp_path:
     assert (tmp_path / "run" / "config.yaml").read_text() != "precious"
 
 
+@pytest.mark.promise("P24")
 def test_overwriting_a_run_leaves_what_is_not_of_it(tmp_path: Path) -> None:
     make_folder(tmp_path)
     train(settings_of(tmp_path, epochs=1))
@@ -170,7 +173,7 @@ def test_settings_that_make_another_run_are_refused_before_a_file_is_touched(sto
 
 def test_negative_control_without_the_comparisons_another_seed_is_accepted(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(stopped / "run", stopped / "copy")
-    monkeypatch.setattr(pipeline, "_resumed", lambda settings, folder: settings)
+    monkeypatch.setattr(training, "_resumed", lambda settings, folder: settings)
     monkeypatch.setattr("stoker.train.resume.compare", lambda *given, **options: None)
     done = train(settings_of(stopped, schedule="constant", seed=5, epochs=2), stopped / "copy", resume=True)
     assert done.result.epoch == 2
@@ -295,8 +298,8 @@ def test_features_that_know_the_future_end_in_a_suspicious_verdict(tmp_path: Pat
     assert done.score.lines[0].auc > 0.95
     assert not done.score.skilled
     assert done.score.verdict.startswith("SUSPICIOUS: ")
-    monkeypatch.setattr(pipeline, "SUSPICIOUS", 1.1)  # control: without the guard it is praised, or a simpler model is
-    again = pipeline.score(done.model, done.prepared)
+    monkeypatch.setattr(training, "SUSPICIOUS", 1.1)  # control: without the guard it is praised, or a simpler model is
+    again = training.score(done.model, done.prepared)
     assert again.verdict.startswith(("better than every baseline", "NO BETTER"))
 
 
@@ -305,22 +308,22 @@ def test_baselines_are_what_they_say() -> None:
     x = rng.normal(size=(4000, 3)).astype(np.float32)
     logits = x @ np.array([1.5, -0.5, 0.0]) + 0.3
     y = (rng.random(4000) < 1 / (1 + np.exp(-logits))).astype(np.float64)
-    np.testing.assert_allclose(pipeline.fit_linear(x, y), [1.5, -0.5, 0.0, 0.3], atol=0.15)
-    assert pipeline.chance_area(rng.normal(size=4000), y) < 0.53
+    np.testing.assert_allclose(training.fit_linear(x, y), [1.5, -0.5, 0.0, 0.3], atol=0.15)
+    assert training.chance_area(rng.normal(size=4000), y) < 0.53
     others = rng.normal(size=4000)
-    mean, error = pipeline.gain(logits, others, y)
+    mean, error = training.gain(logits, others, y)
     assert mean > 5 * error
     assert mean == pytest.approx(audit.auc(logits, y) - audit.auc(others, y)), "the difference of the areas that are told"
-    mean, error = pipeline.gain(logits, logits, y)
+    mean, error = training.gain(logits, logits, y)
     assert (mean, error) == (0.0, 0.0)
 
 
 def test_calibration_and_log_loss_are_those_of_the_definition() -> None:
     logits, labels = np.array([0.0, 2.0]), np.array([1.0, 0.0])
-    assert pipeline._log_loss(logits, labels) == pytest.approx((math.log(2) + 2 + math.log1p(math.exp(-2))) / 2)
+    assert training._log_loss(logits, labels) == pytest.approx((math.log(2) + 2 + math.log1p(math.exp(-2))) / 2)
     rng = np.random.default_rng(0)
     chances = rng.random(20_000)
     right, wrong = (rng.random(20_000) < chances).astype(float), (rng.random(20_000) < 0.5).astype(float)
     logits = np.log(chances / (1 - chances))
-    assert pipeline._calibration(logits, right) < 0.02
-    assert pipeline._calibration(logits, wrong) > 0.2
+    assert training._calibration(logits, right) < 0.02
+    assert training._calibration(logits, wrong) > 0.2

@@ -15,9 +15,9 @@ from tests.recipes.timehut.sets import files, write_tsv
 import stoker
 from stoker.errors import OptionError
 from stoker_recipes.timehut.data import fit_scaler, read_series
-from stoker_recipes.timehut.evaluate import accuracy
-from stoker_recipes.timehut.search import REPEATS, RIDGE, SPACES, SearchObjective, _folds, margins, objective_of
+from stoker_recipes.timehut.evaluation import accuracy
 from stoker_recipes.timehut.settings import make_settings
+from stoker_recipes.timehut.tuning import REPEATS, RIDGE, SPACES, SearchObjective, _folds, margins, objective_of
 
 SMALL: dict[str, Any] = {"hidden": 8, "depth": 4, "width": 16}
 DEFAULTS: dict[str, float] = {name: getattr(make_settings("timehut"), name) for name in SPACES["combined"]}
@@ -38,6 +38,7 @@ def objective(**options: Any) -> SearchObjective:
     return SearchObjective(values=scaler(data.values), labels=data.labels, **given)
 
 
+@pytest.mark.promise("P29")
 def test_the_closed_form_is_refitting_without_the_fold() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(17) % 3
@@ -56,6 +57,7 @@ def test_the_closed_form_is_refitting_without_the_fold() -> None:
         assert float(margins(x, labels)[k]) == pytest.approx(total / (REPEATS * 17), rel=1e-9)
 
 
+@pytest.mark.promise("P29")
 def test_the_margin_separates_configurations_where_the_accuracy_is_constant() -> None:
     found = objective(settings=make_settings("timehut", width=64, hidden=16, depth=4))
     group = found.start(draws(10), seeds=[5] * 10)

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker_recipes.time_moe import files
-from stoker_recipes.time_moe.files import NotSeries, open_corpus, read_series
+from stoker_recipes.time_moe.data import NotSeries, open_corpus, read_series
 
 
 def write(path: Path, *elements: Any) -> Path:

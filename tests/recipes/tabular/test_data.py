@@ -10,7 +10,7 @@ import pytest
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import OptionError
-from stoker_recipes.tabular.subjects import TabularSettings, make_settings, prepare
+from stoker_recipes.tabular.data import TabularSettings, make_settings, prepare
 
 
 def prepared(events: pd.DataFrame, **options: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 import stoker
 from stoker.errors import OptionError
-from stoker_recipes.time_moe.forecasting import forecast, load_model
+from stoker_recipes.time_moe.predicting import forecast, load_model
 from stoker_recipes.time_moe.training import train
 
 HOUR = 3_600_000_000_000
@@ -38,6 +38,7 @@ def store(tmp_path: Path) -> stoker.Store:
     return stoker.pack(table, tmp_path / "new.stoker", series="shop", time="ts")
 
 
+@pytest.mark.promise("P27")
 def test_the_forecasts_of_the_model_with_names_and_times(run: Path, store: stoker.Store) -> None:
     loaded = load_model(run)
     found = stoker.load(run, device="cpu").predict(store, horizon=5)

@@ -16,8 +16,8 @@ from torch import nn
 
 import stoker
 from stoker_recipes import time_moe
-from stoker_recipes.time_moe import forecasting
-from stoker_recipes.time_moe.forecasting import (
+from stoker_recipes.time_moe import predicting
+from stoker_recipes.time_moe.predicting import (
     LoadedModel,
     _batches,
     evaluate,
@@ -60,7 +60,7 @@ def test_windows_are_all_that_fit_and_the_last_ends_with_the_series(
 
 
 def test_the_score_is_that_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasting, "PERIODS", (4, 21))
+    monkeypatch.setattr(predicting, "PERIODS", (4, 21))
     series = [make_waves(150)["HUFL"], make_waves(90, seed=1)["OT"], np.arange(9.0)]
     series[1][-3] = np.nan
     told: list[tuple[int, int]] = []
@@ -141,8 +141,8 @@ def test_a_daily_season_is_found_and_beats_repeating_the_last_point() -> None:
 
 
 def test_negative_control_without_the_autocorrelation_the_season_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasting, "find_period", lambda values, most: 1)
-    monkeypatch.setattr(forecasting, "PERIODS", ())
+    monkeypatch.setattr(predicting, "find_period", lambda values, most: 1)
+    monkeypatch.setattr(predicting, "PERIODS", ())
     data = stoker.Store.from_arrays(x=[make_waves(1200, noise=0.05)["HUFL"]])
     score = evaluate(loaded(length=512), data, context=200, horizon=48, stride=7)
     assert [one.mse for one in score.baselines] == [score.naive_mse] * 2
