@@ -119,10 +119,11 @@ benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the REA
 	@$(PY) -m benchmarks.page
 	@$(PY) -m tools.adapters_page
 
-reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from the source
+reference: $(STAMP) ## write docs/configuration.md, cli.md, errors.md and promises.md
 	@$(PY) -m tools.config_page
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.error_page
+	@$(PY) -m tools.promises
 
 tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
 	@$(PY) -m tools.notebooks

@@ -36,12 +36,13 @@ LAYERS = (
     {"_text", "_clock", "_batch", "_signals"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
-    {"_kernels", "watching"},
+    {"_kernels", "watch"},
     {"extend"},
     {"store", "sampling"},
     {"feed", "augment"},
-    {"split", "auditing", "audit", "train", "testing", "integrations"},
+    {"split", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
+    {"sandbox"},
     {"diagnose", "ray"},
     {"gate", "tune"},
     {"recipes"},
@@ -51,9 +52,8 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|experiment|extend|ray|split|store|testing|train|tune|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split(
-        "|"
-    )
+    "|augment|diagnose|experiment|extend|gate|ray|split|store|testing|train|tune"
+    "|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split("|")
 )
 UNTESTED = {"__init__", "__main__"}
 OF_THE_PROJECT = {

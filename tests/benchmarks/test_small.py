@@ -51,6 +51,7 @@ def checks(answer: Any) -> list[bool]:
     return [value for _, value in entries(answer) if isinstance(value, bool)]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RATIOS])
 def test_a_small_run_ends_well_with_equal_results_and_a_ratio(name: str) -> None:
     kept = {path: path.read_bytes() for path in record.RESULTS.iterdir()}

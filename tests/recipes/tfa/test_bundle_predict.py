@@ -23,6 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.promise("P27")
 def test_the_logits_of_the_predictor_with_times(run: Path, tmp_path: Path) -> None:
     bars = market(120, "lag", 7)
     write_csv(tmp_path / "new.csv", bars)

@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_column_gives_the_digits_of_its_float64(kind: str) -> None:
     given, same = KINDS[kind]
@@ -117,6 +118,7 @@ NOT_NUMBERS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(("given", "message"), NOT_NUMBERS, ids=[message for _, message in NOT_NUMBERS])
 def test_a_value_that_is_nan_is_named(given: Any, message: str) -> None:
     with pytest.raises(BadValueError, match=message) as error:
