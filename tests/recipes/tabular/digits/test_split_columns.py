@@ -158,13 +158,19 @@ def test_other_than_one_column_is_refused(given: Any) -> None:
     [
         ("import stoker_recipes.tabular", set()),
         ("import stoker_recipes.tabular as e; e.join_digits(e.split_digits([1, None]))", {"numba"}),
-        ("import polars as pl, stoker_recipes.tabular as e; e.split_digits(pl.Series([1.5, None]))", {"numba", "pyarrow", "polars"}),
+        (
+            "import polars as pl, stoker_recipes.tabular as e; e.split_digits(pl.Series([1.5, None]))",
+            {"numba", "pyarrow", "polars"},
+        ),
         ("import numpy as np, stoker_recipes.tabular as e; e.split_digits(np.ones(2), frame=True)", {"numba", "pandas", "pyarrow"}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 ("import numpy as np, stoker_recipes.tabular as e; e.split_digits(np.ones(2))", {"numba"}),
-                ("import pyarrow as pa, stoker_recipes.tabular as e; e.split_digits(pa.nulls(2, pa.float64()))", {"numba", "pyarrow"}),
+                (
+                    "import pyarrow as pa, stoker_recipes.tabular as e; e.split_digits(pa.nulls(2, pa.float64()))",
+                    {"numba", "pyarrow"},
+                ),
             )
         ),
     ],
