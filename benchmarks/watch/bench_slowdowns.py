@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.record import arguments, save
 from benchmarks.watch.step_times import MODELS, blocks_of, gaussian
 from stoker._types import Array
-from stoker.watching.detector import BLOCK, SlowdownDetector
+from stoker.watch.detector import BLOCK, SlowdownDetector
 
 QUESTION = "How often does the watch raise a false alarm, and how soon does it find a slowdown of 10 %?"
 SEED = 20

@@ -16,10 +16,11 @@ import numpy as np
 import stoker
 from benchmarks.record import arguments, interleave, ratio, save, spread
 from benchmarks.watch.step_times import blocks_of, gaussian
+from stoker import watch
 from stoker._clock import now_ns
-from stoker.watching.counters import read_counters
-from stoker.watching.detector import BLOCK, SlowdownDetector
-from stoker.watching.watch import READ_BLOCKS, Watch, watch
+from stoker.watch.counters import read_counters
+from stoker.watch.detector import BLOCK, SlowdownDetector
+from stoker.watch.loop import READ_BLOCKS, Watch
 
 QUESTION = "What does it cost to watch a loop all the time?"
 STEP_NS = 1_000_000

@@ -16,7 +16,7 @@ import torch
 
 import stoker
 from benchmarks.record import arguments, save
-from stoker.watching.counters import read_counters
+from stoker.watch.counters import read_counters
 
 QUESTION = "Does the watch name slowdowns on a GPU, and none in a soak?"
 AT = 2000

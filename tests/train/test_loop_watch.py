@@ -12,7 +12,7 @@ import torch
 
 import stoker
 from stoker.train.run import read_slowdowns
-from stoker.watching import watch as watches
+from stoker.watch import loop as watches
 
 BATCH = (torch.ones(2, 3), torch.zeros(2, 1))
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 import stoker
-from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.experiment import TrainedRun
+from stoker.extend import Array
 from stoker_recipes.icecube.batches import MAX_DOMS, EventBatch
 from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EventFeed

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 import stoker
-from stoker._text import check_device
 from stoker.errors import OptionError
+from stoker.extend import check_device
 from stoker_recipes import run_folder
 from stoker_recipes.icecube.batches import EventBatch
 from stoker_recipes.icecube.data import geometry_of

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array
 from stoker_recipes.tabular.encodings import LEAST_SUBJECTS
 from stoker_recipes.tabular.files import check_names, name_of, place_of
 from stoker_recipes.tabular.layout import SIZES, ModelLayout, Size, make_layout

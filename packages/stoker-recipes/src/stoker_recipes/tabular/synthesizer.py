@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 import stoker
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array, disk
 from stoker_recipes.run_folder import read_recipe
 from stoker_recipes.tabular.data import ModelSpec, Say, check_unique, make_settings
 from stoker_recipes.tabular.dates import Since
@@ -89,7 +88,7 @@ class Synthesizer:
         if resume and folder is None:
             raise OptionError("resume=True needs folder=, where the run is.")
         with contextlib.ExitStack() as stack:
-            where = Path(folder) if folder is not None else stack.enter_context(_disk.temporary_folder()) / "run"
+            where = Path(folder) if folder is not None else stack.enter_context(disk.temporary_folder()) / "run"
             common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress}
             if say is not None:
                 common["say"] = say

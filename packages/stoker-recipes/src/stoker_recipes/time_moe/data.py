@@ -28,9 +28,8 @@ import psutil
 import xxhash
 
 import stoker
-from stoker._text import readable_bytes
-from stoker._types import Array
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, SourceTooLargeError
+from stoker.extend import Array, readable_bytes
 from stoker.store import is_time_moe, map_time_moe
 
 Report = Callable[[str], None]

@@ -29,10 +29,9 @@ import numpy as np
 import torch
 
 import stoker
-from stoker._text import check_device
-from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.experiment import Predicted, TrainedRun
+from stoker.extend import Array, check_device
 from stoker_recipes.run_folder import RECIPE_NAME
 from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import LEAST_DEVIATION, CorpusScales, Method, train_ends

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.timehut.model import encode, kept_positions, make_layout
 from stoker_recipes.timehut.training import TrainedEncoder
 

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.timehut.batches import Crops, Tables, draw_crops, gather_batch, updates_per_epoch
 from stoker_recipes.timehut.encoder_views import encode_views, gather_views
 from stoker_recipes.timehut.losses import LossTerms, contrastive_loss

@@ -32,7 +32,7 @@ import stoker
 from stoker._batch import entries_of, map_tensors
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import SourceLine
-from stoker.diagnose.sandbox_landlock import original
+from stoker.sandbox import original
 
 # ---- the user's code ----
 

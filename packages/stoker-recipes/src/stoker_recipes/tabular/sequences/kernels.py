@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._kernels import kernel, prefetch
-from stoker._types import Array
+from stoker.extend import Array, kernel, prefetch
 
 MAX_NARROW = 2**31 - 1
 NO_STARTS = np.empty(0, dtype=np.int32)

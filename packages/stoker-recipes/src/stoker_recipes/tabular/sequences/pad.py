@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import numpy as np
 import torch
 
-from stoker._kernels import ALIGNMENT
-from stoker._text import readable_bytes
-from stoker._types import Array
 from stoker.errors import OptionError, SourceTooLargeError
+from stoker.extend import ALIGNMENT, Array, readable_bytes
 from stoker_recipes.tabular.sequences.columns import (
     Contexts,
     TableColumn,
