@@ -43,6 +43,7 @@ LAYERS = (
     {"split", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
     {"sandbox"},
+    {"compare"},
     {"diagnose", "ray"},
     {"gate", "tune"},
     {"recipes"},

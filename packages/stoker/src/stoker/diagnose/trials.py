@@ -35,7 +35,7 @@ from stoker.diagnose.loops import NO_EDITS, FileEdits, WatchedIterator
 from stoker.diagnose.measurements import Advice, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.rounds import Rounds, TimedProcess
-from stoker.diagnose.seeds import draw_each_epoch, set_seeds
+from stoker.compare.seeding import draw_each_epoch, set_seeds
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.windows import phases, warm_up

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from stoker._clock import now_ns
 from stoker.diagnose.experiments.base import LoaderFix
 from stoker.diagnose.experiments.data import OtherBatches
-from stoker.diagnose.seeds import kept_seeds
+from stoker.compare.seeding import kept_seeds
 from stoker.diagnose.session import MAX_CACHED, Session
 
 MAX_BYTES = 1 << 30

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose.experiments.workers import Workers
-from stoker.diagnose.seeds import draw_each_epoch, kept_seeds, set_seeds
+from stoker.compare.seeding import draw_each_epoch, kept_seeds, set_seeds
 
 
 def drawn() -> list[float]:
