@@ -27,6 +27,7 @@ COMMANDS = {
     "indicators": "Compute the indicators of bars into a store.",
     "audit": "Find errors in the batches of a script.",
     "diagnose": "Find the bottleneck of a training script.",
+    "compare": "Prove that one version of a training script is better than another.",
     "gate": "Compare what a step does with a budget.",
     "watch": "Run a script, or follow a run, and name the cause of slowdowns.",
     "tune": "Find the batch size, hyperparameters, or the fastest way to run.",

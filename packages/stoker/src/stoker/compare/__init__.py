@@ -1,4 +1,4 @@
-"""Compare: two versions of a training program -> a receipt of speed, results and quality. `stoker.compare` is the function of this module."""
+"""Compare: two versions of a training program -> a receipt of speed, results and quality. `stoker.compare` is a function of this module."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def compare(
         arguments: The arguments of both.
         steps: Optimizer steps that are compared. By default, those of the first epoch and a third of the next, from 200 to 2,000, or
             fewer where they take longer than a tenth of the budget.
-        budget: Seconds after which no further round starts. Runs with other seeds are not limited.
+        budget: Seconds after which no further round starts; 0 compares results only, in two or three runs. Runs with other seeds are
+            not limited.
         width: The width of the interval of the speed-up, relative to it, at which rounds end.
         seeds: Repeats with other seeds that are compared by their metric; 0 for none.
         metric: A regular expression with one group for what the programs print. By default, the mean loss of the last tenth of the steps.

@@ -8,13 +8,14 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import stoker
 from stoker._clock import now_ns, now_utc
-from stoker.compare.child import Observed
 from stoker.compare.facts import facts_of, repeats_of
 from stoker.compare.losses import compare_losses
+from stoker.compare.observed import Observed
 from stoker.compare.quality import Quality, Repeat, check_pattern, final_loss, printed_metric, quality_of
 from stoker.compare.receipt import Conditions, Receipt, Run
 from stoker.compare.rounds import Pairs, alternate, is_narrow, speed_of
@@ -23,6 +24,7 @@ from stoker.compare.verdict import Verdict, check_requirements, decide, status_o
 from stoker.errors import OptionError, TrainError
 
 OBSERVED_SHARE = 0.1  # of the budget, for the first run
+DEFAULT_OBSERVED = 12.0  # seconds of the first run, where only results are compared
 LIMIT_FACTOR, LIMIT_SECONDS = 10.0, 120.0
 """A run may take this many times as long as the first one, and so many seconds more: other kernels may have to be compiled."""
 SAMPLES_DIFFER = 0.01  # relative difference of samples per step from which on speed is in samples
@@ -47,10 +49,13 @@ def compare_versions(
 ) -> Receipt:
     """Compare two versions. The arguments are those of `stoker.compare`."""
     _check(steps=steps, budget=budget, width=width, seeds=seeds, tolerance=tolerance)
+    seconds = (budget or DEFAULT_OBSERVED / OBSERVED_SHARE) * OBSERVED_SHARE
     if metric is not None:
         check_pattern(metric)
         if not seeds:
-            raise OptionError("metric was given without seeds; expected both: one run says nothing about a metric.", parameter="metric")
+            raise OptionError(
+                "metric was given without seeds; expected both: one run says nothing about a metric.", parameter="metric"
+            )
     versions = tuple(one if isinstance(one, Version) else Version(program=str(one)) for one in (before, after))
     options: dict[str, Any] = {
         "steps": steps, "budget": budget, "width": width, "seeds": seeds, "metric": metric, "higher": higher, "tolerance": tolerance,
@@ -60,36 +65,60 @@ def compare_versions(
     begin = now_ns()
     with prepared(versions[0]) as a, prepared(versions[1]) as b:
         runner = _Runner(a, b, words, quiet, tell)
-        first, second = runner.observe(steps, budget * OBSERVED_SHARE)
+        first, second = runner.observe(steps, seconds)
         number = min(len(first.ends), len(second.ends))
         yardsticks = [] if first.losses == second.losses else [runner.perturbed(number).losses]
         left = budget - (now_ns() - begin) / 1e9
         samples = _samples_per_step(first, second)
-        timed = runner.rounds(number, left, lambda pairs: is_narrow(_speed(pairs, samples), width))
+        timed: Pairs[Observed] = Pairs()
+        if budget:
+            timed = runner.rounds(number, left, lambda pairs: is_narrow(_speed(pairs, samples), width))
         quality = None if not seeds else runner.quality(seeds, steps, metric=metric, higher=higher, margin=tolerance)
+    call = {"before": asdict(versions[0]), "after": asdict(versions[1]), "arguments": words, **options}
+    return judge(
+        first, second, yardsticks, timed, quality, tolerance=tolerance, require=require, names=_names(*versions), call=call
+    )
+
+
+def judge(
+    first: Observed,
+    second: Observed,
+    yardsticks: Sequence[Sequence[float]],
+    timed: Pairs[Observed],
+    quality: Quality | None = None,
+    *,
+    tolerance: float | None = None,
+    require: str = "",
+    names: tuple[str, str] = ("BEFORE", "AFTER"),
+    call: Mapping[str, Any] = MappingProxyType({}),
+) -> Receipt:
+    """Return the receipt of what was observed. Pure: the same observations give the same receipt.
+
+    `first` and `second` are the observed runs of both, `yardsticks` losses of BEFORE with other rounding, and `timed` further runs.
+    """
     runs = [[run.losses for run in side] for side in (timed.before, timed.after)]
     repeats = [repeats_of("BEFORE", [first.losses, *runs[0]]), repeats_of("AFTER", [second.losses, *runs[1]])]
-    yardsticks += runs[0] if repeats[0] is not None else []
+    yardsticks = [*yardsticks, *(runs[0] if repeats[0] is not None else [])]
     losses = compare_losses(first.losses, second.losses, yardsticks=yardsticks, epsilon=first.epsilon, tolerance=tolerance)
     facts = [*facts_of(first, second, parted=losses.first), *filter(None, repeats)]
-    speed = _speed(timed, samples)
-    memory = _memory_ratio(timed)
-    requirements = check_requirements(require, losses, facts, speed, quality, memory)
+    speed = _speed(timed, _samples_per_step(first, second)) if timed.before else None
+    sides = (timed.before or [first], timed.after or [second])
+    requirements = check_requirements(require, losses, facts, speed, quality, _memory_ratio(*sides))
     verdict = decide(losses, facts, speed, quality)
     if requirements:
         verdict = Verdict(status=status_of(requirements), title=verdict.title, why=verdict.why)
     return Receipt(
         verdict=verdict,
-        names=_names(*versions),
-        call={"before": asdict(versions[0]), "after": asdict(versions[1]), "arguments": words, **options},
+        names=names,
+        call=dict(call),
         losses=losses,
         facts=facts,
         speed=speed,
         quality=quality,
         requirements=requirements,
-        before=_run(first, timed.before),
-        after=_run(second, timed.after),
-        conditions=_conditions(first, second, timed),
+        before=_run(first, sides[0], timed.before),
+        after=_run(second, sides[1], timed.after),
+        conditions=_conditions(first, second, [*sides[0], *sides[1]]),
     )
 
 
@@ -98,7 +127,9 @@ def _check(**values: Any) -> None:
     for name, least in (("steps", LEAST_STEPS), ("seeds", 2)):
         if values[name] and values[name] < least:
             raise OptionError(f"{name} is {values[name]}; expected at least {least}.", parameter=name)
-    for name in ("budget", "width", "tolerance"):
+    if values["budget"] < 0:
+        raise OptionError(f"budget is {values['budget']}; expected seconds, or 0 to compare results only.", parameter="budget")
+    for name in ("width", "tolerance"):
         if values[name] is not None and not values[name] > 0:
             raise OptionError(f"{name} is {values[name]}; expected a number above 0.", parameter=name)
 
@@ -117,11 +148,15 @@ class _Runner:
         first = self._run(self._before, observe=True, steps=steps, seconds=seconds)
         self._limit = LIMIT_FACTOR * (now_ns() - begin) / 1e9 + LIMIT_SECONDS
         if len(first.ends) < LEAST_STEPS:
-            raise TrainError(f"BEFORE made {len(first.ends)} optimizer steps; expected at least {LEAST_STEPS}. Let it train longer.")
+            raise TrainError(
+                f"BEFORE made {len(first.ends)} optimizer steps; expected at least {LEAST_STEPS}. Let it train longer."
+            )
         self._tell("observing AFTER")
         second = self._run(self._after, observe=True, **({"whole": True} if first.finished else {"steps": len(first.ends)}))
         if len(second.ends) < LEAST_STEPS:
-            raise TrainError(f"AFTER made {len(second.ends)} optimizer steps; expected at least {LEAST_STEPS}. Let it train longer.")
+            raise TrainError(
+                f"AFTER made {len(second.ends)} optimizer steps; expected at least {LEAST_STEPS}. Let it train longer."
+            )
         return first, second
 
     def perturbed(self, steps: int) -> Observed:
@@ -157,7 +192,9 @@ class _Runner:
             return run
 
         pairs = alternate(repeat(self._before, "BEFORE"), repeat(self._after, "AFTER"), enough=lambda pairs: False, most=seeds)
-        return quality_of(pairs.before, pairs.after, name=metric or "final loss", higher=higher, margin=margin)
+        return quality_of(
+            pairs.before, pairs.after, name=metric or "final loss", higher=higher, margin=margin, of_losses=metric is None
+        )
 
     def _run(self, side: Side, *, limited: bool = True, **options: object) -> Observed:
         return side.run(self._arguments, quiet=self._quiet, time_limit=self._limit if limited else None, **options)
@@ -176,26 +213,26 @@ def _samples_per_step(first: Observed, second: Observed) -> tuple[float, float] 
     return (per_step[0], per_step[1]) if abs(per_step[1] / per_step[0] - 1) > SAMPLES_DIFFER else None
 
 
-def _memory_ratio(pairs: Pairs[Observed]) -> float | None:
-    peaks = [statistics.median(run.device_bytes or run.host_bytes for run in side) for side in (pairs.before, pairs.after)]
+def _memory_ratio(before: Sequence[Observed], after: Sequence[Observed]) -> float | None:
+    peaks = [statistics.median(run.device_bytes or run.host_bytes for run in side) for side in (before, after)]
     return peaks[1] / peaks[0] if peaks[0] else None
 
 
-def _run(observed: Observed, timed: Sequence[Observed]) -> Run:
+def _run(observed: Observed, runs: Sequence[Observed], timed: Sequence[Observed]) -> Run:
     return Run(
         losses=observed.losses,
         step_seconds=[run.step_seconds for run in timed],
-        first_step=statistics.median(run.ends[0] for run in timed),
-        host_bytes=int(statistics.median(run.host_bytes for run in timed)),
-        device_bytes=int(statistics.median(run.device_bytes for run in timed)),
+        first_step=statistics.median(run.ends[0] for run in runs),
+        host_bytes=int(statistics.median(run.host_bytes for run in runs)),
+        device_bytes=int(statistics.median(run.device_bytes for run in runs)),
         code=observed.code,
     )
 
 
-def _conditions(first: Observed, second: Observed, timed: Pairs[Observed]) -> Conditions:
+def _conditions(first: Observed, second: Observed, runs: Sequence[Observed]) -> Conditions:
     names = sorted(first.packages.keys() | second.packages.keys())
     versions = [(name, first.packages.get(name, "none"), second.packages.get(name, "none")) for name in names]
-    shares = [run.disturbed for run in (*timed.before, *timed.after) if run.disturbed is not None]
+    shares = [run.disturbed for run in runs if run.disturbed is not None]
     return Conditions(
         date=now_utc(),
         stoker=stoker.__version__,
@@ -211,7 +248,9 @@ def _names(before: Version, after: Version) -> tuple[str, str]:
     return before.describe(), after.describe() if after != before else f"{after.describe()} again"
 
 
-def compare_again(receipt: Receipt, *, quiet: bool = True, tell: Callable[[str], object] = lambda line: None) -> tuple[Receipt, list[str]]:
+def compare_again(
+    receipt: Receipt, *, quiet: bool = True, tell: Callable[[str], object] = lambda line: None
+) -> tuple[Receipt, list[str]]:
     """Run the comparison of a receipt again. Returns the new receipt, and what does not hold."""
     call = dict(receipt.call)
     sides = [Version(**call.pop(name)) for name in ("before", "after")]
@@ -222,7 +261,7 @@ def compare_again(receipt: Receipt, *, quiet: bool = True, tell: Callable[[str],
     if again.losses.verdict != receipt.losses.verdict:
         wrong.append(f"losses are {again.losses.verdict}, not {receipt.losses.verdict}")
     a, b = receipt.speed, again.speed
-    if None not in (a.low, a.high, b.low, b.high) and (a.low > b.high or b.low > a.high):  # type: ignore[operator]
+    if a is not None and b is not None and a.known and b.known and (a.low > b.high or b.low > a.high):
         wrong.append(f"the speed-up is {b.low:.3g} to {b.high:.3g}, not {a.low:.3g} to {a.high:.3g}")
     return again, wrong
 
@@ -230,4 +269,3 @@ def compare_again(receipt: Receipt, *, quiet: bool = True, tell: Callable[[str],
 def _codes(receipt: Receipt, again: Receipt) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, str]]]:
     yield "BEFORE", receipt.before.code, again.before.code
     yield "AFTER", receipt.after.code, again.after.code
-

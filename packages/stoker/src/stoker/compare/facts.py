@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.compare.child import Observed, Samples
 from stoker.compare.losses import first_difference
+from stoker.compare.observed import Observed, Samples
 
 MOST_OTHERS = 0.01
 """Share of samples that may differ where inputs are computed in another order: rounding moves few across a border of bfloat16."""
@@ -105,7 +105,9 @@ def _weights(before: Observed, after: Observed) -> list[Fact]:
         other = "initial weights of another type" if types[0] != types[1] else "other initial weights"
         facts.append(Fact(name="weights", same=None if types[0] != types[1] else False, text=other))
     same = before.parameters == after.parameters
-    text = f"{before.parameters:,} parameters in both" if same else f"{after.parameters:,} parameters instead of {before.parameters:,}"
+    text = (
+        f"{before.parameters:,} parameters in both" if same else f"{after.parameters:,} parameters instead of {before.parameters:,}"
+    )
     return [*facts, Fact(name="parameters", same=same, text=text)]
 
 
@@ -113,7 +115,9 @@ def _mode(before: Observed, after: Observed) -> list[Fact]:
     modes = before.training.training_mode, after.training.training_mode
     if None in modes or modes[0] == modes[1]:
         return []
-    return [Fact(name="mode", same=False, text=f"the model trains in {'training' if modes[1] else 'evaluation'} mode, not as before")]
+    return [
+        Fact(name="mode", same=False, text=f"the model trains in {'training' if modes[1] else 'evaluation'} mode, not as before")
+    ]
 
 
 def _steps(before: Observed, after: Observed) -> list[Fact]:
@@ -130,7 +134,11 @@ def _evaluation(before: Observed, after: Observed) -> list[Fact]:
         return []
     size = max(len(rows[0]), len(rows[1]))
     same = len(rows[0] ^ rows[1]) <= MOST_OTHERS * size
-    text = f"the same {size:,} samples evaluated" if same else f"{len(rows[1]):,} distinct samples evaluated instead of {len(rows[0]):,}"
+    text = (
+        f"the same {size:,} samples evaluated"
+        if same
+        else f"{len(rows[1]):,} distinct samples evaluated instead of {len(rows[0]):,}"
+    )
     if not same and len(rows[0]) == len(rows[1]):
         text = f"other samples evaluated: {len(rows[0] & rows[1]):,} of {size:,} are in both"
     facts = [Fact(name="evaluation", same=same, text=text)]

@@ -37,6 +37,8 @@ class LossComparison(msgspec.Struct, frozen=True, kw_only=True):
     after: float | None = None
     """The losses of the step that decides: the first beyond rounding if they changed, else the one that differs most."""
     at: int | None = None
+    start: float = 0.0
+    """The relative difference of the first step."""
     largest: float = 0.0
     """The largest relative difference of a step."""
     yardstick: float | None = None
@@ -96,6 +98,7 @@ def compare_losses(
         at=step + 1,
         before=before[step],
         after=after[step],
+        start=apart[0],
         largest=max(apart),
         yardstick=max((max(differences(before, other), default=0.0) for other in yardsticks), default=None),
         grows=grows(before, after),

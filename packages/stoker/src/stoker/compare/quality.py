@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Sequence
 
 import msgspec
 
-from stoker.compare.exact import LEAST_FOR_95, effect_of, pairs_needed
+from stoker.compare.exact import effect_of, pairs_needed
 from stoker.errors import OptionError, TrainError
 
 FINAL = 10  # of this many parts of a run, the last one gives the final loss
@@ -33,12 +32,17 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     before: float
     after: float
     difference: float
-    low: float | None
-    high: float | None
+    low: float
+    """The interval of 95 %: infinite with fewer than 6 pairs."""
+    high: float
     p: float
     pairs: int
     shared: int = 0
     """Pairs that were not counted, because another seed gave the same bits."""
+    unexplained: int = 0
+    """Pairs whose losses are the same bits, but whose metrics differ: what computes the metric is another program."""
+    of_losses: bool = False
+    """Whether the metric is the loss that is trained on."""
     needed: int | None = None
     """Seeds that would show a difference of this size in four of five comparisons."""
     margin: float | None = None
@@ -54,15 +58,16 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def no_worse(self) -> bool:
         """Whether the whole interval is better than BEFORE minus the margin."""
-        if self.margin is None or self.low is None or self.high is None:
+        if self.margin is None:
             return False
         room = self.margin * abs(self.before)
         return self.low >= -room if self.higher else self.high <= room
 
 
 def quality_of(
-    before: Sequence[Repeat], after: Sequence[Repeat], *, name: str, higher: bool = False, margin: float | None = None
-) -> Quality:
+    before: Sequence[Repeat], after: Sequence[Repeat], *, name: str, higher: bool = False, margin: float | None = None,
+    of_losses: bool = False,
+) -> Quality:  # fmt: skip
     """Compare repeats with the same seeds. A pair counts once, however many seeds give its bits."""
     pairs: dict[tuple[object, ...], tuple[float, float]] = {}
     for a, b in zip(before, after, strict=True):
@@ -73,18 +78,19 @@ def quality_of(
     values = values[:distinct]
     differences = [b - a for a, b in values]
     effect = effect_of(differences)
-    known = math.isfinite(effect.low) and len(values) >= LEAST_FOR_95
     return Quality(
         name=name,
         higher=higher,
         before=statistics.fmean(a for a, _ in values),
         after=statistics.fmean(b for _, b in values),
         difference=effect.mean,
-        low=effect.low if known else None,
-        high=effect.high if known else None,
+        low=effect.low,
+        high=effect.high,
         p=effect.p,
         pairs=len(values),
         shared=len(before) - len(values),
+        unexplained=sum(a.losses == b.losses and a.metric != b.metric for a, b in zip(before, after, strict=True)),
+        of_losses=of_losses,
         needed=pairs_needed(differences, effect.mean),
         margin=margin,
     )
@@ -102,7 +108,9 @@ def check_pattern(pattern: str) -> None:
     except re.error as error:
         raise OptionError(f"metric is {pattern!r}, which is no regular expression: {error}.", parameter="metric") from None
     if groups != 1:
-        raise OptionError(f"metric is {pattern!r}; expected one group around the number, like 'accuracy ([0-9.]+)'.", parameter="metric")
+        raise OptionError(
+            f"metric is {pattern!r}; expected one group around the number, like 'accuracy ([0-9.]+)'.", parameter="metric"
+        )
 
 
 def printed_metric(output: str, pattern: str) -> float:

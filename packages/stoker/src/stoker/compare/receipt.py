@@ -62,7 +62,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of the comparison."""
     losses: LossComparison
     facts: list[Fact]
-    speed: Speed
+    speed: Speed | None
     quality: Quality | None
     requirements: list[Requirement]
     before: Run
@@ -94,14 +94,14 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         again = "; ".join(fact.text for fact in self.facts if fact.name.endswith("again"))
         lines = [
             ("versions", f"{self.names[0]} -> {self.names[1]}"),
-            ("speed", speed_words(self.speed)),
+            ("speed", speed_words(self.speed) if self.speed is not None else ""),
             ("first step", f"{readable_seconds(self.before.first_step)} -> {readable_seconds(self.after.first_step)}"),
             ("memory", self._memory()),
             ("losses", wording(self.losses)),
             *said,
             ("again", again),
             ("quality", quality_words(self.quality) if self.quality is not None else ""),
-            ("required", "; ".join(f"{one.clause} {_holds(one.holds)}" for one in self.requirements)),
+            ("required", "; ".join(f"{required.clause} {_holds(required.holds)}" for required in self.requirements)),
             ("conditions", self._conditions()),
         ]
         return [(name, text) for name, text in lines if text]
@@ -128,21 +128,29 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     def brief(self) -> dict[str, Any]:
         """Return what an agent needs to decide: at most 2 KB of JSON."""
-        speed = {name: _rounded(getattr(self.speed, name)) for name in ("speedup", "low", "high", "p")}
+        speed = None
+        if self.speed is not None:
+            names = ("speedup", "low", "high", "p")
+            speed = {"verdict": self.speed.verdict, **{name: _rounded(getattr(self.speed, name)) for name in names}}
         quality = None
         if self.quality is not None:
-            names = ("before", "after", "difference", "low", "high", "p")
-            quality = {"verdict": self.quality.verdict, **{name: _rounded(getattr(self.quality, name)) for name in names}}
+            parts = ("before", "after", "difference", "low", "high", "p")
+            quality = {"verdict": self.quality.verdict, **{name: _rounded(getattr(self.quality, name)) for name in parts}}
         memory = (self.after.device_bytes or self.after.host_bytes) / max(1, self.before.device_bytes or self.before.host_bytes)
         values = {
             "status": self.status,
             "verdict": self.headline()[:400],
-            "speed": {"verdict": self.speed.verdict, **speed},
-            "losses": {"verdict": self.losses.verdict, "steps": self.losses.steps, "first": self.losses.first, "at": self.losses.at},
+            "speed": speed,
+            "losses": {
+                "verdict": self.losses.verdict,
+                "steps": self.losses.steps,
+                "first": self.losses.first,
+                "at": self.losses.at,
+            },
             "differences": {fact.name: fact.text[:120] for fact in self.facts if fact.same is False},
             "quality": quality,
             "memory": _rounded(memory),
-            "required": {one.clause[:40]: one.holds for one in self.requirements[:8]},
+            "required": {required.clause[:40]: required.holds for required in self.requirements[:8]},
         }
         while len(json.dumps(values)) > BRIEF_BYTES and values["differences"]:
             values["differences"].popitem()  # type: ignore[attr-defined]
@@ -160,10 +168,15 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         environment = Environment(loader=PackageLoader("stoker.compare", "."), autoescape=True, undefined=StrictUndefined)
         plots = [
             ("Losses", plot([self.before.losses, self.after.losses])),
-            ("Milliseconds per step of each run", plot([[1e3 * one for one in side.step_seconds] for side in (self.before, self.after)])),
+            (
+                "Milliseconds per step of each run",
+                plot([[1e3 * seconds for seconds in side.step_seconds] for side in (self.before, self.after)]),
+            ),
         ]
         lines = [(name, printable(text)) for name, text in self.lines()]
-        page = environment.get_template(TEMPLATE).render(receipt=self, headline=printable(self.headline()), lines=lines, plots=plots)
+        page = environment.get_template(TEMPLATE).render(
+            receipt=self, headline=printable(self.headline()), lines=lines, plots=plots
+        )
         write_file(Path(path), page.encode(), durable=False)
         return Path(path)
 
@@ -183,19 +196,24 @@ def _rounded(value: float | None) -> float | None:
 def speed_words(speed: Speed) -> str:
     """Return the speed in words."""
     rates = f"{speed.before:,.4g} -> {speed.after:,.4g} {speed.unit}/s"
-    if speed.low is None or speed.high is None:
+    if not speed.known:
         return f"{rates}, {speed.speedup:.3g}x in {speed.pairs} pairs of runs, too few for an interval: raise the budget"
-    text = f"{speed.speedup:.3g}x (95 %: {speed.low:.3g} to {speed.high:.3g}, p {speed.p:.2g}, {speed.pairs} pairs of runs), {rates}"
-    if speed.verdict == "unknown":
-        more = f"at least {LEAST_PAIRS} pairs" if speed.pairs < LEAST_PAIRS else f"p <= {DECISIVE_P} needs a larger budget"
-        return f"{text}; {more}" if speed.pairs < LEAST_PAIRS or speed.p > DECISIVE_P else text
+    text = (
+        f"{speed.speedup:.3g}x (95 %: {speed.low:.3g} to {speed.high:.3g}, p {speed.p:.2g}, {speed.pairs} pairs of runs), {rates}"
+    )
+    if speed.verdict == "unknown" and speed.p > DECISIVE_P:
+        more = f" and {LEAST_PAIRS} pairs: raise the budget" if speed.pairs < LEAST_PAIRS else ""
+        text += f"; a difference needs p <= {DECISIVE_P}{more}"
     return text
 
 
 def quality_words(quality: Quality) -> str:
     """Return the quality in words."""
-    interval = "too few seeds for an interval" if quality.low is None else f"95 %: {quality.low:+.3g} to {quality.high:+.3g}"
-    text = f"{quality.name} {quality.before:.4g} -> {quality.after:.4g}, {quality.difference:+.3g} ({interval}, p {quality.p:.2g}, {quality.pairs} seeds)"
+    interval = (
+        "too few seeds for an interval" if not math.isfinite(quality.high) else f"95 %: {quality.low:+.3g} to {quality.high:+.3g}"
+    )
+    text = f"{quality.name} {quality.before:.4g} -> {quality.after:.4g}, {quality.difference:+.3g}"
+    text += f" ({interval}, p {quality.p:.2g}, {quality.pairs} seeds)"
     if quality.shared:
         text += f"; {quality.shared} not counted, because another seed gave the same bits"
     if quality.verdict == "unknown" and quality.needed is not None:
@@ -226,8 +244,14 @@ def read_receipt(path: Path) -> Receipt:
     try:
         values = json.loads(path.read_text("utf-8"))
         values.pop("status", None)
-        return msgspec.convert(values, Receipt, strict=False)
+        for name, low in (("speed", 0.0), ("quality", -math.inf)):
+            ends = values[name] if values[name] is not None else {}
+            ends.update({end: value for end, value in (("low", low), ("high", math.inf)) if ends.get(end, 0.0) is None})
+        for run in (values["before"], values["after"]):
+            run["losses"] = [math.nan if loss is None else loss for loss in run["losses"]]
+        values["losses"].update({name: math.inf for name in ("start", "largest") if values["losses"][name] is None})
+        return msgspec.convert(values, Receipt)
     except FileNotFoundError:
         raise OptionError(f"{path} does not exist; expected a receipt, as --json writes it.", parameter="check") from None
-    except (ValueError, AttributeError, msgspec.ValidationError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise OptionError(f"{path} is no receipt: {error}. Write it with --json.", parameter="check") from None

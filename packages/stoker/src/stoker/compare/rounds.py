@@ -36,22 +36,25 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """Units per second."""
     after: float
     speedup: float
-    low: float | None
-    """The interval of 95 %; None with fewer than 6 pairs, which give none."""
-    high: float | None
+    low: float
+    """The interval of 95 %: from 0 to infinity with fewer than 6 pairs."""
+    high: float
     p: float
     pairs: int
 
     @property
+    def known(self) -> bool:
+        """Whether there are enough pairs for an interval."""
+        return math.isfinite(self.high)
+
+    @property
     def verdict(self) -> str:
         """`faster`, `slower`, `same` (a difference above 2 % is excluded) or `unknown`."""
-        if self.low is None or self.high is None:
-            return "unknown"
         if self.p <= DECISIVE_P and self.low > 1 + MIN_GAIN:
             return "faster"
         if self.p <= DECISIVE_P and self.high < 1 / (1 + MIN_GAIN):
             return "slower"
-        return "same" if 1 / 1.02 <= self.low and self.high <= 1.02 else "unknown"
+        return "same" if self.low >= 1 / 1.02 and self.high <= 1.02 else "unknown"
 
 
 @dataclass
@@ -92,14 +95,13 @@ def speed_of(before: Sequence[float], after: Sequence[float], *, samples: tuple[
     per_step = samples or (1.0, 1.0)
     factor = math.log(per_step[1] / per_step[0])
     effect = effect_of([math.log(a / b) + factor for a, b in zip(before, after, strict=True)])
-    known = math.isfinite(effect.low)
     return Speed(
         unit="steps" if samples is None else "samples",
         before=per_step[0] / statistics.median(before),
         after=per_step[1] / statistics.median(after),
         speedup=math.exp(effect.mean),
-        low=math.exp(effect.low) if known else None,
-        high=math.exp(effect.high) if known else None,
+        low=math.exp(effect.low),
+        high=math.exp(effect.high),
         p=effect.p,
         pairs=effect.pairs,
     )
@@ -107,4 +109,4 @@ def speed_of(before: Sequence[float], after: Sequence[float], *, samples: tuple[
 
 def is_narrow(speed: Speed, width: float) -> bool:
     """Return whether the interval is known and at most so wide, relative to the speed-up."""
-    return speed.pairs >= LEAST_PAIRS and speed.low is not None and speed.high is not None and speed.high / speed.low <= 1 + width
+    return speed.pairs >= LEAST_PAIRS and speed.known and speed.high / speed.low <= 1 + width

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-SEED = 20_261  # Of every run that is compared: a program draws the same numbers in each process. What it seeds itself stays its own.
+SEED = (
+    20_261  # Of every run that is compared: a program draws the same numbers in each process. What it seeds itself stays its own.
+)
 STRIDE = 7919  # between the seeds of two repeats, so that programs that count their seeds up from one have others
 
 
@@ -41,7 +43,11 @@ def _shift_seeds(by: int) -> None:
     torch.manual_seed = torch.random.manual_seed = _shifted(torch.manual_seed, 0, by)
     np.random.seed, np.random.default_rng = _shifted(np.random.seed, 0, by), _shifted(np.random.default_rng, 0, by)
     random.seed = _shifted(random.seed, 0, by)
-    for owner, name, method in ((torch, "Generator", "manual_seed"), (np.random, "RandomState", "__init__"), (random, "Random", "seed")):
+    for owner, name, method in (
+        (torch, "Generator", "manual_seed"),
+        (np.random, "RandomState", "__init__"),
+        (random, "Random", "seed"),
+    ):
         setattr(owner, name, _shifted_class(getattr(owner, name), method, by))
 
 
@@ -63,7 +69,9 @@ def _shifted(original: Callable[..., Any], place: int, by: int) -> Callable[...,
 def _shifted_class(base: Any, method: str, by: int) -> type:
     """A subclass whose method gets other seeds. Objects of the class itself count as its instances."""
 
-    class Instances(type):
+    kind: Any = type(base)
+
+    class Instances(kind):
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, base)
 

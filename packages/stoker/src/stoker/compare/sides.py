@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stoker import _disk
-from stoker.compare.child import Observed, RunRequest, run_program
+from stoker.compare.child import run_program
+from stoker.compare.observed import Observed, RunRequest
 from stoker.errors import OptionError
 from stoker.sandbox import VARIABLE, Sandbox
 
@@ -105,7 +106,9 @@ def prepared(version: Version) -> Iterator[Side]:
         if version.commit is not None:
             removed = _files_of_commit(version.commit, files)
             if not version.module and _path_of(version.program, removed, files) is None:
-                raise OptionError(f"{version.program} does not exist in {version.commit}; expected a Python script.", parameter="program")
+                raise OptionError(
+                    f"{version.program} does not exist in {version.commit}; expected a Python script.", parameter="program"
+                )
         else:
             removed = _files_of_patch(Path(str(version.patch)), files)
         yield Side(version, files, removed)
@@ -207,4 +210,6 @@ def _check_python(python: str) -> None:
         raise OptionError(f"{python} cannot be run: {error.strerror}.", parameter="python") from None
     if result.stdout.strip() != __version__:
         have = f"stoker {result.stdout.strip()}" if result.stdout.strip() else "no stoker"
-        raise OptionError(f"{python} has {have}; expected {__version__}. Install it there: {python} -m pip install stoker", parameter="python")
+        raise OptionError(
+            f"{python} has {have}; expected {__version__}. Install it there: {python} -m pip install stoker", parameter="python"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ from stoker.errors import OptionError
 
 BETTER, WORSE, UNKNOWN, CHANGED = 0, 1, 3, 4
 """Exit statuses: faster or better with equal results; slower or worse; cannot tell; results changed and not shown to be better."""
+MOST_AT_START = 0.01
+"""Relative difference of the first loss from which on the loss is another function: training has changed no weight yet."""
 LOSSES = {"equal": ("equal",), "rounding": ("equal", "rounding"), "tolerance": ("equal", "rounding", "tolerance")}
 
 
@@ -35,8 +38,12 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
     result = quality.verdict if quality is not None else "unknown"
     if losses.verdict == "changed":
         changed.insert(0, wording(losses))
-    if quality is not None and losses.verdict == "equal" and result in ("better", "worse"):
-        judged.append(f"{quality.name} differs although all losses are the same bits")
+    if quality is not None and quality.unexplained:
+        judged.append(f"{quality.name} differs in {quality.unexplained} of {quality.pairs} repeats whose losses are the same bits")
+    if quality is not None and quality.of_losses and losses.start > MOST_AT_START and all(_same(facts, "weights", "samples")):
+        judged.append(
+            "the same weights have another loss on the same samples at step 1, so losses cannot be compared: use a metric"
+        )
     if judged:
         return Verdict(status=CHANGED, title="CHANGED: what the result is judged by is another", why="; ".join(judged))
     if result == "worse":
@@ -56,11 +63,18 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
         return Verdict(status=WORSE, title=f"SLOWER with {_words(losses)}")
     if pace == "same":
         return Verdict(status=UNKNOWN, title=f"NO DIFFERENCE in speed above 2 %, with {_words(losses)}")
-    return Verdict(status=UNKNOWN, title=f"CANNOT TELL whether it is faster; {_words(losses)}")
+    untimed = "SPEED NOT COMPARED" if speed is None else "CANNOT TELL whether it is faster"
+    return Verdict(status=UNKNOWN, title=f"{untimed}; {_words(losses)}")
+
+
+def _same(facts: Sequence[Fact], *names: str) -> list[bool]:
+    return [any(fact.name == name and fact.same for fact in facts) for name in names]
 
 
 def _words(losses: LossComparison) -> str:
-    return {"equal": "equal results", "rounding": "results equal within rounding"}.get(losses.verdict, "results within the tolerance")
+    return {"equal": "equal results", "rounding": "results equal within rounding"}.get(
+        losses.verdict, "results within the tolerance"
+    )
 
 
 def wording(losses: LossComparison) -> str:
@@ -98,12 +112,14 @@ def check_requirements(
     for clause in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"(speed>=|memory<=)([0-9.]+)|(loss|quality|samples)=([\w-]+)", clause)
         if match is None:
-            raise OptionError(f"{clause!r} is not a requirement; expected one like speed>=1.2, loss=equal or memory<=1.1.", parameter="require")
+            raise OptionError(
+                f"{clause!r} is not a requirement; expected one like speed>=1.2, loss=equal or memory<=1.1.", parameter="require"
+            )
         number, name, value = match[2], match[3], match[4]
         holds: bool | None
         if match[1] == "speed>=":
-            low, high = (speed.low, speed.high) if speed is not None else (None, None)
-            holds = None if low is None or high is None else True if low >= float(number) else False if high < float(number) else None
+            low, high = (speed.low, speed.high) if speed is not None else (0.0, math.inf)
+            holds = True if low >= float(number) else False if high < float(number) else None
         elif match[1] == "memory<=":
             holds = None if memory is None else memory <= float(number)
         elif name == "loss" and value in LOSSES:
@@ -121,7 +137,7 @@ def check_requirements(
 
 def status_of(requirements: Sequence[Requirement]) -> int:
     """Return the exit status of requirements: 0 if all hold, 4 if results are not as required, 1 for any other, 3 if unknown."""
-    failed = [one.clause for one in requirements if one.holds is False]
+    failed = [requirement.clause for requirement in requirements if requirement.holds is False]
     if failed:
         return CHANGED if any(not clause.startswith(("speed", "memory")) for clause in failed) else WORSE
-    return UNKNOWN if any(one.holds is None for one in requirements) else BETTER
+    return UNKNOWN if any(requirement.holds is None for requirement in requirements) else BETTER
