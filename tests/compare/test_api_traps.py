@@ -6,16 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.compare.traps import BEFORE, TRAPS, edited
 
 from stoker.compare.api import judge
 from stoker.compare.observed import Observed
 from stoker.compare.rounds import Pairs
 from stoker.compare.sides import Version, prepared
 
-from tests.compare.traps import BEFORE, TRAPS, edited
-
 Run = Callable[..., Observed]
-FEW = ("the same program", "fused optimizer", "bfloat16", "fewer samples per epoch", "evaluation mode", "data leaked", "a smaller model")
+FEW = (
+    "the same program",
+    "fused optimizer",
+    "bfloat16",
+    "fewer samples per epoch",
+    "evaluation mode",
+    "data leaked",
+    "a smaller model",
+)
 """Traps of the quick tests; the others are slow."""
 
 
@@ -49,5 +56,3 @@ def test_the_right_answer(name: str, run: Run) -> None:
     assert trap.facts <= different, str(receipt)
     if trap.status == 3:
         assert not different, str(receipt)
-
-

@@ -17,8 +17,8 @@ import msgspec
 LossVerdict = Literal["equal", "rounding", "tolerance", "changed", "unknown"]
 FACTOR = 64.0
 """A version with other kernels rounds in each operation, the yardstick once per weight: up to this factor while differences are small."""
-SMALL = 1e-3
-"""Relative difference from which on training has amplified the yardstick as well: then the factor is `LARGE_FACTOR`."""
+SMALL, SMALL_AVERAGE = 0.01, 0.002
+"""Relative differences of single losses and of averages that are small. Above them, training has amplified the yardstick as well."""
 LARGE_FACTOR = 4.0
 ROUNDINGS = 64.0
 """Rounding errors, in units of the computation's precision, that a single loss may have: sums over a batch."""
@@ -62,6 +62,11 @@ def differences(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [relative(x, y) for x, y in zip(a, b, strict=False)]
 
 
+def largest_difference(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the largest relative difference of a step; the faster run may have made more steps."""
+    return max(differences(a, b), default=0.0)
+
+
 def first_difference(a: Sequence[float], b: Sequence[float]) -> int | None:
     """Return the first step, from 1, at which losses are not the same bits."""
     return next((step for step, difference in enumerate(differences(a, b), 1) if difference), None)
@@ -87,8 +92,10 @@ def compare_losses(
     first = first_difference(before, after)
     if first is None:
         return LossComparison(verdict="equal", steps=steps)
-    allowed = allowances(before, yardsticks, steps=steps, epsilon=epsilon)
+    allowed = allowances([differences(before, other) for other in yardsticks], steps=steps, epsilon=epsilon, small=SMALL)
     beyond = next((step for step in range(steps) if not apart[step] <= allowed[step]), None)
+    if beyond is None:
+        beyond = _drift(before, after, yardsticks, epsilon)
     step = max(range(steps), key=lambda number: apart[number]) if beyond is None else beyond
     within = tolerance is not None and largest_of_averages(before, after) <= tolerance
     return LossComparison(
@@ -100,29 +107,42 @@ def compare_losses(
         after=after[step],
         start=apart[0],
         largest=max(apart),
-        yardstick=max((max(differences(before, other), default=0.0) for other in yardsticks), default=None),
+        yardstick=max((largest_difference(before, other) for other in yardsticks), default=None),
         grows=grows(before, after),
     )
 
 
-def allowances(before: Sequence[float], yardsticks: Sequence[Sequence[float]], *, steps: int, epsilon: float) -> list[float]:
-    """Return the relative difference that rounding explains at each step."""
-    known = [differences(before, other) for other in yardsticks]
-    seen = [max((values[step] for values in known if step < len(values)), default=0.0) for step in range(steps)]
+def allowances(yardsticks: Sequence[Sequence[float]], *, steps: int, epsilon: float, small: float) -> list[float]:
+    """Return the relative difference that rounding explains at each step, from those of the yardsticks."""
+    seen = [max((values[step] for values in yardsticks if step < len(values)), default=0.0) for step in range(steps)]
     allowed, largest, horizon = [], 0.0, 0
     for step in range(steps):
         # Another rounding may be amplified sooner: the yardstick of somewhat later steps counts.
         while horizon < min(steps, step + 8 + step // 4):
             largest = max(largest, seen[horizon])
             horizon += 1
-        floor = ROUNDINGS * epsilon
-        allowed.append(max(floor, min(FACTOR * largest, SMALL), LARGE_FACTOR * largest if math.isfinite(largest) else 0.0))
+        limit = LARGE_FACTOR * largest if math.isfinite(largest) else 0.0
+        allowed.append(max(ROUNDINGS * epsilon, min(FACTOR * largest, small), limit))
     return allowed
+
+
+def _drift(before: Sequence[float], after: Sequence[float], yardsticks: Sequence[Sequence[float]], epsilon: float) -> int | None:
+    """Return the step from which on averaged losses differ by more than rounding explains, though no single one does."""
+    apart = _apart(before, after)
+    known = [_apart(before, other) for other in yardsticks]
+    allowed = allowances(known, steps=len(apart), epsilon=epsilon, small=SMALL_AVERAGE)
+    part = next((part for part in range(len(apart)) if not apart[part] <= allowed[part]), None)
+    return None if part is None else part * max(1, min(len(before), len(after)) // WINDOW)
+
+
+def _apart(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    """Relative differences of averaged losses."""
+    return differences(averages(before, after), averages(after, before))
 
 
 def largest_of_averages(before: Sequence[float], after: Sequence[float]) -> float:
     """Return the largest relative difference of losses averaged over parts of a run: single steps scatter."""
-    return max((relative(a, b) for a, b in zip(averages(before, after), averages(after, before), strict=True)), default=math.inf)
+    return max(_apart(before, after), default=math.inf)
 
 
 def averages(losses: Sequence[float], other: Sequence[float]) -> list[float]:
@@ -134,7 +154,7 @@ def averages(losses: Sequence[float], other: Sequence[float]) -> list[float]:
 
 def grows(before: Sequence[float], after: Sequence[float]) -> bool:
     """Return whether averaged losses differ more at the end than at the start: twice as much, and by 1 %."""
-    apart = [relative(a, b) for a, b in zip(averages(before, after), averages(after, before), strict=True)]
+    apart = _apart(before, after)
     quarter = max(1, len(apart) // 4)
     start, end = statistics.fmean(apart[:quarter]), statistics.fmean(apart[-quarter:])
     return len(apart) >= 4 and end > 0.01 and end > 2 * start

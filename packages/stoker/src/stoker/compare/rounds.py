@@ -16,10 +16,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from stoker._clock import now_ns
-from stoker.compare.exact import MOST_EXACT, effect_of
+from stoker.compare.exact import effect_of
 
 T = TypeVar("T")
-LEAST_PAIRS = 7
+LEAST_PAIRS, MOST_PAIRS = 7, 16
 """Pairs before rounds end: 7 differences of one sign have p = 0.016; fewer cannot show a speed-up at `DECISIVE_P`."""
 DECISIVE_P = 0.02
 """p of a speed-up, of both signs: with `MIN_GAIN`, less than 1 % of comparisons of equal programs are called faster."""
@@ -70,7 +70,7 @@ def alternate(
     after: Callable[[], T],
     *,
     enough: Callable[[Pairs[T]], bool],
-    most: int = MOST_EXACT,
+    most: int = MOST_PAIRS,
     seconds: float = math.inf,
     clock: Callable[[], int] = now_ns,
 ) -> Pairs[T]:
