@@ -9,7 +9,12 @@ import pytest
 from stoker.compare.sides import Version, prepared
 from stoker.errors import TrainError
 
-STEPS = "import torch\nw = torch.nn.Parameter(torch.ones(2))\nopt = torch.optim.SGD([w], 0.1)\nfor i in range(10):\n    w.sum().backward(); opt.step()\n"
+STEPS = """import torch
+w = torch.nn.Parameter(torch.ones(2))
+opt = torch.optim.SGD([w], 0.1)
+for i in range(10):
+    w.sum().backward(); opt.step()
+"""
 
 
 @pytest.mark.parametrize(
@@ -32,9 +37,8 @@ def test_a_run_that_fails_says_why(tmp_path: Path, text: str, words: str) -> Non
 def test_a_module_is_run_like_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
-    (tmp_path / "package" / "train.py").write_text(
-        "from . import helper\nimport sys\n" + STEPS + "print(__name__, sys.argv[1:], helper.x)\n"
-    )
+    text = "from . import helper\nimport sys\n" + STEPS + "print(__name__, sys.argv[1:], helper.x)\n"
+    (tmp_path / "package" / "train.py").write_text(text)
     (tmp_path / "package" / "helper.py").write_text("x = 3\n")
     monkeypatch.chdir(tmp_path)
     with prepared(Version(program="package.train", module=True)) as side:

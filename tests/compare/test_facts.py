@@ -31,7 +31,7 @@ def different(after: Observed, *, parted: int | None = None) -> set[str]:
         ({"weights": [], "parameters": 0}, set()),
         ({"weights": ["(4,) torch.float32 1a"], "parameters": 4}, {"parameters"}),
         ({"evaluation": samples(list(range(10_000, 10_032)))}, {"evaluation"}),
-        ({"evaluation": samples(list(range(10_000, 10_060)) + [0, 1, 2, 3])}, {"evaluation", "leak"}),
+        ({"evaluation": samples([*range(10_000, 10_060), 0, 1, 2, 3])}, {"evaluation", "leak"}),
         ({"training": samples([*ROWS[:-4], *range(10_000, 10_004)])}, {"samples", "leak"}),
         ({"finished": True, "ends": [1.0, 2.0]}, {"steps"}),
     ],

@@ -26,7 +26,7 @@ LOOPS = {
     ),
     "in the backward pass": (
         "opts = {w: torch.optim.SGD([w], 0.1) for w in model.parameters()}\n"
-        "for w in opts:\n    w.register_post_accumulate_grad_hook(lambda w: (opts[w].step(), opts[w].zero_grad()))\n"
+        "for w in opts:\n    w.register_post_accumulate_grad_hook(lambda w: (opts[w].step(), opts[w].zero_grad(), None)[2])\n"
         "for _ in range(30):\n    model(x).square().mean().backward()\n"
     ),
 }

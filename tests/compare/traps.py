@@ -58,6 +58,7 @@ STEP = """        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 """
+COUNT = "        step += 1\n"
 LOSS = "loss = torch.nn.functional.mse_loss(model(a), b)"
 HALVES = """        optimizer.zero_grad()
         for c, d in zip(a.chunk(2), b.chunk(2)):
@@ -89,12 +90,12 @@ HONEST = {
     "compile that is a no-op": Trap({"optimizer = ": "compiled = torch.compile(model)\noptimizer = "}),
     "workers": Trap({"shuffle=True)": "shuffle=True, num_workers=1)"}),
     "slow start": Trap({"begin = ": "time.sleep(0.5)\nbegin = "}),
-    "slow first epoch": Trap({"        step += 1\n": "        step += 1\n        time.sleep(0.002 * (epoch == 0))\n"}),
+    "slow first epoch": Trap({COUNT: "        step += 1\n        time.sleep(0.002 * (epoch == 0))\n"}),
 }  # fmt: skip
 CHANGED = {
     "bfloat16": Trap({LOSS: "with torch.autocast('cpu', torch.bfloat16):\n            " + LOSS}, "changed", 4),
     "weights rounded to bfloat16": Trap(
-        {"        step += 1\n": "        step += 1\n        with torch.no_grad():\n            [w.copy_(w.bfloat16().float()) for w in model.parameters()]\n"},
+        {COUNT: COUNT + "        for w in model.parameters():\n            w.data.copy_(w.bfloat16().float())\n"},
         "changed", 4,
     ),
     "another shuffle": Trap({"shuffle=True": "shuffle=True, generator=torch.Generator().manual_seed(3)"}, "changed", 4, {"samples"}),
@@ -121,7 +122,7 @@ CHANGED = {
     "accumulation not divided": Trap({STEP: HALVES.replace(" / 2", "")}, "changed", 4),
     "gradients kept": Trap({"        optimizer.zero_grad()\n": ""}, "changed", 4),
     "schedule by wall time": Trap(
-        {"        step += 1\n": "        step += 1\n        optimizer.param_groups[0]['lr'] = 3e-3 / (1 + time.time() - begin)\n"}, "changed", 4
+        {COUNT: COUNT + "        optimizer.param_groups[0]['lr'] = 3e-3 / (1 + time.time() - begin)\n"}, "changed", 4
     ),
     "half of the learning rate": Trap({"lr=3e-3": "lr=1.5e-3"}, "changed", 4),
     "another initialization": Trap({"optimizer = ": "torch.nn.init.zeros_(model[3].bias)\noptimizer = "}, "changed", 4, {"weights"}),
@@ -129,7 +130,7 @@ CHANGED = {
     "larger batches": Trap({"batch_size=32": "batch_size=48"}, "changed", 4),
     "fewer epochs": Trap({"range(4)": "range(2)"}, "equal", 4, {"steps"}),
     "another step after a while": Trap(
-        {"        step += 1\n": "        step += 1\n        if step == 40:\n            optimizer.param_groups[0]['weight_decay'] = 0.5\n"}, "changed", 4
+        {COUNT: COUNT + "        optimizer.param_groups[0]['weight_decay'] = 0.01 + 0.5 * (step >= 40)\n"}, "changed", 4
     ),
 }  # fmt: skip
 TRAPS = HONEST | CHANGED

@@ -54,6 +54,7 @@ class Observer:
         self._backwards = 0
         self._marks: dict[int, float] = {}  # by a number of steps: when the device had finished them
         self._delay: RunQueueDelay | None = None
+        self._main = ""
         self._weights: list[tuple[str, Any]] = []
         self._parameters = 0
         self._random: dict[str, list[int]] = {}
@@ -94,6 +95,7 @@ class Observer:
         self._losses_at.append(len(self._losses))
         if self.steps == 1:
             self._delay = RunQueueDelay()
+            self._main = str(getattr(sys.modules["__main__"], "__file__", None) or "")  # of scripts that end it is not known later
         request = self._request
         if request.observe:
             self._rows_at.append((self._num_rows[True], self._num_rows[False]))
@@ -291,7 +293,7 @@ class Observer:
             epoch_samples=self._loaders.epoch_samples,
             epsilon=self._epsilon,
             packages=packages() if request.observe else {},
-            code=code_hashes() if request.observe else {},
+            code=code_hashes(self._main) if request.observe else {},
         )
 
     def _samples(self, training: bool) -> Samples:
@@ -358,9 +360,9 @@ def is_users(file: str) -> bool:
     return path.endswith(".py") and not path.startswith(tuple(foreign)) and not any(part in INSTALLED for part in Path(path).parts)
 
 
-def code_hashes() -> dict[str, str]:
+def code_hashes(main: str) -> dict[str, str]:
     """Return the SHA-256 of each file of the user that was imported or run."""
-    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    files = {main, *(str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values()))}
     own = sorted(file for file in files if file and is_users(file) and Path(file).is_file())
     here = original(str(Path.cwd()))
     return {os.path.relpath(original(file), here): hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in own}
