@@ -20,6 +20,8 @@ from stoker_recipes.tabular import Synthesizer, files
 from stoker_recipes.tabular.data import PreparedSubjects, TabularSettings, prepare
 from stoker_recipes.tabular.files import find_files, read_files
 
+pytestmark = pytest.mark.scale
+
 
 def make_mixed(num_subjects: int, rng: np.random.Generator) -> pd.DataFrame:
     """Events with every kind of column; subjects are interleaved, so that most lie in several files."""
