@@ -252,7 +252,8 @@ def adult(setting: Setting) -> Any:
     import pyarrow as pa
 
     from stoker_recipes.tabular import train as train_table
-    from stoker_recipes.tabular.data import make_settings, prepare
+    from stoker_recipes.tabular.data import prepare
+    from stoker_recipes.tabular.settings import make_settings
 
     found: dict[str, Any] = {}
     table = pa.table(make_adult(500 if setting.small else 48_842))
@@ -306,7 +307,8 @@ def _run_upstream(events: Any, context: Any, batch_size: int, wheels: str | None
 
 
 def upstream(setting: Setting, wheels: str | None) -> Any:
-    from stoker_recipes.tabular.data import make_settings, prepare
+    from stoker_recipes.tabular.data import prepare
+    from stoker_recipes.tabular.settings import make_settings
 
     users = 200 if setting.small else 4_000
     events, context = make_shop_tables(users)

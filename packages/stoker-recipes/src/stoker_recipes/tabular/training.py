@@ -29,11 +29,12 @@ from stoker.extend import Array, check_device, disk
 from stoker_recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker_recipes.tabular import refinement
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
-from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
+from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, prepare
 from stoker_recipes.tabular.files import are_files
 from stoker_recipes.tabular.layout import ModelLayout
 from stoker_recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker_recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
+from stoker_recipes.tabular.settings import TabularSettings, make_settings
 from stoker_recipes.tabular.tables import read_table
 
 COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME = "columns.json", "model.safetensors", "context", "privacy.json"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import OptionError
-from stoker_recipes.tabular.compat_statistics import draw_limit, find_bins, part_of_column, reduce_column, reduce_lengths
+from stoker_recipes.tabular.compat.statistics import draw_limit, find_bins, part_of_column, reduce_column, reduce_lengths
 
 
 def reduced(kind: str, *columns: pa.Array, protect: bool = True) -> dict[str, object]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from stoker.errors import OptionError
 from stoker.extend import Array
 from stoker_recipes.tabular import analyze
-from stoker_recipes.tabular.compat_encodings import ESCAPE, NULL, relative_parts
+from stoker_recipes.tabular.compat.codes import ESCAPE, NULL, relative_parts
 from stoker_recipes.tabular.encodings import RARE
 from stoker_recipes.tabular.values import Values, read_values
 
@@ -52,7 +52,7 @@ def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
 
     Args:
         kind: Its encoding, such as "TABULAR_DATETIME".
-        column: The column, as `compat_workspace.read_column` has it.
+        column: The column, as `workspace.read_column` has it.
         starts: The first row of each subject.
     """
     if kind in NUMBERS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stoker_recipes.timehut.anomaly import alarms, score_alarms
+from stoker_recipes.timehut.protocols import alarms, score_alarms
 
 
 def slow_alarms(scores: np.ndarray, num_train: int, delay: int) -> list[bool]:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from stoker_recipes.timehut.batches import gather_batch
-from stoker_recipes.timehut.encoder_views import encode_views, gather_views
-from stoker_recipes.timehut.model import encode
+from stoker_recipes.timehut.model import encode, encode_views, gather_views
 from stoker_recipes.timehut.population import EncoderPopulation, make_population
 from stoker_recipes.timehut.settings import make_settings
 

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
-from stoker_recipes.tabular.compat_statistics import part_of_column, reduce_column
-from stoker_recipes.tabular.compat_workspace import Workspace, codes_of_column, position_columns, read_column
+from stoker_recipes.tabular.compat.codes import codes_of_column, position_columns, read_column
+from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column
+from stoker_recipes.tabular.compat.workspace import Workspace
 
 TEXT, NUMBER, TIME = "TABULAR_CATEGORICAL", "TABULAR_NUMERIC_AUTO", "TABULAR_DATETIME"
 

@@ -1,17 +1,4 @@
-"""The first steps of mostlyai-engine, with its names, arguments, defaults and files.
-
-    from mostlyai import engine
-    from stoker_recipes.tabular import compat
-
-    compat.split(events, tgt_context_key="user_id", workspace_dir="ws")
-    compat.analyze(workspace_dir="ws")
-    compat.encode(workspace_dir="ws")
-    engine.train(workspace_dir="ws", max_epochs=10)
-
-Statistics and codes are equal to those of mostlyai-engine 2.7.3 for the same state of `np.random`, and each step also takes the
-workspace that the package left. What is wrong there is not repeated: see "Against mostlyai-engine" in docs/recipes/tabular.md. Frames may
-be of pandas, Polars or Arrow, or files. What is not here is refused by name: language models, differential privacy, lists.
-"""
+"""`split`, `analyze` and `encode`, as mostlyai-engine has them."""
 
 from __future__ import annotations
 
@@ -28,20 +15,9 @@ import torch
 
 from stoker.errors import OptionError
 from stoker.extend import Array, disk
-from stoker_recipes.tabular.compat_encodings import KINDS
-from stoker_recipes.tabular.compat_statistics import part_of_column, reduce_column, reduce_lengths
-from stoker_recipes.tabular.compat_workspace import (
-    Role,
-    Workspace,
-    codes_of_column,
-    column_names,
-    empty_folder,
-    position_columns,
-    read_column,
-    read_parquet,
-    write_json,
-    write_parquet,
-)
+from stoker_recipes.tabular.compat.codes import KINDS, codes_of_column, column_names, position_columns, read_column
+from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column, reduce_lengths
+from stoker_recipes.tabular.compat.workspace import Role, Workspace, empty_folder, read_parquet, write_json, write_parquet
 from stoker_recipes.tabular.data import check_unique
 from stoker_recipes.tabular.tables import GroupedRows, find_owners, group_rows, key_column, read_table
 

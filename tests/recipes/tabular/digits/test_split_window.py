@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from stoker.errors import OptionError
-from stoker_recipes.tabular.digits.window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
+from stoker_recipes.tabular.digits.split import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 
 PLACES = st.integers(LOWEST, HIGHEST)
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder
 
-from stoker_recipes.timehut.forecast import PENALTIES, score_forecasts, step_representations
 from stoker_recipes.timehut.model import initial_weights, to_tensors
+from stoker_recipes.timehut.predicting import TrainedEncoder
+from stoker_recipes.timehut.protocols import PENALTIES, score_forecasts, step_representations
 from stoker_recipes.timehut.settings import make_settings
-from stoker_recipes.timehut.training import TrainedEncoder
 
 SETTINGS = make_settings("ts2vec", hidden=5, depth=3, width=9)
 

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from stoker._types import Array
-from stoker_recipes.tabular.encodings import Numeric, Subjects, fit_numeric
-from stoker_recipes.tabular.tails import Tail, fit_tail, tail_of
+from stoker_recipes.tabular.encodings import Numeric, Subjects, Tail, fit_numeric, fit_tail, tail_of
 from stoker_recipes.tabular.values import read_values
 
 

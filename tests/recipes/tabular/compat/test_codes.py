@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from stoker._types import Array
-from stoker_recipes.tabular.compat_encodings import encode_values, relative_parts
-from stoker_recipes.tabular.compat_statistics import part_of_column, reduce_column
-from stoker_recipes.tabular.compat_workspace import codes_of_column
+from stoker_recipes.tabular.compat.codes import codes_of_column, encode_values, relative_parts
+from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column
 from stoker_recipes.tabular.values import read_values
 
 US = pa.timestamp("us")
