@@ -13,7 +13,7 @@ import stoker_recipes
 
 RECIPES = Path(stoker_recipes.__file__).parent
 PUBLIC = {
-    "stoker", "stoker.diagnose", "stoker.errors", "stoker.split", "stoker.store",
+    "stoker", "stoker.diagnose", "stoker.errors", "stoker.extend", "stoker.split", "stoker.store",
     "stoker.testing", "stoker.train", "stoker.tune", "stoker.experiment", "stoker.experiment.parse",
 }  # fmt: skip
 """Packages whose `__init__` lists what is public."""

@@ -1,5 +1,6 @@
 """Time-MoE: forecasting with a mixture of experts, on series of any kind.
 
+    folders        the authors' binary folders: a format of `stoker pack`, and a store in place
     files          series from a store, the authors' trees of files, or tables
     dataset        pieces of series and their scaling; `TimeMoeDataset` for the Trainer of Hugging Face
     batches        rows without padding, as resumable batches

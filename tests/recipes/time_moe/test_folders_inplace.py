@@ -12,8 +12,8 @@ from benchmarks.before.timemoe_dataset import BinaryDataset
 from benchmarks.timemoe_folder import walks, write_folder
 
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store import is_time_moe, map_time_moe
-from stoker.store.formats import time_moe
+from stoker_recipes.time_moe import folders
+from stoker_recipes.time_moe.folders import is_time_moe, map_time_moe
 
 
 def values_of(folder: Path) -> list[np.ndarray[Any, Any]]:
@@ -96,7 +96,7 @@ def test_sequences_beyond_the_end_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("MAX_RANGES", 1), ("MEMORY_SHARE", 0.0)])
 def test_what_cannot_be_mapped_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float) -> None:
     folder = write_folder(tmp_path / "set", walks([10, 10, 10]), num_files=2)
-    monkeypatch.setattr(time_moe, name, value)
+    monkeypatch.setattr(folders, name, value)
     with pytest.raises(SourceTooLargeError, match=r"Pack it: stoker pack .*set set.stoker"):
         map_time_moe(folder)
 

@@ -13,7 +13,7 @@ from tests.store.formats.reading import assert_projects, assert_resumes, assert_
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats.base import InferredTypeError
-from stoker.store.formats.json import JsonLinesSource
+from stoker.store.formats.jsonl import JsonLinesSource
 
 BLOCKS = ('{"a": 1' + " " * 82 + "}\n") * 20_000
 """More than the block of which the types are taken; as few rows as that, because the exact way reads them one by one."""

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import strategies as st
 
 from stoker.errors import BadValueError, SourceInvalidError
-from stoker.store.formats import json as json_format
+from stoker.store.formats import jsonl as json_format
 from stoker.store.formats.base import InferredTypeError
-from stoker.store.formats.json import JsonLinesSource, JsonRows
 from stoker.store.formats.json_text import RowTexts
+from stoker.store.formats.jsonl import JsonLinesSource, JsonRows
 
 NUMBERS = st.none() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=True, width=64)
 ROWS = st.lists(

@@ -13,8 +13,8 @@ import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats import time_moe
-from stoker.store.formats.time_moe import TimeMoeSource
+from stoker_recipes.time_moe import folders
+from stoker_recipes.time_moe.folders import TimeMoeSource
 
 Array = np.ndarray[Any, Any]
 
@@ -100,7 +100,7 @@ def test_the_variant_with_a_placeholder_and_origins(tmp_path: Path) -> None:
 
 
 def test_reading_continues_behind_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_moe, "_GROUP", 7)
+    monkeypatch.setattr(folders, "_GROUP", 7)
     lengths = [i % 7 for i in range(80)]
     scales = places(*lengths, id=[f"s{i}" for i in range(80)])
     one = write(tmp_path / "set", np.arange(sum(lengths), dtype="<f4"), scales, cuts=(50, 100))
@@ -143,13 +143,13 @@ def test_odd_descriptions_are_named(tmp_path: Path, changes: dict[str, Any], err
 
 
 def test_a_description_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_moe, "META_MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(folders, "META_MEMORY_SHARE", 0.0)
     with pytest.raises(SourceTooLargeError, match=r"meta\.json has .* is held in memory.* Cut the set into several folders"):
         write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3)).schema()
 
 
 def test_a_type_that_changes_late_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_moe, "_GROUP", 3)
+    monkeypatch.setattr(folders, "_GROUP", 3)
     one = write(tmp_path / "set", np.arange(20, dtype="<f4"), places(*[1] * 20, id=[1] * 19 + [1.5]))
     with pytest.raises(BadValueError, match=r"sequence 20 of .* has 1\.5 under 'id', but those before it have int64"):
         table_of(one)

@@ -3,6 +3,7 @@
     read_meta        `meta.json`, checked against the files; its sequences stay text until they are read
     TimeMoeSource    one row per sequence: a list in the column "sequence", and what else `meta.json` says of it ("id", "file")
     map_time_moe     a folder in place: stores over maps of its files
+    FORMAT           the format as `stoker pack` knows it, by an entry point
 
 Where a mean and a standard deviation are given, values are scaled back as Time-MoE does it.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, BinaryIO, ClassVar
 
 import msgspec
 import numpy as np
@@ -26,21 +27,21 @@ import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import (
+from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.extend import FolderFormat
+from stoker.store import (
     Chunk,
+    Column,
     DataSource,
     InferredTypeError,
+    JsonRows,
     RowLocation,
+    RowTexts,
+    Store,
     Task,
     inside,
-    read_fully,
     row_chunk,
 )
-from stoker.store.formats.json import JsonRows
-from stoker.store.formats.json_text import RowTexts
-from stoker.store.shards import Column
-from stoker.store.store import Store
 
 META = "meta.json"
 META_MEMORY_SHARE = 0.5  # of the free memory, for `meta.json`
@@ -165,6 +166,7 @@ class SequenceEntries:
     others: pa.Table
 
     def slice(self, begin: int, end: int) -> SequenceEntries:
+        """Return a range of them."""
         arrays = {name: getattr(self, name)[begin:end] for name in self.ARRAYS}
         return SequenceEntries(**arrays, others=self.others.slice(begin, end - begin))
 
@@ -183,6 +185,7 @@ class TimeMoeSource(DataSource):
 
     @property
     def label(self) -> str:
+        """The path of `meta.json`, for messages."""
         return str(self._meta_path)
 
     @cached_property
@@ -196,6 +199,7 @@ class TimeMoeSource(DataSource):
         return len(self.meta.scales)
 
     def schema(self) -> pa.Schema:
+        """Return the values as lists, and the other keys of sequences."""
         kind = pa.from_numpy_dtype(self.meta.dtype)
         others = [field for field in self._described if field.name not in _POSITION.names]
         return pa.schema([pa.field(COLUMN, pa.large_list(kind)), *others])
@@ -222,6 +226,7 @@ class TimeMoeSource(DataSource):
         return RowTexts(lines, len(group), row)
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        """Read groups of sequences; see `DataSource.read`."""
         wanted = self.schema() if schema is None else schema
         for row, sequences in self.sequences(wanted, row=start.row):
             # Neighbours of about `chunk_bytes` together, at least one.
@@ -286,14 +291,16 @@ class TimeMoeSource(DataSource):
         np.cumsum(sequences.lengths, out=bounds[1:])
         values = np.empty(int(bounds[-1]), dtype=self.meta.dtype)
         with ExitStack() as opened:
-            files: dict[Path, int] = {}
+            files: dict[Path, BinaryIO] = {}
             # Neighbours whose values lie end to end are read at once.
             gaps = np.flatnonzero(sequences.offsets[1:] != sequences.offsets[:-1] + sequences.lengths[:-1]) + 1
             for first, last in pairwise([0, *gaps.tolist(), len(sequences.offsets)]):
                 for part, begin, into in self._places(int(sequences.offsets[first]), values[bounds[first] : bounds[last]]):
                     if part.path not in files:
-                        files[part.path] = opened.enter_context(part.path.open("rb")).fileno()
-                    read_fully(files[part.path], memoryview(into).cast("B"), begin * values.itemsize, part.path)
+                        files[part.path] = opened.enter_context(part.path.open("rb"))
+                    files[part.path].seek(begin * values.itemsize)
+                    if files[part.path].readinto(into) < into.nbytes:
+                        raise SourceChangedError(f"{part.path} changed while it was read: it is shorter. Pack the folder again.")
         with np.errstate(all="ignore"):
             for i in np.flatnonzero(sequences.scaled).tolist():
                 one = values[bounds[i] : bounds[i + 1]]
@@ -311,6 +318,14 @@ class TimeMoeSource(DataSource):
             first, last = max(begin, part.begin), min(end, part.end)
             if first < last:
                 yield part, first - part.begin, values[first - begin : last - begin]
+
+
+def _extra_files(folder: Path) -> list[Path]:
+    """Files that are not read with the folder."""
+    return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin")
+
+
+FORMAT = FolderFormat(matches=is_time_moe, open=TimeMoeSource, extra_files=_extra_files)
 
 
 # Time-MoE folders in place: stores over maps of their files, so that terabytes need no copy.
