@@ -13,7 +13,7 @@ from tests.store.appending import assert_same_content
 
 import stoker
 from stoker.errors import FeedError, ManifestError, StoreDamagedError, StoreError
-from stoker.store import versions
+from stoker.store import appended, opening
 from stoker.store.inspect import verify
 from stoker.store.manifest import PartList, with_parts
 
@@ -28,8 +28,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_opening_reads_nothing_of_the_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    original = versions.read_manifest
-    monkeypatch.setattr(versions, "read_manifest", lambda path: read.append(path) or original(path))
+    original = opening.read_manifest
+    for module in (opening, appended):
+        monkeypatch.setattr(module, "read_manifest", lambda path: read.append(path) or original(path))
     store = stoker.open(folder)
     assert (store.key, store.digest is not None, read) == ("id", True, [folder])
     assert len(store) == 3
@@ -73,10 +74,10 @@ def test_a_column_that_does_not_fit_into_memory_is_refused_and_compact_needs_no_
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = stoker.open(folder)
-    monkeypatch.setattr(versions.psutil, "virtual_memory", lambda: SimpleNamespace(available=39))
+    monkeypatch.setattr(appended.psutil, "virtual_memory", lambda: SimpleNamespace(available=39))
     with pytest.raises(StoreError, match=r"column 'x' of .* needs 40 B of memory, because 2 appends .* Run `stoker compact"):
         store.column("x")
-    monkeypatch.setattr(versions, "_BLOCK_BYTES", 8)
+    monkeypatch.setattr(appended, "_BLOCK_BYTES", 8)
     assert stoker.compact(folder).column("x").tolist() == [1.0, 2.0, 3.0, 1.0, 1.5]
 
 
@@ -87,7 +88,7 @@ def test_small_shards_of_parts_take_no_mappings(folder: Path, monkeypatch: pytes
     store = stoker.open(folder)
     assert store.column("x").tolist() == [1.0, 2.0, 3.0, 1.0, 1.5]
     assert num_mapped() == 0
-    monkeypatch.setattr(versions, "_READ_BELOW", 0)
+    monkeypatch.setattr(appended, "_READ_BELOW", 0)
     other = stoker.open(folder)
     assert other.column("x").tolist() == store.column("x").tolist()
     assert num_mapped() > 0
@@ -135,8 +136,8 @@ def test_rows_are_copied_in_any_blocks_and_runs(
     for table in tables[1:]:
         stoker.append(tmp_path / "store", table)
     whole = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    monkeypatch.setattr(versions, "_SHORT_RUN", short_run)
-    monkeypatch.setattr(versions, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(appended, "_SHORT_RUN", short_run)
+    monkeypatch.setattr(appended, "_BLOCK_BYTES", block_bytes)
     assert_same_content(stoker.open(tmp_path / "store"), stoker.pack(whole, tmp_path / "full", series="id"))
 
 

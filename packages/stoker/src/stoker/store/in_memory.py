@@ -1,4 +1,12 @@
-"""Other forms of data: decimals as floats, stores as Arrow tables, and arrays as stores."""
+"""Stores in memory, made of arrays. A column may be
+
+a list of 1-D or 2-D arrays    one array per series
+a 3-D array                    [series, steps, width]
+a 2-D array                    [series, steps]; with `lengths` [steps of all series, width]
+a 1-D array                    with `lengths`: the steps of all series end to end, or one value per series;
+                               beside lists or 2-D arrays: one value per series; alone: one series
+a list of strings              one string per series
+"""
 
 from __future__ import annotations
 
@@ -6,106 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from stoker._types import Array
-from stoker.errors import OptionError, StoreDamagedError
+from stoker.errors import OptionError
 from stoker.store.manifest import DTYPES
-from stoker.store.shards import Column, Level, NonFiniteCount, StoredColumns, Texts, fill_null, from_numpy, from_texts, to_numpy
-
-# Decimals as the nearest float64, like `float("19.99")`. Arrow's own cast multiplies by a power of ten and rounds twice: 19.99 becomes
-# 19.990000000000002, and so does a tenth of all amounts of money. Here a number of at most 2**53 units is divided once, which rounds
-# once; others are converted through their strings.
-
-_EXACT_UNITS = 2**53
-_EXACT_POWERS = 22  # powers of ten up to this one are float64 without rounding
-
-
-def decimals_as_floats(values: pa.Array) -> pa.Array:
-    """An Arrow array of decimals as float64, each the nearest; nulls stay null.
-
-    Example:
-        >>> import decimal
-        >>> import pyarrow as pa
-        >>> decimals_as_floats(pa.array([decimal.Decimal("19.99"), None])).to_pylist()
-        [19.99, None]
-    """
-    if not len(values) or not 0 <= values.type.scale <= _EXACT_POWERS:
-        return _through_texts(values)
-    # The decimals as integers of their smallest unit; `few` are exact as float64.
-    width = values.type.byte_width
-    word = np.dtype(f"<i{min(width, 8)}")
-    count = len(values) * width // word.itemsize
-    words = np.frombuffer(values.buffers()[1], dtype=word, count=count, offset=values.offset * width).reshape(len(values), -1)
-    units = words[:, 0]
-    few = (units >= -_EXACT_UNITS) & (units <= _EXACT_UNITS)
-    for number in range(1, words.shape[1]):
-        few &= words[:, number] == units >> 63  # nothing but the sign
-    numbers = units / 10.0**values.type.scale
-    if not few.all():
-        many = np.flatnonzero(~few)
-        # The bytes under a null may be anything, so nulls are among these; their values do not matter.
-        numbers[many] = to_numpy(fill_null(_through_texts(values.take(from_numpy(many))), 0.0))
-    valid = _validity(to_numpy(values.is_valid()))
-    return pa.Array.from_buffers(pa.float64(), len(values), [*valid, from_numpy(numbers).buffers()[1]])
-
-
-def _through_texts(values: pa.Array) -> pa.Array:
-    return values.cast(pa.string()).cast(pa.float64())
-
-
-def _validity(valid: Array) -> list[pa.Buffer | None]:
-    return [None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))]
-
-
-# Stores as Arrow tables.
-
-
-def store_to_arrow(store: StoredColumns) -> pa.Table:
-    """One row per series: large (or fixed-size) lists of steps, plain columns of what belongs to a series. Numbers are shared."""
-    return pa.table({name: _checked(store, column) for name, column in store.schema.items()})
-
-
-def _checked(store: StoredColumns, column: Column) -> pa.Array:
-    """Arrow trusts offsets and codes and would read beyond its buffers, so they are validated here."""
-    try:
-        array = _flat(store, column)
-        if column.level == "step" and store.uniform_length:
-            array = pa.FixedSizeListArray.from_arrays(array, store.uniform_length)
-        elif column.level == "step":
-            array = pa.LargeListArray.from_arrays(from_numpy(store.offsets), array)
-        array.validate(full=True)
-    except pa.ArrowException as error:
-        raise StoreDamagedError(f"{store.name}: column {column.name!r} is not valid: {error}. Run `stoker verify`.") from error
-    return array
-
-
-def _flat(store: StoredColumns, column: Column) -> pa.Array:
-    """All values of a column, as times or categories with nulls where they are."""
-    if column.kind == "text" and column.texts is not None:
-        return from_texts(column.texts)
-    values = store.column(column.name)
-    if column.kind == "bfloat16":
-        values = (values.astype(np.uint32) << 16).view(np.float32)
-    flat = from_numpy(values.reshape(-1))
-    if column.kind in ("timestamp", "duration"):
-        unit, _, zone = (column.unit or "ns").partition(", ")
-        kind = pa.timestamp(unit, zone or None) if column.kind == "timestamp" else pa.duration(unit)
-        flat = pa.Array.from_buffers(kind, len(flat), _validity(values != np.iinfo(np.int64).min) + flat.buffers()[1:])
-    elif column.kind == "category" and column.texts is not None:
-        codes = pa.Array.from_buffers(pa.int32(), len(flat), _validity(values >= 0) + flat.buffers()[1:])
-        flat = pa.DictionaryArray.from_arrays(codes, from_texts(column.texts))
-    return pa.FixedSizeListArray.from_arrays(flat, column.width) if column.width is not None else flat
-
-
-# Stores in memory. A column may be
-#
-#     a list of 1-D or 2-D arrays    one array per series
-#     a 3-D array                    [series, steps, width]
-#     a 2-D array                    [series, steps]; with `lengths` [steps of all series, width]
-#     a 1-D array                    with `lengths`: the steps of all series end to end, or one value per series;
-#                                    beside lists or 2-D arrays: one value per series; alone: one series
-#     a list of strings              one string per series
+from stoker.store.shards import Column, Level, NonFiniteCount, Texts
 
 
 def columns_from_arrays(

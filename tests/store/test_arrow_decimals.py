@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.store.interop import decimals_as_floats
+from stoker.store.arrow import decimals_as_floats
 from stoker.store.pack.api import pack
 from stoker_recipes.tabular import analyze, split_digits
 

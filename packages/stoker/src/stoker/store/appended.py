@@ -1,11 +1,11 @@
-"""`open_store` opens a store, and reads its base and what `stoker.append` has added to it as one store.
+"""`AppendedStore`: the base of a store and what `stoker.append` has added to it, read as one store.
 
     manifest.json    the base (the store as it was packed), and how many lines of `parts.jsonl` count
     parts.jsonl      one line per append: the folder of its part, its digest, and the rule by which it is merged
     parts/000002/    what the first append has added: an ordinary store
 
-No list is stored twice, and an append writes only new rows. Opening reads the manifest of the base. The parts are mapped when the store
-is first used, and a column is merged when it is first read:
+No list is stored twice, and an append writes only new rows. The parts are mapped when the store is first used, and a column is merged
+when it is first read:
 
     series       the union of the keys; in the order of a full pack
     fragments    runs of rows of base and parts, in the order of the merged column; overlapping times are resolved here
@@ -25,25 +25,17 @@ import msgspec
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
-from stoker._disk import check_path, open_plain
-from stoker._text import is_url, readable_bytes
+from stoker._disk import open_plain
+from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker.errors import BadValueError, OptionError, StoreDamagedError, StoreError, StoreNotFoundError
+from stoker.errors import BadValueError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
+from stoker.store.arrow import fill_null, from_numpy, from_texts, lay_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
-from stoker.store.shards import (
-    MISSING_CODE,
-    MISSING_TIME,
-    Column,
-    NonFiniteCount,
-    Texts,
-    fill_null,
-    from_numpy,
-    from_texts,
-    to_numpy,
-)
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount
 from stoker.store.store import ColumnsOnUse, Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
@@ -170,8 +162,6 @@ def keys_of(store: Store, name: str | None) -> pa.Array:
 
 def _join_series(base: Store, parts: list[Store], lines: list[PartLine]) -> tuple[Array, Array, int]:
     """The merged index of each series of the base and of the parts, and the number of merged series."""
-    import pyarrow.compute as pc  # a fifth of a second, which opening a plain store must not take
-
     num_base, num_added = len(base), sum(len(part) for part in parts)
     if base.key is None or lines[0].order == "new":
         return np.arange(num_base), num_base + np.arange(num_added), num_base + num_added
@@ -525,8 +515,6 @@ class AppendedStore(Store):
         """A merged column from its first row to its last, in pieces."""
         name, codes = column.name, []
         if column.kind == "category":
-            import pyarrow.compute as pc
-
             words = self._vocabulary(name)
             for part in self.parts:
                 own = part.schema[name].texts if name in part.schema else None
@@ -565,62 +553,3 @@ def _copy(layout: MergeLayout, values: tuple[Array, Array], start: int, stop: in
     for added in (False, True):
         out[here == added] = values[added][rows[here == added]]
     return out
-
-
-def lay_texts(values: pa.Array) -> Texts:
-    """Strings of an Arrow array as a store holds them."""
-    values = pa.concat_arrays([values.cast(pa.large_string())])
-    offsets = np.frombuffer(values.buffers()[1], dtype="<i8")[values.offset : values.offset + len(values) + 1]
-    data = values.buffers()[2]
-    utf8 = np.frombuffer(data, dtype="|u1") if data is not None else np.empty(0, dtype="|u1")
-    begin, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-    laid = offsets - begin if len(offsets) else np.zeros(1, dtype="<i8")
-    laid.flags.writeable = False
-    return Texts(utf8[begin:end], laid)
-
-
-def open_store(
-    path: str | os.PathLike[str],
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    cache_size: str | int | None = None,
-) -> Store:
-    """Open a packed store: check the manifest and the size of every shard, and map the shards. Reads no values.
-
-    What `stoker.append` has added is mapped and merged when it is first used. Values of a store at a URL are fetched when they are
-    read, and kept in a local cache.
-
-    Args:
-        path: the folder of the store, or a URL like "s3://bucket/events.stoker".
-        cache: for a URL: the folder of the cache, which several stores and processes may share (default: one of this user).
-        cache_size: for a URL: how much the cache may hold, like "200GB" (default: 3/4 of the free space).
-
-    Raises:
-        StoreNotFoundError: there is no store at this path.
-        StorageError: object storage refused a request, or failed at every attempt.
-        ManifestError: the manifest breaks a rule of the format.
-        StoreDamagedError: a shard is missing, or has the wrong size or header.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Store.from_arrays(x=[[1.0, 2.0], [3.0]]).save(folder + "/a.stoker")
-        ...     open_store(folder + "/a.stoker").lengths.tolist()
-        [2, 1]
-    """
-    if is_url(path):
-        from stoker.store.remote import open_remote
-
-        return open_remote(str(path), cache=cache, cache_size=cache_size)
-    if cache is not None or cache_size is not None:
-        raise OptionError(f"cache and cache_size are for URLs, but {path} is a path. Leave them out.")
-    folder = check_path(path)
-    while True:
-        stamp = manifest_stamp(folder)
-        try:
-            manifest = read_manifest(folder)
-            store = map_store(folder, manifest)
-            return store if manifest.parts is None else AppendedStore(store)
-        except StoreDamagedError:
-            if manifest_stamp(folder) == stamp:
-                raise  # the store was not replaced meanwhile, so it is damaged
