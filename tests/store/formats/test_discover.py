@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 
 from stoker.errors import SourceEmptyError, SourceInvalidError, SourceNotFoundError
 from stoker.store.formats.csv import Dialect

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import arguments, save
-from benchmarks.step_times import MODELS, blocks_of, gaussian
+from benchmarks.watch.step_times import MODELS, blocks_of, gaussian
 from stoker._types import Array
 from stoker.watch.detector import BLOCK, SlowdownDetector
 

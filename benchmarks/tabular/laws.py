@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.known_tables import BURSTS, RULES, SHOP
+from benchmarks.tabular.known_tables import BURSTS, RULES, SHOP
 
 TAIL = 0.01
 """The largest amounts, whose mean is compared."""
@@ -178,13 +178,13 @@ def _kept(name: str, make: Any) -> float:
 
 
 def _shop_top() -> float:
-    from benchmarks.known_tables import make_shop
+    from benchmarks.tabular.known_tables import make_shop
 
     return _kept("shop", lambda: _top(make_shop(200_000, seed=12345)[1]["amount"].to_numpy()))
 
 
 def _large_bursts() -> pd.DataFrame:
-    from benchmarks.known_tables import make_bursts
+    from benchmarks.tabular.known_tables import make_bursts
 
     frame: pd.DataFrame = make_bursts(30_000, seed=12345).to_pandas()
     return frame

@@ -1,7 +1,7 @@
 """Stoker beside what users would pick instead, on segments and on windows: each library in a process of its own.
 
-    python -m benchmarks.bench_peers --python litdata=/tmp/peers/litdata/bin/python --python grain=...
-    python -m benchmarks.bench_peers $(sh benchmarks/peers/environments.sh /tmp/peers)
+    python -m benchmarks.feed.bench_peers --python litdata=/tmp/peers/litdata/bin/python --python grain=...
+    python -m benchmarks.feed.bench_peers $(sh benchmarks/peers/environments.sh /tmp/peers)
 
 A library that is not importable is named with the reason. With `--small` only what this Python can import is run, on
 little data, to see that it works; its numbers mean nothing.

@@ -101,10 +101,9 @@ def measure(folder: Path, scratch: Path) -> dict[str, Any]:
 
 
 def _child(command: list[str]) -> dict[str, Any]:
-    root = Path(__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, (*record.SOURCES, record.ROOT)))}
     output = subprocess.run(
-        [sys.executable, "-c", CHILD, *command], capture_output=True, text=True, check=True, env=environment, cwd=root
+        [sys.executable, "-c", CHILD, *command], capture_output=True, text=True, check=True, env=environment, cwd=record.ROOT
     )
     found: dict[str, Any] = json.loads(output.stdout)
     return {name: round(value, 1) if isinstance(value, float) else value for name, value in found.items()}

@@ -1,6 +1,6 @@
 """How much CPU time does a TFA model need to come within 0.01 AUC of what can be known at all?
 
-Markets of 200,000 bars whose labels are drawn from a known logit (benchmarks/markets.py), so the ceiling is known: the AUC of that
+Markets of 200,000 bars whose labels are drawn from a known logit (benchmarks/tfa/markets.py), so the ceiling is known: the AUC of that
 logit itself, on the same rows. Trained on the first 70 %, tested on 12,000 rows behind 85 %, with 400 rows between them that no one
 uses. Times are process CPU time of training on one thread; evaluating the test rows does not count.
 
@@ -27,8 +27,8 @@ import stoker
 import stoker_recipes.tfa
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from benchmarks.bench_indicators import spec_of_55
-from benchmarks.markets import Signal, draw_labels, market
+from benchmarks.tfa.bench_indicators import spec_of_55
+from benchmarks.tfa.markets import Signal, draw_labels, market
 from stoker_recipes.tfa.model import Levels, build_model, levels_of, ratios
 
 QUESTION = "How much CPU time does a TFA model need to come within 0.01 AUC of what can be known at all?"

@@ -4,14 +4,14 @@ Three generators whose law is known (`make_shop`, `make_bursts`, `make_rules`), 
 models of the same size and their default stop, and generate as many subjects; in the shop, for the same fresh contexts. Dates are
 relative on both sides, which mostlyai-engine has to be asked for. Then every measure is taken of both, and of fresh samples:
 
-    law       distances to the law itself (benchmarks/tabular_laws.py)
-    report    distances to the learned rows (benchmarks/tabular_measures.py), the accuracies of mostlyai-qa among them
+    law       distances to the law itself (benchmarks/tabular/laws.py)
+    report    distances to the learned rows (benchmarks/tabular/measures.py), the accuracies of mostlyai-qa among them
 
 Fits can be made one by one, also on other machines, as generated tables are kept in --folder:
 
-    python -m benchmarks.bench_tabular_quality --folder F --fit mostlyai:shop:0
-    python -m benchmarks.bench_tabular_quality --folder F                          makes what is missing, and compares
-    python -m benchmarks.bench_tabular_quality --kept benchmarks/results/bench_tabular_quality.json --jobs 16
+    python -m benchmarks.tabular.bench_tabular_quality --folder F --fit mostlyai:shop:0
+    python -m benchmarks.tabular.bench_tabular_quality --folder F                          makes what is missing, and compares
+    python -m benchmarks.tabular.bench_tabular_quality --kept benchmarks/results/bench_tabular_quality.json --jobs 16
 
 It needs the Python of `make test-originals`; mostlyai-engine may also come from its wheels (--wheels). That side does not change with this
 package, and takes 4 to 12 minutes of CPU time for a fit of sequences: --kept takes its measures on the same rows and seeds from an earlier
@@ -40,9 +40,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import record, tabular_measures
-from benchmarks.known_tables import make_bursts, make_rules, make_shop
-from benchmarks.tabular_laws import bursts_errors, rules_errors, shop_errors
+from benchmarks import record
+from benchmarks.tabular import measures
+from benchmarks.tabular.known_tables import make_bursts, make_rules, make_shop
+from benchmarks.tabular.laws import bursts_errors, rules_errors, shop_errors
 from stoker_recipes.tabular import Synthesizer
 
 QUESTION = "How good are generated tables, next to mostlyai-engine on the same data, and next to a fresh sample of the law?"
@@ -130,7 +131,7 @@ def measured(generator: str, seed: int, count: int, synthetic: pa.Table, context
     users, rows = make(generator, count, REAL + seed)
     found = {f"law: {name}": value for name, value in law_of(generator, contexts, synthetic.to_pandas()).items()}
     key = None if generator == "rules" else "user_id"
-    distances = tabular_measures.compare(rows, synthetic, key=key, context=users, synthetic_context=contexts, seed=seed)
+    distances = measures.compare(rows, synthetic, key=key, context=users, synthetic_context=contexts, seed=seed)
     return found | {f"report: {name}": value for name, value in distances.items()}
 
 

@@ -125,7 +125,7 @@ def nanoseconds_per_row(num_contexts: int, kind: str = "close together", compat:
 SCRATCH = """
 import sys
 from pathlib import Path
-from benchmarks.bench_sequences import events
+from benchmarks.tabular.bench_sequences import events
 from stoker_recipes.tabular import pad_sequences
 
 def status(name):
@@ -151,7 +151,7 @@ def scratch_bytes(layout: str, num_contexts: int) -> float:
 COMPILE = """
 import time
 import torch, numba, pandas
-from benchmarks.bench_sequences import events
+from benchmarks.tabular.bench_sequences import events
 from stoker_recipes.tabular import pad_sequences
 frame = events(100)
 start = time.process_time()

@@ -20,7 +20,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 import stoker
-from benchmarks import record, tables
+from benchmarks import record
+from benchmarks.store import tables
 
 QUESTION = "How fast is a pack, as a share of the speed of only reading the file with pyarrow?"
 SETS = {

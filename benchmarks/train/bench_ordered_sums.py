@@ -76,7 +76,7 @@ def compare(folder: Path, world: int, width: int, updates: int, rounds: int) -> 
     meeting = folder / f"meeting-{world}-{width}"
     numbers = [world, meeting, width, updates, rounds]
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.bench_ordered_sums", "--rank"]
+    command = [sys.executable, "-m", "benchmarks.train.bench_ordered_sums", "--rank"]
     ranks = [
         subprocess.Popen([*command, str(rank), *map(str, numbers)], stdout=subprocess.PIPE, env=env, cwd=record.ROOT)
         for rank in range(world)

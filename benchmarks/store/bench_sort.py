@@ -89,9 +89,9 @@ def compare_packs(old: Path, rows: int, memory: str, rounds: int) -> dict[str, A
         del columns
         measured: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
         for _ in range(rounds):
-            for side, tree in (("old", old), ("new", record.ROOT)):
+            for side, sources in (("old", [old.resolve() / "src"]), ("new", record.SOURCES)):
                 command = [sys.executable, "-c", CHILD, str(source), str(target), memory]
-                environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
+                environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources))}
                 done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=name)
                 measured[side].append(json.loads(done.stdout))
     seconds = {side: {part: [each[part] for each in runs] for part in ("CPU", "kernel")} for side, runs in measured.items()}

@@ -3,7 +3,7 @@
 Four programs as users write them, each with something that a known edit improves, on whatever device torch has. Each is diagnosed as
 from a shell, its patch is checked by `git apply`, applied to a copy, and the copy is run once more. Results are written after each program:
 
-    python -m benchmarks.gpu_patches --budget 60 --out patches.json
+    python -m benchmarks.diagnose.gpu_patches --budget 60 --out patches.json
 """
 
 from __future__ import annotations

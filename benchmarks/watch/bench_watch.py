@@ -15,7 +15,7 @@ import numpy as np
 
 import stoker
 from benchmarks.record import arguments, interleave, ratio, save, spread
-from benchmarks.step_times import blocks_of, gaussian
+from benchmarks.watch.step_times import blocks_of, gaussian
 from stoker import watch
 from stoker._clock import now_ns
 from stoker.watch.counters import read_counters

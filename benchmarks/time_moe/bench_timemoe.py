@@ -13,7 +13,7 @@ import torch
 import stoker
 from benchmarks import record
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset, collate
-from benchmarks.timemoe_folder import write_folder
+from benchmarks.time_moe.folder import write_folder
 
 QUESTION = "How many times faster than Time-MoE's own data sets are its samples, on segments and on long series?"
 WINDOW = 2048

@@ -1,6 +1,7 @@
 """Does the watch name slowdowns on a GPU: a slower loader, a step that computes more, another program on it? And none in a soak?
 
-Run on a machine with a GPU: python -m benchmarks.gpu_watch. It changes no setting of the GPU, so a lower clock is not among the cases.
+Run on a machine with a GPU: `python -m benchmarks.watch.gpu_watch`.
+It changes no setting of the GPU, so a lower clock is not among the cases.
 """
 
 from __future__ import annotations

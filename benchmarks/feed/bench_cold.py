@@ -10,7 +10,7 @@ same is measured in control groups that the caller has made, each named by its f
     mkdir /sys/fs/cgroup/blkio/slow /sys/fs/cgroup/memory/small
     echo "254:0 500000000" > /sys/fs/cgroup/blkio/slow/blkio.throttle.read_bps_device
     echo 600M > /sys/fs/cgroup/memory/small/memory.limit_in_bytes
-    python -m benchmarks.bench_cold --group /sys/fs/cgroup/blkio/slow
+    python -m benchmarks.feed.bench_cold --group /sys/fs/cgroup/blkio/slow
                                     --group /sys/fs/cgroup/blkio/slow,/sys/fs/cgroup/memory/small
 """
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from benchmarks.bench_indicators import spec_of_55
-from benchmarks.markets import Signal, market, write_csv
+from benchmarks.tfa.bench_indicators import spec_of_55
+from benchmarks.tfa.markets import Signal, market, write_csv
 from stoker_recipes.tfa.audit import auc
 
 QUESTION = "How long is the way from a CSV of bars to a verified, early-stopped, exported model on this machine?"
