@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker_recipes.icecube.vmf import VmfLoss
+from stoker_recipes.icecube.losses import VmfLoss
 
 
 def norm(x: Tensor) -> Tensor:

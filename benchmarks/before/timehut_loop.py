@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from stoker_recipes.timehut.crops import draw_crops
-from stoker_recipes.timehut.encoder import initial_weights, to_tensors
+from stoker_recipes.timehut.batches import draw_crops
+from stoker_recipes.timehut.model import initial_weights, to_tensors
 from stoker_recipes.timehut.settings import EncoderSettings, temperatures
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stoker_recipes.icecube import packing
+from stoker_recipes.icecube import data as packing
 
 
 def _column(dtype: str) -> np.ndarray:

@@ -34,6 +34,7 @@ def test_a_store_that_is_removed_while_it_is_read_is_read_to_its_end(residency: 
     assert not list((tmp_path / "s").iterdir())
 
 
+@pytest.mark.promise("P7")
 def test_a_file_that_is_cut_off_while_it_is_read_kills_the_process_and_the_next_open_names_it(
     tmp_path: Path, torch_zygote: Zygote
 ) -> None:

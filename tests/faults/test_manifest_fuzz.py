@@ -139,6 +139,7 @@ def faults(outcomes: Mapping[str, int]) -> list[str]:
     return [outcome for outcome in outcomes if outcome.startswith("fault") or outcome == "opened: False"]
 
 
+@pytest.mark.promise("P2")
 @pytest.mark.parametrize(("count", "corners"), [(2_000, 30), pytest.param(10_000, 45, marks=pytest.mark.slow)])
 def test_mutants_are_refused_or_valid(zygote: Zygote, tmp_path: Path, seed: int, count: int, corners: int) -> None:
     outcomes = run(zygote, tmp_path, seed, count)
@@ -156,6 +157,7 @@ def test_a_million_mutants_are_refused_or_valid(zygote: Zygote, tmp_path: Path, 
         assert not faults(run(zygote, tmp_path / str(i), seed + i, 10_000))
 
 
+@pytest.mark.promise("P2", control=True)
 @pytest.mark.parametrize("guard", ["digest", "dtypes", "file names", "count", "equal", "shard"])
 def test_negative_control_a_missing_guard_is_noticed(zygote: Zygote, tmp_path: Path, seed: int, guard: str) -> None:
     assert faults(run(zygote, tmp_path, seed, 2000, guard))

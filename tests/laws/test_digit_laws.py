@@ -27,6 +27,7 @@ PLACES = st.tuples(st.integers(LOWEST, HIGHEST), st.integers(LOWEST, HIGHEST)).m
 WINDOWS = st.just((18, -8)) | PLACES
 
 
+@pytest.mark.promise("P11")
 @settings(max_examples=num_examples(1500))
 @given(values=COLUMNS, window=WINDOWS)
 @example(
@@ -37,6 +38,7 @@ def test_digits_are_those_of_the_printed_number(values: Any, window: tuple[int, 
     np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
 
 
+@pytest.mark.promise("P11")
 @settings(max_examples=num_examples(500))
 @given(data=st.data(), window=WINDOWS)
 def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tuple[int, int]) -> None:
@@ -49,6 +51,7 @@ def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tupl
     assert join_digits(made).view(np.int64).tolist() == np.array([expected]).view(np.int64).tolist()
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(8))

@@ -47,6 +47,7 @@ def listed(view: Any, runs: list[tuple[int, int]]) -> list[tuple[int, int, int]]
     return [(runs[run][0], start, count) for run, start, count in found]
 
 
+@pytest.mark.promise("P9")
 @given(SERIES, st.integers(1, 4), st.sampled_from(VIEWS))
 def test_samples_are_those_of_the_runs(steps: list[list[int]], max_gap: int, view: Any) -> None:
     lengths, runs = with_gaps(steps, max_gap)

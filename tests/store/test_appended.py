@@ -37,6 +37,7 @@ def test_opening_reads_nothing_of_the_parts(folder: Path, monkeypatch: pytest.Mo
     assert len(read) == 3
 
 
+@pytest.mark.promise("P26")
 @pytest.mark.parametrize("change", ["removed", "changed", "cut", "foreign"])
 def test_a_damaged_list_of_parts_is_found(folder: Path, change: str) -> None:
     path = folder / "parts.jsonl"
@@ -50,6 +51,7 @@ def test_a_damaged_list_of_parts_is_found(folder: Path, change: str) -> None:
         len(stoker.open(folder))
 
 
+@pytest.mark.promise("P26")
 def test_a_missing_replaced_or_changed_part_is_found(folder: Path) -> None:
     part = folder / "parts" / "000003"
     shard = sorted(part.glob("*.npy"))[0]
@@ -141,6 +143,7 @@ def test_rows_are_copied_in_any_blocks_and_runs(
     assert_same_content(stoker.open(tmp_path / "store"), stoker.pack(whole, tmp_path / "full", series="id"))
 
 
+@pytest.mark.promise("P26")
 def test_a_feed_and_its_dataset_over_an_appended_store_equal_those_over_a_full_pack(folder: Path, tmp_path: Path) -> None:
     import pickle
 

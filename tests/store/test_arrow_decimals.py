@@ -23,6 +23,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 @given(data=st.data())
 def test_each_is_the_nearest_float(kind: pa.DataType, data: st.DataObject) -> None:
@@ -38,6 +39,7 @@ def test_each_is_the_nearest_float(kind: pa.DataType, data: st.DataObject) -> No
     assert found.to_pylist() == [None if value is None else float(value) for value in values]
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_the_cast_of_arrow_rounds_twice() -> None:
     cents = pa.array([Decimal(i).scaleb(-2) for i in range(10_000)], pa.decimal128(12, 2))
     right = np.arange(10_000) / 100

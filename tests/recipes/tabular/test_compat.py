@@ -113,6 +113,7 @@ def test_an_earlier_context_does_not_stay(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "ModelStore/tgt-stats/stats.json").read_text())["is_sequential"] is False
 
 
+@pytest.mark.promise("P11")
 def test_few_subjects_are_an_error_and_not_single_rows(tmp_path: Path) -> None:
     """mostlyai-engine learns them as single rows, without a word."""
     events, context = make(19)

@@ -40,6 +40,7 @@ def test_dates_are_split_down_to_milliseconds() -> None:
     assert [codes[f"ms_E{place}"][0] for place in (2, 1, 0)] == [9, 8, 7]
 
 
+@pytest.mark.promise("P11")
 def test_gaps_of_hours_stay_where_all_sequences_begin_at_midnight() -> None:
     """mostlyai-engine asks the first dates alone whether there are hours: gaps of 36 h come back as 24 h."""
     column = dates("2021-01-01", "2021-01-02 12:00", "2021-01-04", "2021-03-01", "2021-03-02 12:00")
@@ -52,6 +53,7 @@ def test_gaps_of_hours_stay_where_all_sequences_begin_at_midnight() -> None:
     assert "itt_hour" not in fitted("TABULAR_DATETIME_RELATIVE", dates("2021-01-01", "2021-01-02", "2021-01-09"), np.array([0]))[1]
 
 
+@pytest.mark.promise("P11")
 def test_a_missing_date_takes_nothing_from_the_next_subject() -> None:
     """mostlyai-engine fills backwards over the whole column."""
     column = dates(None, None, "2030-05-05", None, "2030-05-07", "2021-01-01")

@@ -55,6 +55,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else None if pd.isna(value) else value
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("case", CASES)
 def test_files_are_equal(tmp_path: Path, case: str) -> None:
     both(tmp_path, **CASES[case])
@@ -74,6 +75,7 @@ def test_files_are_equal(tmp_path: Path, case: str) -> None:
                 assert [plain(value) for value in ours[column]] == [plain(value) for value in theirs[column]], (name, column)
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("has_key", [True, False])
 def test_the_package_trains_on_codes_of_compat(tmp_path: Path, has_key: bool) -> None:
     events, context = every_kind(missing=False)

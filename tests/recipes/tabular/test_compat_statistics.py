@@ -32,6 +32,7 @@ def test_numbers_are_discrete_digits_or_bins(values: np.ndarray, expected: str) 
     assert reduced("TABULAR_NUMERIC_AUTO", pa.array(values))["encoding_type"] == expected
 
 
+@pytest.mark.promise("P11", control=True)
 def test_rare_categories_and_extreme_numbers_are_left_out() -> None:
     found = reduced("TABULAR_CATEGORICAL", pa.array(["a"] * 20 + ["b"] * 4 + [None]))
     assert found["codes"] == {"_RARE_": 0, "<<NULL>>": 1, "a": 2}

@@ -47,6 +47,7 @@ def test_the_law_is_the_likeliest_one(shape: float, scale: float) -> None:
     assert best > max(likelihood(a, b, inside, end, 9) for a in scales for b in shapes) - 0.3
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("per_subject", [1, 4])
 def test_the_mean_of_the_largest_values_stays(per_subject: int) -> None:
     errors: dict[bool, list[float]] = {True: [], False: []}
@@ -60,6 +61,7 @@ def test_the_mean_of_the_largest_values_stays(per_subject: int) -> None:
     assert np.mean(errors[False]) < -0.12  # negative control: the cut alone
 
 
+@pytest.mark.promise("P30")
 def test_no_extreme_value_has_a_part_in_it() -> None:
     data = np.random.default_rng(0).lognormal(3, 1, 3000)
     other = data.copy()
@@ -87,6 +89,7 @@ LIGHT = {
 }
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("name", LIGHT)
 def test_other_tails_stay_in_the_protected_range(name: str) -> None:
     data = LIGHT[name](np.random.default_rng(2))

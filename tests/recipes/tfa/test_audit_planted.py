@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.before.tfa_windows import SeqWindows
-from benchmarks.markets import market, write_csv
+from benchmarks.tfa.markets import market, write_csv
 from tests.recipes.tfa.training_folder import change_bars, make_folder, prepared_of, select_bars, settings_of
 from torch.utils.data import DataLoader
 
@@ -192,7 +192,7 @@ def test_a_scaler_that_has_seen_the_validation(sound: Prepared) -> None:
 
 
 def test_a_scaler_within_the_model_of_other_rows(sound: Prepared) -> None:
-    from stoker_recipes.tfa.pipeline import make_model
+    from stoker_recipes.tfa.training import make_model
 
     own = make_model(sound.settings, mean=sound.scaler.mean, std=sound.scaler.std, levels=sound.levels)
     audit.check_model(own, sound)

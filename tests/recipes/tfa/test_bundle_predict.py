@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.markets import market, write_csv
+from benchmarks.tfa.markets import market, write_csv
 from tests.recipes.tfa.training_folder import OURS, make_folder, settings_of
 
 import stoker
@@ -23,6 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.promise("P27")
 def test_the_logits_of_the_predictor_with_times(run: Path, tmp_path: Path) -> None:
     bars = market(120, "lag", 7)
     write_csv(tmp_path / "new.csv", bars)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.markets import Market, Signal, market, write_csv
+from benchmarks.tfa.markets import Market, Signal, market, write_csv
 
 from stoker_recipes.tfa.data import Prepared
-from stoker_recipes.tfa.pipeline import prepare_run
 from stoker_recipes.tfa.settings import Settings, read_settings
+from stoker_recipes.tfa.training import prepare_run
 
 SPEC: dict[str, Any] = {
     "schema_version": "1.0",

@@ -25,8 +25,8 @@ from stoker_recipes.time_moe.batches import (
     PackedRows,
     pack_rows,
 )
+from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces
-from stoker_recipes.time_moe.files import Corpus, open_corpus
 
 Array = npt.NDArray[Any]
 

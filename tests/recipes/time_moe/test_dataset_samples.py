@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from hypothesis import given, settings
 from tests.harness import num_examples
 
 import stoker
 from stoker.errors import OptionError
+from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Method, Pieces, train_ends
-from stoker_recipes.time_moe.files import Corpus, open_corpus
 
 Array = npt.NDArray[Any]
 

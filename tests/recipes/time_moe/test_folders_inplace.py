@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.before.timemoe_dataset import BinaryDataset
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 
 from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker_recipes.time_moe import folders

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from tests.recipes.time_moe.waves import write_csv
 
 import stoker
@@ -20,8 +20,8 @@ from stoker import _disk
 from stoker.errors import ConfigError, NonFiniteError, OptionError, SourceNotFoundError
 from stoker_recipes import time_moe
 from stoker_recipes.time_moe import training
-from stoker_recipes.time_moe.files import Corpus
-from stoker_recipes.time_moe.forecasting import load_model
+from stoker_recipes.time_moe.data import Corpus
+from stoker_recipes.time_moe.predicting import load_model
 from stoker_recipes.time_moe.training import (
     Decay,
     Trained,

@@ -22,6 +22,7 @@ def slow_alarms(scores: np.ndarray, num_train: int, delay: int) -> list[bool]:
     return found
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("delay", [0, 3, 7])
 def test_alarms_are_those_of_a_loop(delay: int) -> None:
     rng = np.random.default_rng(delay)
@@ -33,6 +34,7 @@ def test_alarms_are_those_of_a_loop(delay: int) -> None:
         assert found.any()
 
 
+@pytest.mark.promise("P29")
 def test_a_segment_counts_as_a_whole() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):

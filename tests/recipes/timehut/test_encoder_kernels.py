@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.recipes.timehut.test_gpu_step import DEVICE, GAPS, SMALL, pytestmark  # noqa: F401
 
-from stoker_recipes.timehut.crops import gather_batch
-from stoker_recipes.timehut.encoder import encode
+from stoker_recipes.timehut.batches import gather_batch
+from stoker_recipes.timehut.model import encode
 from stoker_recipes.timehut.population import make_population
 from stoker_recipes.timehut.settings import make_settings
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from stoker_recipes.timehut.crops import gather_batch
-from stoker_recipes.timehut.encoder import encode
+from stoker_recipes.timehut.batches import gather_batch
 from stoker_recipes.timehut.encoder_views import encode_views, gather_views
+from stoker_recipes.timehut.model import encode
 from stoker_recipes.timehut.population import EncoderPopulation, make_population
 from stoker_recipes.timehut.settings import make_settings
 
@@ -38,6 +38,7 @@ def by_masks(one: EncoderPopulation, update: int) -> tuple[torch.Tensor, torch.T
     return z.detach(), gradient
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("depth", [1, 5])  # every step sees others to the end, or not in the last blocks
 def test_representations_and_gradients(depth: int) -> None:
     one = population(depth)
@@ -46,6 +47,7 @@ def test_representations_and_gradients(depth: int) -> None:
             assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_other_neighbours_give_other_gradients() -> None:
     one = population(5)
     batch = gather_views(one.tables, 0, one.layout)

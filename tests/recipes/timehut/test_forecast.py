@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder
 
-from stoker_recipes.timehut.encoder import initial_weights, to_tensors
 from stoker_recipes.timehut.forecast import PENALTIES, score_forecasts, step_representations
+from stoker_recipes.timehut.model import initial_weights, to_tensors
 from stoker_recipes.timehut.settings import make_settings
 from stoker_recipes.timehut.training import TrainedEncoder
 
@@ -40,6 +40,7 @@ def test_each_step_is_encoded_from_its_own_window(mask_last: bool) -> None:
             assert np.abs(found[n, t] - expected.numpy()).max() < 1e-5
 
 
+@pytest.mark.promise("P29")
 def test_representations_know_nothing_of_the_future() -> None:
     values = np.random.default_rng(1).normal(size=(1, 20, 1)).astype(np.float32)
     changed = values.copy()
@@ -49,6 +50,7 @@ def test_representations_know_nothing_of_the_future() -> None:
     assert np.abs(one[0, 12:] - other[0, 12:]).max() > 1e-3  # negative control
 
 
+@pytest.mark.promise("P29")
 def test_scores_are_those_of_a_loop() -> None:
     from sklearn.linear_model import Ridge
 

@@ -42,6 +42,7 @@ def test_the_trainer_makes_the_updates_of_a_population(run: Path) -> None:
     assert torch.equal(population.average_whole()[0], encoder.row)
 
 
+@pytest.mark.promise("P29")
 def test_the_same_seed_gives_the_same_score(run: Path, tmp_path: Path) -> None:
     data, test = files("UnitTest")
     done = train(data, test=test, folder=tmp_path / "again", **SMALL)
@@ -51,6 +52,7 @@ def test_the_same_seed_gives_the_same_score(run: Path, tmp_path: Path) -> None:
     assert not torch.equal(load_encoder(run).row, other.encoder.row)  # negative control
 
 
+@pytest.mark.promise("P29")
 def test_a_run_that_stops_resumes_exactly(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, test = files("UnitTest")
     usual = training.CropBatches.__iter__

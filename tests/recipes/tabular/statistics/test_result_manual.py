@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[3] / "docs" / "encoding" / "statistics.md"
+PAGE = Path(__file__).parents[4] / "docs" / "encoding" / "statistics.md"
 
 
 def test_the_examples_run_and_give_what_their_comments_say() -> None:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stoker.errors import OptionError
-from stoker_recipes.icecube.vmf import DirectionLoss, VmfLoss
+from stoker_recipes.icecube.losses import DirectionLoss, VmfLoss
 
 TOKEN = 256  # numbers of a DOM token
 HIDDEN = 1024  # of the head

@@ -24,16 +24,16 @@ import torch
 from torch import Tensor, nn
 
 import stoker
-from stoker._text import check_device
 from stoker.errors import OptionError
+from stoker.extend import check_device
 from stoker_recipes import run_folder
 from stoker_recipes.icecube.batches import EventBatch
+from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EventFeed
+from stoker_recipes.icecube.losses import DirectionLoss, VmfLoss
 from stoker_recipes.icecube.model import SIZES, IceCubeModel, IceCubeSize
 from stoker_recipes.icecube.optimizer import MuonAdamW, one_cycle
-from stoker_recipes.icecube.packing import geometry_of
 from stoker_recipes.icecube.tokens import expand, read_geometry, scale_geometry
-from stoker_recipes.icecube.vmf import DirectionLoss, VmfLoss
 
 RESIDUALS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ROUNDING = 64, 2048

@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 import stoker
-from stoker._text import check_device
+from stoker.extend import check_device
 from stoker.tune import BatchSizeChoice, batch_size, step_of
 from stoker_recipes.icecube.batches import EventBatch
 from stoker_recipes.icecube.feed import EventFeed

@@ -26,9 +26,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array, disk
 from stoker_recipes.tabular.compat_encodings import KINDS
 from stoker_recipes.tabular.compat_statistics import part_of_column, reduce_column, reduce_lengths
 from stoker_recipes.tabular.compat_workspace import (
@@ -43,7 +42,7 @@ from stoker_recipes.tabular.compat_workspace import (
     write_json,
     write_parquet,
 )
-from stoker_recipes.tabular.subjects import check_unique
+from stoker_recipes.tabular.data import check_unique
 from stoker_recipes.tabular.tables import GroupedRows, find_owners, group_rows, key_column, read_table
 
 Progress = Callable[..., Any]
@@ -144,7 +143,7 @@ def split(
             write_json(workspace.meta("ctx", "encoding-types"), context_kinds)
         else:
             for folder in (workspace.data("ctx"), workspace.meta("ctx", "keys").parent):
-                _disk.remove_folder(folder)
+                disk.remove_folder(folder)
 
 
 def _with_pandas(table: pa.Table, given: Any, frame: str) -> pa.Table:
@@ -259,7 +258,7 @@ def analyze(
             stats |= {"keys": keys[role], "value_protection_epsilon_spent": None}
             write_json(workspace.stats(role), stats)
         if "ctx" not in roles:
-            _disk.remove_folder(workspace.stats("ctx").parent)
+            disk.remove_folder(workspace.stats("ctx").parent)
 
 
 def _reduce(role: Role, kinds: Mapping[str, str], found: Mapping[str, list[Any]], *, protect: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker._types import Array
+from stoker.extend import Array
 from stoker_recipes.tabular import split_digits
 from stoker_recipes.tabular.dates import first_valid, split_date
 from stoker_recipes.tabular.encodings import RARE, Categorical, find_intervals

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.compat_encodings import ESCAPE, NULL, relative_parts
 from stoker_recipes.tabular.encodings import RARE

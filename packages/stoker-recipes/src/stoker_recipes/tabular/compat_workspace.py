@@ -18,9 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import OptionError, SourceInvalidError
+from stoker.extend import Array, disk
 from stoker_recipes.tabular import parse_dates, parse_numbers
 from stoker_recipes.tabular.compat_encodings import KINDS, encode_values, range_of
 from stoker_recipes.tabular.layout import position_sizes
@@ -73,8 +72,8 @@ class Workspace:
 
 def write_json(path: Path, data: Any) -> None:
     """Write a JSON file as mostlyai-engine does."""
-    _disk.make_folder(path.parent)
-    _disk.write_file(path, json.dumps(data, ensure_ascii=False, indent=4).encode())
+    disk.make_folder(path.parent)
+    disk.write_file(path, json.dumps(data, ensure_ascii=False, indent=4).encode())
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -84,8 +83,8 @@ def write_parquet(path: Path, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     with parquet.ParquetWriter(sink, table.schema) as writer:
         writer.write(table)
-    _disk.make_folder(path.parent)
-    _disk.write_file(path, sink.getvalue())
+    disk.make_folder(path.parent)
+    disk.write_file(path, sink.getvalue())
 
 
 def read_parquet(path: Path) -> pa.Table:
@@ -102,7 +101,7 @@ def empty_folder(folder: Path) -> None:
     """Remove the files of an earlier run."""
     for path in folder.glob("*"):
         if path.is_file():
-            _disk.remove_file(path)
+            disk.remove_file(path)
 
 
 # ---- columns ----

@@ -30,8 +30,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, structs
 
-from stoker._types import Array
 from stoker.errors import BadValueError
+from stoker.extend import Array
 from stoker_recipes.tabular.intervals import count_subjects, count_values, extremes, number_intervals, split_sorted
 from stoker_recipes.tabular.intervals import find_intervals as find_intervals
 from stoker_recipes.tabular.tails import LEAST_TAIL_SUBJECTS, Tail, tail_begin, tail_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stoker._types import Array
+from stoker.extend import Array
 
 BODY = 0.8
 """The share of values below the tail."""

@@ -13,7 +13,7 @@ These are the public names; each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker._lazy import lazy
+from stoker.extend import lazy
 
 _LAZY = {
     "BarPredictor": "stoker_recipes.tfa.bundle:BarPredictor",
@@ -24,7 +24,7 @@ _LAZY = {
     "features": "stoker_recipes.tfa.indicators.engine:features",
     "label_bars": "stoker_recipes.tfa.data:label_bars",
     "read_settings": "stoker_recipes.tfa.settings:read_settings",
-    "train": "stoker_recipes.tfa.pipeline:train",
+    "train": "stoker_recipes.tfa.training:train",
     "verify_bundle": "stoker_recipes.tfa.bundle:verify_bundle",
     "write_bundle": "stoker_recipes.tfa.bundle:write_bundle",
 }
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from stoker_recipes.tfa.indicators.engine import FeatureStream as FeatureStream
     from stoker_recipes.tfa.indicators.engine import features as features
     from stoker_recipes.tfa.model import build_model as build_model
-    from stoker_recipes.tfa.pipeline import train as train
     from stoker_recipes.tfa.settings import Settings as Settings
     from stoker_recipes.tfa.settings import read_settings as read_settings
+    from stoker_recipes.tfa.training import train as train
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

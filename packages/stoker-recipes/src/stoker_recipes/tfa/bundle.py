@@ -21,10 +21,10 @@ import inspect
 import io
 import json
 import math
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -37,16 +37,14 @@ from torch import nn
 
 import stoker
 import stoker_recipes.tfa
-from stoker import _disk
-from stoker._clock import now_utc
-from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.experiment import Predicted, TrainedRun
+from stoker.extend import Array, disk
 from stoker.train import Exported
 from stoker_recipes.tfa.data import BARS_NAME, PRICES, bars_of, check_bars, read_bars, warm_up_of, without_compat
 from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
-from stoker_recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 from stoker_recipes.tfa.settings import DatasetSettings, Settings, read_settings
+from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
@@ -132,27 +130,27 @@ def write_bundle(
         TrainError: The check failed; nothing is written.
     """
     target = Path(target)
-    _disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
+    disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
     before = _listed(target)
     if before and not overwrite:
         raise OptionError(f"{target} has a bundle already. Pass overwrite=True to replace it, or choose another folder.")
     new = target / ".new"  # written and checked there, so that a failed or killed export leaves the old bundle as it was
     try:
-        _disk.remove_folder(new)
-        _disk.make_folder(new)
+        disk.remove_folder(new)
+        disk.make_folder(new)
         bundle = _write_files(_read_run(Path(run), latest=latest), new, onnx=onnx)
         proof = verify_bundle(new)
-        _disk.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
+        disk.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
         for name in before:
-            _disk.remove_file(target / name)
-        with _disk.naming(target):
+            disk.remove_file(target / name)
+        with disk.naming(target):
             for name in (*bundle.files, BUNDLE_NAME):
-                _disk.disk.replace(new / name, target / name)
-            _disk.disk.sync_folder(target)
+                disk.disk.replace(new / name, target / name)
+            disk.disk.sync_folder(target)
     finally:
-        _disk.remove_folder(new)
+        disk.remove_folder(new)
         if not _listed(target) and [entry.name for entry in target.iterdir()] == [BUNDLE_NAME]:
-            _disk.remove_folder(target)
+            disk.remove_folder(target)
     return bundle, proof
 
 
@@ -169,10 +167,10 @@ def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
         SERVING_NAME: _json(_serving(bundle)),
     }
     for name, data in written.items():
-        _disk.write_file(folder / name, data)
+        disk.write_file(folder / name, data)
     names = [*written, *(path.name for done in programs for path in (done.path, done.golden))]
     bundle = msgspec.structs.replace(bundle, files={name: _digest(folder / name) for name in names})
-    _disk.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
+    disk.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
     return bundle
 
 
@@ -377,7 +375,7 @@ def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
     """The content of Sentio's model.meta.json, with the window, which theirs lacks and their C++ takes for 64."""
     return {
         "schema_version": "1.0",
-        "saved_at": int(datetime.fromisoformat(now_utc()).timestamp()),
+        "saved_at": int(time.time()),
         "framework": "torchscript",
         "arithmetic": bundle.arithmetic,
         "expects": {
@@ -467,7 +465,7 @@ def _predict(
     if isinstance(data, stoker.Store):
         bars = bars_of(data, DatasetSettings(path=data.name))
     else:
-        with _disk.temporary_folder() as folder:
+        with disk.temporary_folder() as folder:
             bars = read_bars([DatasetSettings(path=str(data))], folder)
     numbered = replace(bars, columns={**bars.columns, _ROW: np.arange(bars.num_bars)})
     checked = check_bars(numbered, gaps=settings.gaps)

@@ -1,30 +1,30 @@
 """Time-MoE: forecasting with a mixture of experts, on series of any kind.
 
     folders        the authors' binary folders: a format of `stoker pack`, and a store in place
-    files          series from a store, the authors' trees of files, or tables
+    data           series from a store, the authors' trees of files, or tables
     dataset        pieces of series and their scaling; `TimeMoeDataset` for the Trainer of Hugging Face
     batches        rows without padding, as resumable batches
     layers         sizes of a model and its parts: attention, experts, heads; kernels has their Triton kernels
     model          the model, its loss, decoding, and official checkpoints
     training       settings and training
-    forecasting    forecasts, evaluation, plots
+    predicting     forecasts, evaluation, plots
 
 These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING
 
-from stoker._lazy import lazy
+from stoker.extend import lazy
 
 _LAZY = {
-    "Corpus": "stoker_recipes.time_moe.files:Corpus",
+    "Corpus": "stoker_recipes.time_moe.data:Corpus",
     "TimeMoeDataset": "stoker_recipes.time_moe.dataset:TimeMoeDataset",
     "SIZES": "stoker_recipes.time_moe.layers:SIZES",
     "Size": "stoker_recipes.time_moe.layers:Size",
     "TimeMoe": "stoker_recipes.time_moe.model:TimeMoe",
-    "evaluate": "stoker_recipes.time_moe.forecasting:evaluate",
+    "evaluate": "stoker_recipes.time_moe.predicting:evaluate",
     "load_weights": "stoker_recipes.time_moe.model:load_weights",
-    "open_corpus": "stoker_recipes.time_moe.files:open_corpus",
+    "open_corpus": "stoker_recipes.time_moe.data:open_corpus",
     "read_size": "stoker_recipes.time_moe.model:read_size",
     "save_weights": "stoker_recipes.time_moe.model:save_weights",
     "time_moe_loss": "stoker_recipes.time_moe.model:time_moe_loss",
@@ -32,10 +32,9 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
+    from stoker_recipes.time_moe.data import Corpus as Corpus
+    from stoker_recipes.time_moe.data import open_corpus as open_corpus
     from stoker_recipes.time_moe.dataset import TimeMoeDataset as TimeMoeDataset
-    from stoker_recipes.time_moe.files import Corpus as Corpus
-    from stoker_recipes.time_moe.files import open_corpus as open_corpus
-    from stoker_recipes.time_moe.forecasting import evaluate as evaluate
     from stoker_recipes.time_moe.layers import SIZES as SIZES
     from stoker_recipes.time_moe.layers import Size as Size
     from stoker_recipes.time_moe.model import TimeMoe as TimeMoe
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from stoker_recipes.time_moe.model import read_size as read_size
     from stoker_recipes.time_moe.model import save_weights as save_weights
     from stoker_recipes.time_moe.model import time_moe_loss as time_moe_loss
+    from stoker_recipes.time_moe.predicting import evaluate as evaluate
     from stoker_recipes.time_moe.training import train as train
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

@@ -25,10 +25,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from stoker._text import readable_bytes
-from stoker._types import Array
 from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.extend import FolderFormat
+from stoker.extend import Array, FolderFormat, readable_bytes
 from stoker.store import (
     Chunk,
     Column,

@@ -23,14 +23,13 @@ import psutil
 import torch
 
 import stoker
-from stoker import _disk
-from stoker._text import check_device, printable, readable_bytes
 from stoker.errors import OptionError, SourceNotFoundError
+from stoker.extend import check_device, disk, printable, readable_bytes
 from stoker_recipes import run_folder
 from stoker_recipes.run_folder import RECIPE_NAME
 from stoker_recipes.time_moe.batches import Batches, CompatRows, FirstBatches, PackedRows
+from stoker_recipes.time_moe.data import Corpus, Report, open_corpus, warn
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
-from stoker_recipes.time_moe.files import Corpus, Report, open_corpus, warn
 from stoker_recipes.time_moe.layers import SIZES, Size
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
 
@@ -435,7 +434,7 @@ def run(
         print(f"  {total:,} updates of {per_update:,} rows: {total * per_update / rows.per_epoch:.3g} epochs", flush=True)
     with contextlib.ExitStack() as stack:
         if folder is not None and is_first and not resume:
-            stack.enter_context(_disk.removing_unless(folder / "run.json", folder / RECIPE_NAME))
+            stack.enter_context(disk.removing_unless(folder / "run.json", folder / RECIPE_NAME))
         result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
     weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
     if weights is not None and is_first:

@@ -15,14 +15,14 @@ These are the public names; each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker._lazy import lazy
+from stoker.extend import lazy
 
 _LAZY = {
     "Encoder": "stoker_recipes.timehut.estimator:Encoder",
     "EncoderSettings": "stoker_recipes.timehut.settings:EncoderSettings",
     "METHODS": "stoker_recipes.timehut.settings:METHODS",
-    "SPACES": "stoker_recipes.timehut.search:SPACES",
-    "SearchObjective": "stoker_recipes.timehut.search:SearchObjective",
+    "SPACES": "stoker_recipes.timehut.tuning:SPACES",
+    "SearchObjective": "stoker_recipes.timehut.tuning:SearchObjective",
     "alarms": "stoker_recipes.timehut.anomaly:alarms",
     "anomaly_scores": "stoker_recipes.timehut.anomaly:anomaly_scores",
     "dtw_distances": "stoker_recipes.timehut.dtw:dtw_distances",
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from stoker_recipes.timehut.forecast import score_forecasts as score_forecasts
     from stoker_recipes.timehut.forecast import step_representations as step_representations
     from stoker_recipes.timehut.population import make_population as make_population
-    from stoker_recipes.timehut.search import SPACES as SPACES
-    from stoker_recipes.timehut.search import SearchObjective as SearchObjective
     from stoker_recipes.timehut.settings import METHODS as METHODS
     from stoker_recipes.timehut.settings import EncoderSettings as EncoderSettings
     from stoker_recipes.timehut.settings import make_settings as make_settings
     from stoker_recipes.timehut.training import load_encoder as load_encoder
     from stoker_recipes.timehut.training import train as train
+    from stoker_recipes.timehut.tuning import SPACES as SPACES
+    from stoker_recipes.timehut.tuning import SearchObjective as SearchObjective
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

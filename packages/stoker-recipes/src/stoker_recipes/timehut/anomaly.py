@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.timehut.forecast import PADDING, step_representations
 from stoker_recipes.timehut.training import TrainedEncoder
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker_recipes.timehut.crops import Tables
-from stoker_recipes.timehut.encoder import ConvLayer, RowLayout
+from stoker_recipes.timehut.batches import Tables
+from stoker_recipes.timehut.model import ConvLayer, RowLayout
 
 
 def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Tensor]:

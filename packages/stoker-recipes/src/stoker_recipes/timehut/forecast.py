@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stoker._types import Array
 from stoker.errors import OptionError
-from stoker_recipes.timehut.encoder import encode, kept_positions, make_layout
+from stoker.extend import Array
+from stoker_recipes.timehut.model import encode, kept_positions, make_layout
 from stoker_recipes.timehut.training import TrainedEncoder
 
 PENALTIES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)

@@ -16,9 +16,9 @@ import triton
 from torch import Tensor
 
 from stoker_recipes.timehut import encoder_kernels, loss_kernels
-from stoker_recipes.timehut.crops import Tables
-from stoker_recipes.timehut.encoder import ConvLayer, RowLayout
+from stoker_recipes.timehut.batches import Tables
 from stoker_recipes.timehut.losses import LossTerms
+from stoker_recipes.timehut.model import ConvLayer, RowLayout
 
 MOST_ROWS = 64
 """Views of a batch that one program of the instance loss holds."""

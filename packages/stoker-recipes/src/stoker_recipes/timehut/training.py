@@ -24,16 +24,14 @@ from safetensors.torch import load, save
 from torch import nn
 
 import stoker
-from stoker import _disk
-from stoker._text import check_device
-from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment import Predicted, TrainedRun
+from stoker.extend import Array, check_device, disk
 from stoker_recipes.run_folder import claim_run, read_recipe
-from stoker_recipes.timehut.crops import updates_per_epoch
+from stoker_recipes.timehut.batches import updates_per_epoch
 from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series, read_store
-from stoker_recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
-from stoker_recipes.timehut.evaluate import CLASSIFIERS, fit_classifier
+from stoker_recipes.timehut.evaluation import CLASSIFIERS, fit_classifier
+from stoker_recipes.timehut.model import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
 from stoker_recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 
@@ -267,10 +265,10 @@ def _finish(
         "updates": str(encoder.updates),
         "scaler": json.dumps(None if scaler is None else asdict(scaler)),
     }
-    _disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
+    disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
     embeddings = encoder(series.values)
     kept: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
-    _disk.write_file(folder / TRAIN_NAME, _disk.npy_bytes(kept))
+    disk.write_file(folder / TRAIN_NAME, disk.npy_bytes(kept))
     scores: dict[str, float] = {}
     majority = None
     if test is not None and test.labels is not None and series.labels is not None:
@@ -280,7 +278,7 @@ def _finish(
             fitted = fit_classifier(embeddings, series.labels, classifier=name, method=encoder.settings.method)
             scores[name] = float((fitted.predict(found) == labels).mean())
         record = {"test_series": len(labels), "majority": majority, "accuracy": scores}
-        _disk.write_file(folder / SCORE_NAME, json.dumps(record, indent=1).encode() + b"\n")
+        disk.write_file(folder / SCORE_NAME, json.dumps(record, indent=1).encode() + b"\n")
     return scores, majority
 
 

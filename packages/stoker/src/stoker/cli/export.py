@@ -101,7 +101,7 @@ def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, overwri
 
 def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
     from stoker_recipes.time_moe import save_weights
-    from stoker_recipes.time_moe.forecasting import load_model
+    from stoker_recipes.time_moe.predicting import load_model
 
     if onnx or Path(path).suffix in FILES:
         becomes = "an official checkpoint: config.json and model.safetensors"

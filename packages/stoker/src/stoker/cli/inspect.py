@@ -136,8 +136,8 @@ def _verify_bundle(path: str) -> tuple[dict[str, Any], str]:
 
 def _verify_training(path: Path) -> tuple[dict[str, Any], str]:
     from stoker import _disk
-    from stoker_recipes.tfa.pipeline import prepare_run
     from stoker_recipes.tfa.settings import read_settings
+    from stoker_recipes.tfa.training import prepare_run
 
     settings = read_settings(path)
     said: list[dict[str, str]] = []

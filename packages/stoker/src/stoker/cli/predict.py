@@ -18,8 +18,8 @@ from stoker.errors import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stoker_recipes.time_moe.files import Corpus
-    from stoker_recipes.time_moe.forecasting import LoadedModel
+    from stoker_recipes.time_moe.data import Corpus
+    from stoker_recipes.time_moe.predicting import LoadedModel
 
 
 FORMATS = (".parquet", ".csv", ".arrow", ".feather")
@@ -210,8 +210,8 @@ def forecast_command(
     import torch
 
     from stoker.train.plots import check_plot
-    from stoker_recipes.time_moe.files import open_corpus
-    from stoker_recipes.time_moe.forecasting import load_model
+    from stoker_recipes.time_moe.data import open_corpus
+    from stoker_recipes.time_moe.predicting import load_model
 
     if plot is not None:
         check_plot(plot)
@@ -244,26 +244,26 @@ def _forecast(
     import numpy as np
 
     from stoker import _disk
-    from stoker_recipes.time_moe import forecasting
+    from stoker_recipes.time_moe import predicting
 
     values, name = corpus.series(number), corpus.series_name(number)
     end = len(values) if at is None else at
     if not 1 <= end <= len(values):
         raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, the points of series {name!r}.")
     known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
-    found = forecasting.forecast(loaded, known[None], horizon)[0]
+    found = predicting.forecast(loaded, known[None], horizon)[0]
     came = np.asarray(values[end : end + horizon], dtype=np.float64)
     # Steps after the end of the series are unknown like missing ones.
     actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
     if csv_path is not None:
-        _disk.write_file(Path(csv_path), forecasting.as_csv(found, actual, first=end).encode(), durable=False)
+        _disk.write_file(Path(csv_path), predicting.as_csv(found, actual, first=end).encode(), durable=False)
     if plot is not None:
-        forecasting.plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
-    mse, mae, count = (0.0, 0.0, 0) if actual is None else forecasting.errors_of(found, actual)
+        predicting.plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
+    mse, mae, count = (0.0, 0.0, 0) if actual is None else predicting.errors_of(found, actual)
     if as_json:
         fields: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon}
         fields |= {"mse": mse, "mae": mae, "known": count} if count else {}
-        click.echo(forecasting.as_json(found, actual, **fields))
+        click.echo(predicting.as_json(found, actual, **fields))
         return
     _show_forecast(f"{printable(name)} by {printable(loaded.source)}", end, found, actual)
     if count:
@@ -296,7 +296,7 @@ def _show_forecast(title: str, end: int, found: Any, actual: Any) -> None:
 def _score(loaded: LoadedModel, corpus: Corpus, *, horizon: int, context: int | None, stride: int, as_json: bool) -> None:
     from rich.console import Console
 
-    from stoker_recipes.time_moe.forecasting import evaluate
+    from stoker_recipes.time_moe.predicting import evaluate
 
     context = context or max(1, min(loaded.length, 512, loaded.model.size.max_position - horizon))
     with base.bar("windows") as show:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stoker.train.loop import Result
     from stoker_recipes.icecube import training as icecube
     from stoker_recipes.tabular import training as tabular
-    from stoker_recipes.tfa import pipeline as tfa
+    from stoker_recipes.tfa import training as tfa
     from stoker_recipes.time_moe import training as time_moe
     from stoker_recipes.timehut import training as timehut
     from stoker_recipes.timehut.archive import ArchiveRow
@@ -79,7 +79,7 @@ def saying_how_to_resume(folder: Path, *, needs: tuple[str, ...] = (CONFIG_NAME,
             line = f"before anything was saved. Begin again: {again if is_known else 'the same command'}"
         if is_first():
             click.echo(f"stoker: stopped{'.' if step is not None else ''} {line}", err=True)
-        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+        sys.exit(128 + stop.number if isinstance(stop, Terminated) else 130)
 
 
 def check_call(source: object, needs: str, *, resume: str | None, folder: str | None = None, overwrite: bool = False) -> None:
@@ -158,7 +158,7 @@ def _tfa(
 
 
 def _show_tfa(done: tfa.TrainedTfa, folder: Path, *, as_json: bool) -> None:
-    from stoker_recipes.tfa.pipeline import NAMES
+    from stoker_recipes.tfa.training import NAMES
 
     result, score = done.result, done.score
     if as_json:

@@ -274,7 +274,7 @@ def _search_timehut(
     """
     from stoker.tune.budget import parse_budget
     from stoker.tune.search_loop import search
-    from stoker_recipes.timehut.search import SPACES, objective_of
+    from stoker_recipes.timehut.tuning import SPACES, objective_of
 
     def use(params: dict[str, Any]) -> str:
         flags = " ".join(f"--{key.replace('_', '-')} {value:.6g}" for key, value in params.items())

@@ -64,7 +64,7 @@ Short = Literal["error", "skip"]
 SCALER_NAME, RECIPE_NAME = "scaler.safetensors", "recipe.json"
 RECIPES = {
     "icecube": "stoker_recipes.icecube.predicting:open_run",
-    "time-moe": "stoker_recipes.time_moe.forecasting:open_run",
+    "time-moe": "stoker_recipes.time_moe.predicting:open_run",
     "tfa": "stoker_recipes.tfa.bundle:open_run",
     "timehut": "stoker_recipes.timehut.training:open_run",
 }

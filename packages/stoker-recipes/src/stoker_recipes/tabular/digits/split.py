@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array
 from stoker_recipes.tabular.digits.window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 
 if TYPE_CHECKING:

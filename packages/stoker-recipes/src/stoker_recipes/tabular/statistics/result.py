@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from stoker import _disk
 from stoker.errors import OptionError
+from stoker.extend import disk
 from stoker_recipes.tabular.statistics.dates import DateColumn
 from stoker_recipes.tabular.statistics.gather import AnyColumn
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
@@ -73,7 +73,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON to a file, atomically."""
-        _disk.write_file(Path(path), self.to_json())
+        disk.write_file(Path(path), self.to_json())
 
 
 def _without_run(column: AnyColumn) -> AnyColumn:
