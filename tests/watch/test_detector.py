@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
-from benchmarks.step_times import MODELS, blocks_of, gaussian
+from benchmarks.watch.step_times import MODELS, blocks_of, gaussian
 
 from stoker._types import Array
 from stoker.watch import detector

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from tests.recipes.time_moe.waves import write_csv
 
 import stoker

@@ -447,7 +447,7 @@ BINS = 10
 SURE = 2.0  # standard errors that a gain must have to count
 SUSPICIOUS = 0.95
 """From this AUC on, in either direction, a leak is more likely than skill: even the predictable synthetic markets of
-benchmarks/markets.py allow no more than 0.87."""
+benchmarks/tfa/markets.py allow no more than 0.87."""
 
 
 @dataclass(frozen=True, kw_only=True)

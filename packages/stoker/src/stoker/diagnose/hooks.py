@@ -210,7 +210,7 @@ class StepHooks:
     def pause(self) -> None:
         """Remove the hooks until `unpause`."""
         # A few hooks per step cost next to nothing alone, but 30 µs after operations that have filled the caches
-        # (benchmarks/bench_hooks.py).
+        # (benchmarks/diagnose/bench_hooks.py).
         self._undo.close()
         self.paused = True
 

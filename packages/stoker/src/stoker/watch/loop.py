@@ -1,7 +1,7 @@
 """A watch on a training loop: how fast it is, how much it waits for data, and what slowed it down.
 
 It is made to stay in a program. A step costs two clock reads and two entries in a list; every 10 steps the times go to the detector, and
-every 4,080 steps the counters of the system are read (benchmarks/bench_watch.py has the cost of each). `watch` creates a watch.
+every 4,080 steps the counters of the system are read (benchmarks/watch/bench_watch.py has the cost of each). `watch` creates a watch.
 """
 
 from __future__ import annotations

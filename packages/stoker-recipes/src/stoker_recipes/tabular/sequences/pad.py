@@ -296,7 +296,7 @@ class PackedSequences(_Sequences):
 
 # ---- memory of the tensors: filled here and there, and zero elsewhere ----
 # The system hands out zeroed memory when it is first touched. In pages of 2 MB that is several times faster than in those of 4 kB,
-# and it is most of the time of padding (benchmarks/bench_sequences.py): so all tensors of a call share one region, for which large
+# and it is most of the time of padding (benchmarks/tabular/bench_sequences.py): so all tensors of a call share one region, for which large
 # pages are requested. It is freed with the last of them.
 
 LARGE_BYTES = 4 << 20

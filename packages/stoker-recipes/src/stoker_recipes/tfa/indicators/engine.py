@@ -34,7 +34,7 @@ def compile_spec(spec: Spec) -> Program:
 
 
 BLOCK = 512
-"""Bars that are computed together: their columns stay in the L2 cache (benchmarks/bench_indicators.py)."""
+"""Bars that are computed together: their columns stay in the L2 cache (benchmarks/tfa/bench_indicators.py)."""
 NO_STARTS = np.zeros(0, dtype=np.int64)
 
 
