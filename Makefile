@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
 SCALE := .venv-scale
 ADAPTERS := .venv-adapters
-BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
+BENCHES := bench_*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale test-adapters explore soak bench benchmarks-page reference tutorials images clean
@@ -111,8 +111,8 @@ soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak
 
 bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="bench_a bench_b" for some
-	@for name in $(BENCHES); do \
-	  echo "== $$name"; $(PY) -m benchmarks.$$name $(if $(FULL),,--small) || exit 1; \
+	@for name in $(subst /,.,$(basename $(foreach name,$(BENCHES),$(wildcard benchmarks/*/$(name).py)))); do \
+	  echo "== $$name"; $(PY) -m $$name $(if $(FULL),,--small) || exit 1; \
 	done
 
 benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results

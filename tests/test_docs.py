@@ -170,11 +170,9 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_tabular_quality",
         "bench_time_moe_curve",
         "bench_timehut",
-        "bench_timehut_recipe",
         "bench_timehut_usual",
         "docs",
         "gpu_timehut_lengths",
-        "newcomer",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 

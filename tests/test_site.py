@@ -150,7 +150,6 @@ def test_the_api_pages_have_every_public_name() -> None:
     public = set((ROOT / "tests" / "data" / "public_names.txt").read_text().split())
     elsewhere = {
         "stoker.StokerError",
-        "stoker.diagnose.watch",
         "stoker.train.EarlyStopping",
         "stoker.train.Trainer",
     }  # under another name

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks.known_tables import make_shop
+from benchmarks.tabular.known_tables import make_shop
 from click.testing import CliRunner
 from tests.harness import FaultyFiles, Zygote
 

@@ -13,7 +13,7 @@ from tests.train.training import grouped
 
 import stoker
 from stoker.train.run import read_slowdowns
-from stoker.watching import watch as watches
+from stoker.watch import loop as watches
 
 BATCH = (torch.ones(2, 3), torch.zeros(2, 1))
 

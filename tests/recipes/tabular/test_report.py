@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.known_tables import make_rules, make_shop
+from benchmarks.tabular.known_tables import make_rules, make_shop
 
 from stoker.errors import BadValueError, OptionError
 from stoker_recipes.tabular import quality

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.markets import market, write_csv
+from benchmarks.tfa.markets import market, write_csv
 from tests.harness import FaultyFiles
 from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
 

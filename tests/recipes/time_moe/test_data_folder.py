@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from tests.recipes.time_moe.waves import NAMES, make_waves, write_csv
 
 import stoker

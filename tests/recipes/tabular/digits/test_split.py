@@ -209,7 +209,7 @@ def test_memory_is_that_of_the_result(frame: bool, dtype: str) -> None:
 
 
 def test_the_example_of_the_manual_runs() -> None:
-    manual = Path(__file__).parents[2] / "docs" / "encoding" / "digits.md"
+    manual = Path(__file__).parents[4] / "docs" / "encoding" / "digits.md"
     blocks = re.findall(r"```python\n(.*?)```", manual.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(blocks[0], manual.name, "exec"), names)

@@ -156,15 +156,21 @@ def test_other_than_one_column_is_refused(given: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "loaded"),
     [
-        ("import stoker.encode", set()),
-        ("import stoker.encode as e; e.join_digits(e.split_digits([1, None]))", {"numba"}),
-        ("import polars as pl, stoker.encode as e; e.split_digits(pl.Series([1.5, None]))", {"numba", "pyarrow", "polars"}),
-        ("import numpy as np, stoker.encode as e; e.split_digits(np.ones(2), frame=True)", {"numba", "pandas", "pyarrow"}),
+        ("import stoker_recipes.tabular", set()),
+        ("import stoker_recipes.tabular as e; e.join_digits(e.split_digits([1, None]))", {"numba"}),
+        (
+            "import polars as pl, stoker_recipes.tabular as e; e.split_digits(pl.Series([1.5, None]))",
+            {"numba", "pyarrow", "polars"},
+        ),
+        ("import numpy as np, stoker_recipes.tabular as e; e.split_digits(np.ones(2), frame=True)", {"numba", "pandas", "pyarrow"}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                ("import numpy as np, stoker.encode as e; e.split_digits(np.ones(2))", {"numba"}),
-                ("import pyarrow as pa, stoker.encode as e; e.split_digits(pa.nulls(2, pa.float64()))", {"numba", "pyarrow"}),
+                ("import numpy as np, stoker_recipes.tabular as e; e.split_digits(np.ones(2))", {"numba"}),
+                (
+                    "import pyarrow as pa, stoker_recipes.tabular as e; e.split_digits(pa.nulls(2, pa.float64()))",
+                    {"numba", "pyarrow"},
+                ),
             )
         ),
     ],

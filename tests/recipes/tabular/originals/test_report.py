@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.known_tables import make_rules, make_shop
+from benchmarks.tabular.known_tables import make_rules, make_shop
 from tests.cli.calling import environment, stoker_command
 
 from stoker_recipes.tabular import Synthesizer, quality

@@ -46,8 +46,8 @@ from stoker.train.metrics import AllGather, Metric
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
 from stoker.train.step import StepWork, Window
-from stoker.watching.cause import Slowdown
-from stoker.watching.watch import Watch
+from stoker.watch.cause import Slowdown
+from stoker.watch.loop import Watch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -57,8 +57,8 @@ from stoker.train.run import (
 )
 from stoker.train.schedule import as_schedule, is_torch_scheduler, scheduled_rates
 from stoker.train.settings import Checkpoints, Components, Execution, Logging, TrainerSettings
-from stoker.watching.cause import Slowdown
-from stoker.watching.watch import Watch
+from stoker.watch.cause import Slowdown
+from stoker.watch.loop import Watch
 
 LEAVE_SECONDS = 10.0
 """What a rank of `torchrun` waits for its agent, when another one has ended the run."""
