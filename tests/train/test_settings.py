@@ -39,7 +39,11 @@ def test_numbers_of_numpy_become_those_of_python_and_defaults_stay() -> None:
     ("name", "value", "message"),
     [
         ("grad_accum_steps", 0, "grad_accum_steps is 0; expected an integer from 1."),
-        ("grad_accum_steps", 2**60, "grad_accum_steps is 1152921504606846976; expected an integer from 1 up to 281,474,976,710,656."),
+        (
+            "grad_accum_steps",
+            2**60,
+            "grad_accum_steps is 1152921504606846976; expected an integer from 1 up to 281,474,976,710,656.",
+        ),
         ("grad_accum_steps", True, "grad_accum_steps is True; expected an integer from 1."),
         ("max_grad_norm", math.nan, "max_grad_norm is nan; expected a number above 0 or None."),
         ("ema", 1.0, "ema is 1.0; expected a number from 0 below 1 or None."),
