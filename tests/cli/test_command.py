@@ -22,8 +22,8 @@ from tests.cli.calling import SOURCE, Done, call, environment, stoker_command
 from stoker.cli import command as base
 from stoker.cli import main as cli
 from stoker.errors import OptionError
+from stoker.store.opening import open_store
 from stoker.store.pack import api as packs
-from stoker.store.versions import open_store
 from stoker_recipes.tabular.sequences import store as sequences_store
 
 Stoker = Callable[..., Done]

@@ -19,10 +19,10 @@ from stoker.store import manifest as manifests
 from stoker.store import writer as target
 from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
+from stoker.store.opening import open_store
 from stoker.store.pack import plan as plans
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker.store.writer import make_work
 from stoker_recipes.tabular.sequences.store import pack_sequences
 from stoker_recipes.tfa.indicators.engine import write_features

@@ -12,8 +12,8 @@ from benchmarks.time_moe.folder import walks, write_folder
 from stoker.errors import SourceEmptyError, SourceInvalidError, SourceNotFoundError
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from tests.store.shrink import shrunk
 
 from stoker.errors import OptionError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 ROWS = 150
 """Of each file."""

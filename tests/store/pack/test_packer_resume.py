@@ -14,9 +14,9 @@ import pytest
 from tests.store.shrink import shrunk
 
 from stoker.errors import StoreNotFoundError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 LIMITS = {"chunk_bytes": 600, "run_bytes": 1500, "line_bytes": 500, "journal_bytes": 900, "fan_in": 2}
 

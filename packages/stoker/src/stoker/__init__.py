@@ -60,7 +60,7 @@ _LAZY = {
     "compact": "stoker.store.append:compact",
     "inspect": "stoker.store.inspect:inspect",
     "load": "stoker.experiment.predict:load",
-    "open": "stoker.store.versions:open_store",
+    "open": "stoker.store.opening:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
 }
@@ -84,9 +84,9 @@ if TYPE_CHECKING:
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.store.append import append, compact
     from stoker.store.inspect import inspect, verify
+    from stoker.store.opening import open_store as open
     from stoker.store.pack.api import pack
     from stoker.store.store import Store
-    from stoker.store.versions import open_store as open
     from stoker.train.early_stopping import EarlyStopping
     from stoker.train.trainer import Trainer
 else:

@@ -34,7 +34,7 @@ def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None
     curl -s https://example.com/today.csv | stoker append prices.stoker -
     """
     from stoker.store.append import append
-    from stoker.store.versions import AppendedStore
+    from stoker.store.appended import AppendedStore
 
     if time is not None:
         options["time"] = time

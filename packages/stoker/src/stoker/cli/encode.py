@@ -103,7 +103,7 @@ def indicators_command(
     """
     from stoker.store.inspect import inspect
     from stoker.store.manifest import MANIFEST_NAME
-    from stoker.store.versions import open_store
+    from stoker.store.opening import open_store
     from stoker.store.writer import check_target
     from stoker_recipes.tfa.indicators.bars import packed_bars
     from stoker_recipes.tfa.indicators.engine import write_features

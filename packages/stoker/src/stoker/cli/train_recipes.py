@@ -22,7 +22,7 @@ from stoker.experiment.parse import CONFIG_NAME
 from stoker_recipes.run_folder import RECIPE_NAME
 
 if TYPE_CHECKING:
-    from stoker.train.loop import Result
+    from stoker.train.fit import Result
     from stoker_recipes.icecube import training as icecube
     from stoker_recipes.tabular import training as tabular
     from stoker_recipes.tfa import training as tfa
@@ -79,7 +79,7 @@ def saying_how_to_resume(folder: Path, *, needs: tuple[str, ...] = (CONFIG_NAME,
             line = f"before anything was saved. Begin again: {again if is_known else 'the same command'}"
         if is_first():
             click.echo(f"stoker: stopped{'.' if step is not None else ''} {line}", err=True)
-        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+        sys.exit(128 + stop.number if isinstance(stop, Terminated) else 130)
 
 
 def check_call(source: object, needs: str, *, resume: str | None, folder: str | None = None, overwrite: bool = False) -> None:
