@@ -32,7 +32,8 @@ EXCEPTIONS = TESTS / "data" / "structure_exceptions.json"
 LARGE = 700
 
 LAYERS = (
-    {"errors", "_types", "_lazy"},
+    {"errors", "_lazy"},
+    {"_types"},
     {"_text", "_clock", "_batch", "_signals"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
