@@ -70,7 +70,7 @@ def test_the_scaler_is_that_of_one_store_with_all_series() -> None:
 
 
 def test_a_run_of_several_stores_resumes_to_the_same_weights() -> None:
-    text = "train: {epochs: 2, save_every: 3}\nsplit: {name: chronological, valid: 0.4}"
+    text = "train: {epochs: 2, checkpoints: {every: 3}}\nsplit: {name: chronological, valid: 0.4}"
     config = load(text, data="store: [a, b, c], weights: [1, 2, 1]")
     whole = stoker.experiment.run(config, folder="whole", progress=False)
     stoker.experiment.run(load(text, "epochs=1", data="store: [a, b, c], weights: [1, 2, 1]"), folder="cut", progress=False)

@@ -15,8 +15,9 @@ from stoker_recipes.icecube import make_events, pack_events
 from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EventFeed
 from stoker_recipes.icecube.model import IceCubeModel
+from stoker_recipes.icecube.settings import make_settings, read_settings
 from stoker_recipes.icecube.tokens import read_geometry, scale_geometry
-from stoker_recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
+from stoker_recipes.icecube.training import EventLoss, TrainedIceCube, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
 

@@ -16,7 +16,7 @@ from stoker.errors import ConfigError, OptionError, StokerError
 from stoker_recipes.tabular import batches as batches_module
 from stoker_recipes.tabular import load_model, train
 from stoker_recipes.tabular import training as training_module
-from stoker_recipes.tabular.data import TabularSettings
+from stoker_recipes.tabular.settings import TabularSettings
 from stoker_recipes.tabular.training import Plateau, default_batch_size, resume, split_subjects
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 3, "device": "cpu"}

@@ -166,7 +166,9 @@ def test_it_trains_on_runs_and_on_windows_alike() -> None:
 
         feed = stoker.Feed(store, view, batch_size=batch, last_batch="drop")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        stoker.Trainer(model, loss, optimizer, precision="fp32", compile=False, progress=False).fit(feed, epochs=2)
+        stoker.Trainer(
+            model, loss, optimizer, precision="fp32", execution=stoker.train.Execution(compile=False), progress=False
+        ).fit(feed, epochs=2)
         losses[name] = kept
     assert len(losses["runs"]) == 8
     np.testing.assert_allclose(losses["runs"], losses["windows"], rtol=1e-5)

@@ -146,7 +146,12 @@ def test_it_learns_from_a_feed() -> None:
 
     feed = stoker.Feed(store, stoker.Windows(skipped + 32, stride=32, tail="drop"), batch_size=2, last_batch="drop")
     trainer = stoker.Trainer(
-        model, loss, torch.optim.AdamW(model.parameters(), lr=1e-2), precision="fp32", compile=False, progress=False
+        model,
+        loss,
+        torch.optim.AdamW(model.parameters(), lr=1e-2),
+        precision="fp32",
+        execution=stoker.train.Execution(compile=False),
+        progress=False,
     )
     before = trainer.evaluate(feed)["loss"]
     trainer.fit(feed, epochs=8)

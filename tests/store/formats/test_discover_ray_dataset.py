@@ -14,6 +14,8 @@ import pytest
 import stoker
 from stoker.errors import OptionError, SourceEmptyError
 
+pytestmark = pytest.mark.scale
+
 
 class Dataset:
     """What a data set offers: blocks by reference, in the order of the rows only if that is asked for."""

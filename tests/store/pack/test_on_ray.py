@@ -17,6 +17,8 @@ from stoker.errors import OptionError, SourceInvalidError, StoreExistsError
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.pack import tasks
 
+pytestmark = pytest.mark.scale
+
 OPTIONS: dict[str, Any] = {"series": "user", "time": "ts", "sort": True}
 FILE_ROWS = 250_000
 """Rows of a file of about 8 MB: as many as one task reads."""
