@@ -103,7 +103,7 @@ def indicators_command(
     """
     from stoker.store.inspect import inspect
     from stoker.store.manifest import MANIFEST_NAME
-    from stoker.store.versions import open_store
+    from stoker.store.opening import open_store
     from stoker.store.writer import check_target
     from stoker_recipes.tfa.indicators.bars import packed_bars
     from stoker_recipes.tfa.indicators.engine import write_features
@@ -114,7 +114,7 @@ def indicators_command(
     with contextlib.ExitStack() as opened:
         show = opened.enter_context(base.bar("bars"))
         if len(source) > 1 or not (Path(source[0]) / MANIFEST_NAME).is_file():
-            bars = opened.enter_context(packed_bars(source, Path(store), progress=show, **options))
+            bars = opened.enter_context(packed_bars(source, Path(store), progress=show, **base.pack_arguments(options)))
         elif options["series"] or options["time"] or options["sort"]:
             raise OptionError(f"{source[0]} is a store: --series, --time and --sort are for raw bars.")
         else:

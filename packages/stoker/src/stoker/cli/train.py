@@ -23,7 +23,7 @@ from stoker.errors import ConfigError
 from stoker_recipes.run_folder import RECIPE_NAME
 
 if TYPE_CHECKING:
-    from stoker.train.loop import Result
+    from stoker.train.fit import Result
 
 
 def _recipe_of(args: list[str]) -> tuple[str, list[str]] | None:
@@ -104,7 +104,7 @@ def command(
     if allow and resume is None:
         raise click.UsageError("--allow is for --resume: a new run has nothing to differ from.")
     if speed is not None:
-        assignments = (*assignments, f"train.speed={speed}")
+        assignments = (*assignments, f"train.execution.measured={str(speed == 'measured').lower()}")
     if overwrite and config is None:
         raise click.UsageError("--overwrite is for a new run, not for --resume.")
     from stoker.experiment import load, run

@@ -22,7 +22,7 @@ from stoker.experiment.parse import CONFIG_NAME
 from stoker_recipes.run_folder import RECIPE_NAME
 
 if TYPE_CHECKING:
-    from stoker.train.loop import Result
+    from stoker.train.fit import Result
     from stoker_recipes.icecube import training as icecube
     from stoker_recipes.tabular import training as tabular
     from stoker_recipes.tfa import training as tfa

@@ -49,10 +49,10 @@ from stoker.sampling.views import AnyView, Located, Sequences, Windows
 from stoker.split.scaler import Scaler
 from stoker.split.series_scaler import SeriesScaler
 from stoker.store.manifest import MANIFEST_NAME
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.shards import Texts
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker.train.export import find_trained, load_weights
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ SCALER_NAME, RECIPE_NAME = "scaler.safetensors", "recipe.json"
 RECIPES = {
     "icecube": "stoker_recipes.icecube.predicting:open_run",
     "time-moe": "stoker_recipes.time_moe.predicting:open_run",
-    "tfa": "stoker_recipes.tfa.bundle:open_run",
-    "timehut": "stoker_recipes.timehut.training:open_run",
+    "tfa": "stoker_recipes.tfa.predicting:open_run",
+    "timehut": "stoker_recipes.timehut.predicting:open_run",
 }
 """Where recipes open their runs, by name: `open_run(folder, latest=, device=)` returns a `TrainedRun`. Named, not imported: recipes
 stand above this package."""
