@@ -20,7 +20,7 @@ INTRO = r"""# Commands
 This page is generated from the source by `make reference`. Do not edit it by hand. `stoker COMMAND --help` prints the same.
 
 Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of the error](errors.md) on a terminal; 130 after Ctrl-C,
-143 after SIGTERM. Some commands have others, which their section names. `--debug` shows the traceback of an error.
+143 after SIGTERM, 129 after SIGHUP. Some commands have others, which their section names. `--debug` shows the traceback of an error.
 
 ## What all commands share
 

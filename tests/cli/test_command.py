@@ -23,7 +23,6 @@ from stoker.cli import command as base
 from stoker.cli import main as cli
 from stoker.errors import OptionError
 from stoker.store.opening import open_store
-from stoker.store.pack import api as packs
 from stoker_recipes.tabular.sequences import store as sequences_store
 
 Stoker = Callable[..., Done]
@@ -273,8 +272,8 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
         "train tabular --target events.parquet --key user_id --context users.parquet --size m",
         "generate runs/x --subjects 10000 --out synthetic.parquet --given seed.parquet --temperature 0.9",
         "quality real.parquet synthetic.parquet --key user_id --report quality.html",
-        "pack raw.parquet events.stoker --series user --time ts --on ray",
-        "pack raw.parquet events.stoker --series user --on ray",
+        "pack raw.parquet events.stoker --series user --time ts --ray ray",
+        "pack raw.parquet events.stoker --series user --ray ray",
         "encode events.parquet --key user_id --stats stats.json --out events.stoker",
         "embed runs/x --data new.tsv --out embeddings.npy",
         "diagnose --json train.py",
@@ -290,7 +289,6 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
 # Options of functions.
 
 FUNCTIONS: dict[str, tuple[Any, str, set[str], list[str]]] = {
-    "pack": (packs, "pack", {"as_json", "recipe"}, []),
     "encode": (sequences_store, "pack_sequences", {"as_json", "stats"}, ["--key", "k"]),
 }
 """By command: the function that it calls, options that are of the command alone, and the required ones."""
@@ -357,7 +355,7 @@ def test_commands_options_choices_recipes_and_files_are_completed() -> None:
     assert completions("di") == ["diagnose"]
     assert completions("") == list(cli.COMMANDS)
     assert completions("tune", "") == ["batch", "run", "search"]
-    assert {"--series", "--sort", "--skip", "--source-column"} <= set(completions("pack", "--s"))
+    assert {"--series", "--sort", "--skip", "--sql"} <= set(completions("pack", "--s"))
     assert completions("pack", "--missing", "") == base.MISSING
     assert completions("train", "tim") == ["time-moe", "timehut", "<file>"]
     assert completions("inspect", "a") == ["<file>"]

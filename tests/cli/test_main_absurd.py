@@ -214,7 +214,7 @@ WRONG_CALLS = {
     "pack a.csv": "Missing argument",
     "pack a.csv out --fast": "No such option",
     "pack a.csv out --missing guess": "--missing",
-    "pack a.csv out --series k --on dask": "expected 'ray'",
+    "pack a.csv out --series k --ray dask": "expected 'ray'",
     "pack - out --recipe icecube --series k": "No such option",
     "inspect": "Missing argument",
     "encode a.csv --key gone --out out": "--key names 'gone'",

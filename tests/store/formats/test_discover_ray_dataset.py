@@ -73,4 +73,4 @@ def test_a_data_set_of_ray(ray: Any, tmp_path: Path) -> None:
     for one in store:
         assert np.array_equal(one["x"], 2 * rows["x"][rows["k"] == one["k"]])
     with pytest.raises(OptionError, match="a table in memory cannot be packed in parts"):
-        stoker.pack(doubled, tmp_path / "b.stoker", series="k", on="ray")
+        stoker.pack(doubled, tmp_path / "b.stoker", series="k", resources=stoker.Resources(ray="ray"))

@@ -39,7 +39,7 @@ def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None
     if time is not None:
         options["time"] = time
     with base.bar("rows") as show:
-        added = append(store, list(source), progress=show, **options)  # type: ignore[arg-type]
+        added = append(store, list(source), progress=show, **base.pack_arguments(options))
     num_rows, num_series = added.num_new if isinstance(added, AppendedStore) else (added.num_steps, len(added))
     if as_json:
         click.echo(

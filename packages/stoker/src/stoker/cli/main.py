@@ -130,6 +130,7 @@ def in_flags(line: str, arguments: list[str]) -> str:
     recipes = getattr(command, "recipes", {})
     words = [argument.removeprefix("--recipe=") for argument in arguments]
     known = [command, *(recipes[word] for word in words if word in recipes)] if command is not None else []
+    line = re.sub(r"\b(?:Csv|Files|Resources|Time)\(([^()]*)\)", r"\1", line)  # their fields are flags
     options = {one.name: one for each in reversed(known) for one in each.params if isinstance(one, click.Option)}
     if not options:
         return line
