@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 import pytest
+from stoker.cli.train_recipes import RECIPES
 from tests.cli.calling import Done
 
 import stoker as package
 from stoker.cli import main as cli
 from stoker.cli.command import SOURCE, STORE, PathType
-from stoker.cli.train_recipes import RECIPES
 from stoker.errors import MAX_MESSAGE
 
 Stoker = Callable[..., Done]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from benchmarks.known_tables import make_shop
 from click.testing import CliRunner
+from stoker.cli.generate import command as generate
 from tests.harness import FaultyFiles, Zygote
 
-from stoker.cli.generate import command as generate
 from stoker_recipes.tabular import Synthesizer
 
 OLD = {"events.parquet": b"an earlier table", "users.csv": b"earlier users"}

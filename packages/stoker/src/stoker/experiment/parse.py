@@ -25,11 +25,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct
-from msgspec.inspect import Field, ListType, LiteralType, NoneType, StructType, Type, UnionType, type_info
+from msgspec.inspect import DataclassType, Field, ListType, LiteralType, NoneType, StructType, Type, UnionType, type_info
 
 from stoker._types import LARGE, docstrings, expected
 from stoker.errors import ConfigError
@@ -259,9 +259,9 @@ def check(document: Document, config: type[T]) -> T:
 
 
 @functools.cache  # milliseconds each, and a check asks for every record of a configuration
-def _struct(config: type) -> StructType:
+def _struct(config: type) -> StructType | DataclassType:
     info = type_info(config)
-    if not isinstance(info, StructType):
+    if not isinstance(info, StructType | DataclassType):
         raise TypeError(f"{config} is not a record")
     return info
 
@@ -436,6 +436,18 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
     return replace(document, tree=tree, options=options)
 
 
+def read_assignments(assignments: Sequence[str], record: type) -> dict[str, Any]:
+    """Return the fields of a struct or dataclass that `NAME=VALUE` set, checked by their types; other fields are not needed."""
+    document = override(Document(OPTION, {}), assignments, record)
+    hints = get_type_hints(record, include_extras=True)
+    for name, value in document.tree.items():
+        try:
+            document.tree[name] = msgspec.convert(value, hints[name])
+        except msgspec.ValidationError:
+            raise _unexpected(document, document.tree, record, (name,)) from None
+    return document.tree
+
+
 def known_paths(config: type) -> list[tuple[str, ...]]:
     """All that can be set: fields, and the names of choices."""
     found: set[tuple[str, ...]] = set()
@@ -498,12 +510,12 @@ def to_yaml(config: msgspec.Struct) -> bytes:
 # The manual of the fields: what the sources say under each field, for `stoker train --fields`.
 
 
-def explain(config: StructType, indent: str = "") -> Iterator[str]:
+def explain(record: type, indent: str = "") -> Iterator[str]:
     """A line for each field, in the form of the file: the key, its default, and what it means."""
-    texts = docstrings(config.cls)
-    for one in config.fields:
+    texts = docstrings(record)
+    for one in _struct(record).fields:
         choices = structs_of(one.type)
-        yield f"{indent}{one.name}: {_default(one)}".ljust(34) + f"# {texts[one.name]}"
+        yield f"{indent}{one.name}: {_default(one)}".ljust(34) + f"# {texts.get(one.name, '')}"
         if not choices:
             yield " " * 34 + f"#   {expected(one.type)}{'; must be given' if one.required else ''}"
             continue
@@ -511,7 +523,7 @@ def explain(config: StructType, indent: str = "") -> Iterator[str]:
             inner = indent + "    "
             if choice.tag is not None:
                 yield f"{inner[:-2]}name: {choice.tag}".ljust(34) + f"# {(inspect.getdoc(choice.cls) or '').partition(chr(10))[0]}"
-            yield from explain(choice, inner)
+            yield from explain(choice.cls, inner)
 
 
 def _default(one: Field) -> str:
