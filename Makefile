@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
 SCALE := .venv-scale
 ADAPTERS := .venv-adapters
-BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
+BENCHES := bench_*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale test-adapters explore soak bench benchmarks-page reference tutorials images clean
@@ -111,18 +111,19 @@ soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak
 
 bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="bench_a bench_b" for some
-	@for name in $(BENCHES); do \
-	  echo "== $$name"; $(PY) -m benchmarks.$$name $(if $(FULL),,--small) || exit 1; \
+	@for name in $(subst /,.,$(basename $(foreach name,$(BENCHES),$(wildcard benchmarks/*/$(name).py)))); do \
+	  echo "== $$name"; $(PY) -m $$name $(if $(FULL),,--small) || exit 1; \
 	done
 
 benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results
 	@$(PY) -m benchmarks.page
 	@$(PY) -m tools.adapters_page
 
-reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from the source
+reference: $(STAMP) ## write docs/configuration.md, cli.md, errors.md and promises.md
 	@$(PY) -m tools.config_page
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.error_page
+	@$(PY) -m tools.promises
 
 tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
 	@$(PY) -m tools.notebooks

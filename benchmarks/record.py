@@ -68,7 +68,7 @@ def save(name: str, question: str, answer: Mapping[str, Any], *, path: Path | No
     """Write a result file, by default that of the benchmark, and show it."""
     record = {
         "question": question,
-        "command": f"python -m {_module(name)} {' '.join(sys.argv[1:])}".strip(),
+        "command": f"python -m {_module()} {' '.join(sys.argv[1:])}".strip(),
         "commit": _git("rev-parse", "--short", "HEAD") + ("+changes" if _git("status", "--porcelain", "packages") else ""),
         "machine": _machine(),
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -109,7 +109,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _module(name: str) -> str:
-    """That was run; a result may have another name than the benchmark that makes it."""
+def _module() -> str:
+    """Return the benchmark that runs; a result may have another name."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec is not None and spec.name.startswith("benchmarks.") else f"benchmarks.{name}"
+    return spec.name if spec is not None else "?"

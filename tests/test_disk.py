@@ -190,6 +190,7 @@ def test_a_new_or_empty_folder_is_claimed_and_taken_again(tmp_path: Path) -> Non
         assert _disk.is_own_folder(folder, marker=CLAIM["marker"], sign=CLAIM["sign"])
 
 
+@pytest.mark.promise("P24")
 @pytest.mark.parametrize("there", ["prices.csv", "bars/prices.csv", "made.json", ".hidden"])
 def test_a_folder_with_anything_of_the_users_is_never_claimed(tmp_path: Path, there: str) -> None:
     path = tmp_path / "folder" / there
@@ -205,6 +206,7 @@ def test_a_folder_with_anything_of_the_users_is_never_claimed(tmp_path: Path, th
     assert path.read_text() == "precious"
 
 
+@pytest.mark.promise("P24", control=True)
 def test_negative_control_by_the_name_of_the_marker_alone_a_folder_of_the_users_is_claimed(tmp_path: Path) -> None:
     (tmp_path / "made.json").write_text("precious")
     (tmp_path / "prices.csv").write_text("precious")
@@ -216,6 +218,7 @@ def claim_in_child(path: str, kill_at: int) -> None:
         _disk.claim_folder(Path(path), **CLAIM)
 
 
+@pytest.mark.promise("P24")
 def test_a_claim_that_was_killed_anywhere_is_made_again(tmp_path: Path, zygote: Zygote) -> None:
     with FaultyFiles() as disk:
         _disk.claim_folder(tmp_path / "whole", **CLAIM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import re
 import runpy
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import page
-from tools import adapters_page
+from tools import adapters_page, promises
 
 import stoker
 from stoker.sampling.views import Lengths
@@ -26,40 +25,6 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 def named_tests(text: str) -> list[tuple[str, str]]:
     """The files of tests that a text names, each with one of its tests or none."""
     return re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
-
-
-SUITES = {"slow", "gpu", "originals", "soak"}
-"""Markers of tests that `make test` does not run."""
-
-
-@functools.cache
-def parsed(path: str) -> ast.Module:
-    return ast.parse((ROOT / path).read_text())
-
-
-def suite_of(path: str, name: str) -> str:
-    """What runs a test, or all tests of a file: "" for `make test`, else a marker, after "partly" where some cases have it."""
-    marks: dict[str, set[str]] = {}
-    whole, some = set(), set()
-
-    def used(node: ast.AST) -> set[str]:
-        attributes = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)} & SUITES
-        return attributes.union(*(marks.get(one.id, set()) for one in ast.walk(node) if isinstance(one, ast.Name)))
-
-    for node in parsed(path).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            marks[node.targets[0].id] = used(node.value)
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            for mark in node.decorator_list:
-                (some if isinstance(mark, ast.Call) else whole).update(used(mark))
-    whole |= marks.get("pytestmark", set())
-    return ", ".join(sorted(whole)) or "".join(f"partly {one}" for one in sorted(some))
-
-
-def wrong_suites(text: str) -> list[str]:
-    """The tests that a text names without the marker behind them that they have, or with another."""
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`(?: \(((?:partly )?(?:slow|gpu|originals|soak))\))?", text)
-    return [f"{path}::{name}: ({suite_of(path, name)})" for path, name, told in named if told != suite_of(path, name)]
 
 
 def missing(document: Path, text: str) -> list[str]:
@@ -85,32 +50,39 @@ def anchors_of(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_promise_names_tests_and_controls() -> None:
-    promises = re.split(r"^## ", (ROOT / "docs" / "promises.md").read_text(), flags=re.MULTILINE)[1:]
-    assert len(promises) >= 15
-    assert [promise.split()[0] for promise in promises] == [f"P{number}" for number in range(1, len(promises) + 1)]
-    assert all(named_tests(promise) for promise in promises)
-    assert [promise.split()[0] for promise in promises if "control" not in promise] == ["P8"]  # known limits
+def test_every_promise_has_tests_and_controls_and_the_page_is_current() -> None:
+    tests = promises.collect()
+    assert promises.mistakes(tests) == []
+    assert promises.PAGE.read_text() == promises.page(tests), "run: make reference"
 
 
-def test_promises_say_which_tests_are_not_in_the_quick_suite() -> None:
-    assert wrong_suites((ROOT / "docs" / "promises.md").read_text()) == []
-    assert f"not {' and not '.join(['slow', 'soak', 'originals'])}" in (ROOT / "pyproject.toml").read_text()
+MARKED = """
+slow = pytest.mark.slow
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=slow)])
+def test_a(size): ...
+
+@slow
+@pytest.mark.promise("P2", control=True)
+@pytest.mark.promise("P0")
+def test_b(): ...
+"""
 
 
-def test_negative_control_a_test_that_was_moved_to_another_suite_is_found() -> None:
-    slow, partly, gpu = (
-        "tests/gate/test_pytest_plugin.py::test_a_budget_is_written_kept_and_defended",
-        "tests/faults/test_train_kill.py::test_a_run_that_is_asked_to_end_continues",
-        "tests/train/test_trainer_gpu.py::test_the_host_never_waits_in_a_step",
-    )
-    assert wrong_suites(f"`{slow}` (slow), `{partly}` (partly slow), `{gpu}` (gpu)") == []
-    assert wrong_suites(f"`{slow}`, `{partly}` (slow), `{gpu}` (with its control)") == [
-        f"{slow}: (slow)",
-        f"{partly}: (partly slow)",
-        f"{gpu}: (gpu)",
+def test_negative_control_wrong_and_missing_markers_are_reported() -> None:
+    path = ROOT / "tests" / "test_marked.py"
+    tests = promises.parse(MARKED, path)
+    assert [(test.promise, test.control, test.name, test.suite) for test in tests] == [
+        ("P1", False, "test_a", "partly slow"),
+        ("P2", True, "test_b", "slow"),
+        ("P0", False, "test_b", "slow"),
     ]
-    assert wrong_suites("`tests/test_docs.py` (slow)") == ["tests/test_docs.py::: ()"]
+    wrong = promises.mistakes(tests)
+    assert {"tests/test_marked.py::test_b: no promise P0", "P2: no test", "P1: no control"} < set(wrong)
+    assert "P1: no test" not in wrong
+    with pytest.raises(ValueError, match="1 of 4 promise markers"):
+        promises.parse(MARKED + 'pytestmark = pytest.mark.promise("P1")', path)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -198,11 +170,9 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_tabular_quality",
         "bench_time_moe_curve",
         "bench_timehut",
-        "bench_timehut_recipe",
         "bench_timehut_usual",
         "docs",
         "gpu_timehut_lengths",
-        "newcomer",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 

@@ -48,6 +48,7 @@ def test_the_fields_of_an_error_are_none_where_they_do_not_apply(kind: type[Stok
     assert (error.parameter, error.path, error.row, error.column) == (None, None, None, None)
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("kind", [OptionError, SourceInvalidError, StoreNotFoundError, DiskError, StokerError])
 def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerError]) -> None:
     error = kind("a.csv holds " + "x" * 1_000_000 + " in row 7. Fix the file.")

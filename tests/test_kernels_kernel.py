@@ -159,6 +159,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_is_compiled_again_and_replaced(tiny: Callable[..., Any], tmp_path: Path, damage: str) -> None:
     assert (tiny().double(2), tiny().triple(2)) == (4, 6)
@@ -170,6 +171,7 @@ def test_a_damaged_file_is_compiled_again_and_replaced(tiny: Callable[..., Any],
     assert len(list(path.parent.iterdir())) == 2
 
 
+@pytest.mark.promise("P6", control=True)
 def test_negative_control_numbas_own_cache_fails_with_an_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "numba"))
     (tmp_path / "own.py").write_text("from numba import njit\n@njit(cache=True)\ndef double(x):\n    return 2 * x\n")
@@ -180,6 +182,7 @@ def test_negative_control_numbas_own_cache_fails_with_an_empty_file(tmp_path: Pa
         runpy.run_path(str(tmp_path / "own.py"))["double"](2)
 
 
+@pytest.mark.promise("P6", control=True)
 def test_a_file_under_the_name_of_another_kernel_is_not_used(
     tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +283,7 @@ def plant(path: Path, cache: Any) -> None:
     path.write_bytes(cache._head(path.name, payload) + payload)
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize(("mode", "runs"), [(0o777, 0), (0o770, 0), (0o702, 0), (0o755, 1), (0o700, 1)])
 def test_a_folder_that_others_can_write_is_refused(tiny: Callable[..., Any], tmp_path: Path, mode: int, runs: int) -> None:
     """And the negative control: what lies in a folder of one's own is unpickled, so whoever can write there can run code."""
@@ -299,6 +303,7 @@ def test_a_folder_that_others_can_write_is_refused(tiny: Callable[..., Any], tmp
     path.parent.chmod(0o700)
 
 
+@pytest.mark.promise("P6")
 def test_a_folder_of_another_user_is_refused(tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tiny()
     assert first.double(2) == 4
@@ -311,6 +316,7 @@ def test_a_folder_of_another_user_is_refused(tiny: Callable[..., Any], tmp_path:
     assert not ran
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_link_in_the_place_of_the_folder_is_not_followed(tiny: Callable[..., Any], tmp_path: Path, linked: bool) -> None:
     """It may lead to a folder of one's own with files of somebody else, such as an unpacked archive. Control: the folder itself."""
@@ -329,6 +335,7 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(tiny: Callable[..., A
     assert ["cannot be kept on disk" in str(one.message) for one in told] == [True] * linked
 
 
+@pytest.mark.promise("P6")
 def test_the_folder_is_private_whatever_the_umask_says(tiny: Callable[..., Any], tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -81,6 +81,7 @@ def losses(folder: str | Path) -> list[tuple[int, Any, Any]]:
     return [(line["step"], line.get("loss"), line.get("epoch_loss")) for line in lines]
 
 
+@pytest.mark.promise("P33")
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)

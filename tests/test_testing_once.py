@@ -29,6 +29,7 @@ def test_rows_padded_to_different_lengths_are_the_same_sample() -> None:
     assert_exactly_once(partial(Feed, store, Sequences(20), batch_size=2, order=Shuffle()))
 
 
+@pytest.mark.promise("P9", control=True)
 @pytest.mark.parametrize(
     ("loader", "message"),
     [

@@ -27,6 +27,7 @@ def test_a_feed_passes() -> None:
     assert_resumes_exactly(partial(Feed, store, Windows(4), batch_size=2, order=Shuffle(1), return_index=True), worlds=(1, 2))
 
 
+@pytest.mark.promise("P5", control=True)
 @pytest.mark.parametrize(
     ("loader", "message"),
     [

@@ -3,8 +3,6 @@
     python -m tools.pages                          runs every block of every page, and prints a line per page
     python -m tools.pages docs/feeding.md          the blocks of one page
     python -m tools.pages --count                  counts them, and runs nothing
-    python -m tools.pages --fresh                  runs the start page and the first commands of the README as a newcomer does: in an empty
-                                                   venv, where pip installs for real, the README in a new clone
 
 The language of a fenced block says what happens to it. A page runs from top to bottom in a folder of its own, as a reader would do it:
 
@@ -37,7 +35,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tools import page_setups
 
 ROOT = Path(__file__).parent.parent
 LANGUAGES = {"python", "sh", "yaml", "json", "text"}
@@ -148,56 +145,12 @@ def _run(block: Block, names: dict[str, Any]) -> None:
         )
 
 
-def environment(venv: Path | None = None) -> dict[str, str]:
-    """The environment of shell blocks: commands of this interpreter's folder first; pip checks requirements and installs nothing.
-
-    With a venv, its commands come first, and pip installs into it the versions of the project.
-    """
-    if venv is not None:
-        plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        return {
-            **plain,
-            "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
-            "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
-        }
+def environment() -> dict[str, str]:
+    """The environment of shell blocks: commands of this interpreter's folder first; pip checks requirements and installs nothing."""
     scripts = str(Path(sys.executable).parent)
     pip = {"PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     quiet = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120", "PYTHONWARNINGS": "ignore"}
     return {**os.environ, **pip, **quiet, "PATH": scripts + os.pathsep + os.environ.get("PATH", "")}
-
-
-def run_fresh(document: Path) -> dict[str, float]:
-    """Run a page whose Python blocks are all files in an empty venv; returns the seconds of the installation and of all blocks."""
-    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        subprocess.run([sys.executable, "-m", "venv", home], check=True)
-        seconds = {"install_seconds": 0.0, "seconds": 0.0}
-        for block in blocks_of(document):
-            began = time.perf_counter()
-            if block.language == "sh":
-                subprocess.run(["bash", "-euo", "pipefail", "-c", _PRELUDE + block.text], env=environment(Path(home)), check=True)
-            elif block.language != "text":
-                assert block.language == "setup" or block.file_name, f"{block.page}:{block.line} is not a file"
-                _run(block, {})
-            took = time.perf_counter() - began
-            seconds["seconds"] += took
-            seconds["install_seconds"] += took if "pip install" in block.text else 0
-        return {name: round(value, 1) for name, value in seconds.items()}
-
-
-def run_first_commands(document: Path) -> dict[str, float]:
-    """Run the first block of shell commands of a page in a new clone with a script of the user and an empty venv; returns seconds."""
-    commands = next(block.text for block in blocks_of(document) if block.language == "sh")
-    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as clone:
-        subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), clone], check=True)
-        (Path(clone) / "train.py").write_text(page_setups.SCRIPT)
-        subprocess.run([sys.executable, "-m", "venv", home], check=True)
-        seconds = []
-        for command in commands.splitlines():
-            began = time.perf_counter()
-            script = ["bash", "-euo", "pipefail", "-c", _PRELUDE + command]
-            subprocess.run(script, env=environment(Path(home)), cwd=clone, check=True, stdout=sys.stderr)
-            seconds.append(time.perf_counter() - began)
-    return {"readme_install_seconds": round(seconds[0], 1), "readme_seconds": round(sum(seconds), 1)}
 
 
 def counts() -> dict[str, int]:
@@ -211,9 +164,6 @@ def main(arguments: list[str]) -> None:
     """Run or count the blocks of the pages that are named, or of all."""
     if "--count" in arguments:
         print(json.dumps(counts()))
-        return
-    if "--fresh" in arguments:
-        print(json.dumps({**run_fresh(ROOT / "docs" / "quickstart.md"), **run_first_commands(ROOT / "README.md")}))
         return
     for document in [Path(name).resolve() for name in arguments] or documents():
         if not any(block.is_code for block in blocks_of(document)):

@@ -33,26 +33,27 @@ LARGE = 700
 
 LAYERS = (
     {"errors", "_types", "_lazy"},
-    {"_text", "_clock", "_batch", "_signals", "extend"},
+    {"_text", "_clock", "_batch", "_signals"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
-    {"_kernels", "watching"},
+    {"_kernels", "watch"},
+    {"extend"},
     {"store", "sampling"},
     {"feed", "augment"},
-    {"split", "auditing", "audit", "train", "testing", "integrations"},
+    {"split", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
+    {"sandbox"},
     {"diagnose", "ray"},
     {"gate", "tune"},
-    {"recipes"},
     {"cli"},
+    {"recipes"},
     {"__main__"},
 )
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|experiment|ray|split|store|testing|train|tune|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split(
-        "|"
-    )
+    "|augment|diagnose|experiment|extend|gate|ray|split|store|testing|train|tune"
+    "|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split("|")
 )
 UNTESTED = {"__init__", "__main__"}
 OF_THE_PROJECT = {
@@ -267,8 +268,15 @@ def modules_without_test() -> list[str]:
     return [name for name in known if name not in tested and name.split(".")[-1] not in UNTESTED]
 
 
+def recipes_in_the_core() -> list[str]:
+    """Modules of stoker that import a recipe or name its module: recipes register by entry points (`stoker.extend`)."""
+    core = {name: path for name, path in modules().items() if not name.startswith("recipes.")}
+    return [name for name, path in core.items() if re.search(r"(import|from|[\"']) ?stoker_recipes\b", path.read_text())]
+
+
 LISTS = {
     "upward imports": upward_imports,
+    "recipes in the core": recipes_in_the_core,
     "import cycles": cycles,
     "classes with the same name": duplicate_classes,
     "tests without a module": tests_without_module,

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes a Python environment for each group of peers that get along, under the folder given, and prints the options for
-# bench_peers:   python -m benchmarks.bench_peers $(sh benchmarks/peers/environments.sh /tmp/peers)
+# bench_peers:   python -m benchmarks.feed.bench_peers $(sh benchmarks/peers/environments.sh /tmp/peers)
 # torch stays the one of constraints.txt. litdata and mosaicml-streaming ask for torchvision, which they do not need here and
 # whose usual wheel does not fit a CPU build of torch: they are installed without it.
 set -eu

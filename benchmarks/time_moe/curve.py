@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from benchmarks.before.time_moe_original import OriginalTimeMoe
-from benchmarks.gpu_trainer import Losses
 from benchmarks.time_moe.setting import ON_GPU, Setting
 from benchmarks.time_moe.ways import original_steps, trainer_of
+from benchmarks.train.gpu_trainer import Losses
 
 FIRST = 12
 """Losses that are kept one by one: the first updates of AdamW are the largest."""

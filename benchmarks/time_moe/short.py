@@ -13,12 +13,13 @@ import torch
 
 from benchmarks import record
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset, collate
+from benchmarks.time_moe.folder import walks, write_folder
 from benchmarks.time_moe.setting import DEVICE, ON_GPU, PRECISIONS, Setting, synchronize
 from benchmarks.time_moe.ways import RECIPE, original_step, trainer_of
-from benchmarks.timemoe_folder import walks, write_folder
 from stoker_recipes.time_moe import time_moe_loss
 from stoker_recipes.time_moe.batches import Batches
-from stoker_recipes.time_moe.training import make_rows, make_settings
+from stoker_recipes.time_moe.settings import make_settings
+from stoker_recipes.time_moe.training import make_rows
 
 MEAN_POINTS = 302
 """Points of a series in the mean, as in kdd_cup_2018."""

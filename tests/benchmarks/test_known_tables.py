@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from benchmarks.known_tables import RULES, SHOP, make_rules, make_shop, rules_log_likelihood
+from benchmarks.tabular.known_tables import RULES, SHOP, make_rules, make_shop, rules_log_likelihood
 
 
 def test_the_shop_has_its_law() -> None:

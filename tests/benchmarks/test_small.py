@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import bench_digits, bench_sequences, bench_statistics, record
+from benchmarks import record
+from benchmarks.tabular import bench_digits, bench_sequences, bench_statistics
 
 QUICK = ("bench_indicators", "bench_watch")
 """Those that take less than three seconds; the others run with `make test-slow` and `make bench`."""
@@ -46,15 +47,21 @@ def is_spread(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(value.get(one), float) and 0 < value[one] < math.inf for one in names)
 
 
+def module_of(name: str) -> str:
+    [path] = (record.ROOT / "benchmarks").glob(f"*/{name}.py")
+    return f"benchmarks.{path.parent.name}.{name}"
+
+
 def checks(answer: Any) -> list[bool]:
     """The truth values of a result: each says that two sides are equal, bit for bit."""
     return [value for _, value in entries(answer) if isinstance(value, bool)]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RATIOS])
 def test_a_small_run_ends_well_with_equal_results_and_a_ratio(name: str) -> None:
     kept = {path: path.read_bytes() for path in record.RESULTS.iterdir()}
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
+    command = [sys.executable, "-m", module_of(name), "--small"]
     done = subprocess.run(command, cwd=record.ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from benchmarks.known_tables import make_bursts, make_shop
-from benchmarks.tabular_measures import compare_sequences, read
+from benchmarks.tabular.known_tables import make_bursts, make_shop
+from benchmarks.tabular.measures import compare_sequences, read
 
 LIMIT = 0.15
 """Two samples of 200 subjects are nearer than this by every measure of sequences."""

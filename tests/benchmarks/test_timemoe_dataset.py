@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 
 
 @pytest.mark.parametrize(

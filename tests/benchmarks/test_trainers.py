@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from benchmarks import bench_trainers as bench
 from benchmarks.peers import trainers as peers
+from benchmarks.train import bench_trainers as bench
 
 CASE = bench.Case(make=bench.Mlp, rows=4, shape=(16, 8), short=2, long=5, has_defaults=False)
 

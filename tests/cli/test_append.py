@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cli.calling import Done
 
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 Stoker = Callable[..., Done]
 

@@ -22,8 +22,8 @@ from tests.cli.calling import SOURCE, Done, call, environment, stoker_command
 from stoker.cli import command as base
 from stoker.cli import main as cli
 from stoker.errors import OptionError
+from stoker.store.opening import open_store
 from stoker.store.pack import api as packs
-from stoker.store.versions import open_store
 from stoker_recipes.tabular.sequences import store as sequences_store
 
 Stoker = Callable[..., Done]
@@ -45,6 +45,7 @@ COMMANDS = dict(walk(cli.cli, ""))
 every_command = pytest.mark.parametrize("path", COMMANDS)
 
 
+@pytest.mark.promise("P32")
 @every_command
 def test_every_command_has_the_shared_options(path: str) -> None:
     command = COMMANDS[path]
@@ -55,6 +56,7 @@ def test_every_command_has_the_shared_options(path: str) -> None:
     assert {flag: flags.get(flag) for flag in shared} == shared
 
 
+@pytest.mark.promise("P32", control=True)
 def test_a_command_cannot_be_made_without_its_line() -> None:
     with pytest.raises(TypeError, match="doing"):
         click.command("new", cls=base.Command)(lambda: None)
@@ -63,6 +65,7 @@ def test_a_command_cannot_be_made_without_its_line() -> None:
 # The line at the start.
 
 
+@pytest.mark.promise("P32")
 @every_command
 def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     command = COMMANDS[path]
@@ -79,6 +82,7 @@ def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPat
 QUICK = {"inspect": ["gone"], "runs": ["."]}
 
 
+@pytest.mark.promise("P32")
 def test_torch_is_not_loaded_before_the_line(tmp_path: Path) -> None:
     """Neither by the modules of the commands, nor when arguments are parsed, nor at all by commands without a line."""
     assert set(QUICK) == {path for path, one in COMMANDS.items() if isinstance(one, base.Command) and one.doing is None}
@@ -172,6 +176,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
     return give
 
 
+@pytest.mark.promise("P32")
 @pytest.mark.parametrize("form", FORMS)
 def test_pack_reads_standard_input(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path, form: str) -> None:
     given(FORMS[form])
@@ -196,6 +201,7 @@ def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], 
     assert [one["x"].tolist() for one in open_store(tmp_path / "out")] == [[1.5, 3.5, 9], [2.5]]
 
 
+@pytest.mark.promise("P32")
 @pytest.mark.parametrize(
     ("data", "arguments", "line"),
     [
@@ -221,6 +227,7 @@ def test_what_cannot_be_read_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.promise("P32")
 def test_the_saved_input_is_removed(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
     given(CSV.encode())
     stoker("pack", "-", tmp_path / "out")
@@ -229,6 +236,7 @@ def test_the_saved_input_is_removed(stoker: Stoker, given: Callable[[bytes], Non
     assert not folder.exists()
 
 
+@pytest.mark.promise("P32")
 @every_command
 def test_every_input_file_may_be_standard_input(path: str) -> None:
     """An option with a table, a configuration or a spec takes `-`; what names a folder, a script or an output does not."""
@@ -329,6 +337,7 @@ def test_every_option_reaches_the_function_with_the_same_default(
 # Suggestions and completion.
 
 
+@pytest.mark.promise("P32")
 @every_command
 def test_the_nearest_option_is_suggested(stoker: Stoker, path: str) -> None:
     if path == "pack icecube":

@@ -114,6 +114,7 @@ def test_no_verdict_ends_with_3(stoker: Stoker, diagnosed: Diagnosed) -> None:
     assert json.loads(done.out)["verdict"] == "none"
 
 
+@pytest.mark.promise("P21")
 @pytest.mark.parametrize("name", ALL)
 def test_json_stands_alone_on_stdout_and_is_json(stoker: Stoker, diagnosed: Diagnosed, name: str) -> None:
     def refuse(constant: str) -> None:

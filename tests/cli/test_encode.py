@@ -10,7 +10,7 @@ import pytest
 from tests.cli.calling import Done
 
 from stoker.cli import main as cli
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 from stoker_recipes.tabular import analyze
 
 Stoker = Callable[..., Done]

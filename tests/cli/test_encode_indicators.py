@@ -14,8 +14,8 @@ from tests.recipes.tfa.indicators.markets import market
 
 from stoker.cli import main as cli
 from stoker.sampling.views import Windows
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 from stoker_recipes.tfa.indicators import engine
 from stoker_recipes.tfa.indicators.engine import features
 

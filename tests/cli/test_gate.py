@@ -59,6 +59,7 @@ def gate(stoker: Stoker) -> Stoker:
     return call_gate
 
 
+@pytest.mark.promise("P22")
 def test_a_budget_is_written_and_defended(gate: Stoker, folder: Path) -> None:
     done = call(stoker_command(*WORDS, "--write", "train.py", "--epochs", "1"), folder)  # as a user does
     assert (done.code, done.err) == (0, "hello from __main__ ['--epochs', '1']\n")
@@ -72,6 +73,7 @@ def test_a_budget_is_written_and_defended(gate: Stoker, folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["budget.json", "train.py"]
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.slow
 def test_a_budget_is_kept(gate: Stoker, folder: Path) -> None:
     assert gate("--write", "--quiet").code == 0

@@ -104,6 +104,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.promise("P30")
 def test_a_full_disk_leaves_both_tables_or_none(stoker: Stoker, folder: Path, run: Path) -> None:
     arguments = ["generate", run, "new.parquet", "--context-out", "who.csv", "--subjects", "30", "--device", "cpu"]
     with FaultyFiles() as counted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -72,11 +73,11 @@ def test_a_bug_is_not_hidden(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) ->
         stoker("pack", "a.csv", "out")
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (cli.Terminated, 143)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (cli.Terminated(), 143), (cli.Terminated(signal.SIGHUP), 129)]
+)
 @pytest.mark.parametrize("command", ["pack", "verify"])
-def test_a_stop_is_said(
-    stoker: Stoker, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], code: int, command: str
-) -> None:
+def test_a_stop_is_said(stoker: Stoker, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, command: str) -> None:
     def stop(*arguments: object, **options: object) -> None:
         raise error
 

@@ -131,6 +131,7 @@ def check(done: Done) -> None:
         assert len(done.err) < 2 * MAX_MESSAGE
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize(("name", "parameter"), parameters(paths=False), ids=lambda one: getattr(one, "name", one))
 def test_absurd_numbers(stoker: Stoker, folder: Path, name: str, parameter: click.Parameter) -> None:
     for value in NUMBERS:
@@ -141,6 +142,7 @@ def test_absurd_numbers(stoker: Stoker, folder: Path, name: str, parameter: clic
             assert done.code == 2, words
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize(("name", "parameter"), parameters(paths=True), ids=lambda one: getattr(one, "name", one))
 def test_absurd_paths(stoker: Stoker, folder: Path, name: str, parameter: click.Parameter) -> None:
     before = sorted(path.name for path in folder.iterdir())
@@ -157,6 +159,7 @@ FILES = {"FILE", "FOLDER", "PATH", "RUN", "STORE", "SCRIPT.py"}
 """What stands for a path in a help text."""
 
 
+@pytest.mark.promise("P6")
 def test_every_option_that_names_a_file_has_the_type_of_paths() -> None:
     for name, command in COMMANDS.items():
         for parameter in command.params:
@@ -164,6 +167,7 @@ def test_every_option_that_names_a_file_has_the_type_of_paths() -> None:
                 assert not isinstance(parameter.type, click.types.StringParamType), f"{name}: is {parameter.name} a path?"
 
 
+@pytest.mark.promise("P6", control=True)
 def test_negative_control_without_the_type_a_url_becomes_a_folder(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +186,7 @@ def test_a_target_that_is_neither_a_path_nor_a_url_of_a_store_is_refused(stoker:
     assert "SECRET" not in done.err
 
 
+@pytest.mark.promise("P6", control=True)
 def test_negative_control_a_value_that_is_not_checked_ends_in_a_traceback(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

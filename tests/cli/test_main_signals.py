@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.calling import call, environment, slow_command
 
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 LINE = "stoker: stopped. Run the same command again to resume.\n"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.cli.calling import Done, call
 
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 Stoker = Callable[..., Done]
 

@@ -50,6 +50,7 @@ def test_predictions_are_written_and_shown(stoker: Stoker, folder: Path) -> None
     assert shown[-1] == "28 predictions for 2 series by runs/c, step 4"
 
 
+@pytest.mark.promise("P25")
 def test_the_statement_of_the_training_data_is_applied(stoker: Stoker, folder: Path) -> None:
     statement = "SELECT shop, ts, x AS level, x > 52 AS high FROM source"
     assert stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", "--sql", statement, "--quiet").code == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.known_tables import make_shop
+from benchmarks.tabular.known_tables import make_shop
 from tests.cli.calling import Done
 
 from stoker_recipes import tabular

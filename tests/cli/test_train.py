@@ -139,6 +139,7 @@ def test_a_folder_with_a_run_is_not_used_again(stoker: Stoker, folder: Path) -> 
     assert latest(folder / "runs" / "c").step == 12
 
 
+@pytest.mark.promise("P13")
 def test_a_folder_of_the_users_is_not_written_into(stoker: Stoker, folder: Path) -> None:
     """Neither their checkpoints nor a configuration of theirs."""
     (folder / "runs" / "c" / "checkpoints").mkdir(parents=True)
@@ -156,6 +157,7 @@ def test_a_folder_of_the_users_is_not_written_into(stoker: Stoker, folder: Path)
     assert "of mine" in (folder / "other" / "config.yaml").read_text()
 
 
+@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_the_check_a_folder_of_the_users_is_written_into(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,12 +172,14 @@ def test_negative_control_without_the_check_a_folder_of_the_users_is_written_int
 WRONG = ("--set", "model=own.py:make")  # which predicts one column of two: known with the first batch
 
 
+@pytest.mark.promise("P13")
 def test_a_training_run_that_fails_at_its_begin_is_not_in_the_way_of_the_next(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "c.yaml", "--quiet", *WRONG).err.startswith("stoker: the model gives (32, 2, 1)")
     assert list((folder / "runs" / "c").iterdir()) == []
     assert stoker("train", "c.yaml", "--quiet").code == 0
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     "call",
     [
@@ -205,6 +209,7 @@ def test_a_run_stays_as_it_was_where_what_should_replace_or_continue_it_fails(
     assert (run / "config.yaml").read_bytes() != before[run / "config.yaml"], "negative control: kept at once, as before"
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     ("kept", "line"),
     [

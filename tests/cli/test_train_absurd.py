@@ -112,6 +112,7 @@ def config_with(path: str, value: Any) -> Config:
     return replace(config, **{section: replace(getattr(config, section), **{name: value})})
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -133,6 +134,7 @@ def test_an_absurd_value_of_a_config_made_in_python_is_refused(folder: Path, pat
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.promise("P6", control=True)
 def test_negative_control_without_the_bounds_of_the_schema_numbers_end_in_a_traceback(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

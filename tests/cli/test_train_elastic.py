@@ -120,6 +120,7 @@ def wait_for_step(folder: Path, step: int, seconds: float = 100) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.promise("P33")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_node_is_killed_and_another_one_joins(folder: Path, nodes: Nodes) -> None:

@@ -105,6 +105,7 @@ def test_a_run_resumes_and_is_exported(stoker: Stoker, folder: Path) -> None:
     assert json.loads(tuned.out)["stopped"] == "finished"
 
 
+@pytest.mark.promise("P24")
 def test_weights_of_the_users_beside_a_new_run_are_not_replaced(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

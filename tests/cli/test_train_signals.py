@@ -46,6 +46,7 @@ def test_a_stopped_training_continues(
         assert torch.equal(tensor, other.parts["model"][name]), name
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.slow
 def test_a_training_run_that_is_stopped_before_its_first_step_says_that_nothing_is_saved(tmp_path: Path) -> None:
     make_folder(tmp_path)

@@ -12,7 +12,7 @@ from tests.cli.calling import Done
 
 from stoker.cli import watch as command
 from stoker.train.run import Run
-from stoker.watching.cause import Slowdown
+from stoker.watch.cause import Slowdown
 
 Stoker = Callable[..., Done]
 SLOWDOWN = Slowdown(

@@ -56,6 +56,7 @@ def test_workers_that_start_in_each_epoch_are_to_persist(starting: float, advise
     assert ("persistent" in names(measured)) == advised
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(("phase", "less_often"), [("forward", False), ("rest", True)])
 def test_code_of_a_model_is_never_to_be_done_less_often(phase: str, less_often: bool) -> None:
     measured = on_cpu(rest=9.0, forward=9.0, backward=1.0, blames={phase: [Blame(place=IN_MODEL, share=0.9)]})
@@ -102,11 +103,13 @@ def test_a_thread_that_holds_the_interpreter_lock_is_named(share: float, asleep:
         assert conclude(on_cpu(busy_thread=thread, asleep=0.9, optimizer=20.0)).verdict == "host"
 
 
+@pytest.mark.promise("P17")
 def test_a_fix_that_has_nothing_to_change_is_not_advised() -> None:
     assert "fused" in names(on_cpu(optimizer=9.0))
     assert "fused" not in names(on_cpu(optimizer=9.0, unused_fixes={"fused": "the optimizer has no fused implementation"}))
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(
     ("shares", "ops", "advised"),
     [
@@ -183,6 +186,7 @@ def test_steps_that_vary_within_their_windows_make_a_range_too() -> None:
     assert unsteady > 0.02
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(("then", "advised"), [(rounds(9, 11, 10, 12, 9), False), (rounds(7, 9, 8, 10, 7), True)])
 def test_a_fix_that_gained_nothing_is_not_advised_however_wide_its_range_is(then: Stretch, advised: bool) -> None:
     what_if = switched_on(rounds(10, 10, 10, 10, 10), then)
@@ -196,6 +200,7 @@ def test_a_fix_that_may_be_slower_is_advised_only_where_its_gain_is_clear() -> N
         assert (advised(on_cpu(forward=1.9, backward=1.0, optimizer=5.0, what_ifs=wild), "fused") is not None) == expected
 
 
+@pytest.mark.promise("P17")
 def test_what_failed_in_this_program_or_reads_values_back_gets_no_graph() -> None:
     launch = on_gpu(10.2, device=1.4, kernels=2000)
     assert "graph" in names(launch)
@@ -203,6 +208,7 @@ def test_what_failed_in_this_program_or_reads_values_back_gets_no_graph() -> Non
     assert "graph" not in names(msgspec.structs.replace(launch, syncs=[Sync(place=LOG, count=1.0)]))
 
 
+@pytest.mark.promise("P17")
 def test_faster_kernels_are_not_advised_on_a_gpu_that_waits_for_its_host() -> None:
     computing = on_gpu(10.0, device=9.9, reached=0.3, shares=COMPUTING)
     assert "autocast" in names(computing)
@@ -214,6 +220,7 @@ def tried(name: str, speedup: float, losses: Losses = "equal", predicted: float 
     return Advice(name=name, sentence=name, predicted=predicted, tried=result)
 
 
+@pytest.mark.promise("P17")
 def test_trials_decide_the_order_and_what_is_refuted() -> None:
     untried = Advice(name="batch", sentence="", predicted=1.5)
     bound = Advice(name="graph", sentence="", predicted=None, predicted_high=4.0)
@@ -230,6 +237,7 @@ def test_trials_decide_the_order_and_what_is_refuted() -> None:
     assert [step.name for step in by_trial([tried("feed", 2.0), tried("cached", 1.99)])] == ["cached", "feed"], "own code first"
 
 
+@pytest.mark.promise("P17")
 def test_a_range_ends_at_the_share_of_its_cause() -> None:
     measured = on_cpu(rest=10.0, forward=4.0, backward=5.0, spread=0.08, blames={"rest": [Blame(place=LOG, share=0.9)]})
     step = advised(measured, "host")
@@ -238,6 +246,7 @@ def test_a_range_ends_at_the_share_of_its_cause() -> None:
     assert step.predicted_high <= 1 / (1 - conclude(measured).causes[0].share) + 1e-9
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(
     ("name", "given", "causes", "of_them"),
     [

@@ -51,6 +51,7 @@ def training(clock: Clock) -> tuple[torch.nn.Module, Callable[[torch.Tensor], No
     return net, train_step
 
 
+@pytest.mark.promise("P17")
 def test_each_number_comes_from_a_measurement_window_of_its_own(clock: Clock) -> None:
     _, train_step = training(clock)
     measured = measure_step(train_step, DataLoader(Rows(clock), batch_size=5), pace=0.2)
@@ -71,6 +72,7 @@ def test_each_number_comes_from_a_measurement_window_of_its_own(clock: Clock) ->
     assert measured.work.flops > 0
 
 
+@pytest.mark.promise("P17")
 def test_the_begin_of_an_epoch_is_the_loaders_and_each_step_has_its_part(clock: Clock) -> None:
     _, train_step = training(clock)
 
@@ -92,6 +94,7 @@ def test_the_begin_of_an_epoch_is_the_loaders_and_each_step_has_its_part(clock: 
     assert measured.loader.kind == "Short"
 
 
+@pytest.mark.promise("P18")
 def test_the_model_trains_as_it_would_alone_until_control_is_taken(clock: Clock) -> None:
     batches = [torch.randn(3, 4) for _ in range(40)]
     torch.manual_seed(1)
@@ -120,6 +123,7 @@ def test_batches_that_end_for_good_give_what_there_was(clock: Clock) -> None:
     assert 0 < len(measured.loop.seconds) <= 9
 
 
+@pytest.mark.promise("P20")
 @pytest.mark.parametrize(("first", "wrong"), [(60, []), (50, ["validation data seen in training"])], ids=["clean", "leaks"])
 def test_what_is_wrong_is_reported_beside_speed(clock: Clock, first: int, wrong: list[str]) -> None:
     _, train_step = training(clock)

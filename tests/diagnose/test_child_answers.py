@@ -53,6 +53,7 @@ def test_a_schedule_that_has_an_end_does_not_end_the_diagnosis(tmp_path: Path) -
     assert "Tried to step" not in out + err
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.slow
 def test_a_program_that_knows_the_length_of_its_epochs_does_not_fail(tmp_path: Path) -> None:
     each = "time.sleep(0.004); history[number] += 1"

@@ -55,6 +55,7 @@ class Broken(Augmented):
 SHUFFLED = torch.randperm(400, generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.promise("P20", control=True)
 @pytest.mark.parametrize(
     "batches",
     [
@@ -71,6 +72,7 @@ def test_what_is_right_is_not_blamed(batches: Any) -> None:
     assert faults_of(batches, seconds=20) == []
 
 
+@pytest.mark.promise("P20")
 @pytest.mark.parametrize(
     ("batches", "title"),
     [
@@ -108,10 +110,12 @@ def test_validation_data_seen_in_training_is_found() -> None:
     assert faults_of(train, loader(Subset(DATA, range(300, 400))), seconds=20) == []
 
 
+@pytest.mark.promise("P20", control=True)
 def test_negative_control_without_the_validation_data_the_leak_is_missed() -> None:
     assert faults_of(loader(Subset(DATA, range(300)), shuffle=True), seconds=20) == []
 
 
+@pytest.mark.promise("P20")
 def test_a_slow_loader_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
     read = []
@@ -131,6 +135,7 @@ def test_a_slow_loader_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read) > 200
 
 
+@pytest.mark.promise("P20")
 def test_one_that_is_far_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
 

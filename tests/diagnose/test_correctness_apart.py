@@ -83,6 +83,7 @@ def test_two_parts_of_one_dataset_by_samplers(sources: Sources, alive: list[Any]
     assert wrong(sources) == [LEAK]
 
 
+@pytest.mark.promise("P20", control=True)
 def test_training_data_is_not_validation_data(sources: Sources, alive: list[Any]) -> None:
     """Its statistics, its accuracy, another stage on it, and its own loader in another form."""
     batches, stage = loader(TRAIN, shuffle=True), loader(Subset(DATA, range(200)), shuffle=True)
@@ -123,6 +124,7 @@ def test_data_that_cannot_be_compared_hides_nothing_else(sources: Sources, alive
     assert sorted(wrong(sources)) == ["not shuffled", LEAK]
 
 
+@pytest.mark.promise("P20", control=True)
 def test_labels_alone_report_no_leak(sources: Sources, alive: list[Any]) -> None:
     """Where the rest of a sample is drawn anew each time, its label is all that it is known by."""
 

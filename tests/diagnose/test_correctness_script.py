@@ -43,12 +43,14 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.promise("P20")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found(program: Path, fault: str) -> None:
     [found] = wrong_with(program, fault)
     assert found.startswith(FAULTS[fault])
 
 
+@pytest.mark.promise("P20", control=True)
 def test_negative_control_nothing_is_found_in_a_clean_program(program: Path) -> None:
     assert wrong_with(program, "none") == []
 

@@ -95,6 +95,7 @@ def test_many_notes_are_cut() -> None:
     assert text(msgspec.structs.replace(finding, measurements=measured)).endswith("note 5\n         … and 14 more notes\n")
 
 
+@pytest.mark.promise("P21")
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("terminal", [False, True])
 def test_names_do_not_steer_the_terminal(name: str, terminal: bool) -> None:

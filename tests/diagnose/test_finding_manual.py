@@ -35,6 +35,7 @@ def test_every_record_has_a_section_and_nothing_else_has() -> None:
     assert list(sections()) == [record.__name__ for record in RECORDS]
 
 
+@pytest.mark.promise("P21")
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_every_field_is_reported_with_its_type(record: type) -> None:
     assert reported_rows(sections()[record.__name__]) == rows(record)
@@ -47,6 +48,7 @@ def test_what_is_printed_has_these_fields_and_second() -> None:
     assert "`second`: the verdict of the second cause" in SCHEMA_PART
 
 
+@pytest.mark.promise("P21", control=True)
 def test_negative_control_a_field_that_is_not_reported_is_found() -> None:
     section = sections()["SourceLine"].replace("`line` integer", "`line` number")
     assert reported_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["SourceLine"])

@@ -197,6 +197,7 @@ def test_inspecting_the_model_after_the_step_is_not_a_forward_pass(listening: St
     assert by_name(listening) == {"rest": 3}
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(("trained_in_training_mode", "phase"), [(True, "rest"), (False, "forward")])
 def test_a_pass_in_evaluation_mode_is_not_training_unless_all_are(
     listening: StepHooks, clock: Clock, trained_in_training_mode: bool, phase: str
@@ -213,6 +214,7 @@ def test_a_pass_in_evaluation_mode_is_not_training_unless_all_are(
     assert by_name(listening) == {phase: 3}
 
 
+@pytest.mark.promise("P17")
 def test_a_watched_model_is_copied_and_saved_as_if_it_were_not(listening: StepHooks) -> None:
     net = torch.nn.Linear(2, 1)
     listening.on_step = iter(()).__next__  # as of a session, which has generators
@@ -235,6 +237,7 @@ def test_only_the_outermost_module_is_watched(listening: StepHooks, clock: Clock
     assert not net.inner._forward_pre_hooks
 
 
+@pytest.mark.promise("P18")
 def test_torch_is_as_before_afterwards(clock: Clock) -> None:
     names = [
         (torch.autograd, "backward"),

@@ -88,6 +88,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.promise("P18")
 def test_a_rewritten_file_computes_the_same_on_the_same_lines(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)

@@ -410,6 +410,7 @@ def test_a_profile_of_the_program_ends_when_steps_are_measured_and_gives_what_it
     assert times_called(later, "aten::relu") == 1
 
 
+@pytest.mark.promise("P17", control=True)
 def test_negative_control_two_profiles_at_once_lose_what_the_program_recorded() -> None:
     x = torch.ones(4, 4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
@@ -422,6 +423,7 @@ def test_negative_control_two_profiles_at_once_lose_what_the_program_recorded() 
     assert times_called(theirs, "aten::relu") == 0
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.filterwarnings("ignore:.*clears events at the end of each cycle")
 def test_cycles_of_a_profiler_neither_record_nor_end_a_profile_of_ours(held: ProgramProfilers, tmp_path: Path) -> None:
     x, saved = torch.ones(4, 4), list[int]()

@@ -151,6 +151,7 @@ def test_a_class_of_the_users_is_not_torchs_loader(sites: EditSites) -> None:
     assert "do not come from a DataLoader" in patched(msgspec.structs.replace(sites, calls={}, loader_kind=""), "pinned")
 
 
+@pytest.mark.promise("P19", control=True)
 def test_an_installed_package_is_never_edited(sites: EditSites) -> None:
     foreign = CallSite(file="/x/site-packages/kit.py", line=3, column=5, own=False)
     changed = msgspec.structs.replace(sites, calls={"optimizers": [foreign]}, main="/x/site-packages/kit/__main__.py")
@@ -253,6 +254,7 @@ def offered(
     return patch_of(finding, run, folder)
 
 
+@pytest.mark.promise("P19")
 def test_a_gain_with_the_same_losses_is_written(sites: EditSites, tmp_path: Path) -> None:
     before = Path(sites.main).read_bytes()
     patch = offered(advised("fused", "batch"), sites, {"fused": 0.5}, tmp_path)
@@ -276,6 +278,7 @@ def test_a_patch_of_files_below_the_current_folder_has_their_names(
     assert (tmp_path / "a.patch").read_text().startswith(f"--- a/{Path(sites.main).parent.name}/train.py\n")
 
 
+@pytest.mark.promise("P19", control=True)
 @pytest.mark.parametrize(
     ("name", "result", "why"),
     [

@@ -95,6 +95,7 @@ def test_the_arguments_of_other_frameworks_are_the_edit(framework: str, fix: str
     assert changed(sites_at(tmp_path, f"{text}\n", ")", framework=framework), fix) == [line]
 
 
+@pytest.mark.promise("P19", control=True)
 @pytest.mark.parametrize(
     ("text", "fix", "own", "why"),
     [
@@ -179,6 +180,7 @@ def offered(folder: Path, program: str, *names: str) -> Patch:
     return patch
 
 
+@pytest.mark.promise("P19")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "lines"),

@@ -59,6 +59,7 @@ def offered(folder: Path, program: bytes, *names: str) -> Patch:
     return patch
 
 
+@pytest.mark.promise("P19")
 @pytest.mark.slow
 def test_a_patch_is_measured_in_the_program_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

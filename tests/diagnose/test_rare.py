@@ -37,6 +37,7 @@ def steps_with(every: int, longer: float, *, number: int = 100, step: float = 0.
 # ---- which steps are rare, and what a step takes ----
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(("every", "longer"), [(25, 4.0), (10, 0.2), (20, 0.05), (5, 0.03), (4, 0.02)])
 def test_the_mean_is_that_of_whole_periods(every: int, longer: float) -> None:
     seconds = steps_with(every, longer)
@@ -279,6 +280,7 @@ def with_rare(share: float, *, every: float | None = 25.0, device: str = "cpu", 
     return msgspec.structs.replace(measured, rare=found, wall_seconds=wall)
 
 
+@pytest.mark.promise("P17")
 def test_of_two_wastes_the_larger_one_comes_first() -> None:
     """Validation takes a fifth of the time between epochs; the loader takes seven tenths of the rest."""
     usual = on_cpu(next=25.0)
@@ -300,6 +302,7 @@ def test_work_does_not_come_before_rare_steps() -> None:
     assert finding.causes[1].share > finding.causes[0].share
 
 
+@pytest.mark.promise("P17")
 def test_time_between_epochs_at_the_line_of_the_loop_is_that_of_the_loader() -> None:
     """It ends its workers and starts others there."""
     rare = RareSteps(share=0.4, every=8.0, seconds=0.05, others=0.01, between_epochs=True, alone=True, place=CALLED)
@@ -308,6 +311,7 @@ def test_time_between_epochs_at_the_line_of_the_loop_is_that_of_the_loader() -> 
     assert verdict_of(rare, Loader(kind="DataLoader")) == "host"
 
 
+@pytest.mark.promise("P17")
 def test_a_crowd_of_workers_explains_irregular_steps() -> None:
     unknown = RareSteps(share=0.2, every=6.0, seconds=0.02, others=0.002)
     crowd = on_cpu(next=20.0, rare=unknown, loader=Loader(kind="DataLoader", workers=2))
@@ -320,6 +324,7 @@ def test_a_crowd_of_workers_explains_irregular_steps() -> None:
     assert conclude(msgspec.structs.replace(crowd, loop=late)).verdict == "data"
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_is_rare_and_holds_the_time_is_the_verdict(device: str) -> None:
     finding = conclude(with_rare(0.61, device=device, phase="rest", alone=True, place=UPLOAD, called=CALLED))
@@ -364,6 +369,7 @@ def test_rare_steps_of_which_too_little_is_known_are_not_verdict(measured: Measu
     assert (finding.verdict == "none") == (reason is not None)
 
 
+@pytest.mark.promise("P17", control=True)
 @pytest.mark.parametrize("share", [0.0, 0.1, RULE.rare_verdict_share])
 def test_negative_control_what_holds_little_is_not_the_verdict(share: float) -> None:
     measured = with_rare(share, alone=True, place=UPLOAD)
@@ -498,6 +504,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return measure
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LINES)
 def test_a_program_that_does_something_now_and_then(kind: str, measure: Callable[[str], Measurements]) -> None:
@@ -519,6 +526,7 @@ def test_a_program_that_does_something_now_and_then(kind: str, measure: Callable
         assert measured.wall_seconds >= sleeps / every / 1.15
 
 
+@pytest.mark.promise("P17", control=True)
 @pytest.mark.slow
 def test_negative_control_a_program_that_does_the_same_in_each_step(measure: Callable[[str], Measurements]) -> None:
     finding = conclude(measure("nothing"))
@@ -529,6 +537,7 @@ def test_negative_control_a_program_that_does_the_same_in_each_step(measure: Cal
     )
 
 
+@pytest.mark.promise("P17", control=True)
 @pytest.mark.slow
 def test_negative_control_the_median_says_something_else(measure: Callable[[str], Measurements]) -> None:
     measured = measure("checkpoint")

@@ -119,6 +119,7 @@ def test_worker_processes_that_start_in_each_epoch_are_to_stay(workers: int, per
     assert ("persistent" in [step.name for step in finding.next]) == advised
 
 
+@pytest.mark.promise("P17")
 def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() -> None:
     recorder, series = Recorder(), StepSeries()
     for _ in range(2):
@@ -168,6 +169,7 @@ def test_steps_that_alternate_may_also_vary(seed: int) -> None:
     assert measured.loop.median == pytest.approx(0.0098, rel=0.05)
 
 
+@pytest.mark.promise("P17")
 def test_the_time_to_conclude_grows_with_the_number_of_steps_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     real = statistics.median

@@ -49,6 +49,7 @@ def test_parts_without_numbers_are_left_out() -> None:
     assert "Lines of the program" not in render(on_cpu(), title="t")
 
 
+@pytest.mark.promise("P21")
 @pytest.mark.parametrize("name", ALL)
 def test_the_page_is_self_contained_and_has_no_script(name: str) -> None:
     html = render(ALL[name](), title="train.py")
@@ -68,6 +69,7 @@ def test_the_same_finding_gives_the_same_bytes() -> None:
     assert render(on_gpu(), title="t") == render(on_gpu(), title="t")
 
 
+@pytest.mark.promise("P21")
 @pytest.mark.parametrize(("name", "every"), [("gpu", 5), ("cpu", 25), ("none", 25), pytest.param("gpu", 1, marks=pytest.mark.slow)])
 def test_500_payloads_in_every_field_are_text(name: str, every: int) -> None:
     assert len(set(PAYLOADS)) == 500
@@ -86,6 +88,7 @@ def test_every_text_of_a_finding_is_replaced_and_shown() -> None:
     assert render(with_texts(on_gpu(), "§"), title="§").count("§") > 30
 
 
+@pytest.mark.promise("P21", control=True)
 def test_negative_control_without_escaping_payloads_are_markup() -> None:
     bare = make_environment().overlay(autoescape=False)
     some = PAYLOADS[::11]
@@ -111,6 +114,7 @@ def test_a_path_that_is_invalid_is_refused(tmp_path: Path) -> None:
         write_report(on_gpu(), tmp_path / "gone" / "why.html", title="t")
 
 
+@pytest.mark.promise("P17")
 def test_the_page_and_the_terminal_have_the_same_numbers() -> None:
     """Of removals, predictions and trials, as the JSON form has them, too."""
     page = " ".join(" ".join(Markup(render(on_gpu(), title="t")).texts).split())

@@ -84,6 +84,7 @@ def test_rounds_are_added_until_the_ratio_is_sure_and_fewer_where_steps_are_long
     assert rounds(0.9, 0.5) == 4
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(
     ("window", "outliers", "process"), [(0.02, 0.0, 0.01), (0.1, 0.1, 0.0), (0.02, 0.3, 0.01), (0.05, 0.0, 0.02)]
 )

@@ -183,6 +183,7 @@ def test_a_busy_machine_gives_the_likely_cause() -> None:
     assert "for 60 % of the time other programs had the cores" in str(busy)
 
 
+@pytest.mark.promise("P17")
 def test_processes_of_the_program_are_not_other_programs() -> None:
     """Samplers that a script starts by itself take cores from its training. Two threads of two cores wait for them."""
     quiet = conclude(on_cpu(waited_for_cores=0.2, own_processes=0.02))
@@ -195,6 +196,7 @@ def test_a_program_that_crowds_the_cores_itself_is_disturbed_by_what_others_use(
     assert conclude(on_cpu(next=60.0, waited_for_cores=0.5, own_processes=0.9, cores_taken=taken)).verdict == verdict
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(
     ("options", "verdict"),
     [

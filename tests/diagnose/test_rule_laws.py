@@ -33,12 +33,14 @@ def excess(division: Division) -> float:
     return max(abs(math.fsum(parts) - division.step), *(-part for part in parts), *(part - division.step for part in parts))
 
 
+@pytest.mark.promise("P17")
 @given(runs())
 def test_no_part_exceeds_the_whole_and_the_parts_are_the_step(measured: Measurements) -> None:
     division = divide(measured)
     assert excess(division) <= 1e-9 * division.step
 
 
+@pytest.mark.promise("P17", control=True)
 def test_negative_control_what_single_removals_saved_is_more_than_a_step() -> None:
     """Each of two suspects hides the other's time, so both removals save nearly all of a step."""
     measured = on_gpu(10.0, cached=2.0, copies=2.0, everything=1.0, device=0.5)
@@ -55,6 +57,8 @@ def test_causes_have_shares_and_different_names(measured: Measurements) -> None:
     assert all(0 <= cause.share <= 1 for cause in causes)
 
 
+@pytest.mark.promise("P17")
+@pytest.mark.promise("P21")
 @given(runs())
 def test_there_is_a_verdict_or_a_reason_and_all_of_it_can_be_read(measured: Measurements) -> None:
     finding = conclude(measured)
@@ -77,6 +81,7 @@ def test_predictions_are_possible(measured: Measurements) -> None:
             assert 0 < step.predicted_low <= (step.predicted or step.predicted_low) <= step.predicted_high <= RULE.max_speedup
 
 
+@pytest.mark.promise("P17")
 @given(runs())
 def test_no_advice_gains_more_than_the_removal_that_it_rests_on(measured: Measurements) -> None:
     finding, division = conclude(measured), divide(measured)
@@ -128,6 +133,7 @@ def contradictions(measured: Measurements) -> list[str]:
     return wrong
 
 
+@pytest.mark.promise("P17")
 @given(runs())
 def test_times_speed_up_and_range_of_a_removal_agree(measured: Measurements) -> None:
     assume(all(spent >= 1e-5 for spent in measured.loop.seconds))
@@ -213,6 +219,7 @@ def test_more_time_for_data_never_makes_data_less_likely(measured: Measurements,
         assert first(longer) == "data"
 
 
+@pytest.mark.promise("P17")
 @given(gpu_runs())
 def test_a_gpu_that_waits_for_its_host_is_never_called_compute(measured: Measurements) -> None:
     measured = msgspec.structs.replace(measured, rare=None)
@@ -221,6 +228,7 @@ def test_a_gpu_that_waits_for_its_host_is_never_called_compute(measured: Measure
         assert rank(measured, division)[0].verdict not in WORK
 
 
+@pytest.mark.promise("P17", control=True)
 def test_negative_control_by_shares_alone_launch_would_be_called_compute() -> None:
     measured = on_gpu(10.0, device=7.0, reached=0.9)
     division = divide(measured)
@@ -241,6 +249,7 @@ def test_the_more_a_removal_saved_the_larger_is_its_cause(left: list[float]) -> 
     assert all(larger >= smaller - 1e-9 for larger, smaller in pairwise(shares))
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(
     ("suspect", "verdict"), [("cached", "data"), ("copies", "transfer"), ("reads", "sync"), ("callbacks", "host")]
 )
@@ -254,6 +263,7 @@ def test_what_a_removal_saved_nine_tenths_of_comes_first(suspect: str, verdict: 
     assert conclude(plain).verdict != verdict, "negative control"
 
 
+@pytest.mark.promise("P17")
 @given(runs())
 def test_the_order_of_two_causes_is_explained_where_their_shares_do_not(measured: Measurements) -> None:
     causes = rank(measured)

@@ -47,6 +47,7 @@ def test_causes_on_a_cpu(name: str) -> None:
     assert rank(measured)[0].verdict == expected
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -80,6 +81,7 @@ def test_a_training_run_that_broke_off_gets_no_verdict_by_what_little_is_known()
     assert "ended before its work could be counted" in (doubt(measured) or "")
 
 
+@pytest.mark.promise("P17")
 def test_what_workers_compute_on_the_cores_of_the_training_is_data() -> None:
     """Two workers on the two cores of the training (dcgan): a batch takes 5.8 ms alone, so 11.6 ms of the cores."""
     options = {"next": 1.7, "forward": 15.0, "backward": 22.0, "cached": around(23.4 * MS), "loader_alone": around(5.8 * MS)}

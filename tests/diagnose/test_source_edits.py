@@ -166,6 +166,7 @@ def round_trip(folder: Path, source: SourceFile, changes: list[Change], *, root:
     return patch
 
 
+@pytest.mark.promise("P19")
 @given(form=FORMS, bom=st.booleans(), which=st.sets(st.sampled_from(["keyword", "line"]), min_size=1))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_git_applies_a_patch_and_takes_it_back(form: dict[str, str], bom: bool, which: set[str], tmp_path: Path) -> None:

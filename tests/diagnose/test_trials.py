@@ -144,6 +144,7 @@ def test_without_measurements_nothing_is_tried() -> None:
     assert try_advice(finding, "train.py", run=pytest.fail) is finding
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.parametrize(("tried_ms", "told"), [(10.0, False), (10.5, False), (12.0, True), (8.0, True)])
 def test_a_machine_that_has_changed_its_speed_since_is_reported(tried_ms: float, told: bool) -> None:
     measured = on_cpu()

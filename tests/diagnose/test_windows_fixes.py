@@ -65,6 +65,7 @@ def fused_or_not(optimizer: Any) -> int:
     return 6 if optimizer.param_groups[0]["fused"] else 30
 
 
+@pytest.mark.promise("P17")
 def test_a_fused_optimizer_is_measured_in_the_program_itself(clock: Clock) -> None:
     measured = measured_with(clock, fused_or_not)
     what_if = measured.what_ifs["fused"]
@@ -73,6 +74,7 @@ def test_a_fused_optimizer_is_measured_in_the_program_itself(clock: Clock) -> No
     assert step.predicted == pytest.approx(50 / 26)
 
 
+@pytest.mark.promise("P17")
 def test_a_gain_that_varies_is_measured_in_more_rounds(clock: Clock) -> None:
     calls = {"fused": 0}
 
@@ -254,6 +256,7 @@ def test_a_program_that_raises_before_all_is_measured_asks_for_another_run(child
     assert error.startswith("the gain of graph could not be measured: train.py")
 
 
+@pytest.mark.promise("P17")
 def test_a_program_that_fails_with_longer_epochs_is_run_again_with_its_own(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[Answer] = []
 
@@ -285,6 +288,7 @@ def test_cached_batches_do_not_lengthen_an_epoch_of_a_program_that_fails_with_lo
     session.remove()
 
 
+@pytest.mark.promise("P17")
 def test_a_program_is_run_again_without_the_fix_that_it_failed_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     asked: list[tuple[str, ...]] = []

@@ -112,6 +112,7 @@ def test_small_errors_in_large_sums_count(folder: Path) -> None:
     assert float(metric.compute()) == (2**24 + 10) / 11
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_of_the_users_under_any_name_of_a_run_is_not_replaced(folder: Path, overwrite: bool) -> None:
     stoker.experiment.run("c.yaml", overrides=["epochs=1"], folder="made", progress=False)
@@ -126,6 +127,7 @@ def test_a_file_of_the_users_under_any_name_of_a_run_is_not_replaced(folder: Pat
         assert mine.read_text() == "precious"
 
 
+@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_the_check_a_file_of_the_users_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "inputs.json").write_text("precious")
@@ -163,6 +165,7 @@ def weights_of_noisy_run(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((result.folder / "checkpoints").glob("step-*/*.safetensors"))]
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.parametrize("seeds_all", [True, False], ids=["", "negative control: torch alone is seeded"])
 def test_the_seed_is_that_of_every_generator_that_a_model_may_draw_from(
     folder: Path, seeds_all: bool, monkeypatch: pytest.MonkeyPatch

@@ -92,6 +92,7 @@ def test_metrics_are_in_units_of_the_store(folder: Path) -> None:
     assert float(given["loss"].detach()) == pytest.approx(float(((scaled - batch["close_target"]) ** 2).mean()), rel=1e-5)
 
 
+@pytest.mark.promise("P16")
 def test_a_run_keeps_its_scaler_and_a_resume_compares_it(folder: Path) -> None:
     result = stoker.experiment.run(load(), progress=False)
     kept = folder / "runs/c/scaler.safetensors"

@@ -6,6 +6,7 @@ import tempfile
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness import num_examples
@@ -14,6 +15,7 @@ import stoker
 from stoker.experiment.prediction_table import step_times
 
 
+@pytest.mark.promise("P27")
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     unit=st.sampled_from(["s", "ms", "ns"]),

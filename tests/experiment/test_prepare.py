@@ -27,6 +27,7 @@ def session(**values: Any) -> RunSession:
     return RunSession(**given, stores={}, versions={}, machine=msgspec.convert(machine, Computer), git=None, **values)
 
 
+@pytest.mark.promise("P33")
 @pytest.mark.parametrize(
     ("launch", "count", "saved", "expected"),
     [
@@ -50,6 +51,7 @@ def test_what_counts_as_a_restart(
     assert is_restart(tmp_path) == expected
 
 
+@pytest.mark.promise("P33")
 def test_a_restart_resumes_and_does_not_overwrite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin: Callable[..., prepare.RunPlan] = lambda **given: prepare.prepare(  # noqa: E731
         "c.yaml", **{"overrides": (), "folder": None, "resume": False, "allow": (), "overwrite": True, **given}

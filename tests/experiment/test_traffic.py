@@ -31,6 +31,7 @@ def config(store: str, cache: str = "") -> Any:
     return stoker.experiment.load("config.yaml")
 
 
+@pytest.mark.promise("P31")
 def test_a_run_from_a_url_is_that_of_the_local_store_and_reports_its_traffic(tmp_path: Path) -> None:
     lines: list[str] = []
     cache = f", cache: {{folder: {tmp_path}/cache, size: 64KB}}"
@@ -46,6 +47,7 @@ def test_a_run_from_a_url_is_that_of_the_local_store_and_reports_its_traffic(tmp
     assert now.data.cache.folder == "/other"
 
 
+@pytest.mark.promise("P31")
 def test_a_config_with_credentials_is_refused_and_not_kept() -> None:
     with pytest.raises(OptionError, match="may be credentials"):
         stoker.experiment.run(config("s3://key:SECRET@bucket/a"), folder="run", progress=False)

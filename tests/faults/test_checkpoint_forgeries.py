@@ -194,6 +194,7 @@ def outcome(folder: Path) -> str:
     return ""
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_forged_checkpoint_is_refused_in_one_line(begun: Path, tmp_path: Path, name: str) -> None:
     line = outcome(forge(begun, tmp_path / "run", REFUSED[name]))
@@ -254,6 +255,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path]
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("part", range(6))
 def test_any_value_at_any_place_ends_in_a_line_or_in_a_run(
     begun: Path, tmp_path: Path, rng: np.random.Generator, part: int
@@ -275,6 +277,7 @@ def test_any_value_at_any_place_ends_in_a_line_or_in_a_run(
         assert "\n" not in outcome(folder)
 
 
+@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_the_check_forgeries_are_accepted_or_crash(
     begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from tests.harness.threads import feed_threads, wait_until
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import FeedError, StoreDamagedError
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 NUM_BATCHES = 6
 
@@ -48,6 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return write_store(made, tmp_path_factory.mktemp("s") / "s")
 
 
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("k", range(NUM_BATCHES))
@@ -88,6 +89,7 @@ def test_errors_that_are_not_exceptions(error: BaseException, threads: int, stor
     assert caught.value is error
 
 
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, store: Store) -> None:
     feed = Feed(store, Sequences(8), batch_size=4, threads=threads, transform=Encoder(8, StopIteration()), return_index=True)
@@ -123,6 +125,7 @@ def test_an_error_of_an_order(threads: int, view: Any, store: Store) -> None:
     assert len(seen) == feed.state_dict()["position"] == 12
 
 
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("residency", ["host", "stream", "device"])
 def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: int, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from stoker import Feed, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.store import shards as shards
 from stoker.store.manifest import MANIFEST_NAME
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 
 def some_pages() -> Store:
@@ -34,6 +34,7 @@ def test_a_store_that_is_removed_while_it_is_read_is_read_to_its_end(residency: 
     assert not list((tmp_path / "s").iterdir())
 
 
+@pytest.mark.promise("P7")
 def test_a_file_that_is_cut_off_while_it_is_read_kills_the_process_and_the_next_open_names_it(
     tmp_path: Path, torch_zygote: Zygote
 ) -> None:

@@ -40,6 +40,7 @@ def use_everything(folder: Path) -> None:
                     feed.as_dataset()[3]
 
 
+@pytest.mark.promise("P8")
 def test_no_generator_of_the_user_is_touched(tmp_path: Path) -> None:
     before = generators()
     use_everything(tmp_path)
@@ -71,6 +72,7 @@ def defaults() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.usefixtures("defaults")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_seeds_and_defaults_change_nothing(threads: int) -> None:
@@ -87,6 +89,7 @@ def test_seeds_and_defaults_change_nothing(threads: int) -> None:
     assert all(difference(a, b) is None for a, b in zip(plain, other, strict=True))
 
 
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize(
     "options",
     [

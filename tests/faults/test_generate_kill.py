@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks.known_tables import make_shop
+from benchmarks.tabular.known_tables import make_shop
 from click.testing import CliRunner
 from stoker.cli.generate import command as generate
 from tests.harness import FaultyFiles, Zygote
@@ -59,6 +59,7 @@ def assert_old_or_new(folder: Path, new: dict[str, bytes]) -> None:
             assert found in (OLD[name], new[name]), f"{name} is neither the old file nor the whole new one"
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.slow
 def test_killed_at_any_operation_a_file_is_old_or_whole(torch_zygote: Zygote, whole: tuple[Path, dict[str, bytes], int]) -> None:
     folder, new, operations = whole
@@ -77,6 +78,7 @@ def test_killed_at_any_operation_a_file_is_old_or_whole(torch_zygote: Zygote, wh
     assert seen >= {(False, False), (False, True)}  # before the first file, and between both
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_at_any_time_a_file_is_old_or_whole(

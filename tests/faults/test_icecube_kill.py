@@ -53,6 +53,7 @@ def kill_and_pack(packers: Zygote, files: Path, folder: Path, kill_at: int, expe
     return left is not None
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.slow
 def test_a_store_is_never_without_its_geometry(packers: Zygote, files: Path, tmp_path: Path) -> None:
     log, digest = packers.run(pack_in_child, source=str(files), target=str(tmp_path / "whole")).check()
@@ -63,6 +64,7 @@ def test_a_store_is_never_without_its_geometry(packers: Zygote, files: Path, tmp
     assert left == [False, False, False, True]
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.slow
 def test_a_pack_may_be_killed_at_any_operation(packers: Zygote, files: Path, tmp_path: Path) -> None:
     log, digest = packers.run(pack_in_child, source=str(files), target=str(tmp_path / "whole")).check()

@@ -22,7 +22,7 @@ from tests.harness import Zygote, tiny_store
 from stoker.errors import ManifestError, StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 ITEM_BYTES = {
     **{"|b1": 1, "|u1": 1, "|i1": 1, "<u2": 2, "<i2": 2, "<f2": 2},
@@ -139,6 +139,7 @@ def faults(outcomes: Mapping[str, int]) -> list[str]:
     return [outcome for outcome in outcomes if outcome.startswith("fault") or outcome == "opened: False"]
 
 
+@pytest.mark.promise("P2")
 @pytest.mark.parametrize(("count", "corners"), [(2_000, 30), pytest.param(10_000, 45, marks=pytest.mark.slow)])
 def test_mutants_are_refused_or_valid(zygote: Zygote, tmp_path: Path, seed: int, count: int, corners: int) -> None:
     outcomes = run(zygote, tmp_path, seed, count)
@@ -156,6 +157,7 @@ def test_a_million_mutants_are_refused_or_valid(zygote: Zygote, tmp_path: Path, 
         assert not faults(run(zygote, tmp_path / str(i), seed + i, 10_000))
 
 
+@pytest.mark.promise("P2", control=True)
 @pytest.mark.parametrize("guard", ["digest", "dtypes", "file names", "count", "equal", "shard"])
 def test_negative_control_a_missing_guard_is_noticed(zygote: Zygote, tmp_path: Path, seed: int, guard: str) -> None:
     assert faults(run(zygote, tmp_path, seed, 2000, guard))

@@ -22,8 +22,8 @@ from stoker.store import manifest as manifests
 from stoker.store import writer
 from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
+from stoker.store.opening import open_store
 from stoker.store.pack import api as packs
-from stoker.store.versions import open_store
 
 ERRORS = (errno.ENOSPC, errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.slow))
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -56,6 +56,7 @@ def failure(name: str, source: Path, store: Path) -> DiskError | None:
     return None
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", ["straight", pytest.param("grouped", marks=pytest.mark.slow)])
 def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name: str, code: int) -> None:
@@ -77,6 +78,7 @@ def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name:
     assert failed > len(log)
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize(
     "code",
     [*ERRORS, *(pytest.param(one, marks=pytest.mark.slow) for one in (errno.EDQUOT, errno.EROFS, errno.EXDEV))],
@@ -146,6 +148,7 @@ def pack_numbers(source: str, store: str) -> str:
     return str(packs.pack(source, store, series="id", replace=True).digest)
 
 
+@pytest.mark.promise("P1")
 def test_a_really_full_disk_is_an_error_and_never_a_signal(small_disk: Path, tmp_path: Path, pack_zygote: Zygote) -> None:
     write_numbers(tmp_path / "large.csv", 1_000_000)
     write_numbers(tmp_path / "small.csv", 4_000)
@@ -194,6 +197,7 @@ def test_files_that_no_pack_made_are_never_removed(quick_path: Path) -> None:
 # ---- negative controls: the tests above can fail ----
 
 
+@pytest.mark.promise("P1", control=True)
 def test_negative_control_without_cleaning_up_debris_is_found(quick_path: Path) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     with mock.patch.object(writer, "_clean_up"):

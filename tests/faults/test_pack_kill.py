@@ -113,6 +113,7 @@ def kill_each(trial: Trial, moments: Iterable[int]) -> Counter[tuple[str, int]]:
     return seen
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize(
     ("name", "every"),
     [("straight", 2), ("grouped", 21), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("straight", "grouped"))],
@@ -129,6 +130,7 @@ def test_killed_at_any_operation_there_is_no_store_or_a_whole_one_and_the_pack_c
     assert any(0 < blocks < trial.num_blocks for blocks in read_again), "no restart went on in the middle of the reading"
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize(
     ("name", "every"),
     [("straight", 3), pytest.param("straight", 1, marks=pytest.mark.slow), pytest.param("grouped", 1, marks=pytest.mark.slow)],
@@ -154,6 +156,7 @@ def test_killed_at_any_operation_a_store_that_is_replaced_is_the_old_or_the_new(
     assert set(seen) == {"old", "new"}
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize(
     "name",
     [
@@ -169,6 +172,8 @@ def test_killed_behind_any_journal_a_pack_continues_from_there(pack_zygote: Zygo
     assert all(blocks < trial.num_blocks for _, blocks in seen), "a restart began anew"
 
 
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P25")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # each of up to hundreds of operations is one process more, which takes its time on a busy machine
 @pytest.mark.parametrize("name", [name for name in SHAPES if name not in ("straight", "grouped")])
@@ -183,6 +188,7 @@ def pack_and_die_writing(name: str, source: str, store: str, kill_at: int) -> No
         pack_shape(name, source, store)
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_within_any_write_a_pack_continues(pack_zygote: Zygote, quick_path: Path, every: int) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
@@ -215,6 +221,7 @@ def test_a_changed_shard_that_was_just_sealed_is_found_and_the_pack_starts_over(
     assert trial.restart() == trial.num_blocks
 
 
+@pytest.mark.promise("P3", control=True)
 def test_negative_control_a_work_file_that_is_believed_makes_another_store(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
     trial.kill(trial.journals[-1])
@@ -248,6 +255,7 @@ def pack_in_place_and_die(name: str, source: str, store: str, kill_at: int) -> N
         pack_and_die(name, source, store, kill_at)
 
 
+@pytest.mark.promise("P1", control=True)
 def test_negative_control_a_manifest_written_in_place_is_found_torn(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
     torn = 0
@@ -271,6 +279,7 @@ def test_negative_control_without_cleaning_debris_is_found(pack_zygote: Zygote, 
         whole_content(trial.store)
 
 
+@pytest.mark.promise("P3", control=True)
 def test_negative_control_a_journal_that_lies_makes_another_store(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "sort", quick_path)
     trial.kill(trial.journals[0])

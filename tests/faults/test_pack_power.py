@@ -96,6 +96,7 @@ def check(recording: Recording, rng: np.random.Generator, count: int) -> None:
     assert set(recording.count(rng, count // 3, after_return=True)) == {"new"}
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_power_loss_tears_a_store_and_none_undoes_a_pack_that_has_returned(
     quick_path: Path, rng: np.random.Generator, kind: str
@@ -110,6 +111,7 @@ def test_no_power_loss_of_ten_thousand_tears_a_store(quick_path: Path, rng: np.r
     check(record(quick_path, kind, name), rng, 10_000)
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("count", [25, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_any_power_loss_the_next_pack_makes_the_same_store(
@@ -130,6 +132,7 @@ def test_after_any_power_loss_the_next_pack_makes_the_same_store(
 # ---- negative controls: without a sync the replayer finds the fault ----
 
 
+@pytest.mark.promise("P1", control=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_negative_control_without_file_sync_torn_stores_are_found(quick_path: Path, rng: np.random.Generator, kind: str) -> None:
     recording = record(quick_path, kind, skip=["sync"])
@@ -137,6 +140,7 @@ def test_negative_control_without_file_sync_torn_stores_are_found(quick_path: Pa
     assert recording.count(rng, 300, after_return=True)["torn"] > 200
 
 
+@pytest.mark.promise("P1", control=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_negative_control_without_folder_sync_lost_stores_are_found(quick_path: Path, rng: np.random.Generator, kind: str) -> None:
     recording = record(quick_path, kind, skip=["sync_folder"])

@@ -64,10 +64,12 @@ def pack_with_kills(zygote: Zygote, folder: Path, name: str, kills: int, rng: np
     return died
 
 
+@pytest.mark.promise("P3")
 def test_each_task_is_killed_once(zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
     assert pack_with_kills(zygote, tmp_path, "sorted", 1, rng) > 5
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", OPTIONS)

@@ -16,8 +16,8 @@ from stoker import _disk
 from stoker._disk import AppendFile
 from stoker.errors import DiskError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
+from stoker.store.opening import open_store
 from stoker.store.shards import ColumnFile, damaged_blocks
-from stoker.store.versions import open_store
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(range(255, -1, -1)) * 60

@@ -28,6 +28,7 @@ def attack(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_attempt_of_an_attack_is_refused_with_a_sentence(tmp_path: Path, name: str) -> None:
     done = attack(f"import runpy; runpy.run_path({str(ATTACKS / name) + '.py'!r}, run_name='__main__')", tmp_path)
@@ -78,6 +79,7 @@ parquet.ParquetSource.read = read
 }
 
 
+@pytest.mark.promise("P6", control=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_negative_control_without_its_guard_an_attack_succeeds(tmp_path: Path, name: str) -> None:

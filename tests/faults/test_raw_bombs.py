@@ -18,8 +18,8 @@ from tests.faults.conftest import READERS
 from tests.harness import Zygote
 
 from stoker.errors import SourceTooLargeError, StokerError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 LIMIT_BYTES = 1 << 30
 BOMB_BYTES = 1_600_000_000
@@ -84,6 +84,7 @@ def explode(zygote: Zygote, source: Path, store: Path, *, limit_bytes: int = LIM
     return value
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.slow  # tests/faults/attacks/parquet_bomb.py is a smaller one, in tests/faults/test_raw_attacks.py
 def test_a_parquet_bomb_is_packed_within_its_memory(bomb_zygote: Zygote, parquet_bomb: Path, tmp_path: Path) -> None:
     found = explode(bomb_zygote, parquet_bomb, tmp_path / "store")
@@ -131,12 +132,14 @@ STARTS = {
 }
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("name", STARTS)
 def test_a_line_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path, name: str) -> None:
     sparse(tmp_path / name, STARTS[name], 1 << 30)
     assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] in ("SourceTooLargeError", "SourceInvalidError")
 
 
+@pytest.mark.promise("P6")
 def test_columns_without_end_are_refused_with_their_number(bomb_zygote: Zygote, tmp_path: Path) -> None:
     names = ",".join(f"c{i}" for i in range(300_000))
     (tmp_path / "bomb.csv").write_text(names + "\n" + ",".join(["1"] * 300_000) + "\n")
@@ -164,6 +167,7 @@ def read_whole(source: str) -> int:
     return int(pq.read_table(source).nbytes)
 
 
+@pytest.mark.promise("P6", control=True)
 @pytest.mark.slow
 def test_negative_control_reading_the_parquet_bomb_whole_takes_more_than_the_memory(
     bomb_zygote: Zygote, parquet_bomb: Path

@@ -20,10 +20,10 @@ from tests.harness import Zygote
 
 from stoker import _disk
 from stoker.errors import SourceError, StoreNotFoundError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.packer import Packer
-from stoker.store.versions import open_store
 
 ROWS = 30_000
 MAPPED = ("table.arrow",)
@@ -109,6 +109,7 @@ def pack_while_it_changes(path: str, change: str, moment: int) -> dict[str, Any]
     return {"error": None, "blocks": blocks[0]}
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("form", [pytest.param(form, marks=pytest.mark.slow if "json" in form else ()) for form in FORMS])
 def test_a_source_that_changes_while_it_is_read_is_reported(pack_zygote: Zygote, quick_path: Path, form: str, change: str) -> None:

@@ -139,6 +139,7 @@ def try_mutants(zygote: Zygote, folder: Path, form: str, seed: int, count: int, 
     return ends
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "count",
@@ -172,6 +173,7 @@ def read_mutants_unchecked(form: str, seed: int, first: int) -> dict[str, Any]:
     return {"ends": {}, "faults": []}
 
 
+@pytest.mark.promise("P6", control=True)
 def test_negative_control_unvalidated_arrow_files_kill_the_process(pack_zygote: Zygote, quick_path: Path, seed: int) -> None:
     assert try_mutants(pack_zygote, quick_path, "arrow", seed, 500, read_mutants_unchecked)["death"] > 0
 

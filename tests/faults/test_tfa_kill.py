@@ -54,6 +54,7 @@ def killed_and_again(torch_zygote: Zygote, whole: tuple[Path, str, int], kill_at
     assert torch_zygote.run(train_in_child, **where).check()[0] == weights
 
 
+@pytest.mark.promise("P24")
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0.02, 0.7])
 def test_a_run_that_was_killed_ends_with_the_same_weights(torch_zygote: Zygote, whole: tuple[Path, str, int], part: float) -> None:
@@ -68,6 +69,7 @@ def test_a_run_that_was_killed_at_many_operations_ends_with_the_same_weights(
         killed_and_again(torch_zygote, whole, kill_at)
 
 
+@pytest.mark.promise("P24")
 @pytest.mark.slow
 def test_an_export_that_was_killed_is_made_again(torch_zygote: Zygote, whole: tuple[Path, str, int]) -> None:
     folder = whole[0]

@@ -63,11 +63,13 @@ def check_kills(torch_zygote: Zygote, whole: Any, folder: Path, rng: np.random.G
     return done
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
 def test_kills_leave_no_trace(torch_zygote: Zygote, whole: Any, tmp_path: Path, rng: np.random.Generator, kills: int) -> None:
     assert check_kills(torch_zygote, whole, tmp_path, rng, kills, signal.SIGKILL) >= kills
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
 )

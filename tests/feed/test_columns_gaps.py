@@ -38,6 +38,7 @@ def spans(feed: Feed) -> list[tuple[int, float, float]]:
     return found
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("view", [Windows(24, tail="drop"), Segments(24, tail="drop")], ids=str)
 def test_no_window_spans_a_gap(tmp_path: Path, unit: str, view: Any) -> None:
@@ -59,6 +60,7 @@ def test_no_window_spans_a_gap(tmp_path: Path, unit: str, view: Any) -> None:
     assert "1 gap cut 2 series into 3 runs." in str(feed)
 
 
+@pytest.mark.promise("P9", control=True)
 def test_negative_control_without_max_gap_windows_span_the_gap(tmp_path: Path) -> None:
     feed = Feed(pack_hours(tmp_path), Windows(24, tail="drop"), batch_size=64, columns=["hour"], return_series=True)
     assert sum(last - first != 23 for _, first, last in spans(feed)) == 23

@@ -50,6 +50,7 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
         assert a[name].contiguous().view(torch.uint8).equal(found.contiguous().view(torch.uint8)), name
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("normalize", [None, "zero", "max"])
 @pytest.mark.parametrize("residency", ["device", "host"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
@@ -120,6 +121,7 @@ def test_a_finite_value_never_becomes_infinite(residency: str, options: dict[str
         assert sum(int(batch["x"].isinf().sum() + batch["x"].isnan().sum()) for batch in batches) == 16
 
 
+@pytest.mark.promise("P10")
 def test_a_kept_batch_never_changes() -> None:
     feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, order=stoker.Shuffle(1), device="cuda", residency="host")
     kept = [(batch["wide"], batch["wide"].clone()) for batch in feed]
@@ -153,6 +155,7 @@ def with_missing() -> stoker.Store:
     return stoker.Store.from_arrays(lengths=store.lengths, **columns, level=np.where(rng.random(200) < 0.3, np.nan, 1.0))
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("normalize", [None, "zero"])
 @pytest.mark.parametrize("residency", ["device", "host"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
@@ -199,6 +202,7 @@ def test_codes_of_categories_are_shifted_as_on_the_cpu(tmp_path: Any) -> None:
             assert_same(a, b)
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize("residency", ["device", "host"])
 def test_transforms_on_the_device_draw_the_same_after_a_resume(residency: str) -> None:
     """Their generator is one of the GPU, seeded for each batch."""
@@ -226,6 +230,7 @@ def test_transforms_on_the_device_draw_the_same_after_a_resume(residency: str) -
         assert all(a[name].equal(b[name]) for name in a)
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("residency", ["device", "host"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_batches_of_several_stores_are_those_of_the_cpu(view: Any, residency: str) -> None:

@@ -71,6 +71,7 @@ def resume_after_an_unused_pass() -> tuple[list[list[int]], list[list[int]]]:
     return seen(iter(feed)), rest
 
 
+@pytest.mark.promise("P5", control=True)
 def test_a_pass_that_no_one_used_loses_no_loaded_state(monkeypatch: pytest.MonkeyPatch) -> None:
     found, expected = resume_after_an_unused_pass()
     assert found == expected

@@ -90,6 +90,7 @@ def run_together(store: Path, meeting: Path, state: dict[str, Any], num_steps: i
     return [json.loads(text.splitlines()[-1]) for text, _ in outputs]
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.slow  # four processes; tests/train/test_distributed.py does the same with a trainer
 def test_one_then_two_then_one_process(tmp_path: Path) -> None:
     store = make_store(tmp_path / "s")

@@ -74,6 +74,7 @@ def expected_batch(twin: Twin, numbers: list[int], rows: int, observed: list[str
     return batch
 
 
+@pytest.mark.promise("P8")
 @settings(deadline=None, max_examples=num_examples(40))
 @given(
     st.sampled_from(VIEWS), st.sampled_from(["host", "device"]), st.sampled_from([None, "zero"]), st.integers(1, 9), st.booleans()

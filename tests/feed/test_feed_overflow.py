@@ -44,6 +44,7 @@ def whole_epoch(store: Store, view: Any, **options: Any) -> list[dict[str, torch
 VIEWS = [Windows(8), Windows(8, stride=3, tail="keep"), Segments(7, tail="keep"), Sequences(80), Sequences(80, layout="packed")]
 
 
+@pytest.mark.promise("P2")
 @pytest.mark.parametrize("residency", RESIDENCIES)
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 @pytest.mark.parametrize("width", [None, 3])
@@ -80,6 +81,7 @@ def test_only_what_is_delivered_counts(residency: str) -> None:
         whole_epoch(store, Windows(4), dtype="float32", residency=residency, subset=[*split.subsets.values()][-1])
 
 
+@pytest.mark.promise("P2")
 @pytest.mark.parametrize("residency", RESIDENCIES)
 @pytest.mark.parametrize("width", [None, 2])
 @pytest.mark.parametrize("dtype", [None, "float32", "float16"])
@@ -93,6 +95,7 @@ def test_normalising_that_overflows_is_refused(residency: str, width: int | None
         whole_epoch(store, Windows(8), normalize="zero", dtype=dtype, residency=residency)
 
 
+@pytest.mark.promise("P2")
 def test_moments_that_overflow_are_refused() -> None:
     """They would be infinite, and every value of the series 0 or NaN."""
     for value, method in ((1e200, "zero"), (1.7e308, "zero")):
@@ -124,6 +127,7 @@ def test_a_dataset_refuses_it_also_in_another_process(tmp_path: Path) -> None:
             one[range(len(one))]
 
 
+@pytest.mark.promise("P2", control=True)
 @pytest.mark.parametrize(
     ("residency", "guard", "without"),
     [
@@ -143,6 +147,7 @@ def test_negative_control_without_the_guard_infinity_is_delivered(
 # ---- the flag of the processor ----
 
 
+@pytest.mark.promise("P2")
 @settings(max_examples=num_examples(200))
 @given(size=st.integers(1, 300), at=st.integers(0, 299), gap=st.integers(0, 3), data=st.data())
 def test_the_flag_is_set_exactly_where_a_finite_number_becomes_infinite(size: int, at: int, gap: int, data: st.DataObject) -> None:

@@ -58,6 +58,7 @@ def test_every_start_comes_about_equally_often() -> None:
     assert max(starts.values()) < 260
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize("order", [Shuffle(2), ByLength(2, group=2), Sequential()], ids=str)
 def test_resumes_exactly_and_each_sample_comes_once(order: Any) -> None:
     make = partial(Feed, make_store(), Sequences(5, keep="random"), batch_size=2, order=order, return_index=True)

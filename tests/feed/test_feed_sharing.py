@@ -44,6 +44,7 @@ def take_together(act: Callable[[], None]) -> None:
     assert not any(thread.is_alive() for thread in threads), "a thread hangs"
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(("threads", "residency"), [(0, "host"), (2, "host"), (1, "device")])
 def test_threads_that_share_a_pass_see_each_sample_once(threads: int, residency: str) -> None:
@@ -99,6 +100,7 @@ def batches_of(source: Slow) -> FeedIterator:
     return FeedIterator(source, steps, Cursor(), Spans())  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("P9", control=True)
 @pytest.mark.usefixtures("hasty")
 def test_one_thread_at_a_time_is_in_a_pass_and_without_the_lock_all_are() -> None:
     seen: list[Any] = []
@@ -156,12 +158,14 @@ def samples_of(dataset: IterableDataset[Any], workers: int) -> list[int]:
     return sorted(number for batch in loader for number in batch["sample"].tolist())
 
 
+@pytest.mark.promise("P9")
 def test_workers_that_would_each_yield_every_batch_are_refused() -> None:
     words = r"by worker \d of 2 of a DataLoader, and each of them would yield every batch\. Give the loader feed\.as_dataset\(\)"
     with pytest.raises(FeedError, match=words):
         samples_of(Stream(make_feed(threads=0)), 2)
 
 
+@pytest.mark.promise("P9", control=True)
 def test_negative_control_without_the_guard_two_workers_yield_everything_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = make_feed(threads=0)
     monkeypatch.setattr("stoker.feed.feed.get_worker_info", lambda: None)

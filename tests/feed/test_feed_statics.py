@@ -54,6 +54,7 @@ def test_series_values_and_index_are_those_of_the_sample(view: Any, residency: s
         assert batch["place"].shape == (4, 2)
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("residency", ["host", "device"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_an_offset_keeps_code_0_for_padding_and_missing_categories(view: Any, residency: str) -> None:

@@ -30,6 +30,7 @@ def make_feed(**options: Any) -> Feed:
     return Feed(STORE, VIEW, **options)
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize(
     ("threads", "kind"),
     [
@@ -56,6 +57,7 @@ def test_threads_and_residency_do_not_change_what_is_drawn(order: Any, kind: str
             assert_same_batch(batches[0], other)
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (0, 3), (2, 3)])
 def test_the_generator_is_seeded_by_seed_epoch_and_first_position(rank: int, world_size: int) -> None:
     """One function of plain integers says which numbers any batch gets, in NumPy and in torch."""
@@ -72,6 +74,7 @@ def test_the_generator_is_seeded_by_seed_epoch_and_first_position(rank: int, wor
             assert other["drawn"].equal(torch.rand(3, generator=torch.Generator().manual_seed(seed)))
 
 
+@pytest.mark.promise("P5", control=True)
 def test_negative_control_one_generator_for_all_batches_does_not_resume() -> None:
     generator = np.random.default_rng(0)
     make = partial(make_feed, threads=0, transform=partial(noisy, rng=generator))
@@ -79,6 +82,7 @@ def test_negative_control_one_generator_for_all_batches_does_not_resume() -> Non
         assert_resumes_exactly(make, cuts=[2])
 
 
+@pytest.mark.promise("P5", control=True)
 def test_negative_control_a_seed_without_the_position_repeats_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch.Steps, "seed_of", lambda self, step: 0)
     drawn = [float(batch["drawn"]) for batch in make_feed(transform=lambda batch, rng: {"drawn": rng.random(1)})]

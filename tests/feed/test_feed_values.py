@@ -75,6 +75,7 @@ def check(store: Store, view: Any, *, batch_size: int, columns: list[str] | None
     return len(batches)
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("residency", RESIDENCIES)
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_every_view_of_every_type_is_its_twin(view: Any, residency: str, folder: Path) -> None:
@@ -177,6 +178,7 @@ def test_whatever_the_lengths_and_the_view(
         check(store, view, batch_size=batch_size, columns=columns, return_index=True, order=Shuffle(), **options)
 
 
+@pytest.mark.promise("P8", control=True)
 def test_the_twin_sees_a_difference() -> None:
     """Negative control: one bit of one value is enough."""
     store = every_number()

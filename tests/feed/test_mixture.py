@@ -69,6 +69,7 @@ def slow_order(feed: Feed, weights: list[float] | None, epochs: int) -> list[lis
     return result
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("normalize", [None, "zero"])
 @pytest.mark.parametrize("residency", ["host", "device", "stream"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
@@ -88,6 +89,7 @@ def test_batches_are_those_of_one_store_with_all_series(view: Any, residency: st
     assert sorted(seen) == list(range(feed.num_samples))
 
 
+@pytest.mark.promise("P9")
 @settings(max_examples=num_examples(40))
 @given(
     sizes=st.lists(st.integers(1, 25), min_size=2, max_size=4),
@@ -125,6 +127,7 @@ def test_ranks_read_the_slow_list_of_due_times(
 ORDERS = [Sequential(), Shuffle(1), BlockShuffle(2, block=3, window=6), BlockShuffle(5), ByLength(4, group=5, pool=2)]
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_without_weights_every_sample_comes_once_per_epoch(order: Any) -> None:
     make = partial(Feed, make_stores(), Windows(3, stride=2), batch_size=3, columns=["xf4"], order=order, return_index=True)
@@ -143,6 +146,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_resumes_at_every_position(options: dict[str, Any], tmp_path: Path) -> None:
     stores = make_stores()
@@ -199,6 +203,7 @@ def texts_store(folder: Path, texts: list[str], values: list[float]) -> Store:
     return stoker.pack({"x": [[value, value] for value in values], "label": texts}, folder, dtype={"label": "category"})
 
 
+@pytest.mark.promise("P9")
 def test_codes_of_categories_mean_the_same_in_all_stores(tmp_path: Path) -> None:
     a = texts_store(tmp_path / "a", ["up", "down"], [1, 2])
     b = texts_store(tmp_path / "b", ["down", "flat", "up"], [2, 3, 1])
@@ -215,6 +220,7 @@ def test_codes_of_categories_mean_the_same_in_all_stores(tmp_path: Path) -> None
         Feed(b, Sequences(2), batch_size=2, categories={"label": ["up", "down"]})
 
 
+@pytest.mark.promise("P9", control=True)
 def test_negative_control_stored_codes_alone_mix_up_classes(tmp_path: Path) -> None:
     a = texts_store(tmp_path / "a", ["up", "down"], [1, 2])
     b = texts_store(tmp_path / "b", ["down", "up"], [2, 1])
@@ -292,6 +298,7 @@ def with_missing(store: Store, seed: int) -> Store:
 OBSERVED = ["xf8", "xf4", "xf2", "wf4", "sf4", "sw"]
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("normalize", [None, "zero"])
 @pytest.mark.parametrize("residency", ["host", "device"])
 @pytest.mark.parametrize("view", [*VIEWS, Sequences(3, keep="random"), Sequences(3, keep="random", layout="packed")], ids=str)
@@ -337,6 +344,7 @@ def test_samples_at_random_places_are_found_store_by_store_too(monkeypatch: pyte
         assert_same_batch(a, b)
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("view", [Windows(3, max_gap=1), Segments(2, max_gap=1)], ids=str)
 @pytest.mark.parametrize("residency", ["host", "device"])
 def test_no_window_of_several_stores_spans_a_gap(view: Any, residency: str, tmp_path: Path) -> None:
@@ -359,6 +367,7 @@ def test_no_window_of_several_stores_spans_a_gap(view: Any, residency: str, tmp_
     assert again[list(range(5))]["x"].equal(feed.dataset[list(range(5))]["x"])
 
 
+@pytest.mark.promise("P9", control=True)
 def test_negative_control_rows_of_the_wrong_store_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     fill = MixtureGather._fill
 

@@ -31,6 +31,7 @@ def feed(view: Any = None, lengths: tuple[int, ...] = (30, 12, 7), **options: An
     return Feed(store, view or Windows(4), **{"batch_size": 4, **options})
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize(
     ("saved", "resumed"),
     [

@@ -54,6 +54,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.usefixtures("storage")
 @pytest.mark.parametrize(("order", "threads"), [("sequential", 0), ("blocks", 2), ("shuffle", 2)])
 def test_batches_are_those_from_disk(local: stoker.Store, tmp_path: Path, order: str, threads: int) -> None:
@@ -91,6 +92,7 @@ def test_blocks_of_a_slow_thread_stay_until_it_has_gathered(
         assert all(torch.equal(batch["x"], other) for batch, other in zip(feed, expected, strict=True))
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.usefixtures("storage")
 def test_a_second_epoch_from_the_cache_makes_no_request(tmp_path: Path) -> None:
     store = opened(tmp_path)
@@ -104,6 +106,7 @@ def test_a_second_epoch_from_the_cache_makes_no_request(tmp_path: Path) -> None:
     assert (store.traffic - before).requests == 0
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.usefixtures("storage")
 def test_ranks_of_one_machine_share_a_cache(local: stoker.Store, tmp_path: Path) -> None:
     stores = [opened(tmp_path) for _ in range(2)]
@@ -195,6 +198,7 @@ def belady(uses: list[int], capacity: int) -> int:
     return fetches
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.usefixtures("storage")
 @pytest.mark.parametrize("order", ["sequential", "blocks"])
 def test_a_cache_of_a_quarter_fetches_little_more_than_the_optimum(

@@ -53,6 +53,7 @@ KEEPERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.promise("P10")
 @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS.keys())
 def test_whatever_inspects_a_batch_keeps_its_slot(keep: Any) -> None:
     ring = Ring(pinned=False, keep=4)
@@ -130,6 +131,7 @@ def changed_batches(feed: Feed) -> int:
     return sum(difference(content_of(batch), content) is not None for batch, content in zip(kept, contents, strict=True))
 
 
+@pytest.mark.promise("P10")
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("view", [Windows(8, shift=1), Sequences(20), Sequences(20, layout="packed")], ids=str)
@@ -137,6 +139,7 @@ def test_batches_that_are_kept_never_change(view: Any, threads: int) -> None:
     assert changed_batches(Feed(some_store(), view, batch_size=3, order=Shuffle(), threads=threads)) == 0
 
 
+@pytest.mark.promise("P10", control=True)
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +148,7 @@ def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: 
     assert changed_batches(Feed(some_store(), Windows(8), batch_size=3, order=Shuffle(), threads=threads)) > 0
 
 
+@pytest.mark.promise("P10")
 @pytest.mark.usefixtures("poisoned")
 def test_an_encoder_may_hand_on_what_it_got() -> None:
     """Also a part of it, which then keeps the whole slot."""
@@ -171,6 +175,7 @@ def count_slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.promise("P10")
 @pytest.mark.parametrize(("threads", "depth", "most"), [(0, 1, 3), (1, 4, 9), (3, 4, 11)])
 def test_a_plain_loop_needs_a_few_slots_however_long_it_is(
     threads: int, depth: int, most: int, monkeypatch: pytest.MonkeyPatch

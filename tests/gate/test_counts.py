@@ -109,6 +109,7 @@ def test_batches_of_workers_arrive_when_they_like_and_are_not_counted() -> None:
     take_in()
 
 
+@pytest.mark.promise("P22", control=True)
 def test_negative_control_arrivals_would_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "RECEIVING_FILE", "elsewhere")
     with pytest.raises(AssertionError):

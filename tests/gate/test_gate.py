@@ -56,6 +56,7 @@ def test_the_same_step_is_within_its_budget(tmp_path: Path) -> None:
     assert str(gate).startswith("within the budget: ")
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize(
     ("extra", "grown", "line"),
     [
@@ -91,6 +92,7 @@ def test_one_odd_step_in_sixteen_is_left_out() -> None:
     assert [(growth.name, growth.found, growth.allowed) for growth in more.growths] == [("ops", 41, 40)]
 
 
+@pytest.mark.promise("P22")
 def test_data_of_any_lengths_raise_no_alarm() -> None:
     rng = np.random.default_rng(0)
 
@@ -101,6 +103,7 @@ def test_data_of_any_lengths_raise_no_alarm() -> None:
     assert alarms == 0
 
 
+@pytest.mark.promise("P22", control=True)
 def test_negative_control_comparing_single_steps_would_raise_alarms() -> None:
     rng = np.random.default_rng(0)
     found = [[int(rng.integers(1000, 2000)) for _ in range(2)] for _ in range(100)]
@@ -145,6 +148,7 @@ def false_alarms(path: Path, runs: int) -> int:
     return sum(not gate_step(make_step(), BATCHES, budget=path, steps=8, warmup=2).ok for _ in range(runs))
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.usefixtures("noisy")
 def test_no_false_alarm_in_20_runs_beside_noisy_neighbours(tmp_path: Path) -> None:
     path = written(tmp_path / "budget.json")

@@ -24,6 +24,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_counts_are_the_same_in_two_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -37,6 +38,7 @@ def test_counts_are_the_same_in_two_runs(name: str, tmp_path: Path, monkeypatch:
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "budget.json"}
 
 
+@pytest.mark.promise("P22", control=True)
 def test_negative_control_a_read_of_the_loss_is_seen_behind_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # What is done every few steps makes counts vary, and these are compared with less care.

@@ -48,6 +48,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[
     return run
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.slow  # tests/cli/test_gate.py does the same by the command
 def test_a_budget_is_written_kept_and_defended(
     run: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

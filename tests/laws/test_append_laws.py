@@ -73,12 +73,14 @@ def check_full_pack(parts: list[pa.Table], timed: bool) -> None:
         assert compacted.columns == full.manifest.columns
 
 
+@pytest.mark.promise("P26")
 @given(tables(), st.booleans())
 @settings(max_examples=4, deadline=None)
 def test_appended_tables_make_the_store_of_a_full_pack(parts: list[pa.Table], timed: bool) -> None:
     check_full_pack(parts, timed)
 
 
+@pytest.mark.promise("P26")
 @pytest.mark.slow
 @given(tables(), st.booleans())
 @settings(max_examples=num_examples(60), deadline=None)
@@ -138,12 +140,14 @@ def check_overlap(batches: Batches) -> None:
         assert_same_content(stoker.compact(path, folder / "plain"), before)
 
 
+@pytest.mark.promise("P26")
 @given(BATCHES)
 @settings(max_examples=5, deadline=None)
 def test_overlapping_times_are_merged_as_by_a_dictionary(batches: Batches) -> None:
     check_overlap(batches)
 
 
+@pytest.mark.promise("P26")
 @pytest.mark.slow
 @given(BATCHES)
 @settings(max_examples=num_examples(100), deadline=None)

@@ -51,6 +51,8 @@ def make_ranks(store: Store, world: int, **options: Any) -> list[Feed]:
     return [Feed(store, Sequences(4), rank=rank, world_size=world, **given) for rank in range(world)]
 
 
+@pytest.mark.promise("P8")
+@pytest.mark.promise("P9")
 @settings(max_examples=num_examples(60))
 @given(
     size=st.integers(1, 60),
@@ -68,6 +70,7 @@ def test_every_sample_once_in_one_order(
     assert_exactly_once(partial(Feed, numbered(size), Sequences(4), return_index=True, **options), worlds=worlds)  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("P5")
 @settings(max_examples=num_examples(60))
 @given(
     size=st.integers(1, 60),
@@ -98,6 +101,7 @@ def test_restarts_with_other_ranks_and_batches_leave_no_trace(
     assert (state["epoch"], state["position"]) == (epochs, 0)
 
 
+@pytest.mark.promise("P9")
 @settings(max_examples=num_examples(40))
 @given(size=st.integers(1, 60), batch_size=st.integers(1, 9), world=st.integers(1, 4), order=st.sampled_from(ORDERS))
 def test_what_is_dropped_is_the_rest_and_nothing_is_repeated(size: int, batch_size: int, world: int, order: Any) -> None:
@@ -108,6 +112,7 @@ def test_what_is_dropped_is_the_rest_and_nothing_is_repeated(size: int, batch_si
         assert feeds[0].epoch == epoch + 1
 
 
+@pytest.mark.promise("P9")
 def test_weights_are_drawn_exactly_over_any_restarts() -> None:
     """An epoch of a weighted order has a number of draws of its own; each is handed out once."""
     weights = np.arange(1.0, 12.0)
@@ -138,6 +143,7 @@ CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize(("view", "options"), CONFIGURATIONS)
 def test_resumes_at_every_position(view: Any, options: dict[str, Any], tmp_path: Path) -> None:
     """Stopped after every batch of two epochs, and before each of them twice."""
@@ -147,6 +153,7 @@ def test_resumes_at_every_position(view: Any, options: dict[str, Any], tmp_path:
     assert_resumes_exactly(partial(Feed, store, view, **{"batch_size": 3, "columns": ["xf8", "wf4", "si8"], **options}))
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("view", [Windows(4, stride=2, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
 def test_resumes_at_every_position_on_other_numbers_of_ranks(view: Any, order: Any) -> None:
@@ -154,6 +161,7 @@ def test_resumes_at_every_position_on_other_numbers_of_ranks(view: Any, order: A
     assert_resumes_exactly(make, worlds=(1, 2, 3), epochs=2)
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("order", [BlockShuffle(), ByLength()], ids=str)
 def test_an_order_that_chooses_for_itself_keeps_its_choice_on_other_ranks(order: Any) -> None:
     """Begun on one rank, it would have chosen otherwise on three; the state says what was chosen."""
@@ -178,6 +186,7 @@ print(json.dumps([batch["sample"].tolist() for epoch in range(2) for batch in fe
 """
 
 
+@pytest.mark.promise("P5")
 def test_resumes_in_a_new_process(tmp_path: Path) -> None:
     store = write_store(every_number(), tmp_path / "s")
     feed = Feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), return_index=True)
@@ -201,6 +210,7 @@ def walk(feed: Feed) -> list[int]:
     return [number for step in walk_in_steps(feed) for number in step]
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_an_epoch_left_early_is_followed_by_the_next(threads: int) -> None:
     """And the position of a pass that was left does not leak into it."""
@@ -215,6 +225,7 @@ def test_an_epoch_left_early_is_followed_by_the_next(threads: int) -> None:
     assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (4, 0)
 
 
+@pytest.mark.promise("P5")
 def test_set_epoch_says_which_epoch_is_next() -> None:
     (feed,) = make_ranks(numbered(20), 1, batch_size=3, order=Shuffle())
     epochs = {epoch: feed.plan.numbers(epoch, 0, 20).tolist() for epoch in (0, 1, 2, 5, 6)}
@@ -234,6 +245,7 @@ def test_set_epoch_says_which_epoch_is_next() -> None:
     assert walk(feed) == epochs[6], "a state of another epoch does not"
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize(
     "order", [Shuffle(3), BlockShuffle(3, block=10, window=100), ByLength(3, group=32, pool=4)], ids=["shuffle", "blocks", "length"]
 )
@@ -262,6 +274,7 @@ def test_ten_thousand_restarts(order: Any, rng: np.random.Generator) -> None:
         assert np.array_equal(np.sort(found), np.arange(997))
 
 
+@pytest.mark.promise("P9", control=True)
 def test_a_lost_sample_would_be_seen() -> None:
     """Negative control: ranks whose shares overlap or leave a gap."""
 
@@ -291,6 +304,7 @@ def updates_of(plan: Any, epoch: int, start: int, world: int, *, batch_size: int
     return found
 
 
+@pytest.mark.promise("P33")
 @pytest.mark.parametrize("order", [Shuffle(3), BlockShuffle(3, block=10, window=100)], ids=["shuffle", "blocks"])
 def test_a_hundred_random_schedules_of_ranks_keep_every_update(order: Any, rng: np.random.Generator) -> None:
     """Ranks come and go amid epochs, and may lose updates since the last checkpoint: what takes effect is what one process does."""
@@ -317,6 +331,7 @@ def test_a_hundred_random_schedules_of_ranks_keep_every_update(order: Any, rng: 
             assert sorted(one for batches in updates for batch in batches for one in batch) == list(range(count))
 
 
+@pytest.mark.promise("P33")
 def test_eight_thousand_ranks_share_an_order_of_146_million_samples(rng: np.random.Generator) -> None:
     """300 billion points in segments of 2,048 on 1,000 nodes: each rank computes its own batches, which end to end are the order."""
     count, batch_size, world = 300_000_000_000 // 2048, 16, 8000
@@ -333,6 +348,7 @@ def test_eight_thousand_ranks_share_an_order_of_146_million_samples(rng: np.rand
             assert np.array_equal(found, expected)
 
 
+@pytest.mark.promise("P33", control=True)
 def test_shares_that_depend_on_the_ranks_would_be_seen() -> None:
     """Negative control: without a fixed number of batches per update, other ranks have other batches."""
     plan = Shuffle(3).over(Feed(numbered(50), Sequences(4), batch_size=1).samples, batch_size=16)

@@ -123,6 +123,7 @@ def check_refused(source: Any, folder: Path, options: dict[str, Any], errors: tu
     assert not (folder / "out").exists()
 
 
+@pytest.mark.promise("P2")
 @settings(max_examples=num_examples(60))
 @given(table=tables(nan=True), options=OPTIONS, limits=LIMITS, batch=st.sampled_from([1, 13, 1000]))
 def test_a_table_in_memory_is_packed_like_its_twin(
@@ -160,6 +161,7 @@ def check_files(folder: Path, source: str, parts: list[Sequence[Row]], options: 
 CUTS = st.lists(st.integers(0, 90), max_size=3)
 
 
+@pytest.mark.promise("P2")
 @settings(max_examples=num_examples(60))
 @given(table=tables(nan=True), options=OPTIONS, limits=LIMITS, cuts=CUTS, group=st.sampled_from([1, 5, 64]))
 def test_parquet_files_are_packed_like_their_twin(
@@ -176,6 +178,7 @@ def test_parquet_files_are_packed_like_their_twin(
         check_files(folder, written(write, ".parquet", parts, folder), parts, options)
 
 
+@pytest.mark.promise("P2")
 @settings(max_examples=num_examples(60))
 @given(table=tables(nan=False), options=OPTIONS, limits=LIMITS, cuts=CUTS)
 def test_csv_files_are_packed_like_their_twin(
@@ -242,6 +245,7 @@ def test_wide_tables_are_packed_like_their_twin(columns: list[list[Any]], option
         check_groups(Path(name) / "a.parquet", Path(name), groups, options, wide=True)
 
 
+@pytest.mark.promise("P2", control=True)
 def test_the_twin_can_disagree(tmp_path: Path) -> None:
     table = pa.table({"key": [1, 2], "x": [0.0, 1.0]})
     store = pack(table, tmp_path / "out", series="key")

@@ -7,6 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given
 from tests.sampling import twins
 from tests.sampling.plans import in_pieces, plan_of, times_seen, whole
@@ -20,6 +21,7 @@ SEEDS = st.integers(0, MAX_SEED)
 EPOCHS = st.integers(0, 2**40)
 
 
+@pytest.mark.promise("P9")
 @given(size=st.integers(1, 3000), seed=SEEDS, epoch=EPOCHS)
 def test_a_permutation_is_one_to_one(size: int, seed: int, epoch: int) -> None:
     numbers = Permutation(size, epoch_key(seed, epoch)).part(0, size)
@@ -39,6 +41,7 @@ def orders(draw: st.DrawFn, num_samples: int) -> Order:
     return draw(st.sampled_from(made))
 
 
+@pytest.mark.promise("P8")
 @given(data=st.data(), num_samples=st.integers(0, 600), batch_size=st.integers(1, 100), epoch=EPOCHS)
 def test_every_sample_comes_once_and_any_cuts_give_the_same(
     data: st.DataObject, num_samples: int, batch_size: int, epoch: int
@@ -86,11 +89,13 @@ def window_views(draw: st.DrawFn) -> Windows | Segments:
 LENGTHS = st.lists(st.sampled_from([0, 0, 1, 2]) | st.integers(0, 80), max_size=40)
 
 
+@pytest.mark.promise("P9")
 @given(view=window_views(), lengths=LENGTHS)
 def test_windows_are_those_of_a_walk(view: Windows | Segments, lengths: list[int]) -> None:
     check(view.over(twins.ragged(lengths)), view, lengths)
 
 
+@pytest.mark.promise("P9")
 @given(view=window_views(), lengths=LENGTHS)
 def test_kept_tails_lose_no_step(view: Windows | Segments, lengths: list[int]) -> None:
     stride = view.windows.stride if isinstance(view, Segments) else view.stride

@@ -55,6 +55,7 @@ def key_column(keys: list[Any]) -> Any:
     return pa.array(keys) if isinstance(keys[0], str) else np.array(keys)
 
 
+@pytest.mark.promise("P11")
 @given(cases(), st.sampled_from(list(TABLES)))
 @settings(max_examples=num_examples(300))
 def test_padded_and_packed_are_those_of_the_loop(case: tuple[Any, Any, Any], kind: str) -> None:
@@ -74,6 +75,7 @@ def test_padded_and_packed_are_those_of_the_loop(case: tuple[Any, Any, Any], kin
     assert list(found.to_pylist() if hasattr(found, "to_pylist") else found.tolist()) == list(chosen)
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were all rows of a context put at its begin, the law above would fail."""
 

@@ -70,6 +70,7 @@ def pieces(size: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("P11")
 @FEW
 @given(TABLES, st.data(), st.integers(1, 20))
 def test_a_table_in_chunks_is_the_whole(table: pa.Table, data: st.DataObject, size: int) -> None:
@@ -80,6 +81,7 @@ def test_a_table_in_chunks_is_the_whole(table: pa.Table, data: st.DataObject, si
     assert chunked.to_json() == whole.to_json()  # in which -0.0 is not 0.0
 
 
+@pytest.mark.promise("P11")
 @FEW
 @given(TABLES, st.randoms())
 def test_the_order_of_rows_does_not_matter(table: pa.Table, random: Any) -> None:
@@ -128,6 +130,7 @@ def many_numbers(draw: st.DrawFn) -> Any:
     return {"up": ordered, "down": ordered[::-1], "blocks": np.roll(ordered, size // 3)}[order].copy()
 
 
+@pytest.mark.promise("P11")
 @FEW
 @given(many_numbers(), st.integers(1, 2000))
 def test_beyond_the_limit_quantiles_keep_the_stated_error(values: Any, size: int) -> None:
@@ -146,10 +149,12 @@ def worst_rank(values: Any, column: NumberColumn) -> int:
     return max(map(lambda found, position: rank_distance(ordered, float(found), position), column.quantiles or [], positions))
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_a_value_more_is_found() -> None:
     assert analyze({"x": [1.0, 2.0]}) != analyze({"x": [1.0, 2.0, 2.0]})
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_quantiles_that_are_one_off_are_found(rng: np.random.Generator) -> None:
     values = rng.normal(size=6000)
     column = analyze({"x": values}, exact=512)["x"]

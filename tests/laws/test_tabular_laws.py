@@ -59,6 +59,7 @@ def through_codes(table: pa.Table, starts: Any, kinds: dict[str, str]) -> pa.Tab
     return decode_table(codes, spec, starts=starts, uniform=np.full((len(table), 1), 0.3))
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("name", TYPES)
 @given(st.data())
 @settings(max_examples=num_examples(48))

@@ -148,6 +148,7 @@ LOOPS = st.builds(
 UPLOAD = Loop(phases=(0.2, 0.1, 4.0, 4.0, 0.5, 0.2), every=25, cost=4000.0)
 
 
+@pytest.mark.promise("P17")
 @settings(max_examples=num_examples(200), deadline=None)
 @given(loop=LOOPS)
 @example(loop=UPLOAD)
@@ -156,6 +157,7 @@ def test_the_wall_clock_does_not_contradict_a_verdict(loop: Loop) -> None:
     assert contradiction(loop, finding) <= MOST, (finding.verdict, [(one.verdict, one.share) for one in finding.causes], loop.wall)
 
 
+@pytest.mark.promise("P17", control=True)
 def test_without_means_the_wall_clock_contradicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: by medians alone, a loop with an upload of 4 s in each 25th step computes 110 steps per second."""
     monkeypatch.setattr(Recorder, "slow_steps", lambda recorder, *, bursts: None)

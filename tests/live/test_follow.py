@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stoker.live.follow import MOST_POINTS, Board, ThinnedCurve
 from stoker.train.run import Run
-from stoker.watching.cause import Slowdown
+from stoker.watch.cause import Slowdown
 
 VALUES = st.floats(-1e6, 1e6)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def plans_of(sizes: list[int]) -> list[ShufflePlan]:
     return [ShufflePlan(size, seed) for seed, size in enumerate(sizes)]
 
 
+@pytest.mark.promise("P9")
 @given(SIZES, st.data())
 def test_a_mixture_is_the_sorted_list_of_due_times(sizes: list[int], data: st.DataObject) -> None:
     weights = data.draw(st.none() | st.lists(st.floats(0.01, 100), min_size=len(sizes), max_size=len(sizes)))
@@ -55,6 +57,7 @@ def test_without_weights_each_store_is_read_once_per_epoch(sizes: list[int]) -> 
         assert sorted(plan.numbers(epoch, 0, plan.num_positions).tolist()) == list(range(sum(sizes)))
 
 
+@pytest.mark.promise("P9")
 @given(SIZES, st.data())
 def test_each_store_gives_all_samples_before_it_repeats_one(sizes: list[int], data: st.DataObject) -> None:
     weights = data.draw(st.lists(st.floats(0.1, 10), min_size=len(sizes), max_size=len(sizes)))
@@ -85,6 +88,7 @@ def test_positions_of_a_long_epoch_are_found_at_once() -> None:
     assert plan.numbers(0, middle, middle + 100).tolist() == one_by_one.tolist()
 
 
+@pytest.mark.promise("P9", control=True)
 def test_negative_control_a_store_that_begins_again_early_repeats_samples() -> None:
     class Restless(SequentialPlan):
         def numbers(self, epoch: int, start: int, stop: int) -> np.ndarray:

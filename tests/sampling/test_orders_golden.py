@@ -24,6 +24,7 @@ def test_every_case_is_there(found: dict[tuple[str, int, int], dict[str, Any]]) 
     assert [(case["order"], case["samples"], case["epoch"]) for case in CASES] == list(found)
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("name", [*golden.ORDERS, *golden.SMALL_ORDERS])
 def test_the_order_is_what_it_always_was(found: dict[tuple[str, int, int], dict[str, Any]], name: str) -> None:
     cases = [case for case in CASES if case["order"] == name]
@@ -32,6 +33,7 @@ def test_the_order_is_what_it_always_was(found: dict[tuple[str, int, int], dict[
         assert found[name, case["samples"], case["epoch"]] == case
 
 
+@pytest.mark.promise("P8", control=True)
 def test_the_cases_distinguish_orders() -> None:
     hashes = {(case["order"], case["epoch"]): case["xxh3"] for case in CASES if case["samples"] == 99_000}
     shuffled = {key: value for key, value in hashes.items() if key[0] != "Sequential()"}

@@ -40,6 +40,7 @@ def states() -> list[Any]:
     return [random.getstate(), name, keys.tolist(), rest, torch.random.get_rng_state().tolist()]  # type: ignore[union-attr]
 
 
+@pytest.mark.promise("P8")
 def test_no_one_elses_random_numbers_are_touched() -> None:
     before = states()
     for order in ORDERS:
@@ -49,6 +50,7 @@ def test_no_one_elses_random_numbers_are_touched() -> None:
     assert states() == before
 
 
+@pytest.mark.promise("P8", control=True)
 @pytest.mark.usefixtures("global_state")
 def test_a_draw_from_a_global_generator_would_be_seen() -> None:
     before = states()

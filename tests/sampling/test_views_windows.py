@@ -127,6 +127,7 @@ def test_a_padded_window_holds_at_least_a_target() -> None:
             assert all(count > first for _, _, count in listed(view.over(twins.ragged([steps]))))
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize(
     ("view", "lengths", "notes"),
     [

@@ -141,6 +141,7 @@ def test_it_is_saved_with_the_model_and_still_knows_its_steps() -> None:
     assert "3 features, fitted on 280 steps" in str(again)
 
 
+@pytest.mark.promise("P16")
 def test_a_scaler_fitted_on_other_steps_is_found() -> None:
     store = wide_store()
     split = chronological(store, VIEW)
@@ -154,6 +155,7 @@ def test_a_scaler_fitted_on_other_steps_is_found() -> None:
     Scaler.fit(store, chronological(store, VIEW).train, columns=["close"]).check(split)
 
 
+@pytest.mark.promise("P16", control=True)
 def test_without_the_guard_a_scaler_of_all_steps_reports_of_the_future() -> None:
     """Negative control: it changes with the steps of the test subset, and the right one does not."""
 

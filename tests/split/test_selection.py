@@ -19,6 +19,7 @@ def store_of(lengths: list[int], flags: list[int]) -> stoker.Store:
     return stoker.Store.from_arrays(x=steps, flag=np.array([[flag, 0] for flag in flags]), name=[f"s{flag}" for flag in flags])
 
 
+@pytest.mark.promise("P25")
 @settings(deadline=None, max_examples=num_examples(40))
 @given(data=st.data())
 def test_samples_are_those_of_both_sets(data: st.DataObject) -> None:

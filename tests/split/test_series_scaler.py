@@ -49,6 +49,7 @@ def forecasting(num_series: int = 3, steps: int = 60) -> tuple[stoker.Store, sto
     return store, stoker.split.chronological(store, stoker.Windows(6, horizon=2, tail="drop"), fractions=(0.7, 0.3))
 
 
+@pytest.mark.promise("P16")
 @pytest.mark.parametrize("method", METHODS)
 def test_only_training_steps_count(method: str) -> None:
     store, split = forecasting()

@@ -58,6 +58,7 @@ def slow_samples(store: Store, view: Any, scaler: SeriesScaler, kind: np.dtype[A
     return found
 
 
+@pytest.mark.promise("P16")
 @pytest.mark.parametrize("residency", ["host", "device"])
 @pytest.mark.parametrize("kind", VIEWS)
 @settings(max_examples=12)
@@ -135,6 +136,7 @@ def test_predictions_are_inverted() -> None:
     torch.testing.assert_close(back[there], unscaled["x_target"][held][there], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.promise("P16")
 def test_a_leak_is_refused() -> None:
     store = make_store()
     split, scaler = fitted(store)
@@ -153,6 +155,7 @@ def test_a_leak_is_refused() -> None:
     Feed(store, VIEW, subset=by_series.valid, batch_size=2, scaler=careless)
 
 
+@pytest.mark.promise("P16", control=True)
 def test_negative_control_a_scaler_of_all_steps_shows_the_future() -> None:
     """What the check keeps out: training batches that change with values of the test."""
     store = make_store()

@@ -36,6 +36,7 @@ LEAKS = {"without a purge": {"horizon": 0}, "purged by one too few": {"horizon":
          "without the warm-up": {"embargo": 7}, "embargoed by one too few": {"embargo": 11}}  # fmt: skip
 
 
+@pytest.mark.promise("P16", control=True)
 @pytest.mark.parametrize("careless", LEAKS.values(), ids=LEAKS)
 def test_a_boundary_without_its_distance_is_found(careless: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LeakError, match=r"step \d+ of series 0 of <memory> is in two subsets: .* of train and .* of valid"):
@@ -45,6 +46,7 @@ def test_a_boundary_without_its_distance_is_found(careless: dict[str, int], monk
     assert twin.shared_steps(twin.steps_of(split, plain([60, 200]), VIEW, warm_up=5)), "and without the guard it would leak"
 
 
+@pytest.mark.promise("P16")
 def test_the_right_distance_is_not_taken_for_a_leak() -> None:
     cut_carelessly()
 
@@ -75,6 +77,7 @@ def judge(store: Store, view: Any, train: Any, test: Any) -> float:
     return area_under_curve(labels[nearest].mean(axis=1), truth)
 
 
+@pytest.mark.promise("P16")
 def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() -> None:
     view = Windows(16, horizon=20, tail="drop")
     scores: dict[str, list[float]] = {"shuffled": [], "chronological": [], "purged": []}
@@ -98,6 +101,7 @@ def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() ->
         assert abs(means[name] - 0.5) < 2 * errors[name], (name, means, errors)
 
 
+@pytest.mark.promise("P16")
 def test_scaling_by_whole_series_is_refused_for_a_part_of_them() -> None:
     store = random_walk(0)
     split = chronological(store, VIEW)
@@ -107,6 +111,7 @@ def test_scaling_by_whole_series_is_refused_for_a_part_of_them() -> None:
         Feed(store, VIEW, subset=split.train, batch_size=4, normalize="zero")
 
 
+@pytest.mark.promise("P16", control=True)
 def test_without_the_refusal_the_scale_would_use_the_future() -> None:
     """Negative control: what a training sample looks like changes with steps of the test subset."""
 

@@ -63,6 +63,7 @@ def make(
     return chronological(plain(lengths), view, fractions=fractions, **options), wanted
 
 
+@pytest.mark.promise("P16")
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=4),
     VIEWS,
@@ -113,6 +114,7 @@ def test_times_cut_all_series_at_once() -> None:
     assert firsts == {0: 30, 1: 40 + 10}, "the first targets are at the time of the boundary"
 
 
+@pytest.mark.promise("P16", control=True)
 @pytest.mark.parametrize("view", [Windows(5, horizon=2, tail="drop"), Windows(5, shift=1), Windows(5)], ids=str)
 def test_negative_control_targets_that_overlap_are_refused(view: Any) -> None:
     """With the subset one sample earlier, the first target is one of a training sample."""

@@ -47,6 +47,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.promise("P26")
 @pytest.mark.parametrize("key", ["text", "number", "date"])
 def test_an_appended_store_equals_a_full_pack(tmp_path: Path, key: str) -> None:
     names = {"a": -5, "b": 2, "d": 7, "z": 1}
@@ -59,6 +60,7 @@ def test_an_appended_store_equals_a_full_pack(tmp_path: Path, key: str) -> None:
     assert [appended.find(one) for one in (appended[0]["id"], appended[3]["id"])] == [0, 3]
 
 
+@pytest.mark.promise("P26")
 def test_a_compacted_store_has_the_shards_of_a_full_pack(store: Path, tmp_path: Path) -> None:
     full = stoker.pack(joined(DAYS), tmp_path / "full", series="id", time="t").manifest
     copy = stoker.compact(store, tmp_path / "copy").manifest
@@ -70,6 +72,7 @@ def test_a_compacted_store_has_the_shards_of_a_full_pack(store: Path, tmp_path: 
     assert {path.name for path in store.iterdir()} == {path.name for path in (tmp_path / "full").iterdir()}
 
 
+@pytest.mark.promise("P26")
 def test_an_append_writes_new_files_only(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     stoker.pack(DAYS[0], folder, series="id", time="t")
@@ -78,6 +81,7 @@ def test_an_append_writes_new_files_only(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.npy")} == before
 
 
+@pytest.mark.promise("P26")
 def test_a_reader_keeps_its_rows_while_others_append(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     grown(folder, DAYS[:2], series="id", time="t")
@@ -231,6 +235,7 @@ def test_options_that_do_not_fit_are_refused(store: Path, options: Any, match: s
         stoker.append(store, DAYS[0], **options)
 
 
+@pytest.mark.promise("P26")
 def test_one_process_writes_at_a_time(store: Path) -> None:
     late = {**DAYS[2], "t": [100, 100]}
     with Lock(store):
@@ -253,6 +258,7 @@ def test_a_folder_of_the_user_among_the_parts_stays(store: Path) -> None:
     ]
 
 
+@pytest.mark.promise("P26", control=True)
 def test_negative_control_without_the_check_of_times_a_series_is_out_of_order(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appends, "_refuse_early", lambda *_: None)
     late = {"id": ["b"], "t": [0], "x": [10.0], "mood": ["late"], "n": [1]}

@@ -144,6 +144,7 @@ def test_a_leased_block_is_not_evicted(folder: Path, tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.promise("P31", control=True)
 def test_negative_control_without_a_lease_an_evicted_block_reads_as_zeros(folder: Path, tmp_path: Path) -> None:
     cache = open_cache(folder, tmp_path / "cache", blocks=2)
     with cache.lease(ids(0, 1)):
@@ -165,6 +166,7 @@ def test_a_failed_fetch_leaves_the_block_absent_and_the_next_one_works(folder: P
         assert all(is_same(cache, folder, block) for block in range(3))
 
 
+@pytest.mark.promise("P31")
 def test_blocks_of_another_boot_are_hashed_before_use(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = open_cache(folder, tmp_path / "cache")
     with cache.lease(ids(0, 1)):
@@ -206,6 +208,7 @@ def test_unused_stores_go_before_blocks(folder: Path, tmp_path: Path) -> None:
         assert not path.exists()
 
 
+@pytest.mark.promise("P31")
 def test_threads_see_right_bytes_while_blocks_are_evicted(folder: Path, tmp_path: Path) -> None:
     cache = open_cache(folder, tmp_path / "cache", blocks=8)
     wrong: list[Any] = []
@@ -247,6 +250,7 @@ def die_while_fetching(folder: str, root: str) -> None:
     open_cache(Path(folder), Path(root), source).acquire(ids(4))
 
 
+@pytest.mark.promise("P31")
 def test_a_block_that_another_process_reads_is_not_evicted(folder: Path, tmp_path: Path, zygote: Zygote) -> None:
     root = tmp_path / "cache"
     cache = open_cache(folder, root, blocks=2)
@@ -261,6 +265,7 @@ def test_a_block_that_another_process_reads_is_not_evicted(folder: Path, tmp_pat
         assert is_same(cache, folder, 2)
 
 
+@pytest.mark.promise("P31")
 def test_a_process_that_is_killed_while_it_fetches_leaves_the_cache_usable(folder: Path, tmp_path: Path, zygote: Zygote) -> None:
     root = tmp_path / "cache"
     assert zygote.run(die_while_fetching, folder=folder, root=root).signal == signal.SIGKILL

@@ -17,6 +17,7 @@ from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
 
+@pytest.mark.promise("P25")
 @settings(deadline=None, max_examples=num_examples(30))
 @given(
     rows=st.lists(st.tuples(st.sampled_from(["DE", "AT", "ä b"]), st.integers(-3, 3), st.integers(0, 4)), min_size=1, max_size=12),
@@ -74,6 +75,7 @@ def test_categories_times_and_missing_values_of_a_packed_store(tmp_path: Path, c
     assert users(tmp_path).where(condition).tolist() == chosen
 
 
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize(
     ("condition", "text"),
     [

@@ -234,6 +234,7 @@ def test_a_newer_version_asks_for_a_newer_stoker(ragged: Tree) -> None:
             manifests.load(seal_manifest({**ragged, **extra, "version": 3}), WHERE)
 
 
+@pytest.mark.promise("P25")
 def test_a_frequency_needs_version_2_and_only_that(ragged: Tree) -> None:
     data = seal_manifest({**ragged, "version": 2, "freq": "1h"})
     assert manifests.load(data, WHERE).freq == "1h"

@@ -67,6 +67,7 @@ def test_a_request_is_repeated_until_the_bytes_are_right() -> None:
     assert there.traffic - Traffic(requests=1) == Traffic(requests=3, bytes_read=3, retries=3)
 
 
+@pytest.mark.promise("P31", control=True)
 @pytest.mark.parametrize(("answer", "message"), [(b"abd", "the bytes have another hash"), (b"a", "1 of 3 bytes arrived")])
 def test_bytes_that_stay_wrong_are_damage(answer: bytes, message: str) -> None:
     there = bucket(answer)
@@ -114,6 +115,7 @@ def test_a_put_whose_answer_was_lost_is_compared(stored: bytes, wins: bool) -> N
             there.put("x", b"abc", is_new=True)
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.parametrize(
     "url", ["https://me:SECRET@host/a", "s3://SECRET@bucket/a", "https://host/a?sig=SECRET", "https://host/a#SECRET"]
 )

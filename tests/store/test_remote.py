@@ -61,6 +61,7 @@ def opened(tmp_path: Path, **options: Any) -> RemoteStore:
     return store
 
 
+@pytest.mark.promise("P31")
 def test_values_are_those_of_the_local_store(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
     backend = uploaded(storage, local)
     backend.requests.clear()
@@ -95,6 +96,7 @@ def test_a_store_without_a_list_of_blocks_is_read_by_those_of_its_manifest(
     assert np.array_equal(store[3]["y"], local[3]["y"])
 
 
+@pytest.mark.promise("P31")
 def test_faults_never_reach_values(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
     backend = uploaded(storage, local)
     backend.fault_rate = 0.2
@@ -118,6 +120,7 @@ def test_an_upload_continues_and_refuses_a_second_one(storage: Storage, local: s
     assert backend.requests["put"] == 2  # shards are there already
 
 
+@pytest.mark.promise("P31")
 def test_the_manifest_comes_last(storage: Storage, local: stoker.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(ObjectFolder, "put", lambda self, name, data, **_: names.append(name))
@@ -126,6 +129,7 @@ def test_the_manifest_comes_last(storage: Storage, local: stoker.Store, monkeypa
     assert names.index(MANIFEST_NAME) == len(names) - 1 > 0
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.parametrize("replace", [False, True])
 def test_of_two_writers_one_wins(storage: Storage, local: stoker.Store, tmp_path: Path, replace: bool) -> None:
     other = stoker.Store.from_arrays(x=[[1.0]]).save(tmp_path / "other.stoker")
@@ -191,6 +195,7 @@ def _flip(folder: Path) -> None:
         path.write_bytes(bytes(128) + bytes(path.stat().st_size - 128))
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.parametrize("change", [_swap, _shorten, _lose, _flip])
 def test_a_bucket_with_other_shards_ends_in_one_line(
     storage: Storage, local: stoker.Store, tmp_path: Path, change: Callable[[Path], None]
@@ -208,6 +213,7 @@ def test_a_bucket_with_other_shards_ends_in_one_line(
     assert "test://a/" in str(caught.value)
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/b.npy", "..", "0123456789abcdef.npy\0"])
 def test_a_manifest_with_names_that_lead_elsewhere_is_refused(
     storage: Storage, local: stoker.Store, tmp_path: Path, name: str
@@ -266,6 +272,7 @@ def _faults(rate: float, seed: int) -> Callable[[str], str]:
     return lambda name: str(generator.choice(FAULTS)) if name.endswith(".npy") and generator.random() < rate else ""
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.usefixtures("_quick_http")
 def test_a_server_that_fails_gives_right_values(local: stoker.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _upload_beside(local, tmp_path, monkeypatch)
@@ -274,6 +281,7 @@ def test_a_server_that_fails_gives_right_values(local: stoker.Store, tmp_path: P
         assert sum(server.faults.values()) > 3
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("_quick_http")

@@ -32,6 +32,7 @@ def put_offsets(built: TinyStore, offsets: list[int]) -> None:
     edit_manifest(built, lambda tree: tree.update(offsets=entry))
 
 
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("offsets", [[0, 3, 3, 8, 10], [1, 3, 3, 8, 9], [0, 3, 3, 8, -1], [0, 0, 0, 0, 0]])
 def test_offsets_that_do_not_run_over_all_steps_are_refused_at_open(built: TinyStore, offsets: list[int]) -> None:
     put_offsets(built, offsets)
@@ -39,6 +40,7 @@ def test_offsets_that_do_not_run_over_all_steps_are_refused_at_open(built: TinyS
         built.open()
 
 
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("offsets", [[0, 8, 3, 8, 9], [0, 2**62, 3, 8, 9], [0, -5, 3, 8, 9], [0, 3, -(2**63), 2**63 - 1, 9]])
 def test_offsets_that_fall_are_refused_when_they_are_used(built: TinyStore, offsets: list[int]) -> None:
     put_offsets(built, offsets)
@@ -49,6 +51,7 @@ def test_offsets_that_fall_are_refused_when_they_are_used(built: TinyStore, offs
         store.to_arrow()
 
 
+@pytest.mark.promise("P7", control=True)
 def test_negative_control_arrow_alone_would_believe_falling_offsets(built: TinyStore) -> None:
     wrong = pa.LargeListArray.from_arrays(pa.array([0, 2**40, 9], pa.int64()), pa.array(range(9)))
     wrong.validate()
@@ -64,6 +67,7 @@ def put_texts(built: TinyStore, name: str, utf8: bytes, offsets: list[int]) -> N
     edit_manifest(built, lambda tree: tree["columns"][COLUMNS.index(name)].update(texts=texts))
 
 
+@pytest.mark.promise("P7")
 def test_text_offsets_that_fall_cannot_lead_out_of_the_texts(built: TinyStore, zygote: Zygote) -> None:
     put_texts(built, "symbol", b"abcd", [0, 2**40, -(2**40), 3, 4])
     store = built.open()
@@ -72,12 +76,14 @@ def test_text_offsets_that_fall_cannot_lead_out_of_the_texts(built: TinyStore, z
         store.to_arrow()
 
 
+@pytest.mark.promise("P7")
 def test_text_offsets_that_do_not_cover_the_texts_are_refused_at_open(built: TinyStore) -> None:
     put_texts(built, "symbol", b"abcd", [0, 1, 2, 3, 5])
     with pytest.raises(StoreDamagedError, match="text offsets of column 'symbol' run from 0 to 5, but 0 to 4 are expected"):
         built.open()
 
 
+@pytest.mark.promise("P7")
 def test_texts_that_are_not_utf8_do_no_harm(built: TinyStore) -> None:
     put_texts(built, "symbol", b"a\xff\xfeb", [0, 1, 2, 3, 4])
     store = built.open()
@@ -86,12 +92,14 @@ def test_texts_that_are_not_utf8_do_no_harm(built: TinyStore) -> None:
         store.to_arrow()
 
 
+@pytest.mark.promise("P7")
 def test_codes_without_a_text_are_refused_by_arrow_only_then(built: TinyStore) -> None:
     put_texts(built, "mood", b"ab", [0, 1, 2])
     with pytest.raises(StoreDamagedError, match="column 'mood' is not valid"):
         built.open().to_arrow()
 
 
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("dtype", ["|O", "|V0", "<U2", ">f8", "<c16"])
 def test_a_store_with_another_dtype_is_refused_before_its_shards_are_opened(
     built: TinyStore, dtype: str, monkeypatch: pytest.MonkeyPatch
@@ -114,6 +122,7 @@ def map_as_objects(path: str) -> int:
     return len(repr(np.memmap(path, "O", offset=HEADER_BYTES).tolist()))
 
 
+@pytest.mark.promise("P7", control=True)
 def test_negative_control_numpy_maps_objects_and_dies(built: TinyStore, zygote: Zygote) -> None:
     assert built.manifest.columns[0].values is not None
     outcome = zygote.run(map_as_objects, path=built.path / built.manifest.columns[0].values.file)
@@ -123,6 +132,7 @@ def test_negative_control_numpy_maps_objects_and_dies(built: TinyStore, zygote: 
 # ---- offsets beyond 32 bits ----
 
 
+@pytest.mark.promise("P7")
 def test_series_beyond_2_to_the_31_and_32_have_their_values(tmp_path: Path) -> None:
     """A store of 5 GiB that takes up a few kilobytes: a sparse file, written by hand."""
     built = tiny_store(tmp_path / "store", columns=["flag"])

@@ -19,10 +19,10 @@ from stoker.store import manifest as manifests
 from stoker.store import writer as target
 from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
+from stoker.store.opening import open_store
 from stoker.store.pack import plan as plans
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker.store.writer import make_work
 from stoker_recipes.tabular.sequences.store import pack_sequences
 from stoker_recipes.tfa.indicators.engine import write_features
@@ -57,6 +57,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_store_is_replaced_only_where_that_is_asked_for(out: Path, writer: str) -> None:
     before = contents(out.parent)
@@ -70,6 +71,7 @@ def test_a_store_is_replaced_only_where_that_is_asked_for(out: Path, writer: str
     assert {path.name for path in out.parent.iterdir()} == {"bars", "out"}
 
 
+@pytest.mark.promise("P1")
 def test_a_store_that_another_made_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the first look and the lock another pack may come to its end."""
     enter = _disk.Lock.__enter__
@@ -86,6 +88,7 @@ def test_a_store_that_another_made_meanwhile_is_not_replaced(tmp_path: Path, mon
     assert "theirs" in open_store(tmp_path / "out").schema
 
 
+@pytest.mark.promise("P1", control=True)
 def test_negative_control_without_the_check_a_store_is_replaced_unasked(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "_refuse_store", lambda folder, *, replace: None)
     pack(TABLE, out)
@@ -100,6 +103,7 @@ def wide_rows(path: Path, num_columns: int) -> Path:
     return path
 
 
+@pytest.mark.promise("P1")
 def test_the_names_of_the_series_count_among_the_columns(out: Path, tmp_path: Path) -> None:
     """4,096 columns and the name of the file are one too many: found before anything is read, and the old store stays."""
     before = contents(out)
@@ -148,6 +152,7 @@ def break_commit(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 BROKEN = ["large", "columns", "short shard", "key", "steps", "time"]
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("how", BROKEN)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_what_a_reader_refuses_is_never_committed(out: Path, monkeypatch: pytest.MonkeyPatch, writer: str, how: str) -> None:
@@ -163,6 +168,7 @@ def test_what_a_reader_refuses_is_never_committed(out: Path, monkeypatch: pytest
     assert {path.name for path in out.parent.iterdir()} == {"bars", "out"}
 
 
+@pytest.mark.promise("P1", control=True)
 @pytest.mark.parametrize("how", BROKEN)
 def test_negative_control_without_the_check_the_older_store_is_lost(out: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     with monkeypatch.context() as patch:
@@ -189,6 +195,7 @@ def make_foreign(folder: Path, lock: bytes | None = None, *, marked: bool = Fals
         (folder / ".lock").write_bytes(lock)
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("lock", [None, b"", b"12345"])
 @pytest.mark.parametrize("replace", [False, True])
 def test_files_with_names_like_ours_are_not_ours_without_the_mark(tmp_path: Path, lock: bytes | None, replace: bool) -> None:
@@ -199,6 +206,7 @@ def test_files_with_names_like_ours_are_not_ours_without_the_mark(tmp_path: Path
     assert contents(tmp_path) == before
 
 
+@pytest.mark.promise("P1", control=True)
 def test_negative_control_with_the_mark_they_are_removed(tmp_path: Path) -> None:
     make_foreign(tmp_path / "out", marked=True)
     pack(TABLE, tmp_path / "out")

@@ -65,6 +65,7 @@ def noisy(rng: np.random.Generator, gain: float, kind: str) -> Callable[[Setup],
     return seconds
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.parametrize("trials", [500, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "rare", "drift"])
 def test_noise_is_taken_for_a_gain_no_more_often_than_stated(kind: str, trials: int) -> None:
@@ -73,6 +74,7 @@ def test_noise_is_taken_for_a_gain_no_more_often_than_stated(kind: str, trials: 
     assert taken <= trials * FALSE_CHOICES + 4 * (trials * FALSE_CHOICES) ** 0.5
 
 
+@pytest.mark.promise("P23", control=True)
 def test_the_best_of_three_rounds_would_be_fooled() -> None:
     """Negative control: what was done before, over the same noise."""
     rng = np.random.default_rng(15)
@@ -97,6 +99,7 @@ def test_a_real_gain_is_found(kind: str) -> None:
     assert LEAST_GAIN < chosen.gain_low <= chosen.gain <= chosen.gain_high
 
 
+@pytest.mark.promise("P23")
 def test_nothing_is_taken_while_other_programs_hold_the_cores() -> None:
     def fast(setup: Setup) -> float:
         return 0.1 if setup == OTHER else 1.0
@@ -108,6 +111,7 @@ def test_nothing_is_taken_while_other_programs_hold_the_cores() -> None:
     assert compared(fast, share=None).chosen, "where the system does not say, the interval alone decides"
 
 
+@pytest.mark.promise("P23")
 def test_exact_takes_only_what_gives_the_same_bits() -> None:
     def fast(setup: Setup) -> float:
         return 0.1 if setup == OTHER else 1.0

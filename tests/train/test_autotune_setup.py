@@ -72,6 +72,7 @@ def faster_with_all(setup: Setup) -> float:
     return 1.0 / (1 + setup.fused) / (4 if setup.precision == "bf16" else 1)
 
 
+@pytest.mark.promise("P23")
 def test_by_default_nothing_is_measured_and_steps_are_those_of_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "peek", lambda *given: pytest.fail("a batch was asked for"))
     result = trainer_of(network(), progress=True, max_seconds=1e-9).fit(pairs(), epochs=LONG)
@@ -165,6 +166,7 @@ def fitted(kind: str, **options: Any) -> tuple[nn.Module, torch.Tensor]:
     return model, torch.rand(4)
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=ALIKE.get(kind, ())) for kind in SOURCES])
 def test_measuring_leaves_no_trace_in_data_or_random_numbers(kind: str, pace: Any) -> None:
     pace(lambda setup: 1.0)  # nothing is faster, so nothing is chosen
@@ -174,6 +176,7 @@ def test_measuring_leaves_no_trace_in_data_or_random_numbers(kind: str, pace: An
     assert torch.equal(after, expected)
 
 
+@pytest.mark.promise("P15", control=True)
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=ALIKE.get(kind, ())) for kind in ("shuffled", "own generator", "drawn")])
 def test_batches_that_are_read_ahead_would_leave_one(kind: str, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: what was done before."""
@@ -203,6 +206,7 @@ class Counting(nn.Module):
         return out * (1 + 0.1 * self.calls) + self.total
 
 
+@pytest.mark.promise("P15")
 def test_what_modules_count_is_put_back(pace: Any) -> None:
     pace(lambda setup: 1.0)
     found = []
@@ -265,12 +269,14 @@ def weights_of_keeping(kind: str, speed: str, *, puts_back: bool = True) -> torc
 KEPT = ["tensor", "other tensor", "dict", "list", "new", "deque", "set", "shared"]
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.parametrize("kind", KEPT)
 def test_what_modules_keep_in_tensors_and_containers_is_put_back(kind: str, pace: Any) -> None:
     pace(lambda setup: 1.0)
     assert torch.equal(weights_of_keeping(kind, "measured"), weights_of_keeping(kind, "exact"))
 
 
+@pytest.mark.promise("P23", control=True)
 @pytest.mark.parametrize("kind", [KEPT[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KEPT[1:])])
 def test_negative_control_what_is_not_put_back_would_be_seen(kind: str, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pace(lambda setup: 1.0)
@@ -329,6 +335,7 @@ def run_in(folder: Path, *, stop_at: int | None = None, resume: bool = False, **
     return result.setup, model
 
 
+@pytest.mark.promise("P23")
 def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_checkpoint(tmp_path: Path, pace: Any) -> None:
     pace(faster_with_all)
     with pytest.raises(Stop):
@@ -347,6 +354,7 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
     assert same_weights(model, copied)
 
 
+@pytest.mark.promise("P23", control=True)
 def test_a_run_that_chose_again_would_be_seen(tmp_path: Path, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: resume without looking at what is recorded."""
     pace(faster_with_all)
@@ -447,6 +455,7 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # A hog takes all cores from the tests beside it.
+@pytest.mark.promise("P23")
 @pytest.mark.parametrize(
     ("moments", "epochs", "beside"),
     [((2, 61), 7, contextlib.nullcontext), pytest.param(MOMENTS, 30, hog, marks=pytest.mark.slow)],
@@ -465,6 +474,7 @@ def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(
     assert all(one == found[0] for one in found)
 
 
+@pytest.mark.promise("P23", control=True)
 def test_a_choice_by_the_clock_would_give_several(monkeypatch: pytest.MonkeyPatch, pace: Any) -> None:
     """Negative control: the same run where what is faster at the moment is taken, as was done before."""
     found = []
@@ -475,6 +485,7 @@ def test_a_choice_by_the_clock_would_give_several(monkeypatch: pytest.MonkeyPatc
     assert found[0] != found[1]
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.parametrize(
     ("moment", "beside"),
     [(40, contextlib.nullcontext), *(pytest.param(moment, hog, marks=pytest.mark.slow) for moment in (3, 40, 150))],
@@ -492,6 +503,7 @@ def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(
         assert train_here(tmp_path / "copy", **{**options, **ended["setup"]}) == ended
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("options", [{}, {"fused": True, "precision": "bf16"}, {"speed": "measured"}], ids=str)

@@ -141,6 +141,7 @@ def test_time_that_is_over_on_one_rank_is_over_on_all(kind: str, reports: list[d
     assert first == second == {"stopped": "budget", "step": 1}
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_callback_of_one_rank_ends_all(kind: str, reports: list[dict[str, Report]]) -> None:
     first, second = (report[f"called_back {kind}"] for report in reports)

@@ -211,6 +211,7 @@ CHANGES: dict[str, tuple[Case, str]] = {
 }
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_that_changes_the_run_is_refused_by_name(begun: Path, name: str) -> None:
     changed, line = CHANGES[name]
@@ -246,6 +247,7 @@ def test_what_does_not_change_the_run_is_not_compared(begun: Path) -> None:
         same.fit(begun, resume=True, seed=7)
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -317,6 +319,7 @@ def net_of(path: Path) -> nn.Module:
     return made
 
 
+@pytest.mark.promise("P13")
 def test_a_changed_source_file_is_warned_of_and_refused_with_strict(tmp_path: Path) -> None:
     path = tmp_path / "users_model.py"
     path.write_text(MODULE.format(factor="1.0"))
@@ -337,12 +340,14 @@ def test_source_files_are_those_of_the_user() -> None:
     assert fingerprint.source_files(notebook(), nn.functional.mse_loss) == {}
 
 
+@pytest.mark.promise("P13")
 def test_another_number_of_threads_is_warned_of(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     with pytest.warns(UserWarning, match=r"saved with \d+ threads .* has 77 threads \(OMP_NUM_THREADS=.*differ in their last bits"):
         BASE.fit(begun, resume=True)
 
 
+@pytest.mark.promise("P13", control=True)
 @pytest.mark.parametrize("name", ["betas", "another loss", "dropout", "values in memory", "batch size", "normalize", "precision"])
 def test_negative_control_without_the_comparison_other_runs_are_resumed(
     begun: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

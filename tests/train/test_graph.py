@@ -70,6 +70,7 @@ def fit_in_graphs(trainer: Any, batches: Any, *, epochs: int = 1) -> Any:
     return work
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("ema", [None, 0.9])
 def test_replays_are_eager_steps(stand_in: list[int], accumulate: int, ema: float | None) -> None:
@@ -149,6 +150,7 @@ def test_a_feed_on_the_device_is_gathered_within_the_graph(stand_in: list[int]) 
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.promise("P14")
 def test_limited_updates_leave_everything_as_it_was(stand_in: list[int]) -> None:
     """The host learns of it at the end of the window; all updates after the bad one were held back too."""
     batches = pairs()
@@ -171,6 +173,7 @@ def test_statistics_that_overflow_drop_the_update_of_a_graph(stand_in: list[int]
     assert same_weights(good, ours)
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0, "ema": 0.9}, {"grad_accum_steps": 2, "guard": "skip"}], ids=str)
 def test_the_host_never_waits_between_windows(stand_in: list[int], options: dict[str, Any], norm: bool) -> None:
@@ -195,6 +198,7 @@ def test_the_host_never_waits_between_windows(stand_in: list[int], options: dict
     assert not any(seen)
 
 
+@pytest.mark.promise("P15", control=True)
 def test_a_step_that_the_host_judges_waits_and_is_seen() -> None:
     """Negative control of the test above."""
     model = network()

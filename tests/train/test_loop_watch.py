@@ -12,7 +12,7 @@ import torch
 
 import stoker
 from stoker.train.run import read_slowdowns
-from stoker.watching import watch as watches
+from stoker.watch import loop as watches
 
 BATCH = (torch.ones(2, 3), torch.zeros(2, 1))
 
@@ -42,6 +42,7 @@ def slow_from_720(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> 
     return
 
 
+@pytest.mark.promise("P22")
 @pytest.mark.usefixtures("slow_from_720")
 def test_a_slowdown_is_in_the_result_the_folder_and_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = fit([BATCH] * 830, folder=tmp_path / "run", progress=True)
@@ -52,6 +53,7 @@ def test_a_slowdown_is_in_the_result_the_folder_and_the_output(tmp_path: Path, c
     assert str(slowdown) in capsys.readouterr().out
 
 
+@pytest.mark.promise("P22", control=True)
 @pytest.mark.usefixtures("slow_from_720")
 def test_negative_control_without_the_watch_nothing_is_found(tmp_path: Path) -> None:
     assert fit([BATCH] * 830, folder=tmp_path / "run", watch=False).slowdowns == ()

@@ -44,6 +44,7 @@ def step_of(folder: Path) -> int | None:
     return None if found is None else found.step
 
 
+@pytest.mark.promise("P31")
 def test_another_machine_gets_the_newest_copy(tmp_path: Path, url: str) -> None:
     (tmp_path / "a").mkdir()
     assert not Mirror(open_bucket(url), tmp_path / "b").fetch()
@@ -57,6 +58,7 @@ def test_another_machine_gets_the_newest_copy(tmp_path: Path, url: str) -> None:
     assert step_of(tmp_path / "a") == 8
 
 
+@pytest.mark.promise("P31")
 def test_of_two_writers_one_fails(tmp_path: Path, url: str) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -70,6 +72,7 @@ def test_of_two_writers_one_fails(tmp_path: Path, url: str) -> None:
     assert fast.fetch() is False  # its own is the newest still
 
 
+@pytest.mark.promise("P31", control=True)
 def test_negative_control_with_plain_puts_both_writers_would_win(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -100,6 +103,7 @@ class Faulty:
         return getattr(self._bucket, name)
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.parametrize("refused", ["commit-000000002", "step-000000002"])
 def test_a_copy_that_fails_at_any_moment_leaves_the_one_before(refused: str, tmp_path: Path, url: str) -> None:
     (tmp_path / "a").mkdir()
@@ -135,6 +139,7 @@ FORGERIES: dict[str, Callable[[Any], None]] = {
 }
 
 
+@pytest.mark.promise("P31")
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_hostile_bucket_ends_in_a_clear_error(name: str, tmp_path: Path, url: str) -> None:
     (tmp_path / "a").mkdir()
@@ -147,6 +152,7 @@ def test_a_hostile_bucket_ends_in_a_clear_error(name: str, tmp_path: Path, url: 
     assert not (tmp_path / "b" / "run.json").exists()
 
 
+@pytest.mark.promise("P31")
 def test_lying_sizes_and_swapped_objects(tmp_path: Path, url: str) -> None:
     (tmp_path / "a").mkdir()
     saved(tmp_path / "a", url, 1)
@@ -178,6 +184,7 @@ def test_old_copies_are_removed(tmp_path: Path, url: str) -> None:
 # ---- runs ----
 
 
+@pytest.mark.promise("P31")
 def test_a_run_continues_on_a_machine_without_its_folder(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its weights are those of a run that was never stopped, and metrics.jsonl has every step once."""
     monkeypatch.chdir(tmp_path)
@@ -212,6 +219,7 @@ def test_a_run_continues_on_a_machine_without_its_folder(tmp_path: Path, url: st
 SECRETS = ("AKIASECRETKEYID", "aws/secret+value", "p4ssw0rd", "signedtoken")
 
 
+@pytest.mark.promise("P21")
 def test_no_credentials_in_the_folder_of_a_run_its_copies_or_its_messages(tmp_path: Path, url: str) -> None:
     """Keys of the environment, passwords of URLs and signed URLs on the command line."""
     make_folder(tmp_path)
@@ -238,6 +246,7 @@ def test_no_credentials_in_the_folder_of_a_run_its_copies_or_its_messages(tmp_pa
     assert not [(path, one) for path in files for one in SECRETS if one.encode() in path.read_bytes()]
 
 
+@pytest.mark.promise("P21")
 def test_the_command_of_a_run_is_kept_without_credentials(tmp_path: Path) -> None:
     from stoker.train.run import Run, read_record
 

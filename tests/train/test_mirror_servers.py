@@ -55,6 +55,7 @@ def test_the_newest_copy_comes_back_and_old_ones_are_removed(bucket: str, tmp_pa
     assert not Mirror(open_bucket(url), tmp_path / "b").fetch()  # it is here
 
 
+@pytest.mark.promise("P31")
 def test_of_two_writers_one_fails(bucket: str, tmp_path: Path) -> None:
     url = f"{bucket}/runs/contested"
     (tmp_path / "a").mkdir()
@@ -68,6 +69,7 @@ def test_of_two_writers_one_fails(bucket: str, tmp_path: Path) -> None:
     assert weights(tmp_path / "c") == weights(tmp_path / "b")
 
 
+@pytest.mark.promise("P31")
 def test_a_copy_that_was_changed_is_refused(bucket: str, tmp_path: Path) -> None:
     url = f"{bucket}/runs/changed"
     save(tmp_path / "a", url, 1)
@@ -84,6 +86,7 @@ def test_a_copy_that_was_changed_is_refused(bucket: str, tmp_path: Path) -> None
     assert not (tmp_path / "c" / "run.json").exists()
 
 
+@pytest.mark.promise("P31")
 def test_a_run_continues_on_a_machine_without_its_folder(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its weights are those of a run that was never stopped, and metrics.jsonl has every step once."""
     monkeypatch.chdir(tmp_path)

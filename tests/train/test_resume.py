@@ -34,6 +34,7 @@ def assert_same(state: State, expected: State) -> None:
         assert torch.equal(state[name], tensor), name
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize(("save_every", "every"), [(1, 7), (3, 5), (None, 7), pytest.param(3, 1, marks=pytest.mark.slow)])
 def test_a_run_that_crashes_in_any_batch_ends_as_if_it_had_not(
     whole: tuple[Result, State, list[dict[str, Any]], int], save_every: int | None, every: int, tmp_path: Path
@@ -53,6 +54,7 @@ def test_a_run_that_crashes_in_any_batch_ends_as_if_it_had_not(
             assert not kept or kept == [{k: v for k, v in line.items() if k not in ("loss", "norm")} for line in log]
 
 
+@pytest.mark.promise("P13")
 def test_the_log_of_a_resumed_run_is_that_of_one_that_never_ended(
     whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_run_can_be_made_longer(tmp_path: Path) -> None:
     assert_same(state, expected)
 
 
+@pytest.mark.promise("P13", control=True)
 @pytest.mark.parametrize("lost", ["random", "stream"])
 def test_what_is_left_out_of_a_checkpoint_is_seen(
     lost: str, whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -119,12 +122,14 @@ def test_an_iterable_without_a_state_is_resumed_by_leaving_out_what_was_seen(tmp
     assert same_weights(resumed, expected)
 
 
+@pytest.mark.promise("P13")
 def test_another_configuration_is_refused_unless_allowed(tmp_path: Path) -> None:
     train(tmp_path / "run", epochs=1)
     with pytest.raises(CheckpointInvalidError, match=r"config\.max_grad_norm: 1\.0 saved, 0\.5 now"):
         train(tmp_path / "run", max_grad_norm=0.5, resume=True)
 
 
+@pytest.mark.promise("P13")
 def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Crash):
         train(tmp_path / "run", crash_at=17)
@@ -138,6 +143,7 @@ def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         train(tmp_path / "run", resume=True, allow=["data", "valid", "schedule"])
 
 
+@pytest.mark.promise("P13")
 def test_another_model_is_refused(tmp_path: Path) -> None:
     trainer_of(network(), folder=tmp_path / "run").fit(pairs())
     other = nn.Linear(6, 1)
@@ -149,6 +155,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.promise("P13")
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path) -> None:
     """It would be cut back to nothing, log included."""
     folder = tmp_path / "run"
@@ -164,6 +171,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path) -> 
     assert result.step == 12
 
 
+@pytest.mark.promise("P13")
 def test_a_killed_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no end that says how far it was, but it had written down that it was saved."""
     monkeypatch.setattr(fit_module, "LOOK_NS", 0)
@@ -182,6 +190,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     assert_same(train(tmp_path / "run", resume=True)[1], whole[1])
 
 
+@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_reading_the_record_the_log_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.train.trainer.step_reached", lambda record: 0)
     folder = tmp_path / "run"
@@ -205,6 +214,7 @@ def test_a_cell_that_is_run_again_replaces_its_run_where_that_is_asked_for(tmp_p
     assert len(read_record(folder).sessions) == 2
 
 
+@pytest.mark.promise("P13")
 def test_overwriting_leaves_what_is_not_of_a_run(tmp_path: Path) -> None:
     """Only what run.json marks is removed, and of that only what stoker writes."""
     folder = tmp_path / "mine"
@@ -224,6 +234,7 @@ def test_overwriting_leaves_what_is_not_of_a_run(tmp_path: Path) -> None:
     assert (folder / "metrics.jsonl").read_text() == "{}\n"
 
 
+@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_the_marker_files_of_other_tools_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = tmp_path / "theirs" / "checkpoints" / "step-000000001" / "weights.bin"
     theirs.parent.mkdir(parents=True)

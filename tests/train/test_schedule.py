@@ -127,6 +127,7 @@ LIKE_TORCH: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("kind", LIKE_TORCH)
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
@@ -156,6 +157,7 @@ def test_a_lambda_of_torch_is_a_schedule() -> None:
         as_schedule(scheduler)
 
 
+@pytest.mark.promise("P13")
 def test_other_schedulers_of_torch_are_refused_and_ours_are_named() -> None:
     optimizer = optimizer_of(1.0)
     with pytest.raises(

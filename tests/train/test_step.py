@@ -10,6 +10,7 @@ from tests.train.training import Kept, network, pairs, plain_loop, same_weights,
 from torch import nn
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize(
     "make",
@@ -30,6 +31,7 @@ def test_equals_the_plain_loop_bit_for_bit(make: Any, clip: float | None) -> Non
     assert same_weights(ours, plain)
 
 
+@pytest.mark.promise("P15")
 def test_unequal_micro_batches_make_the_update_of_all_their_samples() -> None:
     """3 micro-batches of 16, 16 and 4 samples are one batch of 36; the last update has what is left of the epoch."""
     parts = [*pairs(2), *pairs(1, rows=4, seed=1), *pairs(1, rows=16, seed=2)]
@@ -41,6 +43,7 @@ def test_unequal_micro_batches_make_the_update_of_all_their_samples() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.promise("P15")
 def test_a_left_over_micro_batch_never_leaks_into_the_next_epoch() -> None:
     """5 micro-batches, 2 an update: the twin updates after 2, 4 and 5, with fresh gradients each time."""
     batches, ours, twin = pairs(5), network(), network()

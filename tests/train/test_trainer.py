@@ -104,6 +104,7 @@ def test_the_average_is_what_is_evaluated() -> None:
     assert trainer.evaluate(pairs(1))["loss"] == pytest.approx(averaged)
 
 
+@pytest.mark.promise("P15")
 def test_measured_choices_are_reported_and_leave_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
     """The run is that of a trainer which was told the same setup from the start."""
     ours, told = network(dropout=0.3), network(dropout=0.3)
@@ -131,6 +132,7 @@ def test_an_iterator_loses_no_batch_to_measurements() -> None:
     assert seen[-300:] == [float(x[0, 0]) for x, _ in batches]
 
 
+@pytest.mark.promise("P14")
 def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     series = [rng.standard_normal(60).astype(np.float32) for _ in range(4)]

@@ -68,6 +68,7 @@ def assert_close(one: nn.Module, other: nn.Module, rtol: float = 1e-4) -> None:
         torch.testing.assert_close(a, b, rtol=rtol, atol=1e-5)
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize(
     "options",
     [
@@ -90,6 +91,7 @@ def test_a_graph_does_what_eager_steps_do(options: dict[str, Any]) -> None:
     assert kept[1].losses() == kept[0].losses()
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
 @pytest.mark.parametrize("schedule", [None, stoker.train.Cosine(warmup=3)])
 def test_a_graph_and_eager_fused_steps_give_the_same_bits(kind: str, schedule: Any) -> None:
@@ -106,6 +108,7 @@ def test_a_graph_and_eager_fused_steps_give_the_same_bits(kind: str, schedule: A
     assert_same(*models)
 
 
+@pytest.mark.promise("P23")
 def test_nothing_turns_a_fused_optimizer_on_unasked() -> None:
     model, plain = net(), net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -148,6 +151,7 @@ class Ending:
             yield batch
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fused", [None, True])
 def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(fused: bool | None, tmp_path: Path) -> None:
@@ -214,6 +218,7 @@ def test_a_feed_is_gathered_within_the_graph(last: str, accumulate: int, monkeyp
     assert len(gathered) == 3 * len(feed_of(last_batch=last))
 
 
+@pytest.mark.promise("P14")
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_limited_updates_leave_the_last_good_weights(graph: bool, accumulate: int) -> None:
@@ -294,6 +299,7 @@ def test_an_overflow_of_fp16_is_not_an_error(graph: bool) -> None:
     assert all(torch.isfinite(one).all() for one in model.parameters())
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize(
     "options", [{}, {"max_grad_norm": 1.0, "ema": 0.9}, {"grad_accum_steps": 2}, {"precision": "fp16"}], ids=str
@@ -312,6 +318,7 @@ def test_the_host_never_waits_in_a_step(graph: bool, options: dict[str, Any]) ->
     assert counts[1] - counts[0] <= 6, counts
 
 
+@pytest.mark.promise("P15", control=True)
 def test_a_loss_that_is_read_each_step_would_be_counted() -> None:
     """Negative control of the test above."""
 
@@ -367,6 +374,7 @@ def test_a_measured_setup_leaves_no_trace_and_can_be_copied() -> None:
     assert_same(model, told)
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("residency", ["device", "host"])
 def test_a_run_that_crashes_continues_bit_for_bit(

@@ -102,6 +102,7 @@ def test_the_commands_work_together(folder: Path, capsys: pytest.CaptureFixture[
     assert "best.yaml already exists" in capsys.readouterr().err
 
 
+@pytest.mark.promise("P28")
 def test_a_study_keeps_its_metric_and_direction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from stoker.cli.main import main
 

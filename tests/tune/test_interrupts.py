@@ -50,6 +50,7 @@ for number in range(int(sys.argv[2])):
 SPACE = {"x": ("uniform", 0, 1)}
 
 
+@pytest.mark.promise("P28")
 @pytest.mark.slow
 def test_a_signal_at_any_moment_ends_the_search(tmp_path: Path) -> None:
     waves = np.sin(np.arange(64) / 5 + np.arange(8)[:, None]).astype("f4")
@@ -72,6 +73,7 @@ def test_a_signal_at_any_moment_ends_the_search(tmp_path: Path) -> None:
     assert "interrupted False" in lines
 
 
+@pytest.mark.promise("P28")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_python_swallows_is_not_lost() -> None:
     class Swallows:
@@ -103,6 +105,7 @@ class Interrupted(dict[str, Any]):
         return super().__getitem__(name)
 
 
+@pytest.mark.promise("P28")
 @pytest.mark.parametrize("is_read_again", [True, False])
 def test_a_signal_while_the_journal_is_read_skips_no_record(
     is_read_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,6 +139,7 @@ def test_a_signal_while_the_journal_is_read_skips_no_record(
         assert len(search(lambda params: params["x"], SPACE, budget=9, storage=path, progress=False).trials) == 9
 
 
+@pytest.mark.promise("P28")
 def test_the_first_signal_waits_and_the_second_does_not() -> None:
     before, reached = signal.getsignal(signal.SIGINT), list[str]()
     with Interrupts() as interrupts:

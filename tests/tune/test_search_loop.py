@@ -43,6 +43,7 @@ def test_more_is_better_with_maximize() -> None:
     assert study.best.value == max(one.value for one in study.trials if one.value is not None)
 
 
+@pytest.mark.promise("P28")
 def test_reported_scores_prune_trials_and_every_trial_repeats_alone() -> None:
     calls: list[int] = []
 
@@ -167,6 +168,7 @@ def test_any_sampler_of_optuna_can_be_used() -> None:
     assert len({one.params["x"] for one in study.trials}) == 12
 
 
+@pytest.mark.promise("P28")
 def test_a_constant_objective_is_refused_with_the_numbers() -> None:
     with pytest.raises(SearchError, match=r"the objective is 1 in each of the first \d+ trials"):
         quiet(lambda params: 1.0)
@@ -290,6 +292,7 @@ def test_groups_exceed_the_budget_by_one_member_and_at_most_twofold(
     assert study.counts() == {"complete": num_complete, "pruned": 32 - num_complete, "failed": 0}
 
 
+@pytest.mark.promise("P28")
 def test_a_study_of_another_space_or_metric_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "s.journal"
     quiet(lambda params: 0.5, {"kind": ["a", "b"]}, budget=2, storage=path, metric="loss")

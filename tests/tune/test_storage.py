@@ -79,6 +79,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "no newline at the end"
 
 
+@pytest.mark.promise("P28")
 def test_a_line_that_a_killed_process_began_is_removed(path: Path) -> None:
     """At each byte of a line, a study can be continued, and has all that was finished before."""
     search(parabola, {"x": ("uniform", 0, 1)}, budget=2, storage=path, progress=False)
@@ -113,6 +114,7 @@ def lose(study: optuna.Study, trial: optuna.Trial) -> None:
     trial.set_user_attr(RECORD, {**record_of(trial), "process": {**this_process(), "start": "0"}})
 
 
+@pytest.mark.promise("P28")
 def test_a_trial_whose_process_is_gone_is_run_again_by_one_process(path: Path) -> None:
     study, first = opened(path)
     trial = first.take(SPACE)
@@ -126,6 +128,7 @@ def test_a_trial_whose_process_is_gone_is_run_again_by_one_process(path: Path) -
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING, TrialState.RUNNING]
 
 
+@pytest.mark.promise("P28", control=True)
 def test_negative_control_trials_of_a_live_process_are_left_alone(path: Path) -> None:
     study, first = opened(path)
     first.take(SPACE)
@@ -155,6 +158,7 @@ def test_whether_a_process_has_ended_is_known_on_its_machine_only() -> None:
     assert not has_ended({})
 
 
+@pytest.mark.promise("P21")
 def test_passwords_are_not_part_of_messages() -> None:
     hostless = "sqlite://me@host/none?password=secret"
     for url in ("postgresql://me:secret@127.0.0.1:1/none", "mysql+none://me:secret@host/none", hostless):

@@ -47,6 +47,7 @@ def size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
+@pytest.mark.promise("P28")
 def test_two_processes_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     storage, draw, logs = tmp_path / "study.journal", random.Random(1), [tmp_path / "a.log", tmp_path / "b.log"]
     workers = [start(storage, log) for log in logs]

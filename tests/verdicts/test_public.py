@@ -71,6 +71,7 @@ def test_there_are_at_least_forty_recipes_at_whole_commits() -> None:
     assert {recipe.repository for recipe in recipes.scripts.values()} == set(recipes.repositories)
 
 
+@pytest.mark.promise("P17")
 def test_scripts_are_judged_by_their_ablation_alone() -> None:
     data = {"data": 0.5, "optimizer": 0.1, "work": 0.4}
     said = {"verdict": "data", "second": "compute", "likely": None}
@@ -127,6 +128,7 @@ def test_an_ablation_accepts_one_cause_unless_a_share_is_near_a_limit(found: dic
     assert accepted(found) == causes
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.slow
 def test_an_ablation_finds_slow_data_and_not_the_optimizer(fetched: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, files = fetched

@@ -43,6 +43,7 @@ def test_there_are_enough_programs_and_each_has_a_name_of_its_own() -> None:
     assert {program.verdict for program in SINGLES if program.processes > 1} == {"straggler", "communication"}
 
 
+@pytest.mark.promise("P17")
 def test_every_program_with_a_cause_can_be_run_without_it() -> None:
     for program in PROGRAMS:
         assert program.path.is_file()
@@ -68,6 +69,7 @@ def test_every_script_held_out_compiles_and_is_in_the_table() -> None:
         compile((OTHERS_FOLDER / name).read_text(), name, "exec")
 
 
+@pytest.mark.promise("P17")
 def test_every_edit_of_a_fix_fits_its_script() -> None:
     assert set(fixes.FIXES) == {program.path.stem for program in OTHERS if program.kind == "other"}
     for name in fixes.FIXES:
@@ -77,6 +79,7 @@ def test_every_edit_of_a_fix_fits_its_script() -> None:
         compile(fixed, name, "exec")
 
 
+@pytest.mark.promise("P17", control=True)
 def test_an_edit_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"mlp_list\.py .*occurs 0 times"):
         fixes.fixed_source("mlp_list", "another script")
@@ -107,6 +110,7 @@ def test_a_replay_changes_verdicts_of_known_programs_and_says_by_which_rule() ->
     assert found == {"a": {"name": "a", "verdict": "data", "gain": 0.5, "of": "measured then; verdict by the rule of commit new"}}
 
 
+@pytest.mark.promise("P17")
 @TIMED
 @pytest.mark.parametrize("name", ["data-mlp", "host-tabular", "optimizer-mlp", "compute-mlp", "dispatch-mlp"])
 def test_a_large_cause_gets_no_wrong_verdict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +121,7 @@ def test_a_large_cause_gets_no_wrong_verdict(name: str, tmp_path: Path, monkeypa
     assert finding.verdict == program.verdict, finding.why
 
 
+@pytest.mark.promise("P17")
 @TIMED
 def test_five_steps_give_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = find(BY_NAME["few-steps-data-mlp"], tmp_path, monkeypatch)

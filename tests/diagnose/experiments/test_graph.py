@@ -141,6 +141,7 @@ def train(
 STEPS = pytest.mark.parametrize(("micro_steps", "to_none"), [(1, True), (1, False), (3, True), (3, False)])
 
 
+@pytest.mark.promise("P17")
 @STEPS
 @pytest.mark.parametrize("name", list(MODELS))
 def test_a_captured_model_trains_as_before(
@@ -160,6 +161,7 @@ def test_a_captured_model_trains_as_before(
     assert (made[0].captured, made[0].replayed) == (1, 5 * micro_steps)
 
 
+@pytest.mark.promise("P17")
 @pytest.mark.gpu
 @pytest.mark.parametrize("bf16", [False, True])
 @STEPS

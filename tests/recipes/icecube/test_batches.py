@@ -27,6 +27,7 @@ def check(grouped: GroupedPulses, pulses: tuple[np.ndarray, ...], offsets: np.nd
     assert grouped.pulse_offsets[-1] == len(grouped.time) == len(grouped.charge) == len(grouped.auxiliary)
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize(("num_sensors", "ties"), [(5160, False), (5160, True), (40, True), (1, False)])
 @pytest.mark.parametrize(("max_pulses", "max_doms"), [(84, 128), (3, 20), (1, 1)])
 def test_pulses_are_grouped_by_the_plain_rule(

@@ -70,6 +70,7 @@ def check(store: stoker.Store, folder: Path, numbers: list[int], split: str = "t
         assert np.array_equal(store.column(name), np.concatenate([table[name].to_numpy() for table in tables]).astype(kind))
 
 
+@pytest.mark.promise("P29")
 def test_all_values_arrive(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_META_ROWS", 7)
     calls: list[tuple[float, int]] = []
@@ -125,6 +126,7 @@ def test_other_widths_of_numbers_are_the_same_numbers(files: Path, tmp_path: Pat
         assert np.array_equal(store.column(name), expected.column(name))
 
 
+@pytest.mark.promise("P29")
 def test_events_are_sorted_whatever_file_they_are_in(files: Path, tmp_path: Path) -> None:
     expected = pack_events(files, tmp_path / "a")
     change(files / "train_meta.parquet", lambda table: table.set_column(1, "event_id", pa.array([*range(80, 120), *range(80)])))
@@ -141,6 +143,7 @@ def test_events_are_sorted_whatever_file_they_are_in(files: Path, tmp_path: Path
         )
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("chunk_bytes", [8 << 20, 20_000])
 def test_an_event_of_two_files_is_named(files: Path, tmp_path: Path, chunk_bytes: int) -> None:
     change(files / "train_meta.parquet", put("event_id", 85, 41))
@@ -180,6 +183,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_event_is_named(files: Path, tmp_path: Path, kind: str) -> None:
     function, message = BROKEN[kind]
@@ -214,6 +218,7 @@ BROKEN_META = {
 }
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("kind", BROKEN_META)
 def test_broken_metadata_are_named(files: Path, tmp_path: Path, kind: str) -> None:
     function, message = BROKEN_META[kind]
@@ -252,6 +257,7 @@ def kill_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int
     return read
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_killed_pack_resumes_in_the_file_it_was_in(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -269,6 +275,7 @@ def test_a_killed_pack_resumes_in_the_file_it_was_in(
     assert [pulse > 0 for _, pulse in read] == [True] + [False] * (3 - number)
 
 
+@pytest.mark.promise("P29", control=True)
 @pytest.mark.parametrize("damage", ["bytes", "source", "metadata"])
 def test_changed_bytes_or_files_are_read_again(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     expected = pack_events(files, tmp_path / "whole").digest

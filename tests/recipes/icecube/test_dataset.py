@@ -35,6 +35,7 @@ def test_an_item_has_all_pulses_of_an_event(store: stoker.Store) -> None:
     assert torch.equal(events[-1]["time"], events[199]["time"])
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_dataloader_gives_padded_batches_as_the_collator_does(store: stoker.Store, shuffle: bool) -> None:
     events = Dataset(store, max_doms=64)
@@ -63,6 +64,7 @@ def test_ragged_and_padded_batches_hold_the_same_tokens(store: stoker.Store) -> 
     assert not padded["tokens"][~padded["mask"]].any()
 
 
+@pytest.mark.promise("P29")
 def test_a_kept_batch_never_changes(store: stoker.Store) -> None:
     """The memory of a batch is used again, but only when nothing refers to it."""
     events = Dataset(store)
@@ -86,6 +88,7 @@ CHANGES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("is_inference", [False, True])
 def test_memory_that_is_used_again_gives_the_same_tokens(
@@ -107,6 +110,7 @@ def test_memory_that_is_used_again_gives_the_same_tokens(
     assert len(places) == 1
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_a_change_that_is_not_noticed_stays(store: stoker.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "_is_changed", lambda values, used: False)
     events = Dataset(store)

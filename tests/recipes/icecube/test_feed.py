@@ -32,6 +32,7 @@ def ids(feed: EventFeed) -> list[int]:
     return [number for batch in feed for number in batch.event_id.tolist()]
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_event_comes_once_as_the_kernel_groups_it(store: stoker.Store, order: str) -> None:
     feed = EventFeed(store, batch_size=32, order=ORDERS[order], threads=2)
@@ -51,6 +52,7 @@ def test_every_event_comes_once_as_the_kernel_groups_it(store: stoker.Store, ord
     assert (seen == sorted(seen)) == (order == "sequential")
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("order", ORDERS)
 def test_ranks_share_the_batches_of_one_process(store: stoker.Store, order: str) -> None:
     alone = [batch.event_id.tolist() for batch in EventFeed(store, batch_size=30, order=ORDERS[order])]
@@ -59,6 +61,7 @@ def test_ranks_share_the_batches_of_one_process(store: stoker.Store, order: str)
     assert together == alone
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_feed_resumes_at_every_batch_on_any_number_of_ranks(store: stoker.Store, order: str) -> None:
     def make(rank: int, world_size: int) -> EventFeed:
@@ -69,6 +72,7 @@ def test_a_feed_resumes_at_every_batch_on_any_number_of_ranks(store: stoker.Stor
     assert_resumes_exactly(make, worlds=(1, 2), samples=lambda batch: batch.event_id)
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_a_feed_without_its_position_does_not_resume(store: stoker.Store) -> None:
     class Forgets(EventFeed):
         def state_dict(self) -> dict[str, object]:
@@ -118,6 +122,7 @@ def train(store: stoker.Store, folder: Path, *, stop_at: int = 0, resume: bool =
     return model
 
 
+@pytest.mark.promise("P29")
 def test_a_trainer_resumes_exactly_in_the_middle_of_an_epoch(store: stoker.Store, tmp_path: Path) -> None:
     whole = train(store, tmp_path / "whole")
     stopped = train(store, tmp_path / "run", stop_at=10)

@@ -33,6 +33,7 @@ def test_a_density_integrates_to_one() -> None:
     assert abs(float((log_density(each, to_direction(grid)).exp() * area).sum()) - 1) < 1e-4
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("kappa", [1.0, 50.0, 9_999.0])
 def test_float32_is_as_exact_at_a_large_kappa(kappa: float) -> None:
     """The published form adds -kappa and +kappa mu n: it loses kappa * 1e-7. This one does not."""
@@ -44,6 +45,7 @@ def test_float32_is_as_exact_at_a_large_kappa(kappa: float) -> None:
     assert abs(float(narrow - exact)) < 2e-6 * max(1.0, abs(float(exact)))
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_the_published_form_cancels() -> None:
     mu, n = (to_direction(torch.tensor([[a, b]], dtype=torch.float64)) for a, b in ((1.003, 1.199), (1.0, 1.2)))
     kappa = 9_999.0
@@ -56,6 +58,7 @@ def test_negative_control_the_published_form_cancels() -> None:
     assert abs(float(narrow - exact)) > 1e-4
 
 
+@pytest.mark.promise("P29")
 def test_loss_and_gradient_equal_the_published_form() -> None:
     raw = torch.randn(50, 15, dtype=torch.float64, requires_grad=True)
     target = torch.rand(50, 2, dtype=torch.float64) * torch.tensor([2 * math.pi, math.pi])

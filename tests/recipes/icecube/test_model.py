@@ -14,6 +14,7 @@ SMALL = IceCubeSize(layers=3, width=32, heads=2, ffn=48)
 LENGTHS = [5, 1, 40, 17, 0, 33, 16]
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize(
     ("layers", "input", "parameters"),
     [
@@ -69,6 +70,7 @@ def results(model: IceCubeModel, raw: Tensor, loss: Tensor) -> dict[str, Tensor]
     return {"raw": raw, "loss": loss, **{name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}}
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("input", ["linear", "none"])
 def test_outputs_loss_and_every_gradient_equal_the_padded_model(input: str) -> None:
     size = IceCubeSize(layers=3, width=256, heads=8, ffn=48, input="none") if input == "none" else SMALL
@@ -105,6 +107,7 @@ def test_an_event_depends_on_its_own_doms_in_any_order() -> None:
     torch.testing.assert_close(turned, alone)
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_without_the_cls_norm_rule_outputs_differ() -> None:
     """CLS does not pass the norm behind the embedding: a model that norms it is another."""
     model = random_model(SMALL)

@@ -27,6 +27,7 @@ def one_event(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return (weights @ v).transpose(0, 1).flatten(1)
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("only_cls", [False, True])
 def test_attention_equals_that_of_one_event_at_a_time(only_cls: bool) -> None:
     offsets = torch.tensor([0, *LENGTHS]).cumsum(0).int()

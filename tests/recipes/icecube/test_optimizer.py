@@ -28,6 +28,7 @@ def torch_rows(*, total: int, warmup: int, lr: float, steps: set[int]) -> dict[i
     return rows
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize(("total", "warmup"), [(500, 40), (700, 400), (50, 3), (1000, 300)])
 def test_rates_and_momentum_equal_torchs_one_cycle(total: int, warmup: int) -> None:
     schedule = one_cycle(warmup=warmup, total=total)
@@ -76,6 +77,7 @@ def draw_gradients(weights: list[nn.Parameter], step: int) -> list[Tensor]:
     return [torch.randn(weight.shape, generator=generator, dtype=weight.dtype) for weight in weights]
 
 
+@pytest.mark.promise("P29")
 def test_updates_equal_a_loop_over_matrices_and_torchs_adamw() -> None:
     (matrices, others), (plain, side) = make_weights(), make_weights()
     total = 12
@@ -99,6 +101,7 @@ def test_updates_equal_a_loop_over_matrices_and_torchs_adamw() -> None:
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)  # the authors add 1e-7 to the norm
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("first", [True, False])
 def test_a_raised_flag_changes_nothing(first: bool) -> None:
     matrices, others = make_weights()
@@ -124,6 +127,7 @@ def test_a_raised_flag_changes_nothing(first: bool) -> None:
     assert not any(map(torch.equal, weights, before))
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_without_the_flag_nan_reaches_the_weights() -> None:
     matrices, others = make_weights()
     optimizer = MuonAdamW(matrices, others, warmup=4, total=10)

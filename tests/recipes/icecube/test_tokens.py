@@ -42,6 +42,7 @@ def test_tokens_equal_the_plain_rule(
     assert torch.equal(tokens[:, ~is_charge][:, 4:], expected[:, ~is_charge][:, 4:])
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("ties", [False, True])
 def test_tokens_equal_the_collator_bit_for_bit(rng: np.random.Generator, geometry: torch.Tensor, ties: bool) -> None:
     pulses, offsets = random_pulses(rng, [30, 500, 12, 900, 64, 200] * 4, ties=ties)
@@ -146,6 +147,7 @@ def test_only_what_the_last_batch_used_is_cleared(rng: np.random.Generator, geom
     assert (room[behind] == 8).all()
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_another_count_of_pulses_is_found(rng: np.random.Generator, geometry: torch.Tensor) -> None:
     """A token counts all pulses of its DOM; those that are kept would be another number."""
     pulses, offsets = random_pulses(rng, [900], num_sensors=5)

@@ -15,8 +15,9 @@ from stoker_recipes.icecube import make_events, pack_events
 from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EventFeed
 from stoker_recipes.icecube.model import IceCubeModel
+from stoker_recipes.icecube.settings import make_settings, read_settings
 from stoker_recipes.icecube.tokens import read_geometry, scale_geometry
-from stoker_recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
+from stoker_recipes.icecube.training import EventLoss, TrainedIceCube, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
 
@@ -42,6 +43,7 @@ def test_a_run_has_checkpoints_metrics_and_settings(ice: Path, tmp_path: Path) -
     assert read_settings(tmp_path / "run") == make_settings({"data": str(ice), "valid": "batch_id == 2", **given})
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("ema", [None, 0.9])
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(ice: Path, tmp_path: Path, ema: float | None) -> None:
     whole = weights_of(train(ice, folder=tmp_path / "whole", ema=ema, **QUICK))
@@ -90,6 +92,7 @@ def test_a_run_resumes_only_with_its_own_settings(ice: Path, tmp_path: Path) -> 
         resume(tmp_path / "run")
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.slow
 def test_it_learns(tmp_path: Path) -> None:
     """Chance is 90 degrees; a new model predicts one direction for all."""

@@ -37,6 +37,7 @@ def poison() -> None:
         torch.full((1 << 24,), float("nan"), device="cuda")
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("lengths", [LENGTHS, [300, 5, 129, 400]])
 @pytest.mark.parametrize(("kind", "near"), [("fp32", 2e-5), ("bf16", 0.03), ("bf16 residual", 0.04)])
 @pytest.mark.parametrize(
@@ -94,6 +95,7 @@ def weights_of(done: Any) -> dict[str, Tensor]:
     return {name: tensor.cpu().clone() for name, tensor in done.model.state_dict().items()}
 
 
+@pytest.mark.promise("P29")
 def test_graphs_give_the_weights_of_eager_steps(ice: Path) -> None:
     options: dict[str, Any] = {"size": "tiny", "batch_size": 64, "epochs": 2, "warmup": 4, "device": "cuda"}
     eager, graphs = (weights_of(train(ice, graph=graph, **options)) for graph in (False, True))

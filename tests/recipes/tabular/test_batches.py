@@ -111,6 +111,7 @@ def test_validation_batches_stay_the_same() -> None:
     assert passes[0] == passes[1]
 
 
+@pytest.mark.promise("P30")
 def test_the_loss_does_not_depend_on_the_batch_size() -> None:
     """Upstream divides the loss of sequences by the batch size once more."""
     layout, data = make_data()

@@ -94,6 +94,7 @@ def test_days_and_hours_of_first_dates_are_learned_where_they_are_not_uniform(rn
     assert {"start_day", "start_hour"} <= set(encoding.sizes)
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("gap", ["1s", "250ms", "36h", "70D"])
 def test_constant_gaps_come_back_exactly(gap: str) -> None:
     """Upstream loses parts of a second, and hours where every sequence begins at midnight."""
@@ -112,6 +113,7 @@ def test_gaps_below_zero_come_back() -> None:
     assert relative_back(pa.array(times), np.arange(0, 15, 3)).tolist() == times.tolist()
 
 
+@pytest.mark.promise("P30")
 def test_missing_dates_take_nothing_from_another_subject() -> None:
     """Upstream fills a subject without dates with the next subject's."""
     first, *others = pd.to_datetime(["2020-01-01", "2020-01-04", "2020-01-10", "2020-01-11"])

@@ -102,6 +102,7 @@ def test_categories_and_missing_values_come_back(rng: np.random.Generator) -> No
     assert round_trip(encoding, column).equals(column)
 
 
+@pytest.mark.promise("P30", control=True)
 def test_a_value_of_one_subject_is_rare_however_often_it_occurs() -> None:
     column = pa.array(["secret"] * 50 + ["a", "b"] * 200)
     subjects = rows_of(450, per_subject=50, least=5)
@@ -152,6 +153,7 @@ def test_numbers_come_back_in_their_bin(rng: np.random.Generator, name: str, lea
         assert (np.round(found, encoding.decimals) == found).all()
 
 
+@pytest.mark.promise("P30")
 def test_prices_come_back_exactly(rng: np.random.Generator) -> None:
     prices = np.arange(200) + np.where(np.arange(200) % 2, 0.99, 0.5)
     column = pa.array(rng.choice(prices, 20_000))
@@ -189,6 +191,7 @@ def test_decimals_are_drawn_only_where_they_are_frequent(rng: np.random.Generato
     assert few.endings[0][1] == pytest.approx(0.34, abs=0.06)
 
 
+@pytest.mark.promise("P30")
 def test_moments_and_tails_stay(rng: np.random.Generator) -> None:
     data = np.round(rng.lognormal(3, 1, 20_000), 2)
     encoding = fit_numeric(read_values("x", pa.array(data)), rows_of(20_000, least=6))

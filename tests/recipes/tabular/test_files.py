@@ -17,8 +17,9 @@ from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceNotFoundError
 from stoker_recipes.tabular import Synthesizer, files
-from stoker_recipes.tabular.data import PreparedSubjects, TabularSettings, prepare
+from stoker_recipes.tabular.data import PreparedSubjects, prepare
 from stoker_recipes.tabular.files import find_files, read_files
+from stoker_recipes.tabular.settings import TabularSettings
 
 
 def make_mixed(num_subjects: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -64,6 +65,7 @@ def assert_equal(one: PreparedSubjects, other: PreparedSubjects) -> None:
         assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("num_files", [1, 2, 7])
 def test_partitions_are_the_table(num_files: int, tmp_path: Path, rng: np.random.Generator) -> None:
     events, users = make_mixed(60, rng), make_users(70)
@@ -94,6 +96,7 @@ def test_files_may_differ_in_how_they_are_written(tmp_path: Path) -> None:
     assert one.codes.tobytes() == other.codes.tobytes()
 
 
+@pytest.mark.promise("P30")
 def test_a_value_is_protected_by_subjects_of_all_files(tmp_path: Path) -> None:
     """In each file 4 subjects have the value, which would be too few; in all of them 8. Another one is in all files, of one subject."""
     halves = [pd.DataFrame({"user": np.arange(40), "word": ["common"] * 40}) for _ in range(2)]
@@ -106,6 +109,7 @@ def test_a_value_is_protected_by_subjects_of_all_files(tmp_path: Path) -> None:
     assert prepared.spec.target.columns[0].encoding.values == ["common", "shared"]  # type: ignore[union-attr]
 
 
+@pytest.mark.promise("P30", control=True)
 def test_negative_control_the_order_of_files_is_that_of_events(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     parts = write_parts(make_mixed(40, rng), tmp_path / "events", [70])

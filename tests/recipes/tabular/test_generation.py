@@ -34,6 +34,7 @@ def contexts(count: int) -> np.ndarray:
     return np.stack([rng.integers(0, 4, count), rng.integers(0, 20, count)], 1)
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize(
     ("size", "max_length", "copies", "feeds"),
     [
@@ -123,6 +124,7 @@ def test_fixed_shares_hold_and_others_stay_in_proportion() -> None:
     assert int(draw(chances.log().expand(30_000, -1), numbers, shares=whole).max()) == 1
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("copies", [1, 9])
 def test_rows_with_other_given_columns_share_a_batch(copies: int) -> None:
     """Each row sees its own given columns, wherever they are: the logits of training for that order draw the same codes."""
@@ -145,6 +147,7 @@ def test_rows_with_other_given_columns_share_a_batch(copies: int) -> None:
             assert found.codes[row, number] == expected
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("feeds", [False, True])
 def test_a_subject_is_the_same_in_any_batch(feeds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(feeds=feeds)

@@ -35,6 +35,7 @@ def plain_split(own: Any, most: int, least: int, tail: float, refused: Any) -> t
     return distinct[firsts], distinct[lasts], np.add.reduceat(counts, firsts), is_own[firsts]
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("name", COLUMNS)
 def test_intervals_are_found_as_by_a_search(name: str) -> None:
     values = COLUMNS[name]
@@ -46,6 +47,7 @@ def test_intervals_are_found_as_by_a_search(name: str) -> None:
     assert len(find_intervals(values[:0], values[:0])) == 0
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize(("most", "least"), [(1024, 8), (16, 8), (10, 1), (1024, 1)])
 def test_values_are_split_as_by_whole_arrays(name: str, most: int, least: int) -> None:

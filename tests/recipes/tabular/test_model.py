@@ -43,6 +43,7 @@ SLOW = {(size, name) for size in "ml" for name in ("compressed", "compressed fla
 """Up to 3.5 s each. Quick are all cases of size s, whose columns they have, and cases of their sizes with fewer columns."""
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize(
     ("size", "name"),
     [
@@ -79,6 +80,7 @@ def test_logits_and_gradients_are_those_of_the_plain_model(rng: np.random.Genera
         torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("name", CASES)
 def test_a_head_sees_nothing_that_comes_later(rng: np.random.Generator, name: str) -> None:
     layout = make_case(name)
@@ -120,6 +122,7 @@ def test_plain_operations_are_the_lstm(size: Size) -> None:
     assert torch.allclose(model.history(before), expected, atol=1e-6)
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_the_lstm_sees_the_context_at_each_step(rng: np.random.Generator, is_plain: bool) -> None:
     """The slow twin: an LSTM cell over steps, with the context beside each event. Without these weights it is TabularARGN's."""

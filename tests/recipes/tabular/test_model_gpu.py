@@ -61,6 +61,7 @@ def test_a_device_generates_what_another_does(feeds: bool) -> None:
         assert (ours.codes == theirs.codes).all(1).mean() > 0.98
 
 
+@pytest.mark.promise("P30")
 def test_a_subject_is_the_same_in_any_batch() -> None:
     layout = make_layout(COLUMNS, context=[{"cat": 7}], max_length=30, median_length=5, size="m", feeds_context=True)
     model, context = TabularModel(layout, seed=1).cuda(), np.arange(20_000)[:, None] % 7
@@ -84,6 +85,7 @@ def test_given_events_are_kept_before_graphs_continue() -> None:
     assert (cpu.lengths == found.lengths).mean() > 0.99
 
 
+@pytest.mark.promise("P30")
 def test_the_host_waits_once_per_batch() -> None:
     waits = []
     for length in (10, 60):

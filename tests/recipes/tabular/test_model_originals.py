@@ -14,6 +14,7 @@ pytestmark = pytest.mark.originals
 argn = pytest.importorskip("mostlyai.engine._tabular.argn")
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("size", ["s", "m", "l"])
 def test_logits_are_those_of_the_package(rng: np.random.Generator, name: str, size: Size) -> None:

@@ -46,6 +46,7 @@ def test_without_noise_and_limit_it_is_the_usual_gradient(max_length: int | None
         assert torch.allclose(gradient, theirs[name], rtol=1e-3, atol=1e-6), name
 
 
+@pytest.mark.promise("P30")
 def test_every_subject_is_clipped_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow way: one subject after the other."""
     monkeypatch.setattr("stoker_recipes.tabular.privacy.MOST_GRADIENTS", 5 * 80_000)  # in several parts
@@ -64,6 +65,7 @@ def test_every_subject_is_clipped_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.allclose(gradient, expected[name], rtol=1e-3, atol=1e-5), name
 
 
+@pytest.mark.promise("P30")
 def test_noise_has_its_size() -> None:
     private, _, batch = make_loss(None, norm=0.5, noise=4.0)
     torch.manual_seed(0)
@@ -73,6 +75,7 @@ def test_noise_has_its_size() -> None:
     assert float(rest.std()) == pytest.approx(4.0 * 0.5, rel=0.02)
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize(
     ("updates", "rate", "noise", "delta", "known"),
     [(1000, 0.01, 1.5, 1e-5, 1.0130), (6400, 1 / 64, 1.5, 1e-5, 4.4731), (10, 1.0, 2.0, 1e-5, 8.0794), (20_000, 1e-3, 0.8, 1e-5, 1.5683)],

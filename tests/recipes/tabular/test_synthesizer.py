@@ -31,6 +31,7 @@ def test_a_sample_has_the_columns_and_types_of_the_events(model: Synthesizer) ->
     assert found["time"].between("2018-01-01", "2025-01-01").all()
 
 
+@pytest.mark.promise("P30")
 def test_events_of_a_subject_are_side_by_side_and_in_time_order(model: Synthesizer) -> None:
     """Upstream sorts by the key with a sort that is not stable."""
     found = model.sample(200)
@@ -55,6 +56,7 @@ def test_contexts_are_generated_or_given(model: Synthesizer) -> None:
     assert found["user"].between(1000, 1029).all()
 
 
+@pytest.mark.promise("P30")
 def test_a_key_has_the_same_events_in_any_order_and_among_any_others(model: Synthesizer) -> None:
     users = model.sample_context(40, seed=2)
     pd.testing.assert_frame_equal(model.sample(context=users, seed=2), model.sample(40, seed=2))
@@ -107,6 +109,7 @@ def rows_model() -> Synthesizer:
     return Synthesizer(size="s", epochs=8, seed=1, lr=0.03).fit(rows)
 
 
+@pytest.mark.promise("P30")
 def test_shares_of_values_are_rebalanced(rows_model: Synthesizer) -> None:
     found = rows_model.sample(3000, rebalance={"colour": {"blue": 0.7, None: 0.0}, "ok": {True: 0.9}})
     assert abs((found["colour"] == "blue").mean() - 0.7) < 0.04
@@ -118,6 +121,7 @@ def test_shares_of_values_are_rebalanced(rows_model: Synthesizer) -> None:
     assert abs(blue - usual[usual["colour"] == "blue"]["n"].mean()) < 0.3  # what depends on it follows
 
 
+@pytest.mark.promise("P30")
 def test_missing_values_are_imputed(rows_model: Synthesizer) -> None:
     assert rows_model.sample(500)["n"].isna().any()
     assert rows_model.sample(500, impute=["n"])["n"].notna().all()
@@ -179,6 +183,7 @@ def test_a_report_compares_a_sample_with_what_was_learned(tmp_path: Path, monkey
         Synthesizer.load(tmp_path / "run").report()
 
 
+@pytest.mark.promise("P30", control=True)
 def test_a_planted_rare_value_never_comes_back() -> None:
     events = make_events(60)
     events.loc[events["user"] == 7, "state"] = "secret"
@@ -325,6 +330,7 @@ def test_a_column_of_many_categories_is_learned_given_and_rebalanced(monkeypatch
         model.sample(50, rebalance={"word": {"w03": 1.0}})
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("batch", [1, 65536])
 def test_all_options_together_do_not_depend_on_the_batch(model: Synthesizer, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequences that are continued, given columns, shares, imputation, temperature and top-p, with contexts of Polars."""

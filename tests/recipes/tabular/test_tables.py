@@ -222,6 +222,7 @@ def test_dates_without_a_rule_between_them_are_on_their_own(rng: np.random.Gener
     assert kinds == {"birth": {"datetime"}, "broken": {"datetime"}, "asked": {"datetime"}}
 
 
+@pytest.mark.promise("P30")
 def test_numbers_of_keys_do_not_depend_on_other_keys() -> None:
     assert number_keys(pa.array([5, -3, 2**62])).tolist() == [5, -3, 2**62]
     assert number_keys(pa.array([2**64 - 1], pa.uint64())).tolist() == [-1]

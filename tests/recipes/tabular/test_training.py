@@ -16,7 +16,7 @@ from stoker.errors import ConfigError, OptionError, StokerError
 from stoker_recipes.tabular import batches as batches_module
 from stoker_recipes.tabular import load_model, train
 from stoker_recipes.tabular import training as training_module
-from stoker_recipes.tabular.data import TabularSettings
+from stoker_recipes.tabular.settings import TabularSettings
 from stoker_recipes.tabular.training import Plateau, default_batch_size, resume, split_subjects
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 3, "device": "cpu"}
@@ -52,6 +52,7 @@ def test_a_run_learns_and_is_opened_again(tmp_path: Path) -> None:
     assert not any("weight_context" in name for name in older.upstream_weights())
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("after", [5, 12])
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     events = tmp_path / "events.parquet"
@@ -81,6 +82,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: p
     assert losses_of(tmp_path / "parts") == losses_of(tmp_path / "whole")
 
 
+@pytest.mark.promise("P30")
 def test_a_run_killed_after_its_last_epoch_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = tmp_path / "events.parquet"
     make_events(60).to_parquet(events)
@@ -165,6 +167,7 @@ def test_batch_sizes_grow_with_the_subjects() -> None:
     assert default_batch_size(10**7, 10**5, 500) == default_batch_size(10**7, 2 * 10**6, 50) == 512
 
 
+@pytest.mark.promise("P30", control=True)
 def test_events_shuffled_inside_subjects_are_learned_worse(tmp_path: Path) -> None:
     """A negative control: the order of events matters to the loss."""
     events = make_events(300)[["user", "state"]]

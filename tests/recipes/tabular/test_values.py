@@ -27,6 +27,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("column", NUMBERS, ids=lambda column: str(column.type))
 def test_numbers_and_times_come_back(column: pa.Array) -> None:
     values = read_values("x", column)
@@ -46,6 +47,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.promise("P30")
 @pytest.mark.parametrize("column", WORDS, ids=lambda column: str(column.type))
 def test_categories_come_back(column: pa.Array) -> None:
     values = read_values("x", column, family="text")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.before.tfa_windows import SeqWindows
-from benchmarks.markets import market, write_csv
+from benchmarks.tfa.markets import market, write_csv
 from tests.recipes.tfa.training_folder import change_bars, make_folder, prepared_of, select_bars, settings_of
 from torch.utils.data import DataLoader
 

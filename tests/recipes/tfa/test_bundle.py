@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.markets import market
+from benchmarks.tfa.markets import market
 from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, make_folder, settings_of
 
 import stoker_recipes.tfa

@@ -99,6 +99,7 @@ def test_without_its_package_onnx_is_one_line_and_leaves_nothing(run: Path, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise("P24")
 def test_a_bundle_is_only_written_where_nothing_of_the_users_is(run: Path, tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "model.pt").write_text("precious")
@@ -111,6 +112,7 @@ def test_a_bundle_is_only_written_where_nothing_of_the_users_is(run: Path, tmp_p
         write_bundle(run, run.parent / "bundle")
 
 
+@pytest.mark.promise("P24", control=True)
 def test_negative_control_without_the_claim_a_file_of_the_users_is_lost(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +123,7 @@ def test_negative_control_without_the_claim_a_file_of_the_users_is_lost(
     assert (tmp_path / "v1" / "model.pt").read_bytes() != b"precious"
 
 
+@pytest.mark.promise("P24")
 def test_an_export_that_fails_leaves_the_old_bundle(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run.parent / "bundle", copy)

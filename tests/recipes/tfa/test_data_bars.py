@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.markets import market, write_csv
+from benchmarks.tfa.markets import market, write_csv
 
 from stoker.errors import ConfigError, SourceNotFoundError
 from stoker_recipes.tfa.data import BarSeries, check_bars, read_bars

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks.markets import market
+from benchmarks.tfa.markets import market
 
 from stoker.errors import OptionError
 from stoker.testing import assert_no_future

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.bench_indicators import spec_of_55
-from benchmarks.markets import market
+from benchmarks.tfa.bench_indicators import spec_of_55
+from benchmarks.tfa.markets import market
 
 import stoker_recipes.tfa
 from stoker.errors import OptionError

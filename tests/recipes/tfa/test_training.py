@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.markets import market, write_csv
+from benchmarks.tfa.markets import market, write_csv
 from tests.harness import FaultyFiles
 from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
 
@@ -83,6 +83,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.promise("P24")
 @pytest.mark.parametrize("out_dir", [".", "mine", "artifacts/TFA/v1"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_of_the_users_is_never_written_into(tmp_path: Path, out_dir: str, overwrite: bool) -> None:
@@ -98,6 +99,7 @@ def test_a_folder_of_the_users_is_never_written_into(tmp_path: Path, out_dir: st
     assert contents(tmp_path) == before
 
 
+@pytest.mark.promise("P24", control=True)
 def test_negative_control_without_the_claim_files_of_the_user_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_folder(tmp_path)
     (tmp_path / "run").mkdir()
@@ -107,6 +109,7 @@ def test_negative_control_without_the_claim_files_of_the_user_are_lost(tmp_path:
     assert (tmp_path / "run" / "config.yaml").read_text() != "precious"
 
 
+@pytest.mark.promise("P24")
 def test_overwriting_a_run_leaves_what_is_not_of_it(tmp_path: Path) -> None:
     make_folder(tmp_path)
     train(settings_of(tmp_path, epochs=1))

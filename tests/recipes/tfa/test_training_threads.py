@@ -13,6 +13,7 @@ from stoker_recipes.tfa import training
 from stoker_recipes.tfa.settings import read_settings
 
 
+@pytest.mark.promise("P23")
 @pytest.mark.parametrize(
     ("yaml", "given", "expected"), [(OURS, None, 1), (THEIRS, None, 3), (OURS, 2, 2)], ids=["ours", "theirs", "two"]
 )
@@ -39,6 +40,7 @@ def trained_with(count: int) -> list[torch.Tensor]:
     return [weight.grad.clone() for weight in layer.parameters() if weight.grad is not None]
 
 
+@pytest.mark.promise("P23", control=True)
 def test_other_threads_give_other_bits() -> None:
     """Negative control: what a measured number of threads would do."""
     assert all(map(torch.equal, trained_with(1), trained_with(1)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.markets import Market, Signal, market, write_csv
+from benchmarks.tfa.markets import Market, Signal, market, write_csv
 
 from stoker_recipes.tfa.data import Prepared
 from stoker_recipes.tfa.settings import Settings, read_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from tests.recipes.time_moe.waves import NAMES, make_waves, write_csv
 
 import stoker
@@ -140,6 +140,7 @@ def assert_samples_are_theirs(found: CompatSamples, path: Path, method: str | No
             assert batch[name][number].numpy().tobytes() == values.tobytes(), (number, name)
 
 
+@pytest.mark.promise("P2", control=True)
 def test_negative_control_binary_folders_alone_are_half_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     series = walks([300, 17, 64, 65, 129, 40])
     write_folder(tmp_path / "bin", series)
@@ -162,6 +163,7 @@ def test_series_of_integers_beside_floats_are_scaled_as_the_authors_scale_them(
         assert_samples_are_theirs(CompatSamples(open_corpus(path), 8, method="zero"), path, "zero")
 
 
+@pytest.mark.promise("P2")
 def test_what_a_tree_holds_beside_series_is_reported(tmp_path: Path) -> None:
     write_folder(tmp_path / "bin", walks([5]))
     (tmp_path / "a.csv").write_text("x\n1\n")

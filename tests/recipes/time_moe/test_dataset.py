@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset, collate
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from torch.utils.data import DataLoader
 
 from stoker_recipes.time_moe import TimeMoeDataset

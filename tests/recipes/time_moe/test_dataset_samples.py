@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from hypothesis import given, settings
 from tests.harness import num_examples
 

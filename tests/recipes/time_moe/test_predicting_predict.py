@@ -38,6 +38,7 @@ def store(tmp_path: Path) -> stoker.Store:
     return stoker.pack(table, tmp_path / "new.stoker", series="shop", time="ts")
 
 
+@pytest.mark.promise("P27")
 def test_the_forecasts_of_the_model_with_names_and_times(run: Path, store: stoker.Store) -> None:
     loaded = load_model(run)
     found = stoker.load(run, device="cpu").predict(store, horizon=5)

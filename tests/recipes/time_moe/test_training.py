@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 from tests.recipes.time_moe.waves import write_csv
 
 import stoker
@@ -22,16 +22,8 @@ from stoker_recipes import time_moe
 from stoker_recipes.time_moe import training
 from stoker_recipes.time_moe.data import Corpus
 from stoker_recipes.time_moe.predicting import load_model
-from stoker_recipes.time_moe.training import (
-    Decay,
-    Trained,
-    make_model,
-    make_rows,
-    make_settings,
-    read_settings,
-    resume,
-    train,
-)
+from stoker_recipes.time_moe.settings import make_settings, read_settings
+from stoker_recipes.time_moe.training import Decay, Trained, make_model, make_rows, resume, train
 
 QUICK: dict[str, Any] = {
     "size": "tiny",

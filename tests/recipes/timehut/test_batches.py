@@ -9,6 +9,7 @@ from stoker.errors import OptionError
 from stoker_recipes.timehut.batches import draw_crops
 
 
+@pytest.mark.promise("P29")
 def test_draws_come_in_the_documented_order() -> None:
     crops = draw_crops(num_series=10, length=24, batch_size=4, updates=7, seed=3)
     random = np.random.RandomState(3)

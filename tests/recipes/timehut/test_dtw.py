@@ -19,6 +19,7 @@ def plain_dtw(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.sqrt(table[-1, -1]))
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize(("num", "steps", "channels"), [(5, 7, 1), (40, 6, 2), (2, 1, 3), (1, 4, 1)])
 def test_distances_are_those_of_a_table(num: int, steps: int, channels: int) -> None:
     rng = np.random.default_rng(0)
@@ -31,6 +32,7 @@ def test_distances_are_those_of_a_table(num: int, steps: int, channels: int) -> 
     assert (np.diag(found) == 0).all()
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.filterwarnings("ignore")
 def test_distances_are_those_of_tslearn() -> None:
     metrics = pytest.importorskip("tslearn.metrics")

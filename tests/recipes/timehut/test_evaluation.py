@@ -36,6 +36,7 @@ def test_the_c_of_the_svm_follows_the_papers(monkeypatch: pytest.MonkeyPatch) ->
     assert math.inf == fit_classifier(x, many).C
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize(
     ("seed", "grid", "has_solution"), [(1, [0.01, 1.0, 1e4, math.inf], True), (2, [math.inf, 1e4, 1.0], False)]
 )
@@ -65,6 +66,7 @@ def test_infinite_c_without_a_solution_is_replaced() -> None:
     assert fit_classifier(x, y).C == 1e4
 
 
+@pytest.mark.promise("P29", control=True)
 def test_probes_find_what_is_there() -> None:
     x, y = points(60)
     for name in ("svm", "knn", "linear"):

@@ -59,6 +59,7 @@ def plain(population: EncoderPopulation, one: EncoderSettings, data: np.ndarray,
     return float(loss.detach()), from_tensors(gradients, size)
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("kind", ["univariate", "multivariate"])
 @pytest.mark.parametrize("name", MEMBERS)
 def test_loss_and_gradients_are_those_of_the_plain_formulation(name: str, kind: str) -> None:
@@ -98,6 +99,7 @@ def test_identical_views_have_a_finite_gradient_in_float32() -> None:
     assert torch.isfinite(z.grad).all()
 
 
+@pytest.mark.promise("P29", control=True)
 def test_negative_control_the_authors_clamp_has_an_infinite_gradient() -> None:
     cosine = torch.ones(1, requires_grad=True)
     cosine.clamp(-1 + 1e-10, 1 - 1e-10).acos().square().sum().backward()

@@ -28,6 +28,7 @@ def plain_encoder(row: torch.Tensor) -> PlainEncoder:
     return encoder
 
 
+@pytest.mark.promise("P29")
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 9, 40])
 def test_outputs_are_those_of_plain_layers_at_every_length(steps: int) -> None:
     row = initial_weights(SIZE, 3).double()

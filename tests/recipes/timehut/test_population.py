@@ -22,6 +22,7 @@ MEMBERS = [
 TARGETS = [None, None, np.random.default_rng(0).uniform(size=(9, 9))]
 
 
+@pytest.mark.promise("P29")
 def test_members_are_single_runs() -> None:
     together = make_population(DATA, MEMBERS, targets=TARGETS)
     losses = together.advance(8)
@@ -57,6 +58,7 @@ def test_left_out_taps_decay_as_the_optimizer_would_have_it() -> None:
     assert torch.allclose(population.average_whole()[0, dropped], torch.stack(iterates).mean(0), atol=1e-7)
 
 
+@pytest.mark.promise("P29")
 def test_compaction_changes_nothing_for_those_that_stay() -> None:
     whole, cut = (make_population(DATA, MEMBERS, targets=TARGETS) for _ in range(2))
     whole.advance(8)

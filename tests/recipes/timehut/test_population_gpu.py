@@ -15,6 +15,7 @@ from stoker_recipes.timehut.training import train
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.promise("P29")
 def test_the_graph_makes_the_updates_of_a_cpu() -> None:
     cpu, gpu = (make_population(DATA, MEMBERS, targets=TARGETS, device=device) for device in ("cpu", "cuda"))
     for updates in (3, 8):
@@ -32,6 +33,7 @@ def test_the_same_seed_gives_the_same_bits_on_a_gpu() -> None:
     assert torch.equal(one.weights, other.weights)
 
 
+@pytest.mark.promise("P29")
 def test_the_same_seed_gives_the_same_score_on_a_gpu(tmp_path: Path) -> None:
     data, test = files("UnitTest")
     one, other = (train(data, test=test, folder=tmp_path / name, epochs=20, device="cuda") for name in ("one", "other"))

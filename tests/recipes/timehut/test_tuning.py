@@ -38,6 +38,7 @@ def objective(**options: Any) -> SearchObjective:
     return SearchObjective(values=scaler(data.values), labels=data.labels, **given)
 
 
+@pytest.mark.promise("P29")
 def test_the_closed_form_is_refitting_without_the_fold() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(17) % 3
@@ -56,6 +57,7 @@ def test_the_closed_form_is_refitting_without_the_fold() -> None:
         assert float(margins(x, labels)[k]) == pytest.approx(total / (REPEATS * 17), rel=1e-9)
 
 
+@pytest.mark.promise("P29")
 def test_the_margin_separates_configurations_where_the_accuracy_is_constant() -> None:
     found = objective(settings=make_settings("timehut", width=64, hidden=16, depth=4))
     group = found.start(draws(10), seeds=[5] * 10)

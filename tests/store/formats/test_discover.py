@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.timemoe_folder import walks, write_folder
+from benchmarks.time_moe.folder import walks, write_folder
 
 from stoker.errors import SourceEmptyError, SourceInvalidError, SourceNotFoundError
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 
 @pytest.fixture
@@ -175,6 +175,7 @@ def mixed(tmp_path: Path) -> Path:
     return data
 
 
+@pytest.mark.promise("P2")
 def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
     data = mixed(tmp_path)
     pack(data / "x.jsonl", data / "old.stoker")
@@ -189,6 +190,7 @@ def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
     assert again.manifest.notes == store.manifest.notes, "stores are results, and not among them"
 
 
+@pytest.mark.promise("P2", control=True)
 def test_negative_control_without_the_list_the_pack_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.store.pack.packer._unicode_names", lambda paths: ())
     store = pack(mixed(tmp_path), tmp_path / "x.stoker")

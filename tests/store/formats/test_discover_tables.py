@@ -241,6 +241,7 @@ def batches(count: int, held: list[int]) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, make())
 
 
+@pytest.mark.promise("P25")
 def test_a_stream_is_never_collected(tmp_path: Path) -> None:
     held: list[int] = []
     store = pack(batches(200, held), tmp_path / "out", series="k", memory="192MB")
@@ -285,6 +286,7 @@ def test_an_error_within_a_stream_names_it(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("P25")
 def test_a_stream_is_appended_without_being_collected(tmp_path: Path) -> None:
     pack({"k": [-1], "x": [0.5]}, tmp_path / "out", series="k")
     held: list[int] = []

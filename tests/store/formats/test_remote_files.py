@@ -63,6 +63,7 @@ def test_a_pack_of_urls_has_the_values_of_a_pack_of_files(
     assert all(one.xxh3 is None for one in remote.manifest.sources)
 
 
+@pytest.mark.promise("P3")
 def test_tasks_of_urls_make_the_bytes_of_one_pack(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_tasks(monkeypatch)
     source, target = f"file://{raw}/**/*.parquet", f"file://{tmp_path}/bucket/out.stoker"

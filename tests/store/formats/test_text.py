@@ -21,7 +21,7 @@ from hypothesis import given
 
 from stoker.errors import OptionError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import text as texts
-from stoker.store.formats.json import JsonLinesSource
+from stoker.store.formats.jsonl import JsonLinesSource
 from stoker.store.formats.text import Readable, line_blocks, open_text
 
 LINES = b"".join(b"%d,%d\n" % (i, i * i) for i in range(300))

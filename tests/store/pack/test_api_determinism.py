@@ -15,9 +15,9 @@ import pytest
 from tests.store.shrink import shrunk
 
 from stoker.errors import OptionError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 ROWS = 150
 """Of each file."""
@@ -70,6 +70,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", [pytest.param("csv", marks=pytest.mark.slow), "parquet"])
 def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: str, form: str) -> None:
@@ -86,6 +87,7 @@ def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: s
             assert contents(pack(inputs / form, tmp_path / "limits", replace=True, threads=3, **SHAPES[shape])) == expected
 
 
+@pytest.mark.promise("P3")
 def test_the_folder_and_the_order_of_creation_do_not_matter(inputs: Path, tmp_path: Path) -> None:
     write_inputs(tmp_path / "else where", backwards=True)
     one = pack(inputs / "parquet", tmp_path / "one", **SHAPES["series"])
@@ -101,6 +103,7 @@ def test_a_store_is_replaced_by_itself_and_by_another(inputs: Path, tmp_path: Pa
     assert contents(other) == contents(pack(inputs / "parquet", tmp_path / "fresh", **SHAPES["files"]))
 
 
+@pytest.mark.promise("P3", control=True)
 def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
     digests = {
         pack({"k": [1, 2], "x": values}, tmp_path / str(i), series="k").digest
@@ -124,6 +127,7 @@ ENVIRONMENTS: list[tuple[dict[str, str], list[str]]] = [
 ]
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("environments", [ENVIRONMENTS[:2], pytest.param(ENVIRONMENTS[1:], marks=pytest.mark.slow)])
 def test_the_environment_does_not_matter(
     inputs: Path, tmp_path: Path, environments: list[tuple[dict[str, str], list[str]]]
@@ -149,6 +153,7 @@ def test_the_environment_does_not_matter(
 # Where a store may go
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("shape", ["file", "folder", "hidden", "manifest", "work"])
 def test_what_is_not_a_store_is_never_replaced(tmp_path: Path, shape: str) -> None:
     out = tmp_path / "out"

@@ -63,6 +63,7 @@ def test_repeated_values_do_not_swell_a_chunk(tmp_path: Path) -> None:
     assert max(sizes) <= 2 * CHUNK
 
 
+@pytest.mark.promise("P4")
 def test_rows_that_wait_to_be_sorted_are_bounded(tmp_path: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     flush = Sorter.flush
@@ -79,6 +80,7 @@ def test_rows_that_wait_to_be_sorted_are_bounded(tmp_path: Path, table: pa.Table
     assert max(sizes) < 50_000 + 2 * 10_000
 
 
+@pytest.mark.promise("P4")
 def test_a_merge_holds_a_part_of_each_run(tmp_path: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
     load: Any = RunCursor.load
@@ -104,6 +106,8 @@ print(json.dumps({"peak": int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 10
 """
 
 
+@pytest.mark.promise("P4")
+@pytest.mark.promise("P25")
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "changed"])
 def test_an_input_larger_than_the_memory_is_packed_within_it(tmp_path: Path, form: str) -> None:

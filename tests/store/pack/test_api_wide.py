@@ -96,6 +96,7 @@ def test_a_file_without_rows_keeps_its_series(tmp_path: Path) -> None:
 # Names, time and several columns per series
 
 
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize("form", ["csv", "parquet", "frame", "dict"])
 def test_a_series_has_the_name_of_its_column(tmp_path: Path, form: str) -> None:
     table: Any = {"MT_010": [1.5, 2.5], "MT_003": [3.5, 4.5]}

@@ -20,6 +20,7 @@ def exchange(request: pytest.FixtureRequest, tmp_path: Path) -> Exchange:
     return open_exchange(tmp_path / "a.stoker")
 
 
+@pytest.mark.promise("P3")
 def test_two_attempts_at_a_task_do_not_mix(exchange: Exchange) -> None:
     exchange.put("begun", b"")
     with exchange.attempt("read-0") as first, exchange.attempt("read-0") as second:

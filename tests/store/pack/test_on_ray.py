@@ -39,6 +39,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) -> None:
@@ -55,6 +56,7 @@ def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) 
     assert not (tmp_path / "ray.stoker.parts").exists()
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_node_that_dies_amid_a_pack_changes_nothing(cluster: Any, tmp_path: Path) -> None:
@@ -123,6 +125,7 @@ def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: 
     assert inspected[-2:] == ["0.parquet", "1.parquet"]
 
 
+@pytest.mark.promise("P3")
 def test_what_one_process_has_to_do_is_refused(tmp_path: Path) -> None:
     for source, options, text in (
         ({"x": [1.0]}, {}, "a table in memory is not seen by other processes"),

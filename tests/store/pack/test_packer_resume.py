@@ -14,9 +14,9 @@ import pytest
 from tests.store.shrink import shrunk
 
 from stoker.errors import StoreNotFoundError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 LIMITS = {"chunk_bytes": 600, "run_bytes": 1500, "line_bytes": 500, "journal_bytes": 900, "fan_in": 2}
 
@@ -112,6 +112,8 @@ def contents(store: Store) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in store.path.iterdir() if path.name != ".lock"}
 
 
+@pytest.mark.promise("P3")
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize("stops", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_stopped_pack_ends_in_the_same_bytes(tmp_path: Path, shape: str, stops: int) -> None:
@@ -135,6 +137,7 @@ def phases(reports: Reports) -> list[str]:
     return [phase for phase, _ in itertools.groupby(phase for phase, _, _ in reports.seen)]
 
 
+@pytest.mark.promise("P3")
 def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
     make, options = SHAPES["series"]
     make(tmp_path)

@@ -64,6 +64,7 @@ def panels(draw: st.DrawFn) -> tuple[pd.DataFrame, bool]:
     return table, is_sorted
 
 
+@pytest.mark.promise("P25")
 @settings(max_examples=8)
 @given(
     panel=panels(),
@@ -119,6 +120,7 @@ def test_days_of_a_zone_follow_its_clock_and_hours_do_not(tmp_path: Path) -> Non
         pack(table, tmp_path / "hours", time="t", freq="24h")
 
 
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize("limits", [{}, SMALL])
 def test_a_time_off_the_grid_is_named(tmp_path: Path, limits: dict[str, int]) -> None:
     rows = (
@@ -181,6 +183,7 @@ def test_a_frequency_that_is_far_too_fine_is_refused_before_the_disk_is_full(tmp
         pack({"t": times, "x": [1.0, 2.0]}, tmp_path / "out", time="t", freq="1ms")
 
 
+@pytest.mark.promise("P25")
 def test_a_large_gap_is_added_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     apply = regular.StepRules.apply
@@ -216,6 +219,7 @@ def test_series_that_are_rows_keep_their_values(tmp_path: Path) -> None:
     np.testing.assert_equal(store.column("x"), [1.0, np.nan, 2.0, 3.0, 5.0, 6.0])
 
 
+@pytest.mark.promise("P25", control=True)
 def test_negative_control_without_the_held_row_equal_times_of_two_blocks_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

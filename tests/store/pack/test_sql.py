@@ -43,6 +43,7 @@ def table_of(path: str) -> pa.Table:
     return pa.table({"symbol": key, **{name: np.concatenate(values) for name, values in columns.items()}})
 
 
+@pytest.mark.promise("P25")
 def test_a_statement_is_packed_like_a_table_with_its_result(prices: Path) -> None:
     store = pack("p*.csv", "a", series="symbol", time="day", sql=JOIN)
     connection = duckdb.connect()
@@ -60,12 +61,14 @@ def test_a_statement_is_packed_like_a_table_with_its_result(prices: Path) -> Non
     ]
 
 
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 4}, {"memory": "192MB"}])
 def test_threads_and_memory_do_not_change_the_bytes(prices: Path, options: dict[str, Any]) -> None:
     usual = pack("p*.csv", "a", series="symbol", sql=JOIN)
     assert pack("p*.csv", "b", series="symbol", sql=JOIN, **options).digest == usual.digest
 
 
+@pytest.mark.promise("P25")
 def test_a_join_streams_its_left_table_in_order(prices: Path) -> None:
     """The optimizer of DuckDB would hold the source, whose size it does not know, and give its rows in reverse order."""
     table = pa.table({"k": np.arange(300_000) % 3, "day": np.arange(300_000)})
@@ -75,6 +78,7 @@ def test_a_join_streams_its_left_table_in_order(prices: Path) -> None:
     assert store.column("fact")[store.offsets[:-1]].tolist() == [1.5, 2.5, 3.5]
 
 
+@pytest.mark.promise("P25", control=True)
 def test_negative_control_with_the_optimizer_of_joins_rows_come_in_another_order(
     prices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +137,7 @@ def test_the_other_options_apply_to_the_result(prices: Path) -> None:
     assert list(named.texts("file")) == ["p1.csv", "p2.csv"]
 
 
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
@@ -164,6 +169,7 @@ def test_what_may_not_run_is_refused_in_one_line(prices: Path, statement: str, t
     assert sorted(Path().iterdir()) == before
 
 
+@pytest.mark.promise("P25")
 def test_a_name_in_a_statement_is_not_a_variable_of_python(prices: Path) -> None:
     secret = pa.table({"symbol": ["A"], "x": [1.0]})
     assert secret.num_rows == 1
@@ -179,6 +185,7 @@ def test_errors_of_the_readers_and_of_the_rows_keep_their_names(prices: Path) ->
         pack("p1.csv", "b", series="symbol", time="day", sql="FROM source ORDER BY day DESC")
 
 
+@pytest.mark.promise("P25")
 def test_append_applies_the_statement_of_the_store(prices: Path) -> None:
     pack("p1.csv", "a", series="symbol", time="day", sql=JOIN)
     store = append("a", "p2.csv")
@@ -213,6 +220,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 
 
+@pytest.mark.promise("P25")
 def test_a_result_larger_than_the_memory_is_streamed(tmp_path: Path) -> None:
     """64 bytes a row, 4 million rows: a quarter of a gigabyte."""
     with pq.ParquetWriter(tmp_path / "big.parquet", pa.schema([("k", pa.int64()), ("x", pa.float64())])) as writer:

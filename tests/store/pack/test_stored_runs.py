@@ -49,6 +49,7 @@ def rows_of(run: StoredRun) -> list[tuple[int, int, int]]:
     return list(zip(keys.tolist(), *(column.tolist() for column in columns), strict=True))
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("by_time", [False, True])
 @pytest.mark.parametrize("splits", [False, True])
 def test_ranges_hold_each_row_once_in_the_final_order(
@@ -79,6 +80,7 @@ def test_ranges_hold_each_row_once_in_the_final_order(
         assert found == expected
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("by_time", [False, True])
 def test_a_series_with_half_of_the_rows_is_shared(tmp_path: Path, rng: np.random.Generator, by_time: bool) -> None:
     rows = []
@@ -94,6 +96,7 @@ def test_a_series_with_half_of_the_rows_is_shared(tmp_path: Path, rng: np.random
     assert np.diff([sum(mark.rows for mark in border) for border in whole]).max() > 3 * sizes.mean()
 
 
+@pytest.mark.promise("P3", control=True)
 def test_every_byte_that_is_read_is_verified(tmp_path: Path) -> None:
     count = 40_000
     rows = np.stack([np.arange(count) // 7, np.arange(count), np.arange(count)], axis=1)

@@ -40,6 +40,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_events(tmp_path_factory.mktemp("events"))
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("ranges", ["many", "one"])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_tasks_make_the_bytes_of_one_pack(
@@ -76,6 +77,7 @@ def write_wide(folder: Path) -> str:
     return str(folder / "*.csv")
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("name", ["rows", "keyed rows", "wide"])
 def test_rows_that_are_series_and_wide_tables(tmp_path: Path, name: str) -> None:
     (tmp_path / "raw").mkdir()
@@ -90,6 +92,7 @@ def test_rows_that_are_series_and_wide_tables(tmp_path: Path, name: str) -> None
     assert contents(tmp_path / "ray.stoker") == contents(tmp_path / "one.stoker")
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("ranges", ["many", "one"])
 @pytest.mark.parametrize("case", ["late float", "missing integers", "missing steps"])
 def test_types_that_do_not_hold_all_values_are_widened(
@@ -146,6 +149,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyt
     assert not [path.name for path in tmp_path.iterdir() if path.name != "raw"], "a pack that fails leaves nothing"
 
 
+@pytest.mark.promise("P3")
 def test_nodes_that_see_other_sources_or_no_target_are_refused(tmp_path: Path) -> None:
     source, target = write_events(tmp_path / "raw", files=2), str(tmp_path / "a.stoker")
     plan = make_task_plan(source, PackOptions(), {})
@@ -201,6 +205,7 @@ def test_a_damaged_file_of_a_task_ends_the_pack(events: str, tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.promise("P3")
 def test_a_join_whose_node_died_after_its_commit_is_done(events: str, tmp_path: Path) -> None:
     """Each task runs twice here, the join too: its second attempt finds the store that the first one has committed."""
     store = pack_on_fake(events, tmp_path / "a.stoker", series="user")
@@ -209,6 +214,7 @@ def test_a_join_whose_node_died_after_its_commit_is_done(events: str, tmp_path: 
     assert pack_on_fake(events, tmp_path / "a.stoker", series="user", replace=True).digest == store.digest
 
 
+@pytest.mark.promise("P3")
 def test_a_pack_that_was_killed_leaves_nothing_for_the_next_one(events: str, tmp_path: Path) -> None:
     class Killed(BaseException):
         pass
@@ -249,6 +255,7 @@ def test_tasks_of_a_store_in_object_storage(events: str, tmp_path: Path, monkeyp
         pack_on_fake(events, url, **OPTIONS["sorted"])
 
 
+@pytest.mark.promise("P3", control=True)
 def test_negative_control_without_the_order_of_the_sources_bytes_differ(
     events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def autumn(freq: str, zone: str = ZONE, periods: int = 120) -> pd.DatetimeIndex:
     return pd.date_range(start, periods=periods, freq=freq, tz=zone)
 
 
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Nuuk", "Australia/Lord_Howe"])
 @pytest.mark.parametrize(("freq", "limits"), [("15min", {}), ("15min", SMALL)])
 def test_a_repeated_hour_is_resolved_by_the_order_of_rows(tmp_path: Path, zone: str, freq: str, limits: dict[str, int]) -> None:
@@ -57,6 +58,7 @@ def test_a_wide_table_of_local_hours(tmp_path: Path, form: str) -> None:
     assert one["value"].tolist() == (np.arange(48.0) * 2).tolist()
 
 
+@pytest.mark.promise("P25")
 @pytest.mark.parametrize(("ambiguous", "pandas"), [("first", True), ("last", False)])
 def test_an_hour_that_is_passed_once_needs_a_rule(tmp_path: Path, ambiguous: str, pandas: bool) -> None:
     local = pd.DatetimeIndex(["2021-10-31 01:30", "2021-10-31 02:30", "2021-10-31 03:30"])
@@ -69,6 +71,7 @@ def test_an_hour_that_is_passed_once_needs_a_rule(tmp_path: Path, ambiguous: str
     assert store.column("t").tolist() == expected.tolist()
 
 
+@pytest.mark.promise("P25")
 def test_an_hour_that_does_not_exist_needs_a_rule(tmp_path: Path) -> None:
     local = pd.DatetimeIndex(["2021-03-28 01:30", "2021-03-28 02:30", "2021-03-28 03:30"])
     rows = pd.DataFrame({"t": local, "x": 1.0})
@@ -99,6 +102,7 @@ def test_zones_that_do_not_fit(tmp_path: Path, times: Any, zone: str, message: s
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.promise("P25", control=True)
 def test_negative_control_without_the_order_of_rows_a_repeated_hour_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values.LocalTimes, "_second_passes", lambda self, times, *more: np.zeros(len(times), dtype=bool))
     monkeypatch.setattr(values.LocalTimes, "finish", lambda self: None)

@@ -9,7 +9,7 @@ timehut     representations of time series, learned without labels, and classifi
 
 from typing import TYPE_CHECKING
 
-from stoker._lazy import lazy
+from stoker.extend import lazy
 
 if TYPE_CHECKING:
     from stoker_recipes import icecube as icecube

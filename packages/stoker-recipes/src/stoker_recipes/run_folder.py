@@ -12,8 +12,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from stoker import _disk
 from stoker.errors import ConfigError, OptionError
+from stoker.extend import disk
 from stoker.train import remove_run
 
 RECIPE_NAME = "recipe.json"
@@ -48,11 +48,11 @@ def claim_run(
             f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or another folder."
         )
     sign = f'"recipe": "{recipe}"'.encode()
-    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=sign, advice="Give the run a folder of its own: folder=runs/name.")
+    disk.claim_folder(folder, marker=RECIPE_NAME, sign=sign, advice="Give the run a folder of its own: folder=runs/name.")
     remove_run(folder)
     for name in results:
-        _disk.remove_folder(folder / name)
-    _disk.write_file(folder / RECIPE_NAME, json.dumps(record, indent=1).encode() + b"\n")
+        disk.remove_folder(folder / name)
+    disk.write_file(folder / RECIPE_NAME, json.dumps(record, indent=1).encode() + b"\n")
 
 
 def read_recipe(folder: Path, recipe: str, *, check: Check) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def check_free(folder: Path) -> None:
 
 def write_settings(folder: Path, settings: CheckedSettings) -> None:
     """Make the folder of a new run, with its settings."""
-    _disk.make_folder(folder)
-    _disk.write_file(folder / RECIPE_NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
+    disk.make_folder(folder)
+    disk.write_file(folder / RECIPE_NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
 
 
 def read_settings(folder: Path, kind: type[S], *, recipe: str) -> S:

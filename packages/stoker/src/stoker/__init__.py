@@ -12,7 +12,9 @@ tests in `stoker.testing`. Complete workloads are in the package `stoker_recipes
 from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
+from stoker.audit import audit as audit
 from stoker.errors import StokerError
+from stoker.watch import watch as watch
 
 __version__ = "0.1.0"
 
@@ -55,41 +57,38 @@ _LAZY = {
     "Weighted": "stoker.sampling.orders:Weighted",
     "Windows": "stoker.sampling.views:Windows",
     "append": "stoker.store.append:append",
-    "audit": "stoker.auditing.audit:audit",
     "compact": "stoker.store.append:compact",
     "inspect": "stoker.store.inspect:inspect",
     "load": "stoker.experiment.predict:load",
-    "open": "stoker.store.versions:open_store",
+    "open": "stoker.store.opening:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
-    "watch": "stoker.watching.watch:watch",
 }
 
-_MODULES = ("augment", "diagnose", "errors", "experiment", "ray", "split", "testing", "train", "tune")
+_MODULES = ("augment", "diagnose", "errors", "experiment", "gate", "ray", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
     from stoker import diagnose as diagnose
     from stoker import errors as errors
     from stoker import experiment as experiment
+    from stoker import gate as gate
     from stoker import ray as ray
     from stoker import split as split
     from stoker import testing as testing
     from stoker import train as train
     from stoker import tune as tune
-    from stoker.auditing.audit import audit
     from stoker.experiment.predict import load
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.store.append import append, compact
     from stoker.store.inspect import inspect, verify
+    from stoker.store.opening import open_store as open
     from stoker.store.pack.api import pack
     from stoker.store.store import Store
-    from stoker.store.versions import open_store as open
     from stoker.train.early_stopping import EarlyStopping
     from stoker.train.trainer import Trainer
-    from stoker.watching.watch import watch
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, _ = lazy(__name__, _LAZY, modules=_MODULES)

@@ -11,6 +11,15 @@
 
 An extension is imported when it is used. The recipes of Stoker are such a package, `stoker_recipes`.
 docs/extending.md has a whole example.
+
+In addition to the public names of stoker, an extension may import these from here:
+
+    disk                                        atomic writes, folders and locks, which tests can interrupt (`stoker._disk`)
+    kernel, prefetch, clear_bytes, lowest_bit   numba kernels with a compile cache, and operations within them; ALIGNMENT of their arrays
+    check_device                                a device by its name, or an error that names it
+    readable_bytes, printable                   sizes and untrusted text in messages
+    lazy                                        the public names of a package, each imported when first used
+    Array                                       the type of a NumPy array
 """
 
 from __future__ import annotations
@@ -23,10 +32,55 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stoker import _disk as disk
+from stoker._lazy import lazy
+from stoker._text import check_device, printable, readable_bytes
 from stoker.errors import ConfigError, ExtensionError
+
+_LAZY = {
+    "ALIGNMENT": "stoker._kernels:ALIGNMENT",
+    "Array": "stoker._types:Array",
+    "clear_bytes": "stoker._kernels:clear_bytes",
+    "kernel": "stoker._kernels:kernel",
+    "lowest_bit": "stoker._kernels:lowest_bit",
+    "prefetch": "stoker._kernels:prefetch",
+}
 
 if TYPE_CHECKING:
     import click
+
+    from stoker._kernels import ALIGNMENT as ALIGNMENT
+    from stoker._kernels import clear_bytes as clear_bytes
+    from stoker._kernels import kernel as kernel
+    from stoker._kernels import lowest_bit as lowest_bit
+    from stoker._kernels import prefetch as prefetch
+    from stoker._types import Array as Array
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too. NumPy and numba load when first used.
+    __getattr__, __dir__, _ = lazy(__name__, _LAZY)
+
+__all__ = [
+    "ALIGNMENT",
+    "RECIPE_NAME",
+    "Array",
+    "FolderFormat",
+    "Recipe",
+    "check_device",
+    "clear_bytes",
+    "disk",
+    "folder_format",
+    "how_to_install",
+    "kernel",
+    "lazy",
+    "load",
+    "lowest_bit",
+    "prefetch",
+    "printable",
+    "readable_bytes",
+    "recipe",
+    "recipe_of_run",
+    "registered",
+]
 
 Group = Literal["commands", "recipes", "formats"]
 RECIPE_NAME = "recipe.json"

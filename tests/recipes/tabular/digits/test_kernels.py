@@ -57,6 +57,7 @@ def table(rng: np.random.Generator, num_rows: int) -> pd.DataFrame:
     )
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 300, SMALL - 1, SMALL, SMALL + 1])
 def test_both_ways_have_the_same_bits(num_rows: int, rng: np.random.Generator) -> None:
     frame = table(rng, num_rows)
@@ -74,6 +75,7 @@ def test_any_few_values_have_the_same_bits(floats: list[float], whole: list[int]
         check_same(plain({"x": values}), with_kernels({"x": values}))
 
 
+@pytest.mark.promise("P11", control=True)
 @pytest.mark.parametrize("part", ["_widen_by_printing", "lowest"])
 def test_negative_control_a_plain_way_that_differs_is_found(
     part: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

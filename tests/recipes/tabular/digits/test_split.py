@@ -50,6 +50,7 @@ def test_digits_are_those_of_the_printed_number(window: tuple[int, int]) -> None
     np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
 
 
+@pytest.mark.promise("P11", control=True)
 def test_the_twin_would_see_a_wrong_digit() -> None:
     values = np.array([19.99])
     wrong = arithmetic_digits(values)
@@ -76,6 +77,7 @@ def test_from_1e50_on_the_leading_digit_stays_at_place_49() -> None:
     assert split_digits([4.25e60], max_decimal=49).digits[0].tolist()[:5] == [4, 2, 5, 0, 0]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("window", [(18, -8), (3, -1), (49, -20)], ids=str)
 @pytest.mark.parametrize("name", COLUMNS)
 def test_the_frame_is_that_of_the_way_it_replaces(name: str, window: tuple[int, int]) -> None:
@@ -109,6 +111,7 @@ def test_the_frame_can_be_written_to() -> None:
     assert frame["E0"].tolist() == [7, 2]
 
 
+@pytest.mark.promise("P11", control=True)
 def test_division_gets_half_of_money_and_integers_wrong_and_normals_right(rng: np.random.Generator) -> None:
     def wrong(values: Any) -> float:
         return float((arithmetic_digits(values) != split_digits(values).digits).any(axis=1).mean())
@@ -192,6 +195,7 @@ def test_a_bound_is_an_integer(bound: Any) -> None:
         split_digits([1.0], max_decimal=bound)
 
 
+@pytest.mark.promise("P4")
 @pytest.mark.parametrize("dtype", ["float64", "int32", "Int64", "double[pyarrow]"])
 @pytest.mark.parametrize("frame", [False, True])
 def test_memory_is_that_of_the_result(frame: bool, dtype: str) -> None:
@@ -205,7 +209,7 @@ def test_memory_is_that_of_the_result(frame: bool, dtype: str) -> None:
 
 
 def test_the_example_of_the_manual_runs() -> None:
-    manual = Path(__file__).parents[2] / "docs" / "encoding" / "digits.md"
+    manual = Path(__file__).parents[4] / "docs" / "encoding" / "digits.md"
     blocks = re.findall(r"```python\n(.*?)```", manual.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(blocks[0], manual.name, "exec"), names)

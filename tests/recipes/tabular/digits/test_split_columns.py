@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_column_gives_the_digits_of_its_float64(kind: str) -> None:
     given, same = KINDS[kind]
@@ -117,6 +118,7 @@ NOT_NUMBERS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(("given", "message"), NOT_NUMBERS, ids=[message for _, message in NOT_NUMBERS])
 def test_a_value_that_is_nan_is_named(given: Any, message: str) -> None:
     with pytest.raises(BadValueError, match=message) as error:
@@ -154,15 +156,21 @@ def test_other_than_one_column_is_refused(given: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "loaded"),
     [
-        ("import stoker.encode", set()),
-        ("import stoker.encode as e; e.join_digits(e.split_digits([1, None]))", {"numba"}),
-        ("import polars as pl, stoker.encode as e; e.split_digits(pl.Series([1.5, None]))", {"numba", "pyarrow", "polars"}),
-        ("import numpy as np, stoker.encode as e; e.split_digits(np.ones(2), frame=True)", {"numba", "pandas", "pyarrow"}),
+        ("import stoker_recipes.tabular", set()),
+        ("import stoker_recipes.tabular as e; e.join_digits(e.split_digits([1, None]))", {"numba"}),
+        (
+            "import polars as pl, stoker_recipes.tabular as e; e.split_digits(pl.Series([1.5, None]))",
+            {"numba", "pyarrow", "polars"},
+        ),
+        ("import numpy as np, stoker_recipes.tabular as e; e.split_digits(np.ones(2), frame=True)", {"numba", "pandas", "pyarrow"}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                ("import numpy as np, stoker.encode as e; e.split_digits(np.ones(2))", {"numba"}),
-                ("import pyarrow as pa, stoker.encode as e; e.split_digits(pa.nulls(2, pa.float64()))", {"numba", "pyarrow"}),
+                ("import numpy as np, stoker_recipes.tabular as e; e.split_digits(np.ones(2))", {"numba"}),
+                (
+                    "import pyarrow as pa, stoker_recipes.tabular as e; e.split_digits(pa.nulls(2, pa.float64()))",
+                    {"numba", "pyarrow"},
+                ),
             )
         ),
     ],

@@ -10,7 +10,7 @@ from tests.recipes.tabular.digits.digits_twin import hard_numbers, mixed_numbers
 
 from stoker.errors import BadValueError, OptionError
 from stoker_recipes.tabular import Digits, join_digits, split_digits
-from stoker_recipes.tabular.digits.window import DigitWindow
+from stoker_recipes.tabular.digits.split import DigitWindow
 
 
 def spelled(matrix: Any, min_decimal: int) -> Any:

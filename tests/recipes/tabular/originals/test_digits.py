@@ -21,6 +21,7 @@ def check(values: pd.Series, **window: int) -> None:
     pd.testing.assert_frame_equal(split_digits(values, frame=True, **window), split_sub_columns_digit(values, **window))
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("window", [{}, {"max_decimal": 5, "min_decimal": -3}, {"max_decimal": 49, "min_decimal": -20}])
 def test_columns_of_every_kind(window: dict[str, int], rng: np.random.Generator) -> None:
     mixed = mixed_numbers(rng, 20_000)

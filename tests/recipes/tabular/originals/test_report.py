@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.known_tables import make_rules, make_shop
+from benchmarks.tabular.known_tables import make_rules, make_shop
 from tests.cli.calling import environment, stoker_command
 
 from stoker_recipes.tabular import Synthesizer, quality
@@ -16,6 +16,7 @@ from stoker_recipes.tabular import Synthesizer, quality
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 
 
+@pytest.mark.promise("P30")
 def test_the_metrics_are_those_of_a_direct_call(tmp_path: Path) -> None:
     qa = pytest.importorskip("mostlyai.qa")
     users, events = zip(*(make_shop(200, seed=seed) for seed in range(3)), strict=True)
@@ -30,6 +31,7 @@ def test_the_metrics_are_those_of_a_direct_call(tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "ours.html").read_text()
 
 
+@pytest.mark.promise("P30", control=True)
 def test_two_real_samples_are_closer_than_a_spoilt_one() -> None:
     pytest.importorskip("mostlyai.qa")
     real, other = (make_shop(200, seed=seed)[1] for seed in range(2))
@@ -38,6 +40,7 @@ def test_two_real_samples_are_closer_than_a_spoilt_one() -> None:
     assert quality(real, shuffled, key="user_id")["accuracy"]["coherence"] < same["coherence"] - 0.05
 
 
+@pytest.mark.promise("P30")
 def test_a_model_reports_and_the_command_prints(tmp_path: Path) -> None:
     pytest.importorskip("mostlyai.qa")
     real, other = make_rules(120, seed=0), make_rules(120, seed=1)

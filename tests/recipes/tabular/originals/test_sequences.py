@@ -32,6 +32,7 @@ def theirs(frame: pd.DataFrame, max_length: int) -> tuple[Any, dict[str, torch.T
     return flat["user"].to_numpy(), collate(flat.drop(columns="user").to_dict("records"))
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(
     ("num_contexts", "longest", "max_length"), [(40, 30, 30), (7, 99, 99), (5, 130, 130), (1, 1, 1), (300, 5, 9)]
 )

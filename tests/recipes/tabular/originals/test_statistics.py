@@ -69,6 +69,7 @@ def keys_like(kind: str, size: int, seed: int) -> Any:
     )
 
 
+@pytest.mark.promise("P11")
 @given(FLOATS, ENCODINGS, KEYS, st.integers(0, 99), st.sampled_from([0.0, -0.0]))
 @MANY
 def test_any_floats(values: list[Any], kind: str, keys: str, seed: int, zero: float) -> None:
@@ -220,6 +221,7 @@ def test_large_columns(rng: np.random.Generator) -> None:
         check(pd.Series(values), "auto", rng.integers(0, 700, len(values)))
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_the_original_sees_another_value(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     values = pd.Series(np.round(rng.normal(size=300), 2) + 0.0)  # without a -0.0 beside 0.0
     check(values, "auto")

@@ -76,6 +76,7 @@ def test_values_that_are_not_numbers(values: list[Any], expected: str) -> None:
         assert message({"k": KEYS, "v": given}, BadValueError).startswith(expected)
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(
     ("values", "dtype", "row", "shown"),
     [

@@ -103,6 +103,7 @@ def test_every_kind_of_table(kind: str) -> None:
 TYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kind", ["numpy", "strided", "swapped", "pandas", "polars", "arrow"])
 def test_every_type_keeps_its_bits(dtype: str, kind: str) -> None:

@@ -41,6 +41,7 @@ def check(frame: pd.DataFrame, max_length: int) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("max_length", [1, 7, 99, 100, 250])
 def test_they_equal_the_loops(rng: np.random.Generator, max_length: int) -> None:
     found = check(events(rng, 40, 30), max_length)
@@ -92,6 +93,7 @@ def test_packed_they_are_the_same_without_padding(rng: np.random.Generator) -> N
             assert torch.equal(packed[name][start:stop], padded[name][number, : stop - start, 0]), name
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("window", [None, 100])
 def test_a_feed_over_the_store_gives_the_batches_of_the_collator(rng: np.random.Generator, window: int | None) -> None:
     """Reshuffled every epoch, and equal for the same order."""

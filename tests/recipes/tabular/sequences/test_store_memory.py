@@ -34,6 +34,7 @@ def encode(folder: Path, first: str = "") -> tuple[int, int]:
     return json.loads(told)["num_steps"], int(peak)
 
 
+@pytest.mark.promise("P4")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["numbers", "texts"])
 def test_events_larger_than_the_memory_become_the_sequences_of_contexts_within_it(tmp_path: Path, kind: str) -> None:

@@ -167,6 +167,7 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
     assert analyze(frame).names == ["id", "x"]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(
     ("source", "options", "error", "told"),
     [
@@ -218,6 +219,7 @@ def test_files_that_disagree_are_named(tmp_path: Path) -> None:
         analyze(tmp_path)
 
 
+@pytest.mark.promise("P4")
 def test_what_is_kept_does_not_grow_with_the_rows(rng: np.random.Generator) -> None:
     column = analyze({"x": rng.normal(size=400_000)}, exact=4096)["x"]
     assert isinstance(column, NumberColumn)

@@ -21,6 +21,7 @@ print(statistics.num_rows, int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1
 ROWS = 1_000_000
 
 
+@pytest.mark.promise("P4")
 @pytest.mark.slow
 def test_files_of_any_length_are_analysed_in_the_same_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

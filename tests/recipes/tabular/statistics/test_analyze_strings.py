@@ -84,6 +84,7 @@ def test_dates_of_a_table_in_memory() -> None:
     assert later.max == "2020-03-01"
 
 
+@pytest.mark.promise("P11", control=True)
 @pytest.mark.parametrize(("values", "kind"), [(["12", "$7.5"], "number"), (["1/3/2020"], "date")])
 def test_negative_control_columns_that_are_not_converted_are_refused(
     monkeypatch: pytest.MonkeyPatch, values: list[str], kind: Any

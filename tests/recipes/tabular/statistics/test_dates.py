@@ -43,6 +43,7 @@ def columns(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise("P11")
 def test_the_same_json_as_the_original(rng: np.random.Generator) -> None:
     for name, values in columns(rng).items():
         expected = analyze_datetime(values)

@@ -44,6 +44,7 @@ def expected(frame: pd.DataFrame, name: str) -> Any:
     return before.analyze_datetime(frame[name], keys) if name == "when" else before.analyze_numeric(frame[name], keys)
 
 
+@pytest.mark.promise("P11")
 def test_the_same_json_as_the_original(rng: np.random.Generator) -> None:
     for num_rows, num_keys in ((400, 50), (3000, 2500), (5, 1), (60, 60)):
         frame = table(rng, num_rows, num_keys)
@@ -143,12 +144,14 @@ def test_a_zero_keeps_its_sign_where_only_one_occurs() -> None:
     assert json.dumps(both.analysis("discrete")["cnt_values"]) == '{"0.0": 2, "1.0": 1}'
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_zeros_that_are_two_values_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "_ZEROS", np.array([1, 2], dtype=np.uint64))  # two keys that no value here has
     found: Any = analyze({"who": [1, 1, 2, 3], "x": [-0.0, 0.0, -0.0, 1.0]}, key="who")["x"]
     assert found.cnt_values == {"0.0": 3, "1.0": 1}, "two keys have a zero"
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_a_row_without_a_key_that_counts_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As before: counted as one more key."""
     keys = gather._keys

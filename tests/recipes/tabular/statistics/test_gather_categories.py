@@ -38,6 +38,7 @@ def frames(rng: np.random.Generator) -> dict[str, pd.DataFrame]:
     }
 
 
+@pytest.mark.promise("P11")
 def test_the_same_json_as_the_original(rng: np.random.Generator) -> None:
     for name, frame in frames(rng).items():
         expected = analyze_categorical(frame["x"])
@@ -78,6 +79,7 @@ def test_floats_are_strings_of_their_own_type_and_nan_is_missing(dtype: Any, key
         assert found.num_null == 1
 
 
+@pytest.mark.promise("P11", control=True)
 @pytest.mark.parametrize("key", [None, "who"])
 def test_negative_control_floats_as_arrow_has_them_count_nan_and_join_zeros(
     monkeypatch: pytest.MonkeyPatch, key: str | None
@@ -95,6 +97,7 @@ def test_the_most_frequent_come_first() -> None:
     assert list(found.top(3).items()) == [("b", 2), ("c", 2), ("a", 1)]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("kept", [1, 5, 50])
 @pytest.mark.parametrize("pieces", [1, 7, 300])
 def test_too_many_strings_are_counted_within_the_stated_error(kept: int, pieces: int, rng: np.random.Generator) -> None:
@@ -110,6 +113,7 @@ def test_too_many_strings_are_counted_within_the_stated_error(kept: int, pieces:
         found.analysis()
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_dropping_strings_without_lowering_the_others_breaks_the_error(rng: np.random.Generator) -> None:
     words = [f"w{number}" for number in rng.permutation(np.repeat(np.arange(40), 50))]
     true = Counter(words)

@@ -23,6 +23,7 @@ def number(values: Any, **options: Any) -> NumberColumn:
     return column
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("encoding", get_args(Encoding))
 def test_the_same_json_as_the_original(encoding: Encoding, rng: np.random.Generator) -> None:
     for name, values in number_columns(rng, 1200).items():

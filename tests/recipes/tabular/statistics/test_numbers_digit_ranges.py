@@ -74,6 +74,7 @@ def test_most_blocks_are_left_out_where_they_cannot_matter(rng: np.random.Genera
     assert looked_at > 20  # any of them could have a third decimal
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_leaving_out_too_much_is_found(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.concatenate([money(rng, 20 * BLOCK), [123.456]])
     expected = printed(values[-3 * BLOCK :])

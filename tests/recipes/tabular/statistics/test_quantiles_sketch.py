@@ -57,6 +57,7 @@ def worst_distance(values: Any, distribution: Distribution) -> int:
     return max(map(lambda key, position: rank_distance(ordered, key, position), distribution.quantiles(SHARES), positions))
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("block", [16, 64, 1024, 65536])
 @pytest.mark.parametrize("piece", [37, 5000, 200_000])
@@ -91,6 +92,7 @@ def test_the_smallest_and_largest_value_are_exact(rng: np.random.Generator) -> N
     assert (found[0], found[-1]) == (values.min(), values.max())
 
 
+@pytest.mark.promise("P11", control=True)
 def test_negative_control_a_sketch_that_keeps_the_first_of_a_group_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(64 * 64, dtype=np.uint64)
 

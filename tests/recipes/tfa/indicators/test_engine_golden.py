@@ -58,6 +58,7 @@ def edge_bits() -> dict[str, str]:
     return {name: found.hexdigest()[:16] for name, found in hashes.items()}
 
 
+@pytest.mark.promise("P11")
 def test_odd_bars_have_the_bits_of_the_original() -> None:
     """Without movement, volume or range, with prices of 0 and below, NaN, and infinite ones."""
     found = edge_bits()
@@ -65,6 +66,7 @@ def test_odd_bars_have_the_bits_of_the_original() -> None:
     assert list(found) == list(EDGE_BITS)
 
 
+@pytest.mark.promise("P11", control=True)
 @pytest.mark.parametrize(
     ("word", "other", "seen"),
     [
@@ -95,6 +97,7 @@ def _klass_of_squares(make: SentioAssembly, on: FeatureSettings) -> Term:
     return make.root(make.larger(0.0, make.mean(term, on.window)))
 
 
+@pytest.mark.promise("P11", control=True)
 @pytest.mark.parametrize(("op", "wrong"), [("ORDER_FLOW", _flow_in_one_division), ("GARMAN_KLASS", _klass_of_squares)])
 def test_negative_control_another_grouping_of_the_same_formula_is_found(
     monkeypatch: pytest.MonkeyPatch, op: str, wrong: Any

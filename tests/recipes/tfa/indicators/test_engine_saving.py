@@ -20,9 +20,9 @@ from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, StoreDamagedError
 from stoker.sampling.views import Windows
 from stoker.store.inspect import verify
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker_recipes.tfa.indicators import engine
 from stoker_recipes.tfa.indicators.engine import features, write_features
 

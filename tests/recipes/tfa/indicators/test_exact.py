@@ -40,6 +40,7 @@ def test_every_operator_is_that_of_its_twin(window: int) -> None:
         np.testing.assert_allclose(frame[feature.name], expected, rtol=2e-7, atol=2e-6, err_msg=feature.name)
 
 
+@pytest.mark.promise("P11")
 @given(bars=troubled_markets(90), spec=any_specs(4))
 @settings(max_examples=num_examples(80))
 def test_any_spec_is_that_of_the_twin_over_any_bars(bars: dict[str, Any], spec: Any) -> None:

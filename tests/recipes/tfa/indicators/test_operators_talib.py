@@ -21,6 +21,7 @@ def ours(op: str, **fields: float) -> Any:
     return features(BARS, {"features": [{"name": op, "op": op, **fields}]})[op]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("window", [2, 5, 14, 50])
 @pytest.mark.parametrize(
     ("op", "theirs"),

@@ -54,6 +54,7 @@ def test_any_spec_has_the_bits_of_the_twin_over_any_bars(bars: dict[str, Any], s
     check_against_twin(bars, spec)
 
 
+@pytest.mark.promise("P11", control=True)
 def test_the_twin_can_disagree() -> None:
     bars = market(100)
     twin = SentioTwin(bars)
@@ -76,6 +77,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> SentioBuilder:
     return SentioBuilder(tmp_path_factory.mktemp("sentio"))
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("by_row", [True, False])
 def test_the_55_features_are_those_of_plain_c(builder: SentioBuilder, by_row: bool) -> None:
     spec = parse_spec(minimal_spec(), compat="sentio")

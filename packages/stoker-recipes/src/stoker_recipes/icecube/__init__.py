@@ -16,7 +16,7 @@ These are the public names; each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker._lazy import lazy
+from stoker.extend import lazy
 
 _LAZY = {
     "Dataset": "stoker_recipes.icecube.dataset:Dataset",

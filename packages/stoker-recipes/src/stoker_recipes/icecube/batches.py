@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from stoker._kernels import kernel, lowest_bit, prefetch
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array, kernel, lowest_bit, prefetch
 
 NUM_SENSORS = 5160
 MAX_PULSES = 84

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._text import printable
-from stoker.cli import command as base
-from stoker.cli import training as shared
+import stoker.cli.command as base
+import stoker.cli.training as shared
 from stoker.cli.pack import show_packed
 from stoker.cli.tune import values_of_choice
-from stoker.extend import Recipe
+from stoker.extend import Recipe, printable
 
 if TYPE_CHECKING:
     from stoker.experiment import TrainedRun
     from stoker_recipes.icecube.training import TrainedIceCube
 
-SETTINGS = "stoker_recipes.icecube.training:IceCubeSettings"
+SETTINGS = "stoker_recipes.icecube.settings:IceCubeSettings"
 STORE = "A store that `stoker pack --recipe icecube` made."
 COUNT = click.IntRange(min=1, max=2**31)
 

@@ -26,10 +26,8 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from stoker import _disk
-from stoker._kernels import kernel
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceChangedError, SourceEmptyError, SourceNotFoundError
+from stoker.extend import Array, disk, kernel
 from stoker.store import (
     Chunk,
     DataSource,
@@ -102,7 +100,7 @@ def pack_events(
         ...     len(store), store.column("batch_id")[[0, -1]].tolist(), list(store.schema)
         (20, [1, 2], ['event_id', 'batch_id', 'azimuth', 'zenith', 'time', 'charge', 'sensor_id', 'auxiliary'])
     """
-    folder, target = _disk.check_path(source), _disk.check_path(path)
+    folder, target = disk.check_path(source), disk.check_path(path)
     if split not in ("train", "test"):
         raise OptionError(f"split is {split!r}; expected 'train' or 'test'.")
     geometry = folder / GEOMETRY_NAME

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 import stoker
-from stoker._kernels import ALIGNMENT, kernel
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import ALIGNMENT, Array, kernel
 from stoker_recipes.icecube.batches import MAX_DOMS, MAX_PULSES, EventBatch, group_pulses
 from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EVENT_COLUMNS, PULSE_COLUMNS

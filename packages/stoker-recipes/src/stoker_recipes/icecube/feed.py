@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import stoker
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.icecube.batches import MAX_DOMS, MAX_PULSES, EventBatch, group_pulses, pad_to
 
 PULSE_COLUMNS = ("time", "charge", "sensor_id", "auxiliary")

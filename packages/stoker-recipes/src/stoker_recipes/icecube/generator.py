@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array, disk
 from stoker.store import Progress, quiet
 from stoker_recipes.icecube.batches import NUM_SENSORS
 
@@ -184,11 +183,11 @@ def make_events(
         raise OptionError(f"drift is {drift!r}; expected a share from 0 to 1.")
     if split not in ("train", "test"):
         raise OptionError(f"split is {split!r}; expected 'train' or 'test'.")
-    target = _disk.check_path(folder)
+    target = disk.check_path(folder)
     meta_path, pulses_folder = target / f"{split}_meta.parquet", target / split
     if meta_path.exists() or (pulses_folder.is_dir() and any(pulses_folder.iterdir())):
         raise OptionError(f"{target} has {split} files already. Choose another folder.")
-    _disk.make_folder(pulses_folder)
+    disk.make_folder(pulses_folder)
     shape = EventFiles(files=files, events_per_file=events, seed=seed, drift=drift)
     first = 1 if split == "train" else FIRST_TEST_FILE
     tables, rows = [], 0
@@ -203,7 +202,7 @@ def make_events(
     if split == "test":
         meta = meta.drop_columns(["azimuth", "zenith"])
     lines = [f"{number},{x:.2f},{y:.2f},{z:.2f}" for number, (x, y, z) in enumerate(geometry())]
-    _disk.write_file(target / "sensor_geometry.csv", "\n".join(["sensor_id,x,y,z", *lines, ""]).encode())
+    disk.write_file(target / "sensor_geometry.csv", "\n".join(["sensor_id,x,y,z", *lines, ""]).encode())
     _write_parquet(meta_path, meta, row_group_size=-(-len(meta) // META_ROW_GROUPS))  # last: a folder without it is not complete
     return target
 
@@ -212,4 +211,4 @@ def _write_parquet(path: Path, table: pa.Table, row_group_size: int | None = Non
     buffer = io.BytesIO()
     with pq.ParquetWriter(buffer, table.schema) as writer:
         writer.write(table, row_group_size)
-    _disk.write_file(path, buffer.getvalue())
+    disk.write_file(path, buffer.getvalue())

@@ -20,7 +20,8 @@ BLOCK = 64  # queries and keys per tile of attention
 CLS_KEYS = 128  # keys per step of the attention of CLS tokens
 FORWARD_WARPS = 4
 BACKWARD_WARPS = (3, 4), (2, 4), (1, 4)  # for events of more than two tiles, two, and one; the long ones first
-# Rows, columns and terms per step of the fused matmuls; warps, stages. Measured on an H200 by `benchmarks/gpu_icecube.py --part pieces`.
+# Rows, columns and terms per step of the fused matmuls; warps, stages. Measured on an H200 by
+# `benchmarks/icecube/gpu_icecube.py --part pieces`.
 UP_TILE = 128, 256, 64, 8, 3
 DOWN_TILE = 128, 128, 64, 4, 3
 

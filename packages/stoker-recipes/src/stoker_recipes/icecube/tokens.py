@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stoker._kernels import clear_bytes, kernel, prefetch
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array, clear_bytes, kernel, prefetch
 from stoker_recipes.icecube.batches import MAX_DOMS, MAX_PULSES, NUM_SENSORS, EventBatch
 
 POSITION_UNIT = 500.0

@@ -15,15 +15,15 @@ These are the public names; each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker._lazy import lazy
+from stoker.extend import lazy
 
 _LAZY = {
     "Digits": "stoker_recipes.tabular.digits.split:Digits",
     "PackedSequences": "stoker_recipes.tabular.sequences.pad:PackedSequences",
     "PaddedSequences": "stoker_recipes.tabular.sequences.pad:PaddedSequences",
-    "Statistics": "stoker_recipes.tabular.statistics.result:Statistics",
+    "Statistics": "stoker_recipes.tabular.statistics.analyze:Statistics",
     "Synthesizer": "stoker_recipes.tabular.synthesizer:Synthesizer",
-    "TabularSettings": "stoker_recipes.tabular.data:TabularSettings",
+    "TabularSettings": "stoker_recipes.tabular.settings:TabularSettings",
     "analyze": "stoker_recipes.tabular.statistics.analyze:analyze",
     "calendar": "stoker_recipes.tabular.calendar_features:calendar",
     "join_days": "stoker_recipes.tabular.calendar_features:join_days",
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from stoker_recipes.tabular.calendar_features import calendar as calendar
     from stoker_recipes.tabular.calendar_features import join_days as join_days
     from stoker_recipes.tabular.calendar_features import split_days as split_days
-    from stoker_recipes.tabular.data import TabularSettings as TabularSettings
     from stoker_recipes.tabular.digits.split import Digits as Digits
     from stoker_recipes.tabular.digits.split import join_digits as join_digits
     from stoker_recipes.tabular.digits.split import split_digits as split_digits
@@ -52,10 +51,11 @@ if TYPE_CHECKING:
     from stoker_recipes.tabular.sequences.pad import PaddedSequences as PaddedSequences
     from stoker_recipes.tabular.sequences.pad import pad_sequences as pad_sequences
     from stoker_recipes.tabular.sequences.store import pack_sequences as pack_sequences
+    from stoker_recipes.tabular.settings import TabularSettings as TabularSettings
+    from stoker_recipes.tabular.statistics.analyze import Statistics as Statistics
     from stoker_recipes.tabular.statistics.analyze import analyze as analyze
     from stoker_recipes.tabular.statistics.analyze import parse_dates as parse_dates
     from stoker_recipes.tabular.statistics.analyze import parse_numbers as parse_numbers
-    from stoker_recipes.tabular.statistics.result import Statistics as Statistics
     from stoker_recipes.tabular.synthesizer import Synthesizer as Synthesizer
     from stoker_recipes.tabular.training import load_model as load_model
     from stoker_recipes.tabular.training import train as train

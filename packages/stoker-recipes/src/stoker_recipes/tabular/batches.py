@@ -18,7 +18,7 @@ import torch
 import xxhash
 from torch import nn
 
-from stoker._types import Array
+from stoker.extend import Array
 from stoker_recipes.tabular.layout import ModelLayout
 from stoker_recipes.tabular.model import TabularModel
 

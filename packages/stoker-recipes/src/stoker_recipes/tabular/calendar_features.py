@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 
 Encoding = Literal["cyclic", "scaled", "ordinal"]
 

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker import _disk
-from stoker._text import printable, readable_bytes
-from stoker.cli import command as base
-from stoker.cli import training as shared
+import stoker.cli.command as base
+import stoker.cli.training as shared
 from stoker.errors import OptionError
-from stoker.extend import Recipe
+from stoker.extend import Recipe, disk, printable, readable_bytes
 
 if TYPE_CHECKING:
     from stoker_recipes.tabular.training import TrainedTabular
 
-SETTINGS = "stoker_recipes.tabular.data:TabularSettings"
+SETTINGS = "stoker_recipes.tabular.settings:TabularSettings"
 
 
 @click.command(
@@ -157,7 +155,7 @@ def generate(
     except BaseException:  # contexts without events would be half of a result
         for path in new:
             with contextlib.suppress(OSError):  # the first error is the one to report
-                _disk.remove_file(path)
+                disk.remove_file(path)
         raise
     if as_json:
         base.print_json({"path": out, "rows": len(table)})

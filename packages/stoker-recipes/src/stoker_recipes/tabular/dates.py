@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, structs
 
-from stoker._types import Array
+from stoker.extend import Array
 from stoker_recipes.tabular import join_days, split_days
 from stoker_recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
 from stoker_recipes.tabular.values import Values, to_column

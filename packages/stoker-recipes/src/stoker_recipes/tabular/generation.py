@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from stoker._types import Array
+from stoker.extend import Array
 from stoker_recipes.tabular.batches import position_codes
 from stoker_recipes.tabular.model import NEVER, TabularModel
 

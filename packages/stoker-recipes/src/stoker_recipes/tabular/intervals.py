@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._kernels import kernel
-from stoker._types import Array
+from stoker.extend import Array, kernel
 
 BUCKETS = 2**14
 

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.tabular.layout import DROPOUT, ModelLayout
 
 WEIGHTS = ("", "slen", "ridx", "first", "later")

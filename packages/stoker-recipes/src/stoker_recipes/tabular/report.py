@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker import _disk, store
+from stoker import store
 from stoker.errors import OptionError
+from stoker.extend import disk
 from stoker_recipes.tabular.tables import key_column
 
 LEAST = {"real": 90, "synthetic": 100, "holdout": 10}
@@ -75,7 +76,7 @@ def quality(
     options |= {f"{shorter[name]}_ctx_data": frame for name, frame in facts.items()}
     from mostlyai import qa
 
-    with _disk.temporary_folder() as folder, _seeded(seed):
+    with disk.temporary_folder() as folder, _seeded(seed):
         path = Path(report) if report is not None else folder / "report.html"
         _, metrics = qa.report(
             **options, tgt_context_key=key, ctx_primary_key=(context_key or key) if facts else None, report_path=path

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 import stoker
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array, disk
 from stoker_recipes.run_folder import read_recipe
-from stoker_recipes.tabular.data import ModelSpec, Say, check_unique, make_settings
+from stoker_recipes.tabular.data import ModelSpec, Say, check_unique
 from stoker_recipes.tabular.dates import Since
 from stoker_recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker_recipes.tabular.files import name_of
 from stoker_recipes.tabular.generation import GivenCodes, generate_codes
 from stoker_recipes.tabular.report import check_options, quality
+from stoker_recipes.tabular.settings import make_settings
 from stoker_recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, number_keys, read_table, to_frame
 from stoker_recipes.tabular.training import TrainedTabular, load_model, train
 from stoker_recipes.tabular.values import read_values, to_column
@@ -89,7 +89,7 @@ class Synthesizer:
         if resume and folder is None:
             raise OptionError("resume=True needs folder=, where the run is.")
         with contextlib.ExitStack() as stack:
-            where = Path(folder) if folder is not None else stack.enter_context(_disk.temporary_folder()) / "run"
+            where = Path(folder) if folder is not None else stack.enter_context(disk.temporary_folder()) / "run"
             common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress}
             if say is not None:
                 common["say"] = say

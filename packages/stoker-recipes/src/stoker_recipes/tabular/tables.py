@@ -22,9 +22,8 @@ import pyarrow as pa
 import xxhash
 from msgspec import Struct
 
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array, disk
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.dates import (
     Datetime,
@@ -138,7 +137,7 @@ def write_table(frame: Any, path: Path) -> None:
         else parquet.ParquetWriter(sink, table.schema, compression="zstd")
     ) as writer:
         writer.write(table)
-    _disk.write_file(path, sink.getvalue())
+    disk.write_file(path, sink.getvalue())
 
 
 def number_keys(keys: pa.Array) -> Array:

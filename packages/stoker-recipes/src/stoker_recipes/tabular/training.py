@@ -24,18 +24,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 import stoker
-from stoker import _disk
-from stoker._text import check_device
-from stoker._types import Array
 from stoker.errors import CheckpointError, ConfigError, OptionError
+from stoker.extend import Array, check_device, disk
 from stoker_recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker_recipes.tabular import refinement
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
-from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
+from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, prepare
 from stoker_recipes.tabular.files import are_files
 from stoker_recipes.tabular.layout import ModelLayout
 from stoker_recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker_recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
+from stoker_recipes.tabular.settings import TabularSettings, make_settings
 from stoker_recipes.tabular.tables import read_table
 
 COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME = "columns.json", "model.safetensors", "context", "privacy.json"
@@ -173,7 +172,7 @@ def train(
         "settings": asdict(settings),
     }
     claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
-    _disk.write_file(folder / COLUMNS_NAME, msgspec.json.encode(prepared.spec))
+    disk.write_file(folder / COLUMNS_NAME, msgspec.json.encode(prepared.spec))
     for word, sentence in describe(prepared):
         say(word, sentence)
     inner = None
@@ -183,11 +182,11 @@ def train(
             context, context_key or key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
         )
     model, result = _fit(prepared, settings, folder, where, resume=resume, progress=progress, say=say)
-    _disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
+    disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
     epsilon = _epsilon(settings, model, prepared, result, inner, say)
     if epsilon is not None:
         privacy = {"epsilon": epsilon, "delta": settings.delta, "noise": settings.noise, "updates": result.step}
-        _disk.write_file(folder / PRIVACY_NAME, json.dumps(privacy).encode())
+        disk.write_file(folder / PRIVACY_NAME, json.dumps(privacy).encode())
     return TrainedTabular(spec=prepared.spec, model=model, context=inner, result=result, epsilon=epsilon)
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from stoker._types import Array
 from stoker.errors import BadValueError
+from stoker.extend import Array
 
 Family = Literal["number", "time", "text"]
 

@@ -13,7 +13,7 @@ These are the public names; each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker._lazy import lazy
+from stoker.extend import lazy
 
 _LAZY = {
     "BarPredictor": "stoker_recipes.tfa.bundle:BarPredictor",

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import stoker
-from stoker._types import Array
 from stoker.errors import BadValueError, BatchError, LeakError
+from stoker.extend import Array
 from stoker_recipes.tfa.data import Prepared
 
 TELLING = 0.6  # AUC from which on volatility alone explains a label

@@ -21,31 +21,26 @@ import inspect
 import io
 import json
 import math
+import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import nn
 
 import stoker
 import stoker_recipes.tfa
-from stoker import _disk
-from stoker._clock import now_utc
-from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
-from stoker.experiment import Predicted, TrainedRun
+from stoker.extend import Array, disk
 from stoker.train import Exported
-from stoker_recipes.tfa.data import BARS_NAME, PRICES, bars_of, check_bars, read_bars, warm_up_of, without_compat
+from stoker_recipes.tfa.data import BARS_NAME, PRICES, read_bars, warm_up_of, without_compat
 from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
-from stoker_recipes.tfa.settings import DatasetSettings, Settings, read_settings
+from stoker_recipes.tfa.settings import Settings, read_settings
 from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
@@ -132,27 +127,27 @@ def write_bundle(
         TrainError: The check failed; nothing is written.
     """
     target = Path(target)
-    _disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
+    disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
     before = _listed(target)
     if before and not overwrite:
         raise OptionError(f"{target} has a bundle already. Pass overwrite=True to replace it, or choose another folder.")
     new = target / ".new"  # written and checked there, so that a failed or killed export leaves the old bundle as it was
     try:
-        _disk.remove_folder(new)
-        _disk.make_folder(new)
+        disk.remove_folder(new)
+        disk.make_folder(new)
         bundle = _write_files(_read_run(Path(run), latest=latest), new, onnx=onnx)
         proof = verify_bundle(new)
-        _disk.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
+        disk.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
         for name in before:
-            _disk.remove_file(target / name)
-        with _disk.naming(target):
+            disk.remove_file(target / name)
+        with disk.naming(target):
             for name in (*bundle.files, BUNDLE_NAME):
-                _disk.disk.replace(new / name, target / name)
-            _disk.disk.sync_folder(target)
+                disk.disk.replace(new / name, target / name)
+            disk.disk.sync_folder(target)
     finally:
-        _disk.remove_folder(new)
+        disk.remove_folder(new)
         if not _listed(target) and [entry.name for entry in target.iterdir()] == [BUNDLE_NAME]:
-            _disk.remove_folder(target)
+            disk.remove_folder(target)
     return bundle, proof
 
 
@@ -169,16 +164,16 @@ def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
         SERVING_NAME: _json(_serving(bundle)),
     }
     for name, data in written.items():
-        _disk.write_file(folder / name, data)
+        disk.write_file(folder / name, data)
     names = [*written, *(path.name for done in programs for path in (done.path, done.golden))]
     bundle = msgspec.structs.replace(bundle, files={name: _digest(folder / name) for name in names})
-    _disk.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
+    disk.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
     return bundle
 
 
 def _read_run(run: Path, *, latest: bool) -> _Trained:
     """The model of a run with its weights, and its golden bars."""
-    settings, bundle, spec, model = _read_model(run, latest=latest)
+    settings, bundle, spec, model = read_model(run, latest=latest)
     bars = _golden_bars(settings, run, bundle)
     features = stoker_recipes.tfa.features(bars, spec).values[bundle.warm_up :]
     with torch.inference_mode():
@@ -186,7 +181,7 @@ def _read_run(run: Path, *, latest: bool) -> _Trained:
     return _Trained(bundle=bundle, spec=spec, model=model, golden={**bars, "features": features, "logits": logits})
 
 
-def _read_model(run: Path, *, latest: bool) -> tuple[Settings, Bundle, dict[str, Any], TfaModel]:
+def read_model(run: Path, *, latest: bool) -> tuple[Settings, Bundle, dict[str, Any], TfaModel]:
     """The settings of a run, its description as a bundle, its features, and its model with its weights."""
     if not (run / CONFIG_NAME).is_file():
         raise ConfigError(f"{run} has no {CONFIG_NAME}, so it is not the folder of a run. Train one first: stoker train tfa.yaml")
@@ -377,7 +372,7 @@ def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
     """The content of Sentio's model.meta.json, with the window, which theirs lacks and their C++ takes for 64."""
     return {
         "schema_version": "1.0",
-        "saved_at": int(datetime.fromisoformat(now_utc()).timestamp()),
+        "saved_at": int(time.time()),
         "framework": "torchscript",
         "arithmetic": bundle.arithmetic,
         "expects": {
@@ -432,86 +427,6 @@ def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-# ---- predictions for `stoker.load(run).predict(data)` ----
-
-_ROWS_AT_ONCE = 4096  # rows whose logits are computed together
-
-
-def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
-    """A run, for predictions of all bars of some files."""
-    settings, bundle, spec, model = _read_model(folder, latest=latest)
-    job = partial(_predict, settings, bundle, spec, model.to(device))
-    return TrainedRun(folder=folder, step=bundle.step, model=model, run=job)
-
-
-def _predict(
-    settings: Settings,
-    bundle: Bundle,
-    spec: dict[str, Any],
-    model: TfaModel,
-    data: Any,
-    *,
-    which: str,
-    horizon: int | None,
-    stride: int | None,
-    short: str,
-    batch_size: int,
-) -> list[Predicted]:
-    """The chance of a rise at each bar (or the last of each series) that has enough bars before it."""
-    if horizon is not None or stride is not None:
-        raise OptionError(
-            f"the model predicts the label of each bar (label_horizon {settings.label_horizon}). Leave out horizon, stride."
-        )
-    if isinstance(data, stoker.Store):
-        bars = bars_of(data, DatasetSettings(path=data.name))
-    else:
-        with _disk.temporary_folder() as folder:
-            bars = read_bars([DatasetSettings(path=str(data))], folder)
-    numbered = replace(bars, columns={**bars.columns, _ROW: np.arange(bars.num_bars)})
-    checked = check_bars(numbered, gaps=settings.gaps)
-    rows, logits = [], []
-    for number in range(len(checked.names)):
-        columns = {name: values[checked.series(number)] for name, values in checked.columns.items()}
-        own = columns.pop(_ROW).astype(np.int64)
-        features = np.asarray(stoker_recipes.tfa.features(columns, spec).values, dtype=np.float32)
-        ready = np.isfinite(features).all(axis=1) & (np.arange(len(features)) >= bundle.warm_up)
-        # A bar has a logit where it and the rows before it, as many as the model sees, are ready.
-        since = np.arange(len(ready)) - np.maximum.accumulate(np.where(ready, -1, np.arange(len(ready))))
-        ends = np.flatnonzero(since >= bundle.reach)
-        ends = ends[ends == len(ready) - 1] if which == "last" and len(ready) else ends
-        for first in range(0, len(ends), _ROWS_AT_ONCE):
-            some = ends[first : first + _ROWS_AT_ONCE]
-            windows = np.stack([features[end + 1 - bundle.reach : end + 1] for end in some])
-            with torch.inference_mode():
-                found = model(torch.from_numpy(windows).to(next(model.parameters()).device))[:, -1]
-            rows.append(own[some])
-            logits.append(found.double().cpu().numpy())
-    row = np.concatenate([*rows, np.zeros(0, dtype=np.int64)])
-    logit = np.concatenate([*logits, np.zeros(0)])
-    series = np.searchsorted(bars.offsets, row, side="right") - 1
-    if which == "last":  # where a series is cut, only its end counts
-        is_end = row == bars.offsets[series + 1] - 1
-        row, logit, series = row[is_end], logit[is_end], series[is_end]
-    missing = np.setdiff1d(np.arange(len(bars.names)), series)
-    if len(missing) and (short == "error" or len(missing) == len(bars.names)):
-        one = int(missing[0])
-        needs = bundle.warm_up + bundle.reach
-        raise OptionError(
-            f"series {bars.names[one]!r} of {bars.sources[one]} has no prediction at its end: it needs {needs:,} complete bars in a "
-            f"row, and has {int(bars.lengths[one]):,} bars. Add earlier bars, or pass short='skip'."
-        )
-    store = stoker.Store.from_arrays(lengths=bars.lengths, close=bars.columns["close"])
-    times = pa.array(bars.times[row].astype("datetime64[ms]"))
-    values = {"prediction": 1 / (1 + np.exp(-logit)), "logit": logit}
-    steps = row - bars.offsets[series]
-    return [
-        Predicted(store=store, time=None, series=series, steps=steps, column="label", values=values, names=bars.names, times=times)
-    ]
-
-
-_ROW = "row"
 
 
 # ---- the predictor ----

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._text import printable
-from stoker.cli import command as base
-from stoker.cli import training as shared
+import stoker.cli.command as base
+import stoker.cli.training as shared
 from stoker.errors import ConfigError, OptionError
-from stoker.experiment.parse import CONFIG_NAME
-from stoker.extend import Recipe
+from stoker.extend import Recipe, disk, printable
 
 if TYPE_CHECKING:
     from stoker.experiment import TrainedRun
@@ -53,10 +51,10 @@ def train(config: str | None, overrides: tuple[str, ...], resume: str | None, ov
     from stoker_recipes.tfa import read_settings
     from stoker_recipes.tfa import train as run_training
 
-    path = Path(config or "") if resume is None else Path(resume) / CONFIG_NAME
+    path = Path(config or "") if resume is None else Path(resume) / shared.CONFIG_NAME
     if resume is not None and not path.is_file():
         raise ConfigError(
-            f"{resume} has no {CONFIG_NAME}: its run ended before its first step. Start it again: stoker train CONFIG"
+            f"{resume} has no {shared.CONFIG_NAME}: its run ended before its first step. Start it again: stoker train CONFIG"
         )
     settings = read_settings(path, assignments=overrides)
     folder = Path(resume or settings.out_dir or "")
@@ -204,7 +202,6 @@ def _verify_bundle(path: str) -> tuple[dict[str, Any], str]:
 
 
 def _verify_config(path: Path) -> tuple[dict[str, Any], str]:
-    from stoker import _disk
     from stoker_recipes.tfa.settings import read_settings
     from stoker_recipes.tfa.training import prepare_run
 
@@ -215,14 +212,14 @@ def _verify_config(path: Path) -> tuple[dict[str, Any], str]:
         said.append({"what": word, "found": sentence})
         base.say(word, sentence)
 
-    with _disk.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
-        _disk.remove_folder(scratch / "run")  # of a check that was killed
+    with disk.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
+        disk.remove_folder(scratch / "run")  # of a check that was killed
         prepare_run(settings, scratch / "run", report_and_keep)
     return {"checks": said}, f"passed all checks.   next: stoker train {path}"
 
 
 def _open_run(folder: Path, **options: Any) -> TrainedRun:
-    from stoker_recipes.tfa.bundle import open_run
+    from stoker_recipes.tfa.predicting import open_run
 
     return open_run(folder, **options)
 

@@ -24,9 +24,8 @@ import torch
 
 import stoker
 import stoker_recipes.tfa
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import BadValueError, ConfigError, OptionError, SourceEmptyError, SourceNotFoundError, TimeOrderError
+from stoker.extend import Array, disk
 from stoker_recipes.tfa.model import Levels, levels_of, ratios
 from stoker_recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, DatasetSettings, Settings
 
@@ -101,7 +100,7 @@ def read_bars(sources: Sequence[DatasetSettings], folder: Path) -> BarSeries:
                 raise SourceNotFoundError(
                     f"there is no file {path}. Set bars_csv, or the path of a dataset, to the CSV of the bars."
                 )
-            _disk.make_folder(folder)
+            disk.make_folder(folder)
             with path.open(encoding="utf-8-sig", errors="replace") as file:
                 header = [word.strip().strip('"') for word in file.readline(1 << 16).split(",")]
             stoker.pack(str(path), target, series=next((name for name in header if name.lower() in KEYS), None))
@@ -486,7 +485,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
 def drop_store(path: Path) -> None:
     """Remove a store, or the remains of a killed pack; other folders are kept."""
     if (path / "manifest.json").is_file() or (path / ".lock").is_file():
-        _disk.remove_folder(path)
+        disk.remove_folder(path)
 
 
 def _by_series(bars: BarSeries, function: Any) -> Array:

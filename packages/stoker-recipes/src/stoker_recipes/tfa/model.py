@@ -316,7 +316,7 @@ def attend_last(rows_wtd: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 # into chunks of a window, and a chunk attends to itself and the one before it, so the work grows with rows times window. Each head
 # learns the effect of the lag in two ways: as a bias of the scores, and as a fixed share of the value (a convolution), which finds a
 # signal at one lag long before the scores do. Rows pass a non-linear layer before the first attention, so that it can mix magnitudes
-# where signs would cancel (benchmarks/bench_tfa_quality.py measures both).
+# where signs would cancel (benchmarks/tfa/bench_tfa_quality.py measures both).
 #
 # A logit depends on its own row and the `reach` - 1 rows before it, and on nothing else. A feature that is not finite makes its whole
 # chunk NaN.

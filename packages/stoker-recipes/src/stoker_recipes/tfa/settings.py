@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stoker.errors import ConfigError
-from stoker.experiment.parse import Document, check, override, read_document
+from stoker.experiment import Document, check, override, read_document
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=1, le=2**14)]

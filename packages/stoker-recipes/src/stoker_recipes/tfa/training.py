@@ -34,11 +34,9 @@ import torch
 from torch import nn
 
 import stoker
-from stoker import _disk
-from stoker._text import check_device
-from stoker._types import Array
 from stoker.errors import OptionError, StoreLockedError, TrainError
-from stoker.experiment.parse import to_tree, to_yaml
+from stoker.experiment import to_tree, to_yaml
+from stoker.extend import Array, check_device, disk
 from stoker_recipes.run_folder import RECIPE_NAME, claim_run
 from stoker_recipes.tfa import audit
 from stoker_recipes.tfa.data import (
@@ -172,14 +170,14 @@ def train(
         audit.check_model(model, prepared)
         say("model", _describe_model(settings, model))
         say("update", _describe_update(prepared))
-        _disk.write_file(folder / CONFIG_NAME, to_yaml(_kept(settings, prepared)))
-        _disk.write_file(folder / SPEC_NAME, json.dumps(prepared.spec, indent=1).encode() + b"\n")
+        disk.write_file(folder / CONFIG_NAME, to_yaml(_kept(settings, prepared)))
+        disk.write_file(folder / SPEC_NAME, json.dumps(prepared.spec, indent=1).encode() + b"\n")
         with using(threads_of(settings) if device == "cpu" else torch.get_num_threads()):
             result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
             stoker.train.load_trained(model, folder)
             found = score(model.cpu(), prepared)
         training = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
-        _disk.write_file(folder / SCORE_NAME, json.dumps({**asdict(found), **training}, indent=1).encode() + b"\n")
+        disk.write_file(folder / SCORE_NAME, json.dumps({**asdict(found), **training}, indent=1).encode() + b"\n")
         return TrainedTfa(prepared=prepared, model=model, result=result, score=found)
 
 
@@ -187,11 +185,11 @@ def train(
 def _held(folder: Path) -> Iterator[None]:
     """Lock the folder of a run for this process, from its first file on; the trainer locks it only while it trains."""
     advice = "Give the run its own folder: `out_dir: runs/tfa` in the YAML, or --set out_dir=runs/tfa."
-    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=b'"recipe": "tfa"', advice=advice)
-    _disk.make_folder(folder / BARS_NAME)
+    disk.claim_folder(folder, marker=RECIPE_NAME, sign=b'"recipe": "tfa"', advice=advice)
+    disk.make_folder(folder / BARS_NAME)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_disk.Lock(folder / BARS_NAME))
+            stack.enter_context(disk.Lock(folder / BARS_NAME))
         except StoreLockedError as error:
             process = str(error).partition("process ")[2].partition(".")[0]
             raise TrainError(f"{folder} is in use by process {process}. Wait for it to end, or set another out_dir.") from None
@@ -449,7 +447,7 @@ BINS = 10
 SURE = 2.0  # standard errors that a gain must have to count
 SUSPICIOUS = 0.95
 """From this AUC on, in either direction, a leak is more likely than skill: even the predictable synthetic markets of
-benchmarks/markets.py allow no more than 0.87."""
+benchmarks/tfa/markets.py allow no more than 0.87."""
 
 
 @dataclass(frozen=True, kw_only=True)

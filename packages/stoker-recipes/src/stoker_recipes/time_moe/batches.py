@@ -26,9 +26,8 @@ import numpy as np
 import torch
 
 import stoker
-from stoker._kernels import kernel
-from stoker._types import Array
 from stoker.errors import FeedError, OptionError
+from stoker.extend import Array, kernel
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, gathered
 
 POOL_ROWS = 128  # approximate rows of a pool; its last row is not full

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._text import printable
-from stoker.cli import command as base
-from stoker.cli import training as shared
+import stoker.cli.command as base
+import stoker.cli.training as shared
 from stoker.errors import OptionError
-from stoker.extend import Recipe
+from stoker.extend import Recipe, disk, printable
 
 if TYPE_CHECKING:
     from stoker.experiment import TrainedRun
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from stoker_recipes.time_moe.predicting import LoadedModel
     from stoker_recipes.time_moe.training import Trained
 
-SETTINGS = "stoker_recipes.time_moe.training:TimeMoeSettings"
+SETTINGS = "stoker_recipes.time_moe.settings:TimeMoeSettings"
 CHECKPOINT = {"config.json", "model.safetensors"}
 """Files of an official checkpoint."""
 SHOWN_ROWS = 12
@@ -195,7 +194,6 @@ def _forecast(
 
     import numpy as np
 
-    from stoker import _disk
     from stoker_recipes.time_moe import predicting
 
     values, name = corpus.series(number), corpus.series_name(number)
@@ -208,7 +206,7 @@ def _forecast(
     # Steps after the end of the series are unknown like missing ones.
     actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
     if csv_path is not None:
-        _disk.write_file(Path(csv_path), predicting.as_csv(predicted, actual, first=end).encode(), durable=False)
+        disk.write_file(Path(csv_path), predicting.as_csv(predicted, actual, first=end).encode(), durable=False)
     if plot is not None:
         predicting.plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), predicted, actual, title=name)
     mse, mae, count = (0.0, 0.0, 0) if actual is None else predicting.errors_of(predicted, actual)

@@ -28,10 +28,9 @@ import psutil
 import xxhash
 
 import stoker
-from stoker._text import readable_bytes
-from stoker._types import Array
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, SourceTooLargeError
-from stoker.store import is_time_moe, map_time_moe
+from stoker.extend import Array, readable_bytes
+from stoker_recipes.time_moe.folders import is_time_moe, map_time_moe
 
 Report = Callable[[str], None]
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 import stoker
-from stoker._kernels import kernel
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array, kernel
 from stoker_recipes.time_moe.data import Corpus, open_corpus
 
 if TYPE_CHECKING:

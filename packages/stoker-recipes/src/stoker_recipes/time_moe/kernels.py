@@ -31,7 +31,7 @@ class Tile(NamedTuple):
     chunk: int = 0  # rows summed per program; experts have very different numbers of rows early in training
 
 
-# Measured on an H200 by `benchmarks/gpu_time_moe.py --part experts`. Wide ones are for float32.
+# Measured on an H200 by `benchmarks/time_moe/gpu_time_moe.py --part experts`. Wide ones are for float32.
 ROWS_TILE = Tile(128, 128, 64, 8, 3)  # rows of one group only: `layers.GPU_TILE` is a multiple of them
 ROWS_TILE_WIDE = Tile(128, 128, 32, 8, 3)
 WEIGHTS_TILE = Tile(128, 128, 64, 8, 3, chunk=2048)
@@ -292,7 +292,7 @@ class Blocks(NamedTuple):
 FORWARD, FORWARD_WIDE = Blocks(64, 64, 4, 3), Blocks(128, 64, 4, 3)
 TO_QUERIES, TO_QUERIES_WIDE = Blocks(64, 64, 4, 3), Blocks(128, 64, 8, 2)
 TO_KEYS, TO_KEYS_WIDE = Blocks(64, 64, 4, 3), Blocks(32, 128, 4, 3)
-"""Measured on an H200 by `benchmarks/gpu_time_moe.py --part attention`. Wide ones are for float32."""
+"""Measured on an H200 by `benchmarks/time_moe/gpu_time_moe.py --part attention`. Wide ones are for float32."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]

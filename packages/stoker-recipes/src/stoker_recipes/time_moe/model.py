@@ -19,9 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stoker import _disk
-from stoker._text import readable_bytes
 from stoker.errors import OptionError, SourceInvalidError, SourceNotFoundError
+from stoker.extend import disk, readable_bytes
 from stoker_recipes.time_moe.layers import Attention, Cache, Experts, Heads, Load, Positions, Size, positions_of, runs_of
 
 
@@ -324,9 +323,9 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
         "torch_dtype": str(dtype).removeprefix("torch."),
         **{key: getattr(model.size, name) for key, name in KEYS.items()},
     }
-    _disk.make_folder(folder)
-    _disk.write_file(folder / WEIGHTS, save(tensors, {"format": "pt"}))
-    _disk.write_file(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    disk.make_folder(folder)
+    disk.write_file(folder / WEIGHTS, save(tensors, {"format": "pt"}))
+    disk.write_file(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
 
 
 def read_size(folder: str | Path) -> Size:

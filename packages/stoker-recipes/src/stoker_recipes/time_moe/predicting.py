@@ -29,15 +29,15 @@ import numpy as np
 import torch
 
 import stoker
-from stoker._text import check_device
-from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.experiment import Predicted, TrainedRun
+from stoker.extend import Array, check_device
 from stoker_recipes.run_folder import RECIPE_NAME
 from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import LEAST_DEVIATION, CorpusScales, Method, train_ends
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
-from stoker_recipes.time_moe.training import find_size, read_settings
+from stoker_recipes.time_moe.settings import read_settings
+from stoker_recipes.time_moe.training import find_size
 
 # ---- a model and its forecasts ----
 

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker._text import check_device
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array, check_device
 from stoker_recipes.timehut.data import SUFFIXES, fit_scaler, for_training, read_series
 from stoker_recipes.timehut.evaluation import Interval, accuracy, interval
 from stoker_recipes.timehut.population import make_population, targets_of

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._text import printable
-from stoker.cli import command as base
-from stoker.cli import training as shared
+import stoker.cli.command as base
+import stoker.cli.training as shared
 from stoker.cli.tune import show_study
-from stoker.extend import Recipe
+from stoker.extend import Recipe, disk, printable
 
 if TYPE_CHECKING:
     from stoker.experiment import TrainedRun
@@ -160,15 +159,13 @@ def search(
     \b
     stoker tune search timehut --data Chinatown_TRAIN.tsv --scenario combined --budget 60s
     """
-    from stoker.tune.budget import parse_budget
-    from stoker.tune.search_loop import search as run_search
+    from stoker.tune import search as run_search
     from stoker_recipes.timehut.tuning import SPACES, objective_of
 
     def use(params: dict[str, Any]) -> str:
         flags = " ".join(f"--set {key}={value:.6g}" for key, value in params.items())
         return f"next: stoker train timehut --data {base.shown_path(data)} {flags}"
 
-    parse_budget(budget)
     study = run_search(
         objective_of(data, epochs=epochs, device=device),
         SPACES[scenario],
@@ -200,12 +197,11 @@ def embed(run: str, out: str, data: str, overwrite: bool, as_json: bool) -> None
     \b
     stoker timehut embed runs/Chinatown embeddings.npy --data new.tsv
     """
-    from stoker import _disk
     from stoker_recipes.timehut import load_encoder, read_series
 
     path = base.check_new_file("OUT", out, (".npy",), overwrite=overwrite)
     rows = load_encoder(run)(read_series(data).values)
-    _disk.write_file(path, _disk.npy_bytes(rows))
+    disk.write_file(path, disk.npy_bytes(rows))
     if as_json:
         base.print_json({"path": out, "series": len(rows), "values": rows.shape[1]})
         return
@@ -214,7 +210,7 @@ def embed(run: str, out: str, data: str, overwrite: bool, as_json: bool) -> None
 
 
 def _open_run(folder: Path, **options: Any) -> TrainedRun:
-    from stoker_recipes.timehut.training import open_run
+    from stoker_recipes.timehut.predicting import open_run
 
     return open_run(folder, **options)
 

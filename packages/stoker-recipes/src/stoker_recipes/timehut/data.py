@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 import stoker
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import OptionError, SourceInvalidError
+from stoker.extend import Array, disk
 
 SUFFIXES = (".tsv", ".ts", ".arff")
 
@@ -61,7 +60,7 @@ def read_series(path: str | Path) -> LabelledSeries:
     path = Path(path)
     if (path / "manifest.json").is_file():
         return read_store(stoker.open(path), path.name)
-    with _disk.temporary_folder() as folder:
+    with disk.temporary_folder() as folder:
         return read_store(stoker.pack(str(path), folder / "set.stoker"), path.stem)
 
 

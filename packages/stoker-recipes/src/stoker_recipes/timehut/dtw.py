@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker._kernels import kernel
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array, kernel
 
 LANES = 32
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 
 CLASSIFIERS = ("svm", "knn", "linear")
 MOST_SERIES = 10_000

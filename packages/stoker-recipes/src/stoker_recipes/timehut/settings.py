@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.timehut.model import EncoderSize
 
 METHODS = ("timehut", "ts2vec", "softclt")

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 from stoker_recipes.timehut.data import fit_scaler, for_training, read_series
 from stoker_recipes.timehut.population import EncoderPopulation, make_population, targets_of
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings

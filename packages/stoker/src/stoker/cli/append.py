@@ -36,7 +36,7 @@ def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None
     curl -s https://example.com/today.csv | stoker append prices.stoker -
     """
     from stoker.store.append import append, compact
-    from stoker.store.versions import AppendedStore
+    from stoker.store.appended import AppendedStore
 
     if not (source or compacts):
         raise click.UsageError("Give the SOURCE of the new rows, or --compact.")

@@ -19,7 +19,7 @@ from stoker.cli import command as base
 from stoker.errors import BatchError, OptionError, StokerError
 
 if TYPE_CHECKING:
-    from stoker.auditing.audit import AuditReport
+    from stoker.audit.auditor import AuditReport
 
 NAME = "__stoker_check__"
 """The value of `__name__` in the script."""
@@ -140,7 +140,7 @@ def command(
     stoker audit --apart-from val_loader --epochs 2 train.py:train_loader
     stoker audit --max-batches 100 train.py:make_loader --config small.yaml
     """
-    from stoker.auditing.audit import REFERENCE_LIMIT, audit
+    from stoker.audit import REFERENCE_LIMIT, audit
 
     options["reference_limit"] = options["reference_limit"] or REFERENCE_LIMIT
     # Keep the output of the script out of the result.
@@ -164,7 +164,7 @@ def _print(found: AuditReport) -> None:
     if not console.is_terminal:  # a log or a pipe: one check per line, of any width
         click.echo(printable_lines(str(found)))
         return
-    from stoker.auditing.audit import WORDS
+    from stoker.audit.auditor import WORDS
 
     table = Table.grid(padding=(0, 2), pad_edge=False)
     for can_wrap in (False, False, True):

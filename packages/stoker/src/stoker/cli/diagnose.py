@@ -11,11 +11,10 @@ import click
 from stoker.cli import command as base
 from stoker.cli.launchers import LAUNCHED, ScriptCall, launch
 from stoker.errors import OptionError
+from stoker.sandbox import CHOICES, VARIABLE
 
 NOTHING = 3
 """The exit code without a verdict, and without the patch that --apply asks for."""
-SANDBOX_CHOICES = ("auto", "overlay", "landlock", "off", "require")
-"""`CHOICES` of diagnose/sandbox.py, which is imported when the command runs."""
 
 
 def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -55,7 +54,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 )
 @click.option(
     "--sandbox",
-    type=click.Choice(SANDBOX_CHOICES),
+    type=click.Choice(CHOICES),
     help="How your files are protected; `require` refuses to run the script unprotected. Default: the first mode that is permitted.",
 )
 @base.json_option
@@ -90,7 +89,6 @@ def command(
     from stoker.diagnose.api import diagnose_script
     from stoker.diagnose.finding import show
     from stoker.diagnose.report import check_path, write_report
-    from stoker.diagnose.sandbox import VARIABLE
 
     if sandbox is not None:
         os.environ[VARIABLE] = sandbox

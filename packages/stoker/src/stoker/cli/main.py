@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
         cli.main(arguments, prog_name="stoker", standalone_mode=False, obj=asked)
     except (click.exceptions.Abort, KeyboardInterrupt, Terminated) as stop:
         resumes = " to resume" if "pack" in arguments or "append" in arguments else ""
-        _end(143 if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
+        _end(128 + stop.number if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None
         hint = f" See: {context.command_path} --help" if context is not None else ""

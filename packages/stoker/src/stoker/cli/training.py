@@ -14,6 +14,7 @@ import click
 from stoker._signals import Terminated
 from stoker._text import printable
 from stoker.cli import command as base
+from stoker.experiment.parse import CONFIG_NAME
 from stoker.extend import RECIPE_NAME
 
 if TYPE_CHECKING:
@@ -91,7 +92,6 @@ def saying_how_to_resume(folder: Path) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as stop:
-        from stoker.experiment.parse import CONFIG_NAME
         from stoker.train.checkpoint import saved_step
 
         step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
@@ -102,7 +102,7 @@ def saying_how_to_resume(folder: Path) -> Iterator[None]:
             line = f"before anything was saved. Begin again: {again if is_known else 'the same command'}"
         if is_first():
             click.echo(f"stoker: stopped{'.' if step is not None else ''} {line}", err=True)
-        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+        sys.exit(128 + stop.number if isinstance(stop, Terminated) else 130)
 
 
 def check_call(source: object, needs: str, *, resume: str | None, folder: str | None = None, overwrite: bool = False) -> None:

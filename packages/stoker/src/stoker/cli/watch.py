@@ -44,7 +44,7 @@ def command(ctx: click.Context, target: str, arguments: tuple[str, ...], is_modu
     if once:
         raise OptionError(f"--once is for the folder of a run, but {target} is not a folder.")
     target, arguments, is_module = launch(ctx, ScriptCall(target, arguments, is_module))
-    from stoker.watching.script import run_script
+    from stoker.watch.script import run_script
 
     is_first = not int(os.environ.get("RANK") or 0)  # the first of several processes reports for all
 

@@ -12,10 +12,8 @@ _LAZY = {
     "Measurements": "stoker.diagnose.measurements:Measurements",
     "diagnose_script": "stoker.diagnose.api:diagnose_script",
     "diagnose_step": "stoker.diagnose.api:diagnose_step",
-    "gate_step": "stoker.gate.gate:gate_step",
     "measure_script": "stoker.diagnose.api:measure_script",
     "measure_step": "stoker.diagnose.api:measure_step",
-    "watch": "stoker.watching.watch:watch",
 }
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from stoker.diagnose.api import measure_step as measure_step
     from stoker.diagnose.finding import Finding as Finding
     from stoker.diagnose.measurements import Measurements as Measurements
-    from stoker.gate.gate import gate_step as gate_step
-    from stoker.watching.watch import watch as watch
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

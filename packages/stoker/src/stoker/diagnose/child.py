@@ -36,9 +36,8 @@ from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.loops import LONGER_EPOCHS, NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.other_processes import OtherProcesses
-from stoker.diagnose.sandbox import Sandbox
-from stoker.diagnose.sandbox_landlock import MIRROR, mirrored, original
 from stoker.errors import OptionError, StokerError, TrainError
+from stoker.sandbox import Sandbox, mirrored, refusal
 
 T = TypeVar("T", bound=msgspec.Struct)
 EXITED = "exited with code"
@@ -87,7 +86,7 @@ def start_child(
 
     With `quiet` its output is discarded, except that its errors go to the file descriptor `stderr` if there is one.
     """
-    enter_sandbox = "from stoker.diagnose.sandbox import enter; enter(sys.argv.pop())"
+    enter_sandbox = "from stoker.sandbox import enter; enter(sys.argv.pop())"
     # Modules of the current folder must not hide those that stoker imports; the program gets its own path later.
     code = f"import sys; sys.path[: not sys.flags.safe_path] = []; {enter_sandbox}; from {main} import main; main(sys.argv[1:])"
     # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
@@ -396,15 +395,7 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         line = f" line {error.lineno}"
     raised = ":" if isinstance(error, StokerError) else f" raised {type(error).__name__}:"
-    return f"{line}{raised} {one_line(error)}{_refused(error)}"
-
-
-def _refused(error: BaseException) -> str:
-    """What to do if Landlock refused a write; empty if that is not why the program failed."""
-    if not isinstance(error, PermissionError) or error.filename is None or MIRROR not in os.environ:
-        return ""
-    path = original(str(Path(os.fsdecode(error.filename)).absolute()))
-    return f". {path} is protected while the program is diagnosed: let it write to a relative path, or use --sandbox off"
+    return f"{line}{raised} {one_line(error)}{refusal(error)}"
 
 
 def _from_own(trace: TracebackType | None) -> TracebackType | None:

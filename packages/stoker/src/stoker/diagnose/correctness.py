@@ -20,9 +20,10 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
-from stoker.auditing.audit import AuditReport, audit
-from stoker.auditing.fingerprints import BatchForm, BatchRows, rows_of
-from stoker.auditing.samples import LoaderClaims, claims_of
+from stoker.audit import audit
+from stoker.audit.auditor import AuditReport
+from stoker.audit.fingerprints import BatchForm, BatchRows, rows_of
+from stoker.audit.samples import LoaderClaims, claims_of
 from stoker.diagnose.loops import Sources, length_of
 from stoker.errors import OptionError, StokerError
 

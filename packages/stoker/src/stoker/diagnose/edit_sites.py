@@ -29,7 +29,7 @@ from stoker.diagnose.experiments.base import Fix
 from stoker.diagnose.frameworks import CLASSES, framework_of
 from stoker.diagnose.hooks import frames, is_own
 from stoker.diagnose.loops import OwnLoader
-from stoker.diagnose.sandbox_landlock import original
+from stoker.sandbox import original
 from stoker.train.optimizer import FUSED
 
 STOKER = str(Path(__file__).resolve().parents[1]) + os.sep

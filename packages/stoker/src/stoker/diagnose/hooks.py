@@ -32,7 +32,7 @@ import stoker
 from stoker._batch import entries_of, map_tensors
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import SourceLine
-from stoker.diagnose.sandbox_landlock import original
+from stoker.sandbox import original
 
 # ---- the user's code ----
 
@@ -210,7 +210,7 @@ class StepHooks:
     def pause(self) -> None:
         """Remove the hooks until `unpause`."""
         # A few hooks per step cost next to nothing alone, but 30 µs after operations that have filled the caches
-        # (benchmarks/bench_hooks.py).
+        # (benchmarks/diagnose/bench_hooks.py).
         self._undo.close()
         self.paused = True
 

@@ -33,8 +33,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, objects_of, shown
 from stoker.diagnose.measurements import SourceLine
-from stoker.diagnose.sandbox_landlock import original
 from stoker.diagnose.skipping import SKIP, make_skippable
+from stoker.sandbox import original
 
 PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3

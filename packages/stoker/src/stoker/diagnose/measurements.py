@@ -14,8 +14,9 @@ from typing import Literal
 
 import msgspec
 
+from stoker.sandbox import SandboxMode
+
 Device = Literal["cpu", "cuda"]
-SandboxMode = Literal["overlay", "landlock", "off"]
 SE_OF_MEDIAN = 1.2533 / 0.6745
 """Standard error of a median for normal times, in half interquartile ranges over the root of the number of steps."""
 MEDIAN_OF_FEW = 1.2533

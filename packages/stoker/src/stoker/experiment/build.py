@@ -188,7 +188,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
 
 def _open_stores(data: Data, paths: str | list[str], name: str) -> list[Store]:
     from stoker._text import is_url
-    from stoker.store.versions import open_store
+    from stoker.store.opening import open_store
 
     listed = [paths] if isinstance(paths, str) else paths
     if len({one if is_url(one) else Path(one).resolve() for one in listed}) < len(listed):

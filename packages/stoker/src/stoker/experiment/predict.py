@@ -47,10 +47,10 @@ from stoker.sampling.views import AnyView, Located, Sequences, Windows
 from stoker.split.scaler import Scaler
 from stoker.split.series_scaler import SeriesScaler
 from stoker.store.manifest import MANIFEST_NAME
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.shards import Texts
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker.train.export import find_trained, load_weights
 
 if TYPE_CHECKING:

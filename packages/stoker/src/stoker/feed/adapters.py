@@ -29,9 +29,9 @@ from stoker.feed.padding import Assembler
 from stoker.feed.transfer import HostGather, Ring, as_tensors, rng_parameter
 from stoker.sampling.mixture import JoinedSamples
 from stoker.sampling.views import Lengths, Samples, Sequences
+from stoker.store.opening import open_store
 from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 AT_ONCE = 4096
 

@@ -5,7 +5,7 @@
     DeviceProducer   the batches of a pass; the host sends only where samples lie
     Captured         the gather as (part of) a CUDA graph
 
-With torch alone the selection and the padding are separate passes over the batch (benchmarks/gpu_feed.py). Triton comes with the
+With torch alone the selection and the padding are separate passes over the batch (benchmarks/feed/gpu_feed.py). Triton comes with the
 CUDA builds of torch; `is_available` says whether it is there.
 """
 

@@ -33,7 +33,7 @@ from stoker.sampling.views import AnyView, Segments, Sequences, Windows
 #
 # A sample is a span: `count` bytes at `start`. A core that copies at random waits for memory unless it has asked for many cache
 # lines at once before. Short spans are copied one by one while the 16th after them is asked for; long ones eight side by side,
-# 256 bytes of each in turn, while those of the next eight are asked for (benchmarks/bench_gather.py, bench_icecube.py).
+# 256 bytes of each in turn, while those of the next eight are asked for (benchmarks/feed/bench_gather.py, icecube/bench_icecube.py).
 #
 # Kernels that calculate return whether the processor saw a finite number become infinite; it may be one that is not delivered.
 

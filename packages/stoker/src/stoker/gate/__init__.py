@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
-    "Budget": "stoker.gate.budget:Budget",
     "Gate": "stoker.gate.budget:Gate",
     "gate_script": "stoker.gate.gate:gate_script",
     "gate_step": "stoker.gate.gate:gate_step",
 }
 
 if TYPE_CHECKING:
-    from stoker.gate.budget import Budget as Budget
     from stoker.gate.budget import Gate as Gate
     from stoker.gate.gate import gate_script as gate_script
     from stoker.gate.gate import gate_step as gate_step

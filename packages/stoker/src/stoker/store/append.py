@@ -2,7 +2,7 @@
 
 An append packs the new rows into a part, an ordinary store below `parts/`, adds a line to `parts.jsonl`, and replaces the manifest. The
 last step is the commit: a process that is killed before it leaves the store as it was, and the next append removes or resumes what is
-left. See `stoker.store.versions` for how a store with parts is read.
+left. See `stoker.store.appended` for how a store with parts is read.
 """
 
 from __future__ import annotations
@@ -22,26 +22,18 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, StoreDamagedError, TimeOrderError
 from stoker.store import manifest as manifests
+from stoker.store.appended import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, read_parts
+from stoker.store.arrow import fill_null, to_numpy
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import StreamSource, find_sources
 from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, read_manifest
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.sql import SqlSource
-from stoker.store.shards import Column, NonFiniteCount, fill_null, map_shard, to_numpy
+from stoker.store.shards import Column, NonFiniteCount, map_shard
 from stoker.store.store import Store
-from stoker.store.versions import (
-    AppendedStore,
-    Order,
-    Overlap,
-    PartLine,
-    convert_times,
-    keys_of,
-    list_entry,
-    open_store,
-    read_parts,
-)
 from stoker.store.writer import (
     PARTS_LIST,
     PARTS_NAME,

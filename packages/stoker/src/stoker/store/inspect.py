@@ -14,10 +14,11 @@ import numpy as np
 
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
+from stoker.store.appended import AppendedStore
 from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard, SourceEntry, manifest_stamp
+from stoker.store.opening import open_store
 from stoker.store.shards import Column, damaged_blocks, name_of
 from stoker.store.store import Store
-from stoker.store.versions import AppendedStore, open_store
 
 _PART = 1 << 22
 

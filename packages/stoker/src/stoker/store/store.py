@@ -295,7 +295,7 @@ class Store:
 
     def to_arrow(self) -> pa.Table:
         """An Arrow table with one row per series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
-        from stoker.store.interop import store_to_arrow
+        from stoker.store.arrow import store_to_arrow
 
         return store_to_arrow(self)
 
@@ -343,7 +343,7 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
         >>> store[1]["x"].tolist(), store[1]["name"]
         ([3.0], 'b')
     """
-    from stoker.store.interop import columns_from_arrays
+    from stoker.store.in_memory import columns_from_arrays
 
     schema, values, offsets = columns_from_arrays(columns, lengths)
     counts = np.diff(offsets)

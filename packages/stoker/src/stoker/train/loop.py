@@ -46,8 +46,8 @@ from stoker.train.metrics import AllGather, Metric
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
 from stoker.train.step import LossFunction, StepWork, Window, num_samples, outcome_of
-from stoker.watching.cause import Slowdown
-from stoker.watching.watch import Watch
+from stoker.watch.cause import Slowdown
+from stoker.watch.loop import Watch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from stoker._text import printable, readable_seconds, without_credentials
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.train.early_stopping import guess_mode
 from stoker.train.loggers import JsonLines, Lines, read_lines
-from stoker.watching.cause import Slowdown
+from stoker.watch.cause import Slowdown
 
 if TYPE_CHECKING:
     from rich.table import Table

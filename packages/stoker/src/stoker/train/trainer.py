@@ -54,8 +54,8 @@ from stoker.train.run import (
 from stoker.train.schedule import as_schedule, is_torch_scheduler, scheduled_rates
 from stoker.train.settings import Components, TrainerSettings
 from stoker.train.step import Ema, as_loss
-from stoker.watching.cause import Slowdown
-from stoker.watching.watch import Watch
+from stoker.watch.cause import Slowdown
+from stoker.watch.loop import Watch
 
 Auto = Literal["auto"]
 LEAVE_SECONDS = 10.0

@@ -30,8 +30,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from stoker._kernels import kernel
-from stoker._types import Array
+from stoker.extend import Array, kernel
 
 BLOCK = 2048
 """Rows per block: its limbs stay in the caches, and the cost of a call is shared by many rows."""

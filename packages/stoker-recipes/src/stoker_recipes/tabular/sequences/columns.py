@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array
 from stoker.store import MISSING_TIME, from_numpy, to_numpy
 
 Part = Any

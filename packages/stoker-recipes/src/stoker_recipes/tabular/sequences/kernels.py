@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker._kernels import kernel, prefetch
-from stoker._types import Array
+from stoker.extend import Array, kernel, prefetch
 
 MAX_NARROW = 2**31 - 1
 NO_STARTS = np.empty(0, dtype=np.int32)
@@ -94,7 +93,7 @@ def put_positions(lengths: Array, starts: Array, steps: int, divisor: int, forwa
 
 # ---- numbering: int64 keys become 0, 1, 2, … in order of first appearance, or as they are listed ----
 # Keys that lie close together have a plain table; others a hash table that is asked for 32 keys at a time, so that their memory
-# accesses overlap. Nothing is sorted (benchmarks/bench_sequences.py).
+# accesses overlap. Nothing is sorted (benchmarks/tabular/bench_sequences.py).
 
 _FIRST_ROOM = 1 << 12
 _AHEAD = 32

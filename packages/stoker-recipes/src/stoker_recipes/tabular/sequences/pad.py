@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import numpy as np
 import torch
 
-from stoker._kernels import ALIGNMENT
-from stoker._text import readable_bytes
-from stoker._types import Array
 from stoker.errors import OptionError, SourceTooLargeError
+from stoker.extend import ALIGNMENT, Array, readable_bytes
 from stoker_recipes.tabular.sequences.columns import (
     Contexts,
     TableColumn,
@@ -298,7 +296,7 @@ class PackedSequences(_Sequences):
 
 # ---- memory of the tensors: filled here and there, and zero elsewhere ----
 # The system hands out zeroed memory when it is first touched. In pages of 2 MB that is several times faster than in those of 4 kB,
-# and it is most of the time of padding (benchmarks/bench_sequences.py): so all tensors of a call share one region, for which large
+# and it is most of the time of padding (benchmarks/tabular/bench_sequences.py): so all tensors of a call share one region, for which large
 # pages are requested. It is freed with the last of them.
 
 LARGE_BYTES = 4 << 20

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker import _disk, pack
+from stoker import pack
 from stoker import store as stores
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array, disk
 from stoker.store import DEFAULT_MEMORY, Column, Missing, Progress, Store, from_numpy, quiet, to_numpy
 from stoker_recipes.tabular.sequences.columns import TableColumn, find_listed, read_column
 
@@ -107,7 +107,7 @@ def pack_sequences(
         ...     [(int(series["user"]), series["item"].tolist()) for series in store]
         [(7, [1]), (9, [3, 4])]
     """
-    target = _disk.check_path(path)
+    target = disk.check_path(path)
 
     def pack_to(folder: Path, *, replace: bool) -> Store:
         try:
@@ -125,7 +125,7 @@ def pack_sequences(
     find_listed(listed, listed)  # raises at once where a context is listed twice
     pa.default_memory_pool().release_unused()  # else it adds to the memory of the pack
     stores.check_target(target, replace=replace)  # before a long pack
-    with _disk.scratch_folder(_disk.beside(target, ".{}.all-keys")) as scratch:
+    with disk.scratch_folder(disk.beside(target, ".{}.all-keys")) as scratch:
         packed = pack_to(scratch / "store", replace=True)  # only a killed run of this function can have left a store there
         chosen = choose_series(packed, listed, facts)
         pa.default_memory_pool().release_unused()

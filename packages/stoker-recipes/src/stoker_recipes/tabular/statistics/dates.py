@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from stoker._types import Array
 from stoker.errors import BadValueError
+from stoker.extend import Array
 from stoker.store import to_numpy
 from stoker_recipes.tabular.calendar_features import split_days
 from stoker_recipes.tabular.statistics.quantiles import (

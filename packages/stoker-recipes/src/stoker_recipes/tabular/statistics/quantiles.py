@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET
 
-from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.extend import Array
 
 Keys = npt.NDArray[np.uint64]
 Form = Literal["float", "int", "uint"]

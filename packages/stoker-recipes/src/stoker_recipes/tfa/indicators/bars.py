@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker import _disk, pack
-from stoker._types import Array
+from stoker import pack
 from stoker.errors import BadValueError, OptionError, TimeOrderError
+from stoker.extend import Array, disk
 from stoker.store import Store, decimals_as_floats
 from stoker_recipes.tfa.indicators.spec import Spec
 
@@ -31,13 +31,13 @@ def packed_bars(source: Sequence[str], target: Path, **options: Any) -> Iterator
 
     A pack that was interrupted resumes.
     """
-    with _disk.scratch_folder(_disk.beside(target, "{}.bars")) as folder:
+    with disk.scratch_folder(disk.beside(target, "{}.bars")) as folder:
         # Only a killed run of this command can have left a store there, so it may be replaced.
         store = pack(list(source), folder / "store", replace=True, **options)
         try:
             yield store
         except BaseException:  # Ctrl-C too: after the pack there is nothing left to resume
-            _disk.remove_scratch(folder)
+            disk.remove_scratch(folder)
             raise
 
 

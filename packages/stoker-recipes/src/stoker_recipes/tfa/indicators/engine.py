@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker import _disk
-from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.extend import Array, disk
 from stoker.store import Progress, Store, add_column, open_store, parse_threads, quiet
 from stoker_recipes.tfa.indicators import exact, sentio
 from stoker_recipes.tfa.indicators.bars import Bars, FeatureFrame, read_bars
@@ -35,7 +34,7 @@ def compile_spec(spec: Spec) -> Program:
 
 
 BLOCK = 512
-"""Bars that are computed together: their columns stay in the L2 cache (benchmarks/bench_indicators.py)."""
+"""Bars that are computed together: their columns stay in the L2 cache (benchmarks/tfa/bench_indicators.py)."""
 NO_STARTS = np.zeros(0, dtype=np.int64)
 
 
@@ -360,7 +359,7 @@ def write_features(
     All columns stay, so labels and features are in the same rows. Memory is bounded whatever the length of the series. A note of the
     store lists the features. With `replace`, a store at `path` is replaced; without it, that is an error.
     """
-    folder, num_threads = _disk.check_path(path), parse_threads(threads)
+    folder, num_threads = disk.check_path(path), parse_threads(threads)
     store = bars if isinstance(bars, Store) else open_store(bars)
     wanted = parse_spec(spec, compat=compat)
     table, program = read_bars(store, wanted), compile_spec(wanted)

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numba.extending import register_jitable
 
-from stoker._types import Array
+from stoker.extend import Array
 
 F = TypeVar("F", bound=Callable[..., object])
 

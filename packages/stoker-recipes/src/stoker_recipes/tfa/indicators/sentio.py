@@ -11,8 +11,7 @@ from functools import partialmethod
 
 import numpy as np
 
-from stoker._kernels import kernel
-from stoker._types import Array
+from stoker.extend import Array, kernel
 from stoker_recipes.tfa.indicators.program import (
     DISTANCE,
     HIGHEST,

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
-from stoker.store.shards import from_numpy, from_texts
+from stoker.store.arrow import from_numpy, from_texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ import pyarrow.csv as pa_csv
 
 from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.store.arrow import from_texts
 from stoker.store.formats.base import Chunk, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.text import LineBlock, TextSource, open_text
-from stoker.store.shards import from_texts
 
 DELIMITERS = (",", ";", "\t", "|")
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker._text import is_url
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
+from stoker.extend import folder_format
 from stoker.store.formats.base import (
     COMPRESSED,
     MAX_LIMITS,
@@ -33,14 +34,13 @@ from stoker.store.formats.base import (
     suffix_of,
 )
 from stoker.store.formats.csv import CsvSource, Dialect
-from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
+from stoker.store.opening import open_store
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 _FORMATS = {
     "parquet:ParquetSource": ".parquet .pq",
     "arrow:ArrowSource": ".arrow .feather .ipc",
-    "json:JsonLinesSource": ".jsonl .ndjson",
+    "jsonl:JsonLinesSource": ".jsonl .ndjson",
     "numpy:NpySource": ".npy",
     "numpy:NpzSource": ".npz",
     "ucr:AeonSource": ".ts .arff",
@@ -180,8 +180,9 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """Files in a Time-MoE folder that are not read with it."""
-    return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin") if is_time_moe(folder) else []
+    """Files in a folder of a registered format that are not read with it."""
+    registered = folder_format(folder)
+    return [] if registered is None else registered.extra_files(folder)
 
 
 def _refuse_unlistable(error: OSError) -> NoReturn:
@@ -189,8 +190,8 @@ def _refuse_unlistable(error: OSError) -> NoReturn:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """A folder that is one data set: a store, a Time-MoE folder, or a Hugging Face data set."""
-    return _is_store(folder) or is_time_moe(folder) or _is_hugging_face(folder)
+    """A folder that is one data set: a store, a Hugging Face data set, or of a format that another package registers."""
+    return _is_store(folder) or _is_hugging_face(folder) or folder_format(folder) is not None
 
 
 def _is_store(folder: Path) -> bool:
@@ -256,7 +257,11 @@ def _dataset(path: Path, name: str) -> DataSource:
         from stoker.store.formats.arrow import HuggingFaceSource
 
         return HuggingFaceSource(path, name)
-    return TimeMoeSource(path, name) if is_time_moe(path) else TableSource(open_store(path).to_arrow(), name, path)
+    registered = folder_format(path)
+    if registered is None:
+        return TableSource(open_store(path).to_arrow(), name, path)
+    source: DataSource = registered.open(path, name)
+    return source
 
 
 # Tables in memory.

@@ -24,8 +24,8 @@ from numpy.lib import format as npy_format
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
+from stoker.store.arrow import from_numpy
 from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, read_fully, row_chunk
-from stoker.store.shards import from_numpy
 
 MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())

@@ -14,6 +14,7 @@ from stoker._disk import check_path
 from stoker._text import is_url
 from stoker.errors import OptionError, SourceTooLargeError
 from stoker.store.formats.csv import Dialect
+from stoker.store.opening import open_store
 from stoker.store.pack.on_ray import pack_on_ray
 from stoker.store.pack.options import (
     DEFAULT_MEMORY,
@@ -30,7 +31,6 @@ from stoker.store.pack.options import (
 from stoker.store.pack.packer import Packer, Progress, quiet
 from stoker.store.remote import open_remote, uploading
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 
 def pack(

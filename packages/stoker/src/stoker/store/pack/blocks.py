@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
+from stoker.store.arrow import fill_null, from_numpy, to_numpy
 from stoker.store.formats.base import Chunk, DataSource, is_list
 from stoker.store.pack.plan import ColumnPlan, PackPlan, plain_type, wide_series
 from stoker.store.pack.values import Categories, LocalTimes, Locate, missing_mask, one_array, to_numbers
-from stoker.store.shards import fill_null, from_numpy, to_numpy
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
@@ -124,7 +124,8 @@ def stable_order(*keys: Array) -> Array:
     """Return the order of the rows by the first key, then by the second, then by their position: `np.lexsort(keys[::-1])`.
 
     Integers and the position are packed into 64 bits, lowest bits dropped, and sorted as numbers, which NumPy does with vector
-    instructions (benchmarks/bench_sort.py). Only rows that are equal in these bits can be in a wrong order. That is checked, and rare.
+    instructions (benchmarks/store/bench_sort.py). Only rows that are equal in these bits can be in a wrong order.
+    That is checked, and rare.
     """
     num_rows = len(keys[0])
     if num_rows > 1 and all(values.dtype.kind in "iu" for values in keys):

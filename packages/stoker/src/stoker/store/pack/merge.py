@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from stoker._disk import remove_file
 from stoker.errors import BadValueError, TimeOrderError
+from stoker.store.arrow import from_numpy, from_texts, to_numpy
 from stoker.store.formats.base import RowLocation
 from stoker.store.manifest import (
     VERSION,
@@ -37,7 +38,7 @@ from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
-from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile, from_numpy, from_texts, to_numpy
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
 Bound = tuple[Any, ...]  # (key,) or (key, time)
 

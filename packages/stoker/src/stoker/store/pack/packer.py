@@ -33,6 +33,7 @@ import xxhash
 import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
+from stoker.store.arrow import from_texts
 from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
@@ -53,7 +54,7 @@ from stoker.store.pack.sorted_runs import (
 )
 from stoker.store.pack.sql import SqlSource
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
-from stoker.store.shards import ColumnMark, TextFile, from_texts
+from stoker.store.shards import ColumnMark, TextFile
 from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store, remove_debris
 

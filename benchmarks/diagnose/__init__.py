@@ -1,0 +1,1 @@
+"""The cost of a diagnosis, and what its patches gain."""

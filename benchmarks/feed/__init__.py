@@ -1,0 +1,1 @@
+"""Batches: orders, gathering, copying to a GPU, other loaders."""

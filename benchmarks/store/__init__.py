@@ -1,0 +1,1 @@
+"""Packing, opening, reading and appending stores."""

@@ -1,0 +1,1 @@
+"""The recipe for tables: encoders, training, generation, quality."""

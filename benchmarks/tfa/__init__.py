@@ -1,0 +1,1 @@
+"""The TFA recipe and its indicators."""

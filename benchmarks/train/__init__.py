@@ -1,0 +1,1 @@
+"""Steps, checkpoints and ranks of the trainer."""

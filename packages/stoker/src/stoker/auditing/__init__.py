@@ -1,1 +1,0 @@
-"""Audit of any iterable of batches; the entry point is `stoker.audit`."""
