@@ -64,7 +64,7 @@ def test_a_folder_is_read_by_the_format_that_matches(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("package")
-@pytest.mark.parametrize(("name", "word"), [("none", "not registered"), ("broken", "cannot be imported")])
+@pytest.mark.parametrize(("name", "word"), [("none", "not one of the installed"), ("broken", "cannot be imported")])
 def test_what_is_missing_is_an_error_that_names_it(name: str, word: str) -> None:
     with pytest.raises(ExtensionError, match=word) as error:
         extend.recipe(name)

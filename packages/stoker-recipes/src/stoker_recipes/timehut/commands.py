@@ -140,17 +140,12 @@ def _run_archive(
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept, to continue it. [default: in memory]")
 @base.seed_option(0)
 @base.device_option
+@click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @base.json_option
 def search(
-    data: str,
-    scenario: str,
-    budget: str | None,
-    epochs: int | None,
-    storage: str | None,
-    seed: int,
-    device: str | None,
-    as_json: bool,
-) -> None:
+    data: str, scenario: str, budget: str | None, epochs: int | None, storage: str | None, seed: int, device: str | None,
+    allow_constant: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
     The score is the mean margin of a classifier in repeated cross-validation of the training series: on small sets their accuracy is
@@ -175,6 +170,7 @@ def search(
         storage=storage,
         name=f"timehut-{scenario}",
         group_size=16,
+        on_constant="warn" if allow_constant else "error",
         report=base.announce,
     )
     show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stoker._text import readable_bytes
+from stoker._text import printable, readable_bytes
 from stoker.cli import command as base
 
 OVERLAP = ["error", "replace", "keep"]
@@ -43,19 +43,20 @@ def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None
     if time is not None:
         options["time"] = time
     added: dict[str, object] = {}
+    lines: list[str] = []
     if source:
         with base.bar("rows") as show:
             result = append(store, list(source), progress=show, **options)  # type: ignore[arg-type]
         num_rows, num_series = result.num_new if isinstance(result, AppendedStore) else (result.num_steps, len(result))
         added = {"num_new_rows": num_rows, "num_new_series": num_series}
         new = f", {num_series:,} of them new" if num_series else ""
-        base.report(f"appended {num_rows:,} rows: {store} has {len(result):,} series{new}")
+        lines = [f"appended {num_rows:,} rows: {printable(store)} has {len(result):,} series{new}"]
     if compacts:
         result = compact(store)
-        base.report(
-            f"compacted: {store} has {len(result):,} series, {result.num_steps:,} steps, {readable_bytes(result.num_bytes)}"
-        )
+        size = f"{len(result):,} series, {result.num_steps:,} steps, {readable_bytes(result.num_bytes)}"
+        lines.append(f"compacted: {printable(store)} has {size}")
     if as_json:
         base.print_json({**added, "num_series": len(result), "num_bytes": result.num_bytes, "digest": result.digest})
     else:
+        click.echo("\n".join(lines))
         base.report(f"next: stoker inspect {store}")

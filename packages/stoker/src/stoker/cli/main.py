@@ -141,34 +141,32 @@ def _end(code: int, line: str) -> NoReturn:
 
 
 def in_flags(error: Exception, command: click.Command | None) -> str:
-    """Return the message of an error, with the argument of its field `parameter` as an option of the command that ran.
+    """Return the message of an error in the words of the command that ran.
 
-    `sort=True` becomes `--sort`. A setting of a configuration or a recipe becomes `--set NAME=VALUE`, an option of a pack that
-    `stoker predict` passes on `--pack NAME=VALUE`. Other words do not change.
+    Only an error with the field `parameter` is about an argument. Its `sort=True` becomes `--sort`, also where the advice names another
+    argument. A setting of a configuration or a recipe becomes `--set NAME=VALUE`, an option of a pack that `stoker predict` passes on
+    `--pack NAME=VALUE`. An error without the field is printed as it is.
     """
     is_ours = isinstance(error, StokerError)
     text = error.strerror if is_ours and isinstance(error, OSError) and error.strerror else str(error)
     parameter = error.parameter if is_ours else None
     if parameter is None or command is None:
         return text
-    options = {param.name: param for param in command.params if isinstance(param, click.Option)}
-    option = options.get(parameter)
+    options = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
     through = next((options[name].opts[0] for name in ("overrides", "pack_options") if name in options), None)
-    if option is None and through is None:
-        return text
+    names = {*options, *([parameter] if through is not None else [])}
 
     def flag(match: re.Match[str]) -> str:
-        value = (match["value"] or "").strip("'\"")
+        name, value = match["name"], (match["value"] or "").strip("'\"")
+        option = options.get(name)
         if option is None:
-            return f"{through} {parameter}{'=' if value else ''}{value.lower()}"
+            return f"{through} {name}{'=' if value else ''}{value.lower()}"
         if value in ("True", "False"):
             return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
         return f"{option.opts[0]} {value}".rstrip()
 
-    name = re.escape(parameter)
-    mentions = (
-        rf"^{name}\b(?!=)",
-        rf"(?<![\w.-]){name}=(?P<value>'[^']*'|[\w.*-]*\w)?",
-        rf"(?<![\w.-]){name}(?= (?:is|are|names) )",
-    )
-    return re.sub("|".join(mentions), flag, text)
+    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    text = re.sub(rf"(?<![^ (`])(?P<name>{words})=(?P<value>'[^']*'|[\w.*-]*\w)?", flag, text)
+    if parameter in names:  # it is named without an equals sign where it stands first
+        text = re.sub(rf"^(?P<name>{re.escape(parameter)})(?P<value>)\b", flag, text)
+    return text

@@ -20,7 +20,7 @@ from stoker.extend import RECIPE_NAME
 if TYPE_CHECKING:
     from stoker.train.loop import Result
 
-STOPPED = {"finished": "finished", "early": "stopped early", "budget": "stopped by the time limit"}
+STOPPED = {"finished": "finished", "early": "stopped early", "budget": "stopped by max_seconds"}
 """What `Result.stopped` is in words."""
 
 

@@ -303,11 +303,11 @@ def _sentence(error: msgspec.ValidationError, document: Document, tree: Any, con
     value, info = _at(tree, config, path)[1:]
     if unknown is not None and key is not None:
         siblings = [field.name for field in _fields(structs_of(info), value)]
-        return ConfigError(_unknown(document, config, (*path, key), siblings))
+        return _at_place(document, (*path, key), _unknown(config, (*path, key), siblings))
     if missing is not None and name is not None:
         field = next((field for field in _fields(structs_of(info), value) if field.name == name), None)
         what = expected(field.type) if field is not None else f"one of {', '.join(_tags(info))}"
-        return ConfigError(f"{document.place(path)}: {_dotted((*path, name))} is missing; expected {what}.")
+        return _at_place(document, path, f"{_dotted((*path, name))} is missing; expected {what}.")
     while path and isinstance(path[-1], int):  # a list is shown as a whole
         path = path[:-1]
     return _unexpected(document, tree, config, path)
@@ -343,10 +343,17 @@ def _unexpected(document: Document, tree: Any, config: type, path: Path_) -> Con
     what += " that is finite" if any(isinstance(part, float) and not math.isfinite(part) for part in parts) else ""
     what += " without NUL" if any(isinstance(part, str) and "\0" in part for part in parts) else _nearest(value, near)
     shown = f"the list {value}" if isinstance(value, list) else describe(value)
-    return ConfigError(f"{document.place(path)}: {_dotted(path)} is {shown[:200]}; expected {what}.")
+    return _at_place(document, path, f"{_dotted(path)} is {shown[:200]}; expected {what}.")
 
 
-def _unknown(document: Document, config: type, path: Path_, siblings: Sequence[str]) -> str:
+def _at_place(document: Document, path: Path_, sentence: str) -> ConfigError:
+    """The error for a value of a document, with its file or the option that set it as a field."""
+    place = document.place(path)
+    fields: dict[str, Any] = {"parameter": place} if place in document.options.values() else {"path": document.name}
+    return ConfigError(f"{place}: {sentence}", **fields)
+
+
+def _unknown(config: type, path: Path_, siblings: Sequence[str]) -> str:
     """The sentence for a key that is not known where it stands."""
     key, parent = str(path[-1]), [*map(str, path[:-1])]
     known = sorted({field.dotted for field in known_fields(config)})
@@ -359,7 +366,7 @@ def _unknown(document: Document, config: type, path: Path_, siblings: Sequence[s
         hint = f"did you mean {' or '.join(elsewhere)}?"
     elif near := difflib.get_close_matches(key, [name.split(".")[-1] for name in known], 1, 0.75):
         hint = f"did you mean {next(name for name in known if name.split('.')[-1] == near[0])}?"
-    return f"{document.place(path)}: {_dotted(path)} is not known; {hint}{'' if hint.endswith('?') else '.'}"
+    return f"{_dotted(path)} is not known; {hint}{'' if hint.endswith('?') else '.'}"
 
 
 def spelt_out(value: Any) -> Any:
@@ -423,7 +430,7 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not sign:
-            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.")
+            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.", parameter=OPTION)
         path = find(name.strip(), known)
         section = tree
         for depth, key in enumerate(path[:-1], 1):
@@ -471,14 +478,14 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
     if len(ends) == 1:
         return ends[0]
     if ends:
-        raise ConfigError(f"{option} {name} could be {' or '.join(map('.'.join, ends))}. Write it in full.")
+        raise ConfigError(f"{option} {name} could be {' or '.join(map('.'.join, ends))}. Write it in full.", parameter=option)
     for stop in range(len(parts) - 1, 1, -1):  # below the options of a function of the user's own, any name is known
         if parts[stop - 1] == "options" and parts[:stop] in known:
             return parts
     names = {".".join(path[start:]): path for path in known for start in range(len(path))}
     close = difflib.get_close_matches(name, names, 1, 0.6)
     hint = f"did you mean {'.'.join(names[close[0]])}?" if close else "`stoker train --fields` shows all."
-    raise ConfigError(f"{option} {name} is not known; {hint}")
+    raise ConfigError(f"{option} {name} is not known; {hint}", parameter=option)
 
 
 # Writing: a configuration with all its values, as YAML that reads back as the same.
