@@ -46,7 +46,7 @@ This page is generated from the source by `make reference`. Do not edit it by ha
 A command that takes longer says within a second, on stderr, what it does. For a wrong command or option, the nearest name is suggested. A
 command ends with the next useful one, after `next:`.
 
-The commands of [recipes](recipes/index.md) and of [your own package](extending.md) come from installed packages. Without them,
+The commands of recipes and of [your own package](extending.md) come from installed packages. Without them,
 `stoker timehut` says what to install.
 
 **Completion** of commands, options, choices and files in a shell:
