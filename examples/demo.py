@@ -27,7 +27,7 @@ data:
   target: [value]
   batch_size: 256
 model: {name: mlp, width: 64}
-train: {epochs: 3, save_every: 40}
+train: {epochs: 3, checkpoints: {every: 40}}
 """
 
 

@@ -32,7 +32,8 @@ EXCEPTIONS = TESTS / "data" / "structure_exceptions.json"
 LARGE = 700
 
 LAYERS = (
-    {"errors", "_types", "_lazy"},
+    {"errors", "_lazy"},
+    {"_types"},
     {"_text", "_clock", "_batch", "_signals"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
@@ -274,9 +275,22 @@ def recipes_in_the_core() -> list[str]:
     return [name for name, path in core.items() if re.search(r"(import|from|[\"']) ?stoker_recipes\b", path.read_text())]
 
 
+def missing_in_readmes() -> list[str]:
+    """Modules of recipes that the README.md of their recipe does not name: it lists the files in the order of reading."""
+    found = []
+    for folder in sorted(path.parent for path in RECIPES.glob("*/__init__.py")):
+        readme = folder / "README.md"
+        text = readme.read_text() if readme.is_file() else ""
+        top = [path for path in sorted(folder.iterdir()) if path.suffix == ".py" or (path / "__init__.py").is_file()]
+        names = [path.name + "/" * path.is_dir() for path in top if path.name != "__init__.py"]
+        found += [f"{folder.name}/{name}" for name in names if f"`{name}`" not in text]
+    return found
+
+
 LISTS = {
     "upward imports": upward_imports,
     "recipes in the core": recipes_in_the_core,
+    "modules that READMEs lack": missing_in_readmes,
     "import cycles": cycles,
     "classes with the same name": duplicate_classes,
     "tests without a module": tests_without_module,

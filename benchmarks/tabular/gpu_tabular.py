@@ -94,8 +94,9 @@ def fit(
 
     on_gpu = setting.device.type == "cuda"
     trainer = stoker.Trainer(
-        whole, lambda model, batch: model(batch), torch.optim.AdamW(whole.parameters(), lr=1e-3), fused=True,
-        precision="tf32" if on_gpu else "fp32", graph=True if on_gpu else "auto", compile=False, callbacks=[Clock()], seed=0,
+        whole, lambda model, batch: model(batch), torch.optim.AdamW(whole.parameters(), lr=1e-3),
+        execution=stoker.train.Execution(fused=True, graph=True if on_gpu else "auto", compile=False),
+        precision="tf32" if on_gpu else "fp32", callbacks=[Clock()], seed=0,
         progress=False,
     )  # fmt: skip
     result = trainer.fit(batches, valid=valid, epochs=epochs)

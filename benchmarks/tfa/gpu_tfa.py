@@ -140,12 +140,10 @@ class Bench:
                 loss,
                 torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01),
                 precision=precision,
-                fused=True,
-                graph=True,
-                compile=is_compiled,
+                execution=stoker.train.Execution(fused=True, graph=True, compile=is_compiled),
                 max_grad_norm=1.0,
-                loggers=[marks],
-                log_every=LOGGED,
+                callbacks=[marks],
+                logging=stoker.train.Logging(every=LOGGED),
                 progress=False,
             )
             began = time.perf_counter()

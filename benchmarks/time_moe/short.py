@@ -54,7 +54,7 @@ def short(setting: Setting, *, rounds: int = 5) -> dict[str, Any]:
         rows = make_rows(make_settings({"data": str(folder), "length": setting.length, "valid": 0.0}))
         steps = (rounds + UNCOUNTED) * WINDOW
         rates = Rates()
-        trainer = trainer_of(setting.model(), precision, loss=time_moe_loss, loggers=[rates], log_every=WINDOW)
+        trainer = trainer_of(setting.model(), precision, loss=time_moe_loss, callbacks=[rates], log_every=WINDOW)
         trainer.fit(Batches(rows.train, batch_size=setting.batch, steps=steps, device=DEVICE))
     targets = setting.batch * setting.length * rows.useful
     ours = [rate * targets for rate in rates.values[UNCOUNTED:]]

@@ -45,8 +45,14 @@ def measure(kind: str, width: int, updates: int, rank: int, world: int) -> tuple
     )  # fmt: skip
     model = model_of(width)
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
-    options: Any = {"precision": "fp32", "graph": False, "compile": False, "progress": False, "watch": False, "seed": 0}
-    trainer = stoker.Trainer(model, loss, torch.optim.SGD(model.parameters(), lr=1e-3), parallel=kind, **options)
+    options: Any = {"precision": "fp32", "progress": False, "logging": stoker.train.Logging(watch=False), "seed": 0}
+    trainer = stoker.Trainer(
+        model,
+        loss,
+        torch.optim.SGD(model.parameters(), lr=1e-3),
+        execution=stoker.train.Execution(graph=False, compile=False, parallel=kind),
+        **options,
+    )
     dist.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
     result = trainer.fit(feed)

@@ -140,9 +140,8 @@ def small(is_small: bool) -> dict[str, Any]:
                 window_loss(criterion),
                 torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True),
                 precision="fp32",
-                graph=name == "graph",
-                compile=False,
-                loggers=[kept],
+                execution=stoker.train.Execution(graph=name == "graph", compile=False),
+                callbacks=[kept],
                 progress=False,
             )
             # A graph takes longer to capture than an epoch takes with it: many epochs, so that the capture does not count.
@@ -151,7 +150,12 @@ def small(is_small: bool) -> dict[str, Any]:
     model, kept = copy.deepcopy(first), Losses()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     trainer = stoker.Trainer(
-        model, window_loss(criterion), optimizer, compile=False, speed="measured", loggers=[kept], progress=False
+        model,
+        window_loss(criterion),
+        optimizer,
+        execution=stoker.train.Execution(compile=False, measured=True),
+        callbacks=[kept],
+        progress=False,
     )
     result = trainer.fit(feed, epochs=epochs)
     return {
@@ -191,12 +195,10 @@ def tfa(is_small: bool) -> dict[str, Any]:
             window_loss(criterion),
             torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01),
             precision=precision,
-            fused=True,
-            graph=True,
-            compile=compiled,
+            execution=stoker.train.Execution(fused=True, graph=True, compile=compiled),
             max_grad_norm=1.0,
-            loggers=[kept := Losses()],
-            log_every=10,
+            callbacks=[kept := Losses()],
+            logging=stoker.train.Logging(every=10),
             progress=False,
         )
         trainers[name].fit(feed, epochs=1)
@@ -236,11 +238,10 @@ def waits(is_small: bool) -> dict[str, Any]:
                 window_loss(nn.BCEWithLogitsLoss()),
                 torch.optim.AdamW(model.parameters(), fused=True),
                 precision="bf16",
-                graph=graph,
-                compile=False,
+                execution=stoker.train.Execution(graph=graph, compile=False),
                 max_grad_norm=1.0,
                 ema=0.99,
-                log_every=20,
+                logging=stoker.train.Logging(every=20),
                 progress=False,
             )
             counts.append(count_waits(partial(trainer.fit, feed, epochs=epochs)))
@@ -273,11 +274,9 @@ def saving(is_small: bool) -> dict[str, Any]:
                     window_loss(nn.BCEWithLogitsLoss()),
                     torch.optim.AdamW(model.parameters(), lr=2e-3),
                     precision="bf16",
-                    fused=True,
-                    graph=True,
-                    compile=False,
+                    execution=stoker.train.Execution(fused=True, graph=True, compile=False),
                     folder=Path(folder) / "run" if name == "with" else None,
-                    save_every=100,
+                    checkpoints=stoker.train.Checkpoints(every=100),
                     progress=False,
                 )
                 torch.cuda.synchronize()

@@ -25,7 +25,6 @@ from stoker.cli import command as base
 from stoker.cli import main as cli
 from stoker.errors import OptionError
 from stoker.store.opening import open_store
-from stoker.store.pack import api as packs
 from stoker_recipes.tabular.sequences import store as sequences_store
 
 Stoker = Callable[..., Done]
@@ -264,7 +263,7 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
         "train tabular --target events.parquet --key user_id --context users.parquet --set size=m",
         "tabular generate runs/x synthetic.parquet --subjects 10000 --given seed.parquet --temperature 0.9",
         "tabular quality real.parquet synthetic.parquet --key user_id --report quality.html",
-        "pack raw.parquet events.stoker --series user --time ts --on ray",
+        "pack raw.parquet events.stoker --series user --time ts --ray ray",
         "tabular encode events.parquet events.stoker --key user_id --stats stats.json",
         "timehut embed runs/x embeddings.npy --data new.tsv",
         "time-moe forecast runs/x --data ett.stoker --series HUFL --horizon 96 --plot f.png",
@@ -278,7 +277,6 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
 # Options of functions.
 
 FUNCTIONS: dict[str, tuple[Any, str, set[str], list[str]]] = {
-    "pack": (packs, "pack", {"as_json", "recipe"}, []),
     "tabular encode": (sequences_store, "pack_sequences", {"as_json", "stats"}, ["--key", "k"]),
 }
 """By command: the function that it calls, options that are of the command alone, and the required ones."""
@@ -348,7 +346,7 @@ def test_commands_options_choices_recipes_and_files_are_completed() -> None:
     assert completions("di") == ["diagnose"]
     assert completions("") == [*cli.COMMANDS, *extend.registered("commands")]
     assert completions("tune", "") == ["batch", "run", "search"]
-    assert {"--series", "--sort", "--skip", "--source-column"} <= set(completions("pack", "--s"))
+    assert {"--series", "--sort", "--skip", "--sql"} <= set(completions("pack", "--s"))
     assert completions("pack", "--missing", "") == base.MISSING
     assert completions("train", "tim") == ["time-moe", "timehut", "<file>"]
     assert completions("inspect", "a") == ["<file>"]

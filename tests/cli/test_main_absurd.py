@@ -219,7 +219,7 @@ WRONG_CALLS = {
     "pack a.csv": "Missing argument",
     "pack a.csv out --fast": "No such option",
     "pack a.csv out --missing guess": "--missing",
-    "pack a.csv out --series k --on dask": "expected 'ray'",
+    "pack a.csv out --series k --ray dask": "expected 'ray'",
     "pack a.csv out --recipe waves": "'waves' is not one of the installed recipes",
     "pack a.csv out --recipe icecube --series k": "No such option",
     "append s.stoker": "Give the SOURCE of the new rows, or --compact",

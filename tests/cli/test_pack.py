@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -10,8 +11,13 @@ from pathlib import Path
 import pytest
 from tests.cli.calling import Done, call
 
+from stoker.cli import command as base
+from stoker.cli.pack import command as pack_command
+from stoker.errors import OptionError
+from stoker.store.formats.csv import Csv
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
+from stoker.store.pack.options import Resources, Time
 
 Stoker = Callable[..., Done]
 
@@ -126,3 +132,29 @@ def test_the_result_of_a_statement_is_packed(stoker: Stoker, tmp_path: Path, mon
     refused = stoker("pack", "e.csv", "no", "--series", "user", "--sql", "SELECT price FROM source")
     assert "SELECT price FROM source" in refused.err
     assert 'cannot be run: Binder Error: Referenced column "price" not found' in refused.err
+
+
+def test_every_flag_is_an_argument_or_a_field_of_one_with_the_same_default() -> None:
+    defaults = dict(pack.__kwdefaults__)
+    for value in (Csv(), Resources(), Time("t")):
+        defaults |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    unset = pack_command.make_context("pack", ["a.csv", "out"]).params
+    flags = {name: value for name, value in unset.items() if name not in ("source", "store", "as_json", "recipe", "name_column")}
+    assert {name: defaults[name] for name in flags} == flags
+    given = base.pack_arguments(flags | {"time": "ts", "freq": "1h", "delimiter": ";", "memory": "2GB"})
+    assert given["time"] == Time("ts", freq="1h")
+    assert given["csv"] == Csv(delimiter=";")
+    assert given["resources"] == Resources(memory="2GB")
+
+
+@pytest.mark.parametrize("flag", [{"freq": "1h"}, {"duplicates": "last"}, {"timezone": "UTC"}, {"ambiguous": "first"}])
+def test_a_rule_for_times_needs_the_time(flag: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as error:
+        base.pack_arguments(flag)
+    assert error.value.parameter == next(iter(flag))
+
+
+def test_an_unknown_argument_is_named_and_not_a_traceback() -> None:
+    with pytest.raises(OptionError) as error:
+        base.pack_arguments({"evil": 1})
+    assert error.value.parameter == "evil"

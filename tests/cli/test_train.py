@@ -12,8 +12,8 @@ from tests.cli.calling import Done
 from tests.cli.training_folder import make_folder
 
 from stoker.experiment import load
-from stoker.train.checkpoint import Checkpoint, Checkpoints
-from stoker.train.loop import methods_of
+from stoker.train.checkpoint import Checkpoint, CheckpointFolder
+from stoker.train.fit import methods_of
 from stoker.train.trainer import Trainer
 
 Stoker = Callable[..., Done]
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def latest(run: Path) -> Checkpoint:
-    with Checkpoints(run / "checkpoints") as checkpoints:
+    with CheckpointFolder(run / "checkpoints") as checkpoints:
         found = checkpoints.latest()
     assert found is not None
     return found

@@ -70,7 +70,7 @@ def test_the_scaler_is_that_of_one_store_with_all_series() -> None:
 
 
 def test_a_run_of_several_stores_resumes_to_the_same_weights() -> None:
-    text = "train: {epochs: 2, save_every: 3}\nsplit: {name: chronological, valid: 0.4}"
+    text = "train: {epochs: 2, checkpoints: {every: 3}}\nsplit: {name: chronological, valid: 0.4}"
     config = load(text, data="store: [a, b, c], weights: [1, 2, 1]")
     whole = stoker.experiment.run(config, folder="whole", progress=False)
     stoker.experiment.run(load(text, "epochs=1", data="store: [a, b, c], weights: [1, 2, 1]"), folder="cut", progress=False)
@@ -90,7 +90,7 @@ def ucr(tmp_path: Path) -> list[str]:
     for name, lines in rows.items():
         (tmp_path / f"S_{name}.ts").write_text(tags + "\n".join(lines) + "\n")
         stoker.pack(f"S_{name}.ts", f"{name}.stoker")
-    stoker.pack(["S_TRAIN.ts", "S_TEST.ts"], "both.stoker", source_column="source")
+    stoker.pack(stoker.Files(["S_TRAIN.ts", "S_TEST.ts"], name_column="source"), "both.stoker")
     view = "view: {name: sequences, max_length: 4}, batch_size: 4, columns: [value], target: [label]"
     rest = "model: linear\nloss: cross_entropy\ntrain: {epochs: 30, metrics: [accuracy]}\noptimizer: {lr: 0.05}\n"
     split = "split: {name: by_value, column: source, train: '*_TRAIN.ts', valid: '*_TEST.ts'}\n"

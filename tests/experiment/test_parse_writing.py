@@ -64,12 +64,12 @@ loss.quantiles loss.smoothing model model.causal model.dropout model.function mo
 model.options model.width optimizer optimizer.alpha optimizer.betas optimizer.eps optimizer.lr optimizer.momentum
 optimizer.nesterov optimizer.weight_decay schedule schedule.end schedule.every schedule.factor schedule.start schedule.warmup
 split split.by split.column split.embargo split.horizon split.overlap split.test split.time split.train split.valid
-split.warm_up train train.activation_checkpointing train.compile train.device train.early_stopping
-train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience train.ema
-train.epochs train.folder train.fused train.grad_accum_steps train.graph train.guard train.keep_checkpoints train.log_every
-train.loggers train.max_grad_norm train.max_seconds train.metrics
-train.checkpoint_url train.parallel train.precision train.save_every train.seed
-train.speed
+split.warm_up train train.checkpoints train.checkpoints.copies train.checkpoints.every train.checkpoints.keep train.device
+train.early_stopping train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode
+train.early_stopping.patience train.ema train.epochs train.execution train.execution.activation_checkpointing
+train.execution.compile train.execution.fused train.execution.graph train.execution.measured train.execution.parallel
+train.folder train.grad_accum_steps train.guard train.loggers train.logging train.logging.config train.logging.every
+train.logging.watch train.max_grad_norm train.max_seconds train.metrics train.precision train.seed
 """
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import stoker
 from stoker.train import Trainer
-from stoker.train.loop import CallbackReport
+from stoker.train.callbacks import CallbackReport
 
 BATCHES = 10
 

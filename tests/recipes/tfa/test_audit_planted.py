@@ -53,13 +53,6 @@ def test_prices_that_are_missing(tmp_path: Path) -> None:
     assert line.startswith(f"close is nan in bar 1,235 of {tmp_path}/bars.csv (1 bars in all); expected prices above 0.")
 
 
-def test_a_missing_price_can_be_cut_out(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    change_bars(tmp_path, close=lambda close: np.where(np.arange(3000) == 1234, np.nan, close))
-    prepared = prepared_of(tmp_path, gaps="cut")
-    assert prepared.bars.lengths.tolist() == [1234, 1765]
-
-
 def test_rows_that_were_dropped(tmp_path: Path) -> None:
     make_folder(tmp_path)
     select_bars(tmp_path, np.sort(np.random.default_rng(0).permutation(3000)[:2500]))

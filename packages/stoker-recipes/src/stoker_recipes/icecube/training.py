@@ -130,13 +130,13 @@ def make_trainer(
         grad_accum_steps=settings.grad_accum_steps,
         max_grad_norm=settings.max_grad_norm,
         ema=settings.ema,
-        graph=is_gpu and one_process if settings.graph == "auto" else settings.graph,
-        compile=False,
-        fused=True,
+        execution=stoker.train.Execution(
+            graph=is_gpu and one_process if settings.graph == "auto" else settings.graph, compile=False, fused=True
+        ),
         schedule=one_cycle(warmup=settings.warmup, total=total),
-        device=device,
+        checkpoints=stoker.train.Checkpoints(every=settings.save_every),
         seed=settings.seed,
-        config=msgspec.to_builtins(settings),
+        logging=stoker.train.Logging(config=msgspec.to_builtins(settings)),
         **options,
     )
 
@@ -213,9 +213,9 @@ def _run(
         stoker.train.load_trained(model, settings.init)
         if isinstance(model.loss, VmfLoss):
             model.loss.step.zero_()
-    saving: dict[str, Any] = {"folder": folder, "save_every": settings.save_every, "max_seconds": settings.max_seconds}
     trainer = make_trainer(
-        settings, store, model, total=total, device=there, one_process=world_size <= 1, callbacks=callbacks, progress=progress, **saving
+        settings, store, model, total=total, device=there, one_process=world_size <= 1,
+        callbacks=callbacks, progress=progress, folder=folder,
     )  # fmt: skip
     if folder is not None and not rank and not resume:
         run_folder.write_settings(folder, settings)
@@ -224,7 +224,7 @@ def _run(
             f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {model.size.num_parameters:,} parameters", flush=True
         )
         print(f"  order: {feed.order}", flush=True)
-    result = trainer.fit(feed, valid=valid, epochs=settings.epochs, resume=resume)
+    result = trainer.fit(feed, valid=valid, epochs=settings.epochs, max_seconds=settings.max_seconds, resume=resume)
     return TrainedIceCube(result=result, model=model, settings=settings, num_events=feed.num_samples)
 
 

@@ -1,16 +1,6 @@
-"""Tabular sequences: learn the events of users, and generate new ones.
+"""Tabular sequences: learn a table of events, and generate others.
 
-    digits, sequences, statistics    columns as digits, events as sequences, what a table holds; calendar_features
-    files                       one file, or partitions         tables        files and frames <-> codes
-    values, encodings, dates    columns <-> classes
-    compat                      split, analyze and encode of mostlyai-engine; compat_*: its statistics, codes and files
-    intervals                   kernels over numbers            privacy       differentially private training
-    subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
-    model                       all heads in one matmul         batches       which subjects an update sees
-    training                    the folder of a run             generation    codes of new subjects
-    synthesizer                 `Synthesizer`: fit, sample      report        `quality`: metrics by mostlyai-qa
-
-These are the public names; each is imported when first used.
+README.md lists the modules in the order of reading. These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING

@@ -288,13 +288,10 @@ def _fit(
         lambda model, batch: model(batch),
         torch.optim.AdamW(_decayed(whole), lr=lr, weight_decay=WEIGHT_DECAY if is_small else LARGE_WEIGHT_DECAY),
         precision="tf32" if on_gpu else "fp32",
-        fused=True,
-        graph=False
-        if is_private
-        else True
-        if on_gpu and settings.size != "l"
-        else "auto",  # the dropout between the layers of "l" may not be captured
-        compile=False,
+        # The dropout between the layers of "l" may not be captured.
+        execution=stoker.train.Execution(
+            fused=True, compile=False, graph=False if is_private else True if on_gpu and settings.size != "l" else "auto"
+        ),
         max_grad_norm=None if is_private else settings.max_grad_norm,
         ema=EMA,
         schedule=lambda step, total: plateau.factor,
@@ -309,13 +306,13 @@ def _fit(
         ),
         callbacks=[] if is_private else [plateau],
         folder=folder,
-        keep_checkpoints=1,
-        max_seconds=settings.max_seconds,
+        checkpoints=stoker.train.Checkpoints(keep=1),
         seed=settings.seed,
-        config=asdict(settings),
+        logging=stoker.train.Logging(config=asdict(settings)),
         progress=progress,
     )
-    result = trainer.fit(batches, valid=None if is_private else valid, epochs=epochs, resume=resume)
+    seconds, held_back = settings.max_seconds, None if is_private else valid
+    result = trainer.fit(batches, valid=held_back, epochs=epochs, max_seconds=seconds, resume=resume)
     if not any((folder / "checkpoints").glob("step-*")):  # the trainer has said why, and goes on where another one may follow
         raise CheckpointError(
             f"{folder} has no checkpoint, as none could be written; so there is no model. Free some space, and train again with "

@@ -157,7 +157,7 @@ def indicators(
     with contextlib.ExitStack() as opened:
         show = opened.enter_context(base.bar("bars"))
         if len(source) > 1 or not (Path(source[0]) / MANIFEST_NAME).is_file():
-            bars = opened.enter_context(packed_bars(source, Path(store), progress=show, **options))
+            bars = opened.enter_context(packed_bars(source, Path(store), progress=show, **base.pack_arguments(options)))
         elif options["series"] or options["time"] or options["sort"]:
             raise OptionError(f"{source[0]} is a store: --series, --time and --sort are for raw bars.")
         else:

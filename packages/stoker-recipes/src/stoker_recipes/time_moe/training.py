@@ -323,18 +323,17 @@ def run(
         precision=precision,
         grad_accum_steps=settings.grad_accum_steps,
         max_grad_norm=settings.max_grad_norm,
-        graph=graph,
-        compile=False,  # layer by layer, above
-        fused=True,  # also what a graph needs
-        activation_checkpointing=settings.activation_checkpointing,
+        execution=stoker.train.Execution(
+            graph=graph,
+            compile=False,  # layer by layer, above
+            fused=True,  # also what a graph needs
+            activation_checkpointing=settings.activation_checkpointing,
+        ),
         schedule=Decay(total=total, end=settings.lr_end / settings.lr, warmup=settings.warmup),
         folder=folder,
-        save_every=settings.save_every,
-        max_seconds=settings.max_seconds,
-        log_every=max(1, min(50, every)),
-        device=there,
+        checkpoints=stoker.train.Checkpoints(every=settings.save_every),
+        logging=stoker.train.Logging(every=max(1, min(50, every)), config=msgspec.to_builtins(settings)),
         seed=settings.seed,
-        config=msgspec.to_builtins(settings),
         progress=progress,
     )
     given: dict[str, Any] = {"batch_size": settings.batch_size, "device": trainer.device}
@@ -349,7 +348,8 @@ def run(
     with contextlib.ExitStack() as stack:
         if folder is not None and is_first and not resume:
             stack.enter_context(disk.removing_unless(folder / "run.json", folder / RECIPE_NAME))
-        result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
+        passes = -(-total // every)
+        result = trainer.fit(batches, valid=valid, epochs=passes, max_seconds=settings.max_seconds, resume=resume)
     weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
     if weights is not None and is_first:
         if folder is not None:

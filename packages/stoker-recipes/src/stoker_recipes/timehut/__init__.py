@@ -1,16 +1,6 @@
-"""TimeHUT: representations of time series by contrastive learning, with TS2Vec and SoftCLT beside it.
+"""TimeHUT: representations of time series, learned without labels, by TimeHUT, TS2Vec or SoftCLT.
 
-    settings     methods, all settings of an encoder, temperatures over epochs
-    data         files and arrays -> series                      crops        which pieces of series the two views have, and batches of them
-    encoder      dilated convolutions over a leading axis of members
-    losses       the three losses, with static shapes            dtw          distances of series, for SoftCLT
-    population   K encoders trained at once
-    gpu_step     an update by Triton kernels; encoder_kernels, loss_kernels
-    training     one encoder in the folder of a run              estimator    `Encoder`, an estimator of scikit-learn
-    evaluate     classifiers of representations, intervals       forecast, anomaly    TS2Vec's other protocols
-    search       hyperparameters, many at once                   archive      data sets x methods x seeds in one table
-
-These are the public names; each is imported when first used.
+README.md lists the modules in the order of reading. These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING

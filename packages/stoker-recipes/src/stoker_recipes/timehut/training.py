@@ -160,13 +160,11 @@ def train(
         lambda model, batch: model(batch).sum(),
         population.optimizer,
         precision="fp32" if where.type == "cpu" else "tf32",
-        graph="auto" if where.type == "cpu" else True,
-        compile=False,
+        execution=stoker.train.Execution(graph="auto" if where.type == "cpu" else True, compile=False),
         folder=folder,
-        save_every=per_pass,
-        log_every=max(1, per_pass // 2),
+        checkpoints=stoker.train.Checkpoints(every=per_pass),
+        logging=stoker.train.Logging(every=max(1, per_pass // 2), config={**known, **asdict(settings)}),
         seed=settings.seed,
-        config={**known, **asdict(settings)},
         progress=progress,
     )
     result = trainer.fit(CropBatches(population, per_pass=per_pass), epochs=-(-population.num_updates // per_pass), resume=resume)

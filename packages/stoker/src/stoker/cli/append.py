@@ -46,7 +46,7 @@ def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None
     lines: list[str] = []
     if source:
         with base.bar("rows") as show:
-            result = append(store, list(source), progress=show, **options)  # type: ignore[arg-type]
+            result = append(store, list(source), progress=show, **base.pack_arguments(options))
         num_rows, num_series = result.num_new if isinstance(result, AppendedStore) else (result.num_steps, len(result))
         added = {"num_new_rows": num_rows, "num_new_series": num_series}
         new = f", {num_series:,} of them new" if num_series else ""

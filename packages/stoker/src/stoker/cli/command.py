@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import io
 import json
 import os
 import re
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -33,6 +34,8 @@ from stoker.errors import DiskError, OptionError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from stoker.store.pack.options import Time
 
 # What is printed.
 
@@ -502,7 +505,6 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options: list[Decorator] = [
         click.option("--delimiter", metavar="TEXT", help="Delimiter of text tables. [default: auto-detected]"),
         click.option("--quote", default='"', show_default=True, metavar="TEXT", help="Quote character; '' for none."),
-        click.option("--escape", metavar="TEXT", help="Escape character of text tables."),
         click.option(
             "--header/--no-header", default=None, help="Whether the first line has column names. [default: auto-detected]"
         ),
@@ -518,6 +520,37 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+_TIME = ("freq", "regular", "duplicates", "timezone", "ambiguous", "nonexistent")
+_CSV = ("delimiter", "quote", "escape", "header", "skip", "null", "decimal", "encoding", "time_format")
+_RESOURCES = ("memory", "threads", "ray")
+
+
+def pack_arguments(flags: Mapping[str, Any], *, time: Time | None = None) -> dict[str, Any]:
+    """Return the arguments of `stoker.pack` for flags, which name the fields of its values; `time` is that of earlier data.
+
+    Raises:
+        OptionError: A flag about times is given without --time, or a name is none of a flag.
+    """
+    from stoker.store.formats.csv import Csv
+    from stoker.store.pack.api import pack
+    from stoker.store.pack.options import Resources, Time
+
+    given = {name: value for name, value in flags.items() if name not in (*_TIME, *_CSV, *_RESOURCES)}
+    if unknown := sorted(set(given) - {*inspect.signature(pack).parameters, "overlap"}):
+        raise OptionError(f"{unknown[0]}= is not an option of pack.", parameter=unknown[0])
+    for name, kind, fields in (("csv", Csv, _CSV), ("resources", Resources, _RESOURCES)):
+        if values := {field: flags[field] for field in fields if field in flags}:
+            given[name] = kind(**values)
+    rules = {name: flags[name] for name in _TIME if name in flags}
+    column = flags.get("time") or (time.column if time is not None else None)
+    if rules and column is not None:
+        known = time if time is not None and time.column == column else Time(column)
+        given["time"] = replace(known, **rules)
+    elif strange := [name for name, value in rules.items() if value != getattr(Time(""), name)]:
+        raise OptionError(f"{strange[0]}= is about the times of the rows, so it needs time=.", parameter=strange[0])
+    return given
 
 
 FILE_ENDINGS = (".pt2", ".onnx", ".pt", ".pth", ".ts", ".safetensors", ".bin", ".ckpt", ".json", ".zip")

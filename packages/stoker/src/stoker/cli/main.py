@@ -152,6 +152,7 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
     parameter = error.parameter if is_ours else None
     if parameter is None or command is None:
         return text
+    text = re.sub(r"\b(?:Csv|Files|Resources|Time)\(([^()]*)\)", r"\1", text)  # their fields are options
     options = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
     through = next((options[name].opts[0] for name in ("overrides", "pack_options") if name in options), None)
     names = {*options, *([parameter] if through is not None else [])}

@@ -19,7 +19,6 @@ _COMMA_NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 
 DUPLICATES = ["error", "first", "last", "keep"]
 AMBIGUOUS = ["infer", "first", "last", "error"]
-NONEXISTENT = ["error", "shift"]
 
 
 def _recipe_of(args: list[str]) -> tuple[str, list[str]] | None:
@@ -60,14 +59,12 @@ def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
     help="How to treat rows of a series with equal times. Needs --sort where times are not in order. [default: error]",
 )
 @click.option("--freq", metavar="FREQ", help="Distance of two steps, like 15min, 1h, 1d, 1mo; missing steps are added.")
-@click.option("--regular/--no-regular", default=True, help="Whether --freq adds missing steps, or is only declared.")
 @click.option("--timezone", metavar="ZONE", help="Zone of local times, like Europe/Berlin; they are stored as UTC.")
 @base.choice_option("--ambiguous", choices=AMBIGUOUS, default="infer", help="Which local time of a repeated hour.")
-@base.choice_option("--nonexistent", choices=NONEXISTENT, default="error", help="How to treat skipped local times.")
 @click.option("--columns", metavar="A,B,…", help="Columns to pack. [default: all]")
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @base.missing_option()
-@click.option("--source-column", metavar="NAME", help="Add a column with the file that each series comes from.")
+@click.option("--name-column", metavar="NAME", help="Add a column with the file that each row comes from.")
 @base.reading_options
 @base.overwrite_option("Replace an existing store.", "replace")
 @click.option(
@@ -76,7 +73,7 @@ def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
     help="Pack the result of a DuckDB statement over the table `source`. Other options use its columns.",
 )
 @click.option("--recipe", metavar="NAME", help="Read the files of an installed recipe; see stoker pack --recipe NAME --help.")
-@click.option("--on", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @base.json_option
 def command(
     source: tuple[str, ...], store: str, as_json: bool,
@@ -95,13 +92,16 @@ def command(
     stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates last --freq 1h
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
     stoker pack events.csv users.stoker --series user --sql "FROM source JOIN 'users.csv' USING (user) WHERE price > 0"
-    stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --on ray://head:10001
+    stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --ray ray://head:10001
     """
+    from stoker.store.formats.discover import Files
     from stoker.store.pack.api import pack
 
     options.pop("recipe")
+    name_column = options.pop("name_column")
+    given = list(source) if name_column is None else Files(list(source), name_column=str(name_column))
     with base.bar("rows") as show:
-        packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
+        packed = pack(given, store, progress=show, **base.pack_arguments(options))
     read = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
     rows = read if options["sql"] is None else packed.num_steps
     show_packed(packed, store, f"{rows:,} rows", as_json=as_json)

@@ -14,6 +14,8 @@ from stoker.cli import command as base
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stoker.experiment.predict import TrainedRun
+
 FORMATS = (".parquet", ".csv", ".arrow", ".feather")
 SHOWN_ROWS = 12
 
@@ -63,7 +65,7 @@ def command(
         base.check_new_file("--out", out, FORMATS, overwrite=overwrite)
     given: Any = data[0] if len(data) == 1 else list(data)
     loaded = stoker.load(run, latest=latest, device=device)
-    table = loaded.predict(given, pack_options=_pack_options(pack_options), **options)
+    table = loaded.predict(given, pack_options=_pack_options(pack_options, loaded), **options)
     if out is not None:
         from stoker import _disk
 
@@ -79,9 +81,12 @@ def command(
         base.report(f"written: {out}")
 
 
-def _pack_options(assignments: tuple[str, ...]) -> dict[str, Any]:
-    """The values of `--pack`."""
-    return dict(map(_assignment, assignments))
+def _pack_options(assignments: tuple[str, ...], loaded: TrainedRun) -> dict[str, Any]:
+    """Return the values of `--pack`, over the rules for times of the training data."""
+    from stoker.store.pack.options import Time
+
+    time = loaded.pack_options.get("time")
+    return base.pack_arguments(dict(map(_assignment, assignments)), time=time if isinstance(time, Time) else None)
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ from stoker.cli import command as base
 from stoker.cli.training import STOPPED, is_first, leave_ranks, saying_how_to_resume, show_fields, values_of
 
 if TYPE_CHECKING:
-    from stoker.train.loop import Result
+    from stoker.train.fit import Result
 
 
 def _recipe_of(args: list[str]) -> tuple[str, list[str]] | None:
@@ -65,7 +65,7 @@ def command(
     \b
     stoker train config.yaml
     stoker train config.yaml --set batch_size=512 --set model=gru
-    stoker train config.yaml --set speed=measured
+    stoker train config.yaml --set execution.measured=true
     stoker train --resume runs/config
     torchrun --nproc-per-node 2 -m stoker train config.yaml
     torchrun --nnodes 2:4 --rdzv-id job1 --rdzv-endpoint HOST:29400 --max-restarts 100 -m stoker train config.yaml

@@ -18,7 +18,7 @@ from stoker.experiment.parse import CONFIG_NAME
 from stoker.extend import RECIPE_NAME
 
 if TYPE_CHECKING:
-    from stoker.train.loop import Result
+    from stoker.train.fit import Result
 
 STOPPED = {"finished": "finished", "early": "stopped early", "budget": "stopped by max_seconds"}
 """What `Result.stopped` is in words."""

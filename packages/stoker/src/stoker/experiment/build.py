@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stoker.split.series_scaler import SeriesScaler
     from stoker.split.split import Split
     from stoker.store.store import Store
-    from stoker.train.loop import Callback, Result
+    from stoker.train.callbacks import Callback, Result
     from stoker.train.trainer import Trainer
 
 
@@ -377,20 +377,22 @@ def make_trainer(
     data: Fed,
     *,
     folder: Path | None = None,
-    overwrite: bool = False,
     progress: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """The trainer of a config, with a new model. Without a folder nothing is written, and there are no loggers."""
     from stoker.experiment.models import make_optimizer
-    from stoker.store.object_storage import open_bucket
     from stoker.train.early_stopping import EarlyStopping
     from stoker.train.loggers import make_writer
     from stoker.train.trainer import Trainer
 
     train, stopping = config.train, config.train.early_stopping
     writes = folder is not None and find_ranks().is_first
-    copies = open_bucket(train.checkpoint_url) if writes and train.checkpoint_url is not None else None
+    loggers = [make_writer(name, folder=folder) for name in train.loggers] if writes and folder is not None else []
+    settings = {name: getattr(train, name) for name in TrainerSettings.__struct_fields__}
+    settings["logging"] = msgspec.structs.replace(train.logging, config={**to_tree(config), **train.logging.config})
+    if config.data.global_batch_size is not None:
+        settings["grad_accum_steps"] = 1
     model, loss = make_trained(config, data)
     return Trainer(
         model.to(data.train.device),
@@ -400,15 +402,9 @@ def make_trainer(
         early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
         metrics=dict(_metric(name, config.loss, data.task) for name in train.metrics),
         folder=folder,
-        overwrite=overwrite,
-        loggers=[make_writer(name, folder=folder) for name in train.loggers] if writes and folder is not None else (),
-        callbacks=callbacks,
-        checkpoint_copies=copies,
-        device=data.train.device,
-        config=to_tree(config),
+        callbacks=[*callbacks, *loggers],
         progress=progress,
-        **{name: getattr(train, name) for name in TrainerSettings.__struct_fields__ if name != "grad_accum_steps"},
-        grad_accum_steps=train.grad_accum_steps if config.data.global_batch_size is None else 1,
+        **settings,
     )
 
 
@@ -486,7 +482,7 @@ def _train(
         if on_saved is not None:
             callbacks.append(_Saved(folder, on_saved))
         showing = progress and ranks.is_first
-        trainer = make_trainer(config, data, folder=folder, overwrite=run.overwrite, progress=showing, callbacks=callbacks)
+        trainer = make_trainer(config, data, folder=folder, progress=showing, callbacks=callbacks)
     if ranks.is_first and report is not None:
         for line in str(data.train).splitlines():
             report(line)
@@ -500,7 +496,15 @@ def _train(
     own = [one.function for one in (config.model, config.loss) if isinstance(one, named.Own)]
     own += [config.data.augment] if config.data.augment is not None else []
     with cleaning, blaming(*own), within_memory():
-        result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=run.resume, allow=run.allow)
+        result = trainer.fit(
+            data.train,
+            valid=data.valid,
+            epochs=train.epochs,
+            max_seconds=train.max_seconds,
+            resume=run.resume,
+            overwrite=run.overwrite,
+            allow=run.allow,
+        )
         if data.test is not None and result.stopped != "signal":
             tested = {f"test_{name}": value for name, value in trainer.evaluate(data.test).items()}
             result = replace(result, metrics={**result.metrics, **tested})

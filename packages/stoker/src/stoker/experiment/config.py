@@ -195,7 +195,7 @@ class ByValue(Choice, frozen=True, kw_only=True, tag="by_value"):
     """Whole series by the value of a column, such as the file that they come from."""
 
     column: str
-    """Column with one value per series; `stoker pack --source-column` makes one of file names."""
+    """Column with one value per series; `stoker pack --name-column` makes one of file names."""
     train: str | Annotated[list[str], Meta(min_length=1)]
     """Value, or values, of the series to train on; patterns such as `*_TRAIN.ts` are possible."""
     valid: str | Annotated[list[str], Meta(min_length=1)] | None = None
@@ -390,10 +390,10 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     epochs: Count = 1
     """Passes over the training samples."""
+    max_seconds: Positive | None = None
+    """Time after which the run is saved and ends."""
     folder: str | None = None
     """Folder of the run; by default `runs/` and the name of the config."""
-    checkpoint_url: str | None = None
-    """URL of a folder in object storage, like `s3://bucket/runs/a`, that gets a copy of each checkpoint; other machines resume from it."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
@@ -404,7 +404,7 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
     loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=list)
-    """Where metrics go beside metrics.jsonl."""
+    """Where metrics go in addition to metrics.jsonl."""
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

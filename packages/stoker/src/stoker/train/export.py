@@ -20,7 +20,7 @@ from torch import nn
 from stoker import _disk
 from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, TrainError
 from stoker.train import resume
-from stoker.train.checkpoint import Checkpoint, Checkpoints
+from stoker.train.checkpoint import Checkpoint, CheckpointFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def load_trained(model: nn.Module, folder: str | Path, *, latest: bool = False) 
 
 def find_trained(folder: str | Path, *, latest: bool = False) -> Checkpoint:
     """The best checkpoint of a run, or the latest."""
-    with Checkpoints(Path(folder) / "checkpoints") as checkpoints:
+    with CheckpointFolder(Path(folder) / "checkpoints") as checkpoints:
         found = None if latest else checkpoints.best()
         found = found or checkpoints.latest()
     if found is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
-    from stoker.train.loop import CallbackReport
+    from stoker.train.callbacks import CallbackReport
     from stoker.train.trainer import Trainer
 
 KEYS = ("space", "budget", "metric", "direction", "repeats", "on_constant")

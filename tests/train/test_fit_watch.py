@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.train.training import grouped
 
 import stoker
 from stoker.train.run import read_slowdowns
@@ -30,10 +31,11 @@ class Steps:
         return self._now
 
 
-def fit(batches: Any, *, epochs: int = 1, **options: Any) -> stoker.train.Result:
+def fit(batches: Any, *, epochs: int = 1, overwrite: bool = False, **options: Any) -> stoker.train.Result:
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    return stoker.Trainer(model, torch.nn.MSELoss(), optimizer, **{"progress": False, **options}).fit(batches, epochs=epochs)
+    options = grouped({"progress": False, **options})
+    return stoker.Trainer(model, torch.nn.MSELoss(), optimizer, **options).fit(batches, epochs=epochs, overwrite=overwrite)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.harness import Zygote
 
-from stoker.train.loop import SIGNALS, Signals
+from stoker.train.fit import SIGNALS, Signals
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from stoker._batch import tensors_of
 from stoker.train.engine import Stream
-from stoker.train.step import supervised
+from stoker.train.loss import supervised
 
 
 class PairBatch(NamedTuple):

@@ -1,14 +1,12 @@
-"""The training loop: epochs, validation, logging, saving, callbacks, signals and budgets.
+"""The training loop: epochs, validation, logging, saving, callbacks, signals and time limits.
 
     Fit         one call of `Trainer.fit`
     Result      what it returns
     evaluate    the mean loss and the metrics of all batches
-    Callback    code of the user, called after each update or epoch; with several ranks, each rank calls its own
     Signals     Ctrl-C, SIGTERM and SIGHUP end a run after its step, when it is saved
 
 Guarantee: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
-that was ignored before (as under nohup) stays ignored, and all handlers are put back. What a
-callback raises ends the run. The state of a callback is not saved: a resumed run calls new ones.
+that was ignored before (as under nohup) stays ignored, and all handlers are put back.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import psutil
@@ -38,94 +36,18 @@ from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.callbacks import Callback, CallbackReport, methods_of
+from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Log
+from stoker.train.loss import LossFunction, num_samples, outcome_of
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
-from stoker.train.step import LossFunction, StepWork, Window, num_samples, outcome_of
+from stoker.train.step import StepWork, Window
 from stoker.watch.cause import Slowdown
 from stoker.watch.loop import Watch
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallbackReport:
-    """What a callback gets.
-
-    Args:
-        step: Updates so far.
-        epoch: The number of the epoch, from 0.
-        lr: Learning rate of the first parameter group.
-        metrics: Metrics of the epoch, as the log has them: `loss`, and those of the validation with `val_`. After an update empty.
-    """
-
-    step: int
-    epoch: int
-    lr: float
-    metrics: Mapping[str, float]
-    read_loss: Callable[[], float]
-    ask_to_stop: Callable[[], None]
-
-    @property
-    def loss(self) -> float:
-        """The loss of the last update, or the mean of the epoch. On a GPU, to read it after an update waits for the update."""
-        return self.metrics["loss"] if "loss" in self.metrics else self.read_loss()
-
-    def stop(self) -> None:
-        """End the run: it is saved, and `Result.stopped` is "callback". With ranks, all end as soon as one asks."""
-        self.ask_to_stop()
-
-
-class EpochCallback(Protocol):
-    """Called after each epoch, when it is evaluated and, where that is due, saved."""
-
-    def on_epoch_end(self, report: CallbackReport) -> None:
-        """Called with the metrics of the epoch."""
-
-
-class BatchCallback(Protocol):
-    """Called after each update of the weights."""
-
-    def on_batch_end(self, report: CallbackReport) -> None:
-        """Called with the number of the update."""
-
-
-class OpenCallback(Protocol):
-    """Called before run.json is written, on the rank that writes it: for files that are to be kept with the run."""
-
-    def on_open(self) -> None:
-        """Called when the run is about to begin; a run that is refused or fails before that leaves no file."""
-
-
-class SaveCallback(Protocol):
-    """Called on every rank when a checkpoint is on the disk; the run waits for it."""
-
-    def on_save(self, step: int, metrics: dict[str, float]) -> None:
-        """Called with the step of the checkpoint and the metrics of the last epoch."""
-
-
-Callback = EpochCallback | BatchCallback | OpenCallback | SaveCallback
-METHODS = ("on_epoch_end", "on_batch_end", "on_open", "on_save")
-
-
-def check_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
-    """The callbacks; refuses what has neither method."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise OptionError(f"callbacks is {given!r}; expected a list of objects with on_epoch_end(report) or on_batch_end(report).")
-    for number, one in enumerate(given):
-        if isinstance(one, type) or not any(callable(getattr(one, name, None)) for name in METHODS):
-            raise OptionError(
-                f"callbacks[{number}] is {one!r}; expected an object with the method on_epoch_end(report) or on_batch_end(report)."
-            )
-    return tuple(given)
-
-
-def methods_of(callbacks: Sequence[Callback], name: str) -> tuple[Callable[..., Any], ...]:
-    """The methods of this name, of those callbacks that have it."""
-    return tuple(method for one in callbacks if callable(method := getattr(one, name, None)))
-
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -313,9 +235,10 @@ class Fit:
     epochs: int
     log: Log
     signals: Signals
+    max_seconds: float | None = None
     validate: Callable[[], dict[str, float]] | None = None
     stopping: EarlyStopping | None = None
-    checkpoints: Checkpoints | None = None
+    checkpoints: CheckpointFolder | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     note_saved: Callable[[int], None] | None = None
     """Called once, when the first checkpoint is on the disk."""
@@ -443,7 +366,7 @@ class Fit:
             method(report)
 
     def _look(self) -> Stopped | None:
-        step, save_every = self.progress.step, self._settings.save_every
+        step, save_every = self.progress.step, self._settings.checkpoints.every
         now = now_ns()
         saves = self.checkpoints is not None and save_every is not None and step % save_every == 0
         # A GPU's numbers arrive at their own time, but all ranks must judge the same ones: those of the looks before.
@@ -464,9 +387,9 @@ class Fit:
     def _plan(self) -> None:
         """When to look again: at the step that ends a window or is saved, or a moment from now."""
         settings, step = self._settings, self.progress.step
-        periods = [every for every in (settings.log_every, settings.save_every) if every is not None]
+        periods = [every for every in (settings.logging.every, settings.checkpoints.every) if every is not None]
         self._next_step = min(step - step % every + every for every in periods)
-        left = LOOK_NS if settings.max_seconds is None else int(min(LOOK_NS, 1e9 * (settings.max_seconds - self.seconds)))
+        left = LOOK_NS if self.max_seconds is None else int(min(LOOK_NS, 1e9 * (self.max_seconds - self.seconds)))
         self._next_look_ns = now_ns() + left
 
     def _share(self, now: int) -> float:
@@ -551,7 +474,7 @@ class Fit:
         )
 
     def _end_epoch(self) -> Stopped | None:
-        progress, save_every = self.progress, self._settings.save_every
+        progress, save_every = self.progress, self._settings.checkpoints.every
         self._take()
         for window in self._readout.ready(wait=True):
             self._report(window)
@@ -589,7 +512,7 @@ class Fit:
         """Why the run ends before its end, if it does. Then it is saved: nothing that has been done is lost."""
         step, now = self.progress.step, now_ns()
         asked = self.signals.asked
-        is_over = self._settings.max_seconds is not None and self.seconds >= self._settings.max_seconds
+        is_over = self.max_seconds is not None and self.seconds >= self.max_seconds
         is_stopped = self._stop_asked
         if self._ranks.together:  # what any rank was asked; they look again together, when the first one's clock would
             pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])

@@ -9,7 +9,7 @@ import torch
 from tests.train.syncs import Syncs
 from torch import Tensor, nn
 
-from stoker.train.step import Ema
+from stoker.train.ema import Ema
 
 
 class Model(nn.Module):
