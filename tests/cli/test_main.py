@@ -121,7 +121,7 @@ def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path
         ("train", "overrides", "overrides: data.batch_size is 0.", "--set: data.batch_size is 0."),
         ("predict", "sql", "or sql=None.", "or --pack sql=none."),
         ("inspect", "sort", "Pass sort=True.", "Pass sort=True."),
-        ("pack", "freq", "Pass time=Time('ts', freq='1h').", "Pass --time 'ts', --freq 1h."),
+        ("pack", "freq", "Pass time=Time('ts', freq='1h').", "Pass --time ts, --freq 1h."),
         ("pack", None, "Pass sort=True.", "Pass sort=True."),
     ],
 )

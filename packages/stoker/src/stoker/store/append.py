@@ -307,7 +307,8 @@ def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
     more = f" ({len(early):,} series have such rows)" if len(early) > 1 else ""
     raise TimeOrderError(
         f"the new rows of {now.key} {key!r} begin at {name} {shown}, but the store has rows up to {before}{more}. Leave out rows that are "
-        "there already, or pass overlap='replace' or overlap='keep' to merge them by time."
+        "there already, or pass overlap='replace' or overlap='keep' to merge them by time.",
+        parameter="overlap",
     )
 
 
