@@ -23,6 +23,7 @@ __all__ = [
     "ByLength",
     "EarlyStopping",
     "Feed",
+    "Mixture",
     "Segments",
     "Sequences",
     "Sequential",
@@ -48,6 +49,7 @@ _LAZY = {
     "ByLength": "stoker.sampling.orders:ByLength",
     "EarlyStopping": "stoker.train.early_stopping:EarlyStopping",
     "Feed": "stoker.feed.feed:Feed",
+    "Mixture": "stoker.sampling.mixture:Mixture",
     "Segments": "stoker.sampling.views:Segments",
     "Sequences": "stoker.sampling.views:Sequences",
     "Sequential": "stoker.sampling.orders:Sequential",
@@ -65,13 +67,14 @@ _LAZY = {
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("augment", "diagnose", "errors", "experiment", "gate", "ray", "split", "testing", "train", "tune")
+_MODULES = ("augment", "diagnose", "errors", "experiment", "feed", "gate", "ray", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
     from stoker import diagnose as diagnose
     from stoker import errors as errors
     from stoker import experiment as experiment
+    from stoker import feed as feed
     from stoker import gate as gate
     from stoker import ray as ray
     from stoker import split as split
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from stoker import tune as tune
     from stoker.experiment.predict import load
     from stoker.feed.feed import Feed
+    from stoker.sampling.mixture import Mixture
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.store.append import append, compact
