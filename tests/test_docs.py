@@ -135,13 +135,13 @@ def test_the_readme_is_short_and_has_what_a_newcomer_needs() -> None:
 
 
 def test_the_numbers_are_those_of_the_result_files() -> None:
-    assert page.PAGE.read_text() == page.page(), "run: make benchmarks-page"
-    assert page.README.read_text() == page.readme(page.README.read_text()), "run: make benchmarks-page"
+    assert page.PAGE.read_text() == page.page(), "run: make reference"
+    assert page.README.read_text() == page.readme(page.README.read_text()), "run: make reference"
 
 
 @pytest.mark.parametrize("document", adapters_page.PAGES, ids=lambda path: path.stem)
 def test_the_numbers_about_adapters_are_those_of_the_result_file(document: Path) -> None:
-    assert document.read_text() == adapters_page.written(document), "run: make benchmarks-page"
+    assert document.read_text() == adapters_page.written(document), "run: make reference"
 
 
 def test_the_arguments_of_a_docstring_have_a_line_each() -> None:

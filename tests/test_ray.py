@@ -16,6 +16,8 @@ import pytest
 import stoker
 from stoker.errors import OptionError
 
+pytestmark = pytest.mark.scale
+
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test-scale` installs it into its own environment"
 )

@@ -46,8 +46,8 @@ LAYERS = (
     {"sandbox"},
     {"diagnose", "ray"},
     {"gate", "tune"},
-    {"recipes"},
     {"cli"},
+    {"recipes"},
     {"__main__"},
 )
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""

@@ -1,6 +1,6 @@
 """What do packing, shuffling and padding neutrino events cost, next to pyarrow and to iceaggr's own loading?
 
-Events are those of `stoker make icecube`: many small files, and few large ones. Rates and times are CPU time of the process, without
+Events are those of `stoker icecube make`: many small files, and few large ones. Rates and times are CPU time of the process, without
 threads; torch runs on one. Batches have 128 events, as in the report of iceaggr's authors: ragged as a model is fed, and padded by
 sensor (DOM) with 16 and with 84 pulses each. A pack and a read of the same Parquet files by pyarrow use all cores, so both are also
 compared by wall time; also for one file as large as those of the competition. Memcpy copies the columns in pieces as large as a batch.

@@ -23,6 +23,8 @@ from tests.cli.calling import call, stoker_command
 import stoker
 from stoker.train.run import read_record
 
+pytestmark = pytest.mark.scale
+
 MODEL = """
 import os, time
 from torch import nn

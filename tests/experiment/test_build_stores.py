@@ -90,7 +90,7 @@ def ucr(tmp_path: Path) -> list[str]:
     for name, lines in rows.items():
         (tmp_path / f"S_{name}.ts").write_text(tags + "\n".join(lines) + "\n")
         stoker.pack(f"S_{name}.ts", f"{name}.stoker")
-    stoker.pack(["S_TRAIN.ts", "S_TEST.ts"], "both.stoker", source_column="source")
+    stoker.pack(stoker.Files(["S_TRAIN.ts", "S_TEST.ts"], name_column="source"), "both.stoker")
     view = "view: {name: sequences, max_length: 4}, batch_size: 4, columns: [value], target: [label]"
     rest = "model: linear\nloss: cross_entropy\ntrain: {epochs: 30, metrics: [accuracy]}\noptimizer: {lr: 0.05}\n"
     split = "split: {name: by_value, column: source, train: '*_TRAIN.ts', valid: '*_TEST.ts'}\n"

@@ -172,6 +172,6 @@ def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: i
     if residency != "device":  # which looks at many batches at once
         next(batches), next(batches)
     with pytest.raises(
-        StoreDamagedError, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker verify`."
+        StoreDamagedError, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker inspect --verify`."
     ):
         next(batches)

@@ -17,6 +17,7 @@ import pytest
 from tests.faults.conftest import READERS
 from tests.harness import Zygote
 
+import stoker
 from stoker.errors import SourceTooLargeError, StokerError
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
@@ -67,7 +68,7 @@ def pack_bomb(source: str, store: str, options: dict[str, Any]) -> dict[str, Any
     error = None
     try:
         with mock.patch("stoker.store.pack.packer.map_store"):
-            pack(source, store, memory="256MB", **options)
+            pack(source, store, resources=stoker.Resources(memory="256MB"), **options)
     except StokerError as caught:
         error = caught
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -154,7 +155,7 @@ def test_memory_that_runs_out_anywhere_is_an_error_of_ours(tmp_path: Path) -> No
     for place in ("blocks.Shaper.block", "sorted_runs.SortedRun.add", "sorted_runs.SortedRun._write", "plan._plan"):
         with (
             mock.patch(f"stoker.store.pack.{place}", side_effect=MemoryError),
-            pytest.raises(SourceTooLargeError, match="Pass a smaller memory="),
+            pytest.raises(SourceTooLargeError, match=r"Pass a smaller Resources.memory="),
         ):
             pack(tmp_path / "small.parquet", tmp_path / "store")
         assert not (tmp_path / "store").exists()

@@ -21,6 +21,8 @@ from stoker.feed.remote_blocks import Forecast, make_hints
 from stoker.store.block_cache import NEVER
 from stoker.store.remote import RemoteStore, cached_file, upload
 
+pytestmark = pytest.mark.scale
+
 BLOCK = 1 << 16
 STEPS = BLOCK // 4  # of float32
 NUM_BLOCKS = 48

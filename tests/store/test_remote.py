@@ -28,6 +28,8 @@ from stoker.store import object_storage, remote
 from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.remote import RemoteStore, upload
 
+pytestmark = pytest.mark.scale
+
 BLOCK = 1 << 16
 
 

@@ -20,6 +20,8 @@ from stoker.store.object_storage import Bucket, open_bucket
 from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.mirror import Mirror, MirroredFolder
 
+pytestmark = pytest.mark.scale
+
 pytest.importorskip("obstore", reason="object storage needs obstore (pip install 'stoker[remote]')")
 
 

@@ -21,6 +21,8 @@ from stoker_recipes.tabular.data import PreparedSubjects, prepare
 from stoker_recipes.tabular.files import find_files, read_files
 from stoker_recipes.tabular.settings import TabularSettings
 
+pytestmark = pytest.mark.scale
+
 
 def make_mixed(num_subjects: int, rng: np.random.Generator) -> pd.DataFrame:
     """Events with every kind of column; subjects are interleaved, so that most lie in several files."""

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
+import stoker
 from stoker.errors import BadValueError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
@@ -96,7 +97,14 @@ def test_files_of_different_columns_are_packed_like_their_twin(tmp_path: Path, f
     for limits, threads in itertools.product([SMALL, smallest], [1, 3]) if missing == "ffill" else [(smallest, 3)]:
         with shrunk(**limits):
             assert (
-                pack(tmp_path / "in", tmp_path / "parts", replace=True, wide=True, missing=missing, threads=threads).digest
+                pack(
+                    tmp_path / "in",
+                    tmp_path / "parts",
+                    replace=True,
+                    wide=True,
+                    missing=missing,
+                    resources=stoker.Resources(threads=threads),
+                ).digest
                 == whole.digest
             )
 

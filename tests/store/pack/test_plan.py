@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import stoker
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 from stoker.store.formats.discover import table_source
 from stoker.store.pack.api import pack
@@ -101,7 +102,8 @@ def test_a_column_that_is_missing_in_one_file_takes_the_type_of_the_others(tmp_p
 
 
 def plan(table: dict[str, Any], **options: Any) -> PackPlan:
-    return make_plan([table_source(table)], PackOptions(**options))
+    time = options.pop("time", None)
+    return make_plan([table_source(table)], PackOptions(**options, times=None if time is None else stoker.Time(time)))
 
 
 def test_how_rows_are_grouped() -> None:

@@ -18,17 +18,23 @@ def check_device(device: str | torch.device) -> torch.device:
     import torch
 
     try:
-        found = torch.device(device)
+        place = torch.device(device)
+        kind, why = place.type, "nothing can be computed on it"
     except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N' ({str(error).splitlines()[0]}).") from None
-    if found.type == "cuda":
+        kind, why = "", str(error).splitlines()[0]
+    if kind not in ("cpu", "cuda"):
+        raise OptionError(f"device is {str(device)!r}; expected 'cpu', 'cuda' or 'cuda:N' ({why}).", parameter="device")
+    if kind == "cuda":
         if not torch.cuda.is_available():
-            raise OptionError(f"device is {device!r}, but torch {torch.__version__} sees no GPU here. Use device='cpu'.")
-        index = found.index if found.index is not None else torch.cuda.current_device()
+            problem = f"torch {torch.__version__} sees no GPU here. Use device='cpu'"
+            raise OptionError(f"device is {str(device)!r}, but {problem}.", parameter="device")
+        index = place.index if place.index is not None else torch.cuda.current_device()
         if index >= torch.cuda.device_count():
-            raise OptionError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs here.")
+            raise OptionError(
+                f"device is {str(device)!r}, but there are {torch.cuda.device_count()} GPUs here.", parameter="device"
+            )
         return torch.device("cuda", index)
-    return found
+    return place
 
 
 @contextlib.contextmanager

@@ -192,7 +192,7 @@ class ByValue(Choice, frozen=True, kw_only=True, tag="by_value"):
     """Whole series by the value of a column, such as the file that they come from."""
 
     column: str
-    """Column with one value per series; `stoker pack --source-column` makes one of file names."""
+    """Column with one value per series; `stoker pack --name-column` makes one of file names."""
     train: str | Annotated[list[str], Meta(min_length=1)]
     """Value, or values, of the series to train on; patterns such as `*_TRAIN.ts` are possible."""
     valid: str | Annotated[list[str], Meta(min_length=1)] | None = None

@@ -17,13 +17,13 @@ _NAMES = {
     "stoker.store.append": "add_column",
     "stoker.store.arrow": "decimals_as_floats from_numpy from_texts lay_texts to_numpy",
     "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation Task WrappedSource inside is_list row_chunk",
-    "stoker.store.formats.csv": "Dialect",
-    "stoker.store.formats.discover": "TableSource find_sources",
+    "stoker.store.formats.csv": "Csv",
+    "stoker.store.formats.discover": "Files TableSource find_sources",
     "stoker.store.formats.json_text": "RowTexts",
     "stoker.store.formats.jsonl": "JsonRows",
     "stoker.store.inspect": "StoreSummary VerifyResult",
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
-    "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
+    "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions Resources Time parse_names parse_threads",
     "stoker.store.pack.packer": "Packer Progress quiet",
     "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settled_schema unify_types",
     "stoker.store.pack.series_columns": "encode_table",
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from stoker.store.formats.base import ReadLimits as ReadLimits, RowLocation as RowLocation, Task as Task
     from stoker.store.formats.base import WrappedSource as WrappedSource, inside as inside, is_list as is_list
     from stoker.store.formats.base import row_chunk as row_chunk
-    from stoker.store.formats.csv import Dialect as Dialect
-    from stoker.store.formats.discover import TableSource as TableSource, find_sources as find_sources
+    from stoker.store.formats.csv import Csv as Csv
+    from stoker.store.formats.discover import Files as Files, TableSource as TableSource, find_sources as find_sources
     from stoker.store.formats.json_text import RowTexts as RowTexts
     from stoker.store.formats.jsonl import JsonRows as JsonRows
     from stoker.store.inspect import StoreSummary as StoreSummary, VerifyResult as VerifyResult
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
     from stoker.store.object_storage import Traffic as Traffic
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
+    from stoker.store.pack.options import Resources as Resources, Time as Time
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
     from stoker.store.pack.packer import Packer as Packer, Progress as Progress, quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type

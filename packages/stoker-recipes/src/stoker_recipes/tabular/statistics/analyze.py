@@ -49,7 +49,7 @@ def analyze(
     exact: int = EXACT,
     categories: int = CATEGORIES,
     key: str | None = None,
-    dialect: store.Dialect | None = None,
+    csv: store.Csv | None = None,
     threads: int | None = None,
 ) -> Statistics:
     """Compute missing values, quantiles, digit ranges, categories and date parts of the columns of a table, in one pass.
@@ -64,7 +64,7 @@ def analyze(
         categories: Counts of strings are exact for at most this many different ones; beyond, `count_error` bounds the error.
         key: Column with the key of each row. Then keys are counted by their number of rows, and counts and extremes of the
             other columns take each key once.
-        dialect: Delimiter, quotes and so on of files in text. Default: auto-detected.
+        csv: Delimiter, quotes and so on of files in text. Default: auto-detected.
         threads: Default: one per core.
 
     Returns:
@@ -85,7 +85,7 @@ def analyze(
     limits = Limits(exact=exact, categories=categories)
     limits.check()
     threads = store.parse_threads(threads)
-    sources = _sources(source, dialect or store.Dialect())
+    sources = _sources(source, csv or store.Csv())
     names, asked = store.parse_names(columns), dict(kinds or {})
     if names is not None and not names:
         raise OptionError("columns is empty. Name some columns, or leave it out.")
@@ -93,7 +93,7 @@ def analyze(
         names = (*names, key)
     if len(sources) == 1 and isinstance(sources[0], store.TableSource):
         return _of_table(sources[0], names, asked, limits, threads, key)
-    plan = store.make_plan(sources, store.PackOptions(columns=names, dialect=dialect or store.Dialect(), threads=threads))
+    plan = store.make_plan(sources, store.PackOptions(columns=names, csv=csv or store.Csv(), threads=threads))
     try:
         return _of_files(plan, asked, limits, key)
     except store.InferredTypeError:
@@ -256,7 +256,7 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[T], R], Sequence[T]], l
 _SHOWN = 60
 
 
-def _sources(given: Any, dialect: store.Dialect) -> list[store.DataSource]:
+def _sources(given: Any, csv: store.Csv) -> list[store.DataSource]:
     """The sources of a path, a pattern, a list of those, a store, or a table in memory."""
     if isinstance(given, np.ndarray) and given.dtype.names:
         given = {name: given[name] for name in given.dtype.names}
@@ -267,7 +267,7 @@ def _sources(given: Any, dialect: store.Dialect) -> list[store.DataSource]:
             if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1 and _is_readable(values):
                 given[name] = pa.array(list(values), from_pandas=True)
     try:
-        return store.find_sources(given, dialect=dialect, table=True)
+        return store.find_sources(given, csv=csv, table=True)
     except (SourceInvalidError, OptionError) as error:
         raise (_unreadable(given) or error) from None
 

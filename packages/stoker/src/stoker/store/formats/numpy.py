@@ -226,7 +226,7 @@ class NpzSource(FileSource):
             self._check_directory(len(members))
             most = min(MAX_MEMBERS, self.limits.columns)
             if len(members) > most:
-                more = " Pass a larger memory=." if most < MAX_MEMBERS else ""
+                more = " Pass a larger Resources(memory=)." if most < MAX_MEMBERS else ""
                 raise SourceTooLargeError(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
             for member in members:
                 column = member.filename.removesuffix(".npy")

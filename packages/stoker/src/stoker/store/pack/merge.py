@@ -248,7 +248,7 @@ def explain_off_grid(plan: PackPlan, found: OffGridError) -> TimeOrderError:
             places[time] = f"{shown} in {place}"
     return TimeOrderError(
         f"the time {field.name!r}{_series_shown(plan, found.key)} is not on the grid of freq={options.freq!r}: {places[found.time]} is "
-        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with regular=False."
+        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with Time(regular=False)."
     )
 
 
@@ -275,7 +275,8 @@ def _timed_rows(plan: PackPlan, key: Any) -> Iterator[_TimedRow]:
     if any(source.once for source in plan.sources):
         return
     field = plan.step[plan.time_index or 0]
-    local = LocalTimes.of(plan.options) if plan.options.timezone is not None else None
+    rules = plan.options.times
+    local = LocalTimes(rules) if rules is not None and rules.timezone is not None else None
     rows_before, first_series = 0, 0
     for number, source in enumerate(plan.sources):
         if plan.grouping == "wide":
@@ -330,7 +331,7 @@ def _series_shown(plan: PackPlan, key: Any) -> str:
 
 def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) -> TimeOrderError:
     name, is_equal = plan.options.time, before[1] == behind[1]
-    advice = "duplicates='first' (or last, keep)" if is_equal else "sort=True"
+    advice = "Time(duplicates='first') (or last, keep)" if is_equal else "sort=True"
     return TimeOrderError(
         f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
         f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}."

@@ -186,6 +186,10 @@ def _wide_plan(
         schema: pa.schema([field for field in schema if field.name == options.time or is_number(field.type)])
         for schema in dict.fromkeys(schemas)
     }
+    if sources[0].name_column is not None:
+        raise OptionError(
+            "name_column= is not for wide=True, where series are named by their file and column.", parameter="name_column"
+        )
     for source, schema in zip(sources, schemas, strict=True):
         if any(is_list(kind) for kind in schema.types):
             raise OptionError(f"wide=True needs tables with one number per cell, but {source.label} holds lists.")
@@ -289,7 +293,7 @@ def _read_names(schema: pa.Schema, options: PackOptions) -> list[str]:
     """The columns to read: all, or those named, with the columns that other options name."""
     if options.columns is None:
         return list(schema.names)
-    roles = [name for name in (options.series, options.time, options.source_column) if name is not None and name in schema.names]
+    roles = [name for name in (options.series, options.time) if name is not None and name in schema.names]
     return list(dict.fromkeys([*options.columns, *roles]))
 
 
@@ -454,7 +458,7 @@ def _misfit_error(source: DataSource, name: str, kind: pa.DataType) -> BadValueE
     text = found[1][:20] if found else ""
     return BadValueError(
         f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
-        f"Fix the file, pass null={text!r} if it means missing, or dtype={{{name!r}: 'text'}}."
+        f"Fix the file, pass Csv(null={text!r}) if it means missing, or dtype={{{name!r}: 'text'}}."
     )
 
 
@@ -531,10 +535,11 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
-    if grouping == "file" and options.source_column is not None:
+    if grouping == "file" and sources[0].name_column is not None:
         raise OptionError(
-            f"source_column={options.source_column!r} is for files with several series, but each file is one series here, which has "
-            f"the name of the file. Leave it out, or name the column of series: series=."
+            f"name_column={sources[0].name_column!r} is for files with several series, but each file is one series here, which has "
+            f"the name of the file. Leave it out, or name the column of series: series=.",
+            parameter="name_column",
         )
     return PackPlan(
         sources=sources,
@@ -557,7 +562,7 @@ def _with_time(plan: PackPlan) -> PackPlan:
         if field.kind not in ("timestamp", "duration", "number"):
             raise BadValueError(
                 f"the time column {field.name!r} of {plan.sources[0].label} is a string that is not ISO 8601. "
-                "Pass time_format=, like '%d/%m/%Y %H:%M'."
+                "Pass Csv(time_format=), like '%d/%m/%Y %H:%M'."
             )
         if options.timezone is not None:
             _, _, zone = (field.unit or "").partition(", ")
@@ -617,7 +622,7 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
 def read_table(source: object) -> pa.Table:
     """Read all that `pack` takes as a source into memory; text has the types that hold all its values."""
     options = PackOptions()
-    sources = find_sources(source, dialect=options.dialect, table=True)
+    sources = find_sources(source, csv=options.csv, table=True)
     plan = make_plan(sources, options)
 
     def tables() -> Iterator[pa.Table]:

@@ -1,4 +1,4 @@
-"""`source_column=`: the file that each series comes from, as UCR's TRAIN and TEST."""
+"""`Files(name_column=)`: the file that each series comes from, as UCR's TRAIN and TEST."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_ucr(folder: Path) -> list[Path]:
 
 
 def test_series_of_files_have_their_source(tmp_path: Path) -> None:
-    store = stoker.pack([str(path) for path in write_ucr(tmp_path)], tmp_path / "s", source_column="source")
+    store = stoker.pack(stoker.Files([str(path) for path in write_ucr(tmp_path)], name_column="source"), tmp_path / "s")
     column = store.schema["source"]
     assert (column.level, column.kind, list(column.texts or ())) == ("series", "category", ["Walk_TRAIN.tsv", "Walk_TEST.tsv"])
     assert store.column("source").tolist() == [0, 0, 0, 1, 1]
@@ -33,7 +33,9 @@ def test_series_of_files_have_their_source(tmp_path: Path) -> None:
 def test_rows_of_series_have_the_file_of_each(tmp_path: Path) -> None:
     for name, rows in (("a", "k,x\n1,1\n2,2\n"), ("b", "k,x\n1,3.5\n3,4\n")):
         (tmp_path / f"{name}.csv").write_text(rows)
-    store = stoker.pack(str(tmp_path / "*.csv"), tmp_path / "s", series="k", source_column="file", columns=["x"])
+    store = stoker.pack(
+        stoker.Files(str(tmp_path / "*.csv"), name_column="file"), tmp_path / "s", series="k", columns=["x", "file"]
+    )
     assert store.schema["file"].level == "step"
     texts = list(store.schema["file"].texts or ())
     found = [(one["k"], one["x"].tolist(), [texts[code] for code in store.column("file")[a:b]]) for one, a, b in
@@ -41,12 +43,12 @@ def test_rows_of_series_have_the_file_of_each(tmp_path: Path) -> None:
     assert found == [(1, [1.0, 3.5], ["a.csv", "b.csv"]), (2, [2.0], ["a.csv"]), (3, [4.0], ["b.csv"])]
 
 
-def test_a_source_column_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_name_column_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("k,x\n1,1\n")
     path, to = str(tmp_path / "a.csv"), tmp_path / "s"
-    with pytest.raises(OptionError, match=r"source_column='x' is a column of .*a.csv already. Give another name"):
-        stoker.pack(path, to, series="k", source_column="x")
+    with pytest.raises(OptionError, match=r"name_column='x' is a column of .*a.csv already. Give another name"):
+        stoker.pack(stoker.Files(path, name_column="x"), to, series="k")
     with pytest.raises(OptionError, match=r"each file is one series here, which has the name of the file"):
-        stoker.pack(path, to, source_column="source")
-    with pytest.raises(OptionError, match=r"source_column= is not for wide=True"):
-        stoker.pack(path, to, wide=True, source_column="source")
+        stoker.pack(stoker.Files(path, name_column="source"), to)
+    with pytest.raises(OptionError, match=r"name_column= is not for wide=True"):
+        stoker.pack(stoker.Files(path, name_column="source"), to, wide=True)
