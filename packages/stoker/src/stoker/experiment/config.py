@@ -149,7 +149,7 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dtype: Literal["float32", "float64"] = "float32"
     """Type that float columns are converted to."""
     loading: Loading = Loading()
-    """Where the columns stay, and how batches are made ahead of their use."""
+    """Where the columns stay, and how batches are prefetched."""
     where: str | None = None
     """Only series of each store that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
     augment: str | None = None

@@ -83,7 +83,7 @@ class Feed:
             `OnDevice(function)` runs on tensors, on the device; the two together are a list.
         last_batch: What becomes of a short last batch: "pad" adds zero rows that `valid` marks as False, "short" keeps it
             short, "drop" drops it.
-        loading: Where the columns stay, and how batches are made ahead: `Loading(residency="stream", threads=4)`.
+        loading: Where the columns stay, and how batches are prefetched: `Loading(residency="stream", threads=4)`.
         distributed: Rank and number of processes, by default those of torchrun; samples per update over all of them.
         returns: Entries that a batch has in addition: `Returns(index=True, series=True)`.
         categories: What the codes of columns of categories mean: `CategoryCodes(texts=…, offset=1)`.

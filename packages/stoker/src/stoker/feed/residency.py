@@ -29,7 +29,7 @@ HOST_SHARE = 0.7
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the columns stay, and how batches are made ahead of their use.
+    """Where the columns stay, and how batches are prefetched.
 
     Example:
         >>> Loading(residency="stream", threads=4).prefetch is None
