@@ -35,7 +35,7 @@ LARGE = 700
 LAYERS = (
     {"errors", "_lazy"},
     {"_types"},
-    {"_text", "_clock", "_batch", "_signals"},
+    {"_text", "_device", "_clock", "_batch", "_signals"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
     {"_kernels", "watch"},
@@ -54,7 +54,7 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|experiment|extend|gate|ray|split|store|testing|train|tune"
+    "|augment|diagnose|experiment|extend|feed|gate|ray|split|store|testing|train|tune"
     "|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split("|")
 )
 UNTESTED = {"__init__", "__main__"}
