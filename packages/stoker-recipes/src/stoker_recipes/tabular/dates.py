@@ -349,7 +349,7 @@ def rise(data: Array, valid: Array, fixed: Array, starts: Array) -> None:
 
 
 def never_falls(values: Values, starts: Array, *, least: int) -> bool:
-    """Whether values never fall within subjects, and rise often enough (`least`) that this is no chance."""
+    """Whether values never fall within subjects, and rise at least `least` times."""
     _, gap, has_gap = gaps_of(values, starts)
     return bool(has_gap.any() and (gap[has_gap] >= 0).all() and (gap[has_gap] > 0).sum() >= least)
 
