@@ -130,7 +130,13 @@ def feed_of(store: stoker.Store, order: Any) -> stoker.Feed:
     """Whole events end to end, made when asked for."""
     view = stoker.Sequences(200_000, layout="packed")
     return stoker.Feed(
-        store, view, batch_size=LARGE_BATCH, order=order, columns=COLUMNS, residency="host", threads=0, last_batch="short"
+        store,
+        view,
+        batch_size=LARGE_BATCH,
+        order=order,
+        columns=COLUMNS,
+        loading=stoker.feed.Loading(residency="host", threads=0),
+        last_batch="short",
     )
 
 
@@ -184,7 +190,14 @@ def kinds_of_batches(store: stoker.Store) -> dict[str, Callable[[str], Iterator[
             yield collate(dataset.__getitems__(plans[order].numbers(0, start, start + BATCH)))
 
     def fed(size: int, order: str) -> Iterator[Any]:
-        return iter(EventFeed(store, batch_size=size, order=orders[order], threads=0, residency="host"))
+        return iter(
+            EventFeed(
+                store,
+                batch_size=size,
+                order=orders[order],
+                loading=stoker.feed.Loading(threads=0, residency="host"),
+            )
+        )
 
     few, many = Dataset(store, max_pulses=16), Dataset(store)
     return {

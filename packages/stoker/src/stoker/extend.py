@@ -33,8 +33,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker import _disk as disk
+from stoker._device import check_device
 from stoker._lazy import lazy
-from stoker._text import check_device, printable, readable_bytes
+from stoker._text import printable, readable_bytes
 from stoker.errors import ConfigError, ExtensionError
 
 _LAZY = {

@@ -32,7 +32,7 @@ from msgspec.structs import asdict
 from torch import nn
 
 from stoker import _disk, extend
-from stoker._text import check_device
+from stoker._device import check_device
 from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.experiment import config as named
@@ -41,8 +41,11 @@ from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_
 from stoker.experiment.models import Task, blaming, make_model
 from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
-from stoker.feed.columns import lengths_of, samples_over, series_scales
+from stoker.feed.columns import lengths_of, samples_over
 from stoker.feed.feed import Feed
+from stoker.feed.padding import Returns
+from stoker.feed.prefetch import Distributed
+from stoker.feed.scaling import series_scales
 from stoker.sampling.views import AnyView, Located, Sequences, Windows
 from stoker.split.scaler import Scaler
 from stoker.split.series_scaler import SeriesScaler
@@ -351,10 +354,8 @@ class _ConfigRun:
             dtype=data.dtype,
             normalize=data.normalize,
             observed=[name for name in task.inputs if name in task.observed],
-            masks=True if task.padded else None,
-            residency="auto",
-            rank=0,
-            world_size=1,
+            returns=Returns(masks=True if task.padded else None),
+            distributed=Distributed(rank=0, world_size=1),
         )
         dataset, inverse = feed.as_dataset(), self._inverse(store)
         rows = None if self.scaler is None else self._scaler_rows(self.scaler, store)
