@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calling import Done, call, stoker_command
+from tests.diagnose.test_audit_script import PLAIN, TRAINING
 
 from stoker.cli import main
 
@@ -94,118 +95,15 @@ def test_the_only_loader_of_a_script_that_trains_nothing_is_found(stoker: Stoker
     assert done.err == "hello from __main__ []\n"
 
 
-TRAINING = """
-import sys
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = torch.nn.Linear(4, 2)
-    def forward(self, x, labels=None):
-        logits = self.net(x)
-        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-def parts(copies):
-    torch.manual_seed(0)
-    x, y = torch.randn(300, 4), torch.randint(0, 2, (300,))
-    rows = torch.cat([torch.arange(300), *[torch.arange(300)[y == 1]] * (copies - 1)])
-    rows = rows[torch.randperm(len(rows))]
-    data, cut = TensorDataset(x[rows], y[rows]), int(0.8 * len(rows))
-    return torch.utils.data.Subset(data, range(cut)), torch.utils.data.Subset(data, range(cut, len(rows)))
-
-def main():
-    train, valid = parts(int(sys.argv[1]))
-    open("written.txt", "w").write("by the script")
-FIT
-
-if __name__ == "__main__":
-    main()
-"""
-PLAIN = """
-    loader, valid_loader, net = DataLoader(train, 16, shuffle=True), DataLoader(valid, 16), Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for epoch in range(1000):
-        for x, y in loader:
-            optimizer.zero_grad()
-            net(x, y)["loss"].backward()
-            optimizer.step()
-        with torch.no_grad():
-            print(sum(net(x, y)["loss"] for x, y in valid_loader))
-"""
-TRAINER = """
-    from transformers import Trainer, TrainingArguments
-    rows = [[{"x": x, "labels": y} for x, y in part] for part in (train, valid)]
-    arguments = TrainingArguments("out", num_train_epochs=1000, report_to=[], use_cpu=True, disable_tqdm=True, eval_strategy="epoch")
-    Trainer(model=Net(), args=arguments, train_dataset=rows[0], eval_dataset=rows[1]).train()
-"""
-LIGHTNING = """
-    import pytorch_lightning as pl
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = Net()
-        def training_step(self, batch, number):
-            return self.net(*batch)["loss"]
-        def validation_step(self, batch, number):
-            self.log("loss", self.net(*batch)["loss"])
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-    class Data(pl.LightningDataModule):
-        def train_dataloader(self):
-            return DataLoader(train, 16, shuffle=True)
-        def val_dataloader(self):
-            return DataLoader(valid, 16)
-    pl.Trainer(max_epochs=1000, logger=False, enable_checkpointing=False, accelerator="cpu", enable_progress_bar=False,
-               enable_model_summary=False).fit(Module(), Data())
-"""
-FITS = [PLAIN, pytest.param(TRAINER, marks=pytest.mark.slow), pytest.param(LIGHTNING, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("fit", FITS, ids=["plain", "hugging face", "lightning"])
-def test_a_script_with_a_main_is_audited_against_its_validation_data(
-    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(TRAINING.replace("FIT", fit))
-    clean = stoker("audit", "--json", "-q", "train.py", "1")
-    assert clean.code == 0, clean.out + clean.err
-    checks = {check["kind"]: check["severity"] for check in json.loads(clean.out)["checks"]}
-    assert checks["shared samples"] == checks["seen twice"] == "passed"
-    # A rare class is oversampled before the split.
-    leaking = stoker("audit", "--json", "-q", "train.py", "3")
-    assert leaking.code == 1
-    faults = [check["kind"] for check in json.loads(leaking.out)["checks"] if check["severity"] == "fault"]
-    assert faults == ["shared samples"]
-    assert [path.name for path in tmp_path.iterdir()] == ["train.py"], "a script changes no file meanwhile"
-
-
-def test_a_module_is_audited(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_with_a_main_is_audited_as_a_module(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pack").mkdir()
     Path("pack/train.py").write_text(TRAINING.replace("FIT", PLAIN))
     done = stoker("audit", "-q", "--max-batches", "5", "-m", "pack.train", "1", "--max-batches", "7")
     assert done.code == 0, done.err
     assert "DataLoader over Subset: 5 batches with 80 samples" in done.out
-
-
-@pytest.mark.parametrize(
-    ("fit", "message"),
-    [
-        ("    raise ValueError('no data')", "train.py (train.py:25) raised ValueError: no data"),
-        ("    pass", "trained nothing and has no loader at its top level"),
-        (PLAIN.replace("in loader:", "in iter(list(loader)):"), "from an iterator, which cannot be read again"),
-    ],
-)
-def test_why_there_is_nothing_to_audit_is_one_line(
-    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fit: str, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(TRAINING.replace("FIT", fit))
-    done = stoker("audit", "-q", "train.py", "1")
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err.splitlines()[-1]
+    done = stoker("audit", "-q", "--json", "-m", "pack.train", "3")
+    assert (done.code, json.loads(done.out)["ok"]) == (1, False)
 
 
 def test_faults_end_with_1(stoker: Stoker, script: Path) -> None:

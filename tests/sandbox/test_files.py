@@ -23,7 +23,7 @@ def test_a_folder_is_moved_with_its_links(tmp_path: Path) -> None:
     files.move_by_copy(source, tmp_path / "target", os.rename, keeps=False)
     assert not source.exists()
     assert (tmp_path / "target" / "closed" / "file").read_text() == "a"
-    assert os.readlink(tmp_path / "target" / "link") == "/etc/passwd"
+    assert (tmp_path / "target" / "link").readlink() == Path("/etc/passwd")
 
 
 def test_a_hard_link_is_a_copy_that_replaces_nothing(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from tests.recipes.icecube.plain_model import vmf_loss
 
 from stoker_recipes.icecube.losses import (
     MAX_KAPPA,
-    Mixture,
     VmfLoss,
+    VmfMixture,
     angular_error,
     kappa_penalty,
     log_density,
@@ -25,7 +25,7 @@ def test_a_density_integrates_to_one() -> None:
     azimuth = (torch.arange(400, dtype=torch.float64) + 0.5) * 2 * math.pi / 400
     grid = torch.cartesian_prod(azimuth, zenith)
     mixture = make_mixture(torch.tensor([[0.3, -0.5, 0.2, 1.0, 0.1, 1.0, 0.0, 0.4, 30.0, -1.0, 0.0, 0.1, -1.0, 3.0, 0.4]]).double())
-    each = Mixture(*(part.expand(len(grid), *part.shape[1:]) for part in mixture))
+    each = VmfMixture(*(part.expand(len(grid), *part.shape[1:]) for part in mixture))
     area = torch.sin(grid[:, 1]) * (math.pi / 400) * (2 * math.pi / 400)
     assert abs(float((log_density(each, to_direction(grid)).exp() * area).sum()) - 1) < 1e-4
 
@@ -36,9 +36,9 @@ def test_float32_is_as_exact_at_a_large_kappa(kappa: float) -> None:
     """The published form adds -kappa and +kappa mu n: it loses kappa * 1e-7. This one does not."""
     n = to_direction(torch.tensor([[1.0, 1.2]], dtype=torch.float64))
     mu = to_direction(torch.tensor([[1.003, 1.199]], dtype=torch.float64))
-    mixture = Mixture(mu[None], torch.tensor([[kappa]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    mixture = VmfMixture(mu[None], torch.tensor([[kappa]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     exact = log_density(mixture, n)
-    narrow = log_density(Mixture(*(part.float() for part in mixture)), n.float())
+    narrow = log_density(VmfMixture(*(part.float() for part in mixture)), n.float())
     assert abs(float(narrow - exact)) < 2e-6 * max(1.0, abs(float(exact)))
 
 

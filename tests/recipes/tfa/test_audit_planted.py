@@ -1,4 +1,4 @@
-"""What was wrong in a trainer of this kind, planted anew: each is refused in one line by the run, `stoker verify` or `check`."""
+"""What was wrong in a trainer of this kind, planted anew: each is refused in one line by the run, `stoker inspect --verify` or `check`."""
 
 from __future__ import annotations
 

@@ -92,9 +92,8 @@ def test_a_feed_over_the_store_gives_the_batches_of_the_collator(rng: np.random.
         batch_size=16,
         order=stoker.Shuffle(3),
         columns=columns,
-        return_index=True,
+        returns=stoker.feed.Returns(index=True, masks=False),
         last_batch="short",
-        masks=False,
     )
     collate = BatchCollator(window)
     orders = []

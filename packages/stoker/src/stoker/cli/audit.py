@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import runpy
 import sys
 import traceback
@@ -123,7 +122,6 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 @click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
 @click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch. [default: all]")
-@click.option("--reference-limit", type=click.IntRange(min=1), metavar="N", help="Reference samples to read. [default: a million]")
 @click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled. [default: ask the loader]")
 @base.json_option
 @click.pass_context
@@ -144,9 +142,8 @@ def command(
     stoker audit --max-batches 100 train.py:make_loader --config small.yaml
     """
     script, arguments, is_module = launch(ctx, ScriptCall(script, arguments, is_module), in_workers=False)
-    from stoker.audit import REFERENCE_LIMIT, audit
+    from stoker.audit import audit
 
-    options["reference_limit"] = options["reference_limit"] or REFERENCE_LIMIT
     names = reference is not None or apart_from is not None or (not is_module and Script.parts(script)[1] is not None)
     if names and is_module:
         raise OptionError("--reference and --apart-from name things of a script, but -m was given. Give the path of the script.")
@@ -167,7 +164,7 @@ def command(
         base.announce(f"the training data was compared with {others} of the script (--apart-from NAME names one)")
     assert report is not None
     if as_json:
-        click.echo(json.dumps(report.to_dict()))
+        base.print_json(report.to_dict())
     else:
         _print(report)
     if not report.ok:

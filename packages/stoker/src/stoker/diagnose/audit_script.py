@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from stoker._progress import progress
-from stoker.audit import REFERENCE_LIMIT, audit
+from stoker.audit import audit
 from stoker.audit.auditor import AuditReport
 from stoker.diagnose.child import Child, Request, describe, run_child, sandbox_for
 from stoker.diagnose.correctness import Repeatable, comparable, in_process, validation_loaders
@@ -32,7 +32,6 @@ class AuditRequest(Request, frozen=True, kw_only=True):
 
     epochs: int = 1
     max_batches: int | None = None
-    reference_limit: int = REFERENCE_LIMIT
     shuffled: bool | None = None
     ids: str | None = None
     shows_progress: bool = False
@@ -111,7 +110,6 @@ class AuditChild(Child):
                 apart_from=apart,
                 epochs=request.epochs,
                 max_batches=request.max_batches,
-                reference_limit=request.reference_limit,
                 shuffled=request.shuffled,
                 ids=request.ids,
                 progress=show,

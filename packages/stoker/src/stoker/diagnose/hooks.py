@@ -190,8 +190,9 @@ class StepHooks:
         """Discard the time since the last phase began."""
         self._last_ns = self.clock()
 
-    def install(self) -> None:
-        """Install the hooks."""
+    def install(self, *, on_step: Callable[[], None] | None = None) -> None:
+        """Install the hooks; `on_step` is called after each optimizer step."""
+        self.on_step = on_step
         self._undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self._wrap_backward("backward")
