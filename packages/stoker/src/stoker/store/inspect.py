@@ -64,8 +64,7 @@ class StoreSummary:
                 "name": c.name,
                 "type": c.label,
                 "level": c.level,
-                "missing": c.missing,
-                "nan": c.nonfinite.nan,
+                "missing": missing_values(c),
                 "inf": c.nonfinite.inf,
                 "first_nonfinite": c.nonfinite.first,
                 "categories": len(c.texts) if c.kind == "category" and c.texts is not None else None,
@@ -76,6 +75,13 @@ class StoreSummary:
             found["num_appends"] = self.num_appends
         found |= {"freq": self.freq} if self.freq is not None else {}
         return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
+
+
+def missing_values(column: Column) -> int:
+    """Return how many values of a column are missing in the store: NaN in floats, -1 in categories, NaT in times, no string in texts."""
+    if column.kind in ("number", "bfloat16"):
+        return column.nonfinite.nan  # integers cannot be missing
+    return column.missing
 
 
 def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
