@@ -119,7 +119,9 @@ class Bench:
             "runs": (stoker.Windows(BATCH + LENGTH - 1, stride=BATCH, tail="drop"), 1),
         }
         self.feeds = {
-            name: stoker.Feed(store, view, batch_size=batch, device=DEVICE, residency="device", last_batch="drop")
+            name: stoker.Feed(
+                store, view, batch_size=batch, device=DEVICE, loading=stoker.feed.Loading(residency="device"), last_batch="drop"
+            )
             for name, (view, batch) in views.items()
         }
         self.trainers: dict[str, tuple[stoker.Trainer, Marks, stoker.Feed]] = {}

@@ -86,7 +86,7 @@ def feed(store: stoker.Store, view: Any, batch_size: int, method: Any, column: s
         columns=[column],
         normalize=method,
         last_batch="short",
-        masks=False,
+        returns=stoker.feed.Returns(masks=False),
     )
 
 

@@ -40,9 +40,9 @@ def measure(kind: str, width: int, updates: int, rank: int, world: int) -> tuple
     values = np.random.default_rng(0).standard_normal(rows).astype(np.float32)
     store = stoker.Store.from_arrays(x=[values])
     feed = stoker.Feed(
-        store, stoker.Windows(STEPS, horizon=1), batch_size=BATCH, global_batch_size=BATCH * PER_UPDATE, order=stoker.Shuffle(1),
-        rank=rank, world_size=world,
-    )  # fmt: skip
+        store, stoker.Windows(STEPS, horizon=1), batch_size=BATCH, order=stoker.Shuffle(1),
+        distributed=stoker.feed.Distributed(global_batch_size=BATCH * PER_UPDATE, rank=rank, world_size=world),
+        )  # fmt: skip
     model = model_of(width)
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
     options: Any = {"precision": "fp32", "progress": False, "logging": stoker.train.Logging(watch=False), "seed": 0}

@@ -21,7 +21,7 @@ from torch import nn
 import stoker
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 
 QUESTION = "What does a step cost on a GPU: a plain loop, the trainer's eager step, and the whole step as a CUDA graph?"
 DEVICE = "cuda"
@@ -80,7 +80,14 @@ def window_loss(criterion: nn.Module) -> Callable[[nn.Module, Any], torch.Tensor
 def feed_of(x: Any, y: Any, *, length: int, batch: int) -> stoker.Feed:
     """Windows in order, as the authors' loop has them."""
     store = stoker.Store.from_arrays(lengths=[len(x)], x=x, y=y)
-    return stoker.Feed(store, stoker.Windows(length), batch_size=batch, device=DEVICE, residency="device", last_batch="drop")
+    return stoker.Feed(
+        store,
+        stoker.Windows(length),
+        batch_size=batch,
+        device=DEVICE,
+        loading=stoker.feed.Loading(residency="device"),
+        last_batch="drop",
+    )
 
 
 def steps_of(trainer: stoker.Trainer, feed: stoker.Feed, epochs: int) -> float:

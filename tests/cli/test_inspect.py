@@ -62,6 +62,6 @@ def test_values_are_not_read(stoker: Stoker, tmp_path: Path) -> None:
     data[200] ^= 1
     path.write_bytes(data)
     assert stoker("inspect", tmp_path / "out").code == 0
-    done = stoker("verify", tmp_path / "out")
+    done = stoker("inspect", tmp_path / "out", "--verify")
     assert done.code == 2
     assert f"{shard.file} (column 'x') differs from its hash in rows 0 to 99" in done.err

@@ -65,7 +65,7 @@ def test_a_stopped_pack_continues(inputs: Path, tmp_path: Path, number: signal.S
 
 def test_a_stopped_pack_keeps_the_store_that_was_there(inputs: Path, tmp_path: Path) -> None:
     old = pack({"x": [1.0]}, tmp_path / "out")
-    process = start(slow_command(0.2, "pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
+    process = start(slow_command(0.2, "pack", inputs, "out", "--series", "k", "--overwrite"), tmp_path)
     wait_for((tmp_path / "out" / "work" / "run0.n").exists, process)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=200)

@@ -68,7 +68,7 @@ def test_run_writes_a_new_file_and_refuses_to_replace(
 
 def test_the_parameters_of_timehut_are_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, _ = write_tsv(folder)
-    main(["tune", "search", "timehut", "--data", str(data), "--scenario", "amc", "--budget", "4", "--group-size", "4", "--epochs", "2",
+    main(["tune", "search", "timehut", "--data", str(data), "--scenario", "amc", "--budget", "4", "--epochs", "2",
           "--allow-constant", "--json"])  # fmt: skip
     found = json.loads(capsys.readouterr().out)
     assert set(found["best"]["params"]) == {"amc_instance", "amc_temporal", "amc_margin"}

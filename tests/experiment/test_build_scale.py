@@ -116,7 +116,7 @@ def test_a_trainer_compares_the_scaler(folder: Path) -> None:
     def fit(method: Any, **options: Any) -> Any:
         torch.manual_seed(0)
         scaler = None if method is None else SeriesScaler.fit(store, split.train, columns=["close"], method=method)
-        feed = stoker.Feed(store, view, subset=split.train, batch_size=64, columns=["close"], scaler=scaler)
+        feed = stoker.Feed(store, view, subset=split.train, batch_size=64, columns=["close"], normalize=scaler)
         model = torch.nn.Linear(8, 2)
         trainer = stoker.Trainer(
             model, lambda m, b: ((m(b["close"]) - b["close_target"]) ** 2).mean(), torch.optim.SGD(model.parameters(), 1e-3),

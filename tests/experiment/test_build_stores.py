@@ -33,7 +33,7 @@ def load(text: str = "", *overrides: str, data: str = "store: [a, b]") -> Any:
 
 def test_stores_are_mixed_by_weights() -> None:
     fed = open_data(load(data="store: [a, b], weights: [3, 1]"), "cpu")
-    assert (fed.train.weights, len(fed.train.stores)) == ((3.0, 1.0), 2)
+    assert (fed.train.order.weights, len(fed.train.stores)) == ((3.0, 1.0), 2)
     assert "mixture of 2 stores (75" in str(fed.train)
     assert fed.valid is None
     assert fed.test is None

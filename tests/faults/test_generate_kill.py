@@ -1,4 +1,4 @@
-"""`stoker generate`, killed by a real signal: each of its files is the old one or the whole new one, and the same command ends later."""
+"""`stoker tabular generate`, killed by a real signal: each of its files is the old or the whole new one, and the command ends later."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.tabular.known_tables import make_shop
 from click.testing import CliRunner
 from tests.harness import FaultyFiles, Zygote
 
-from stoker.cli.generate import command as generate
 from stoker_recipes.tabular import Synthesizer
+from stoker_recipes.tabular.commands import generate
 
 OLD = {"events.parquet": b"an earlier table", "users.csv": b"earlier users"}
 
@@ -25,8 +25,16 @@ def train_in_child(folder: str) -> None:
 def generate_in_child(folder: str, subjects: int = 30, kill_at: int | None = None) -> int:
     """Replaces both files of a folder; returns the operations of the disk."""
     place = Path(folder)
-    command = [str(place.parent / "run"), "--subjects", str(subjects), "--device", "cpu", "--overwrite"]
-    command += ["--out", str(place / "events.parquet"), "--context-out", str(place / "users.csv")]
+    command = [
+        str(place.parent / "run"),
+        str(place / "events.parquet"),
+        "--subjects",
+        str(subjects),
+        "--device",
+        "cpu",
+        "--overwrite",
+    ]
+    command += ["--context-out", str(place / "users.csv")]
     with FaultyFiles(kill_at=kill_at) as disk:
         found = CliRunner().invoke(generate, command, catch_exceptions=False)
     assert found.exit_code == 0, found.output

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.harness.flat_feed import flat_feed
 
 import stoker
 
@@ -23,13 +24,13 @@ def ragged() -> stoker.Store:
 def window_feed(**options: Any) -> stoker.Feed:
     """Windows of `ragged`, some of them padded, with their numbers as `sample`."""
     given = {"batch_size": 4, "return_index": True, **options}
-    return stoker.Feed(ragged(), stoker.Windows(4, stride=2, horizon=1), **given)
+    return flat_feed(ragged(), stoker.Windows(4, stride=2, horizon=1), **given)
 
 
 def language_feed(**options: Any) -> stoker.Feed:
     """One sample a series, under the names that a language model takes; the series of a sample is its first value."""
     numbers = np.arange(NUM_SERIES, dtype=np.float32)[:, None] + np.arange(LENGTH + 1, dtype=np.float32)[None] / 100
-    return stoker.Feed(
+    return flat_feed(
         stoker.Store.from_arrays(x=numbers), stoker.Segments(LENGTH, compat="time-moe"), **{"batch_size": 4, **options}
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.flat_feed import flat_feed
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker.testing import Content, content_of, difference
@@ -18,7 +19,7 @@ def make(view: Any, **options: Any) -> Feed:
     store = Store.from_arrays(lengths=[9, 0, 5, 30, 1], x=rng.normal(size=45), y=np.arange(5.0))
     columns = ["x"] if getattr(view, "compat", None) else ["x", "y"]
     given = {"batch_size": 4, "residency": "device", "order": Shuffle(), "columns": columns, **options}
-    return Feed(store, view, **given)
+    return flat_feed(store, view, **given)
 
 
 def contents(batches: Any) -> list[Content]:

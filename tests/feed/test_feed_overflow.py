@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from numba import njit
 from tests.harness import num_examples
+from tests.harness.flat_feed import flat_feed
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows, _kernels
 from stoker.errors import FeedError
@@ -37,7 +38,7 @@ def store_with(value: float, *, at: int = 57, dtype: str = "float64", width: int
 
 
 def whole_epoch(store: Store, view: Any, **options: Any) -> list[dict[str, torch.Tensor]]:
-    with Feed(store, view, batch_size=16, order=Shuffle(3), **options) as feed:
+    with flat_feed(store, view, batch_size=16, order=Shuffle(3), **options) as feed:
         return [{name: tensor.clone() for name, tensor in batch.items()} for batch in feed]
 
 

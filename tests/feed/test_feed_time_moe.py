@@ -15,6 +15,7 @@ from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDatas
 from hypothesis import given, settings
 from tests.feed.twin import assert_same_batch
 from tests.harness import num_examples
+from tests.harness.flat_feed import flat_feed
 
 from stoker import Feed, Segments, Shuffle, Store, Windows
 
@@ -60,7 +61,7 @@ def check(series: list[Array], length: int, stride: int | None, method: str | No
     view = Segments(length, compat="time-moe") if stride is None else Windows(length, stride=stride, compat="time-moe")
     expected = original(series, length, stride or length, method)
     store = Store.from_arrays(x=series)
-    feed = Feed(store, view, batch_size=7, normalize=method, last_batch="short", **options)
+    feed = flat_feed(store, view, batch_size=7, normalize=method, last_batch="short", **options)
     assert feed.num_samples == len(expected)
     for i, batch in enumerate(feed):
         assert_same_batch(with_one_nan(batch), with_one_nan(stacked(expected[i * 7 : i * 7 + 7])))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from tests.feed.stores import LENGTHS, every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples, tiny_store
+from tests.harness.flat_feed import flat_feed
 
 from stoker import Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
 
@@ -57,7 +58,8 @@ def open_for(residency: str, folder: Path) -> Store:
 
 def check(store: Store, view: Any, *, batch_size: int, columns: list[str] | None = None, **options: Any) -> int:
     """Compare an epoch with its twin; returns the number of batches."""
-    feed = Feed(store, view, batch_size=batch_size, columns=columns, **options)
+    options = {"dtype": None, **options}  # as stored
+    feed = flat_feed(store, view, batch_size=batch_size, columns=columns, **options)
     names = columns or [name for name, column in store.schema.items() if column.dtype is not None]
     twin = Twin(store, view, columns=names, dtype=options.get("dtype"), normalize=options.get("normalize"))
     assert feed.num_samples == len(twin.samples)

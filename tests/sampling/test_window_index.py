@@ -126,7 +126,7 @@ def test_damaged_offsets_are_named_by_the_index(
     offsets, series, values = DAMAGE[damage]
     with pytest.raises(StoreDamagedError) as caught:
         view.over(hostile(offsets))
-    assert str(caught.value) == f"prices: the offsets of series {series} are {values} of 40. Run `stoker verify`."
+    assert str(caught.value) == f"prices: the offsets of series {series} are {values} of 40. Run `stoker inspect --verify`."
 
 
 @pytest.mark.parametrize("dense", [True, False])
@@ -157,4 +157,4 @@ def test_sequences_name_damaged_offsets(damage: str, keep: str) -> None:
     samples = Sequences(5, keep=keep).over(hostile(offsets))  # type: ignore[arg-type]
     with pytest.raises(StoreDamagedError) as caught:
         samples.locate(np.array([series]))
-    assert str(caught.value) == f"prices: the offsets of series {series} are {values} of 40. Run `stoker verify`."
+    assert str(caught.value) == f"prices: the offsets of series {series} are {values} of 40. Run `stoker inspect --verify`."

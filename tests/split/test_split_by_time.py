@@ -127,7 +127,14 @@ def test_ten_billion_windows_cost_two_numbers(tmp_path: Path) -> None:
     split = chronological(store, Windows(100, horizon=10), warm_up=50)
     assert len(split.train) == 7 * 10**9 - 109
     assert all(len(subset.runs.firsts) == 1 for subset in split)
-    feed = stoker.Feed(store, Windows(100, horizon=10), subset=split.test, batch_size=3, order=stoker.Shuffle(), return_index=True)
+    feed = stoker.Feed(
+        store,
+        Windows(100, horizon=10),
+        subset=split.test,
+        batch_size=3,
+        order=stoker.Shuffle(),
+        returns=stoker.feed.Returns(index=True),
+    )
     assert feed.samples.locate(np.array([0, feed.num_samples - 1])).starts.tolist() == [85 * 10**8 + 50, size - 110]
     assert next(iter(feed))["x"].shape == (3, 100)
 

@@ -77,7 +77,9 @@ def test_a_column_that_does_not_fit_into_memory_is_refused_and_compact_needs_no_
 ) -> None:
     store = stoker.open(folder)
     monkeypatch.setattr(appended.psutil, "virtual_memory", lambda: SimpleNamespace(available=39))
-    with pytest.raises(StoreError, match=r"column 'x' of .* needs 40 B of memory, because 2 appends .* Run `stoker compact"):
+    with pytest.raises(
+        StoreError, match=r"column 'x' of .* needs 40 B of memory, because 2 appends .* Run `stoker append --compact"
+    ):
         store.column("x")
     monkeypatch.setattr(appended, "_BLOCK_BYTES", 8)
     assert stoker.compact(folder).column("x").tolist() == [1.0, 2.0, 3.0, 1.0, 1.5]

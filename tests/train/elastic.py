@@ -56,10 +56,8 @@ def feed(*, rank: int, world: int) -> stoker.Feed:
         store,
         stoker.Windows(12, horizon=1),
         batch_size=BATCH,
-        global_batch_size=BATCH * PER_UPDATE,
+        distributed=stoker.feed.Distributed(global_batch_size=BATCH * PER_UPDATE, rank=rank, world_size=world),
         order=stoker.Shuffle(3),
-        rank=rank,
-        world_size=world,
     )
 
 

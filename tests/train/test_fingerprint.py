@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness.flat_feed import flat_feed
 from tests.train.training import PLAIN, grouped, network, pairs, trainer_of
 from torch import nn
 
@@ -113,7 +114,7 @@ class Case:
     def fit(self, folder: Path, *, resume: bool, allow: Sequence[str] = (), seed: int = 0) -> Trainer:
         torch.manual_seed(seed)
         model, store = self.model(), self.store()
-        feed = stoker.Feed(store, self.view, batch_size=self.batch_size, order=self.order, **dict(self.feed))
+        feed = flat_feed(store, self.view, batch_size=self.batch_size, order=self.order, **dict(self.feed))
         valid = stoker.Feed(store, self.valid_view, batch_size=16) if self.has_valid else None
         options: dict[str, Any] = {**PLAIN, "save_every": 3, **dict(self.trainer)}
         trainer = Trainer(model, self.loss, self.optimizer, folder=folder, **grouped(options))

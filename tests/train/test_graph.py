@@ -132,7 +132,7 @@ def test_a_feed_on_the_device_is_gathered_within_the_graph(stand_in: list[int]) 
             stoker.Windows(8, horizon=1),
             batch_size=32,
             order=stoker.Shuffle(7),
-            residency="device",
+            loading=stoker.feed.Loading(residency="device"),
             last_batch="drop",
         )
 

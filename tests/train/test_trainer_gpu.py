@@ -15,7 +15,7 @@ from tests.train.training import Kept, grouped
 from torch import nn
 
 import stoker
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 from stoker.errors import NonFiniteError, TrainError
 from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.graph import Gathering
@@ -47,7 +47,7 @@ def feed_of(residency: str = "device", *, last_batch: Any = "drop") -> stoker.Fe
         batch_size=32,
         order=stoker.Shuffle(3),
         device=DEVICE,
-        residency=residency,
+        loading=stoker.feed.Loading(residency=residency),
         last_batch=last_batch,
     )
 

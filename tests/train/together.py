@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp  # here, so that the process that ranks are forked from imports it once
+from tests.harness.flat_feed import flat_feed
 from tests.train.training import Kept, Pair, adamw, network, pairs, trainer_of
 from torch import nn
 from torchmetrics import MeanAbsoluteError
@@ -233,8 +234,8 @@ def feeds() -> tuple[stoker.Feed, stoker.Feed]:
     given: Any = {"batch_size": 8 // size, "rank": rank, "world_size": size}
     data = store()
     return (
-        stoker.Feed(data, stoker.Windows(WIDTH, horizon=1), order=stoker.Shuffle(5), **given),
-        stoker.Feed(data, stoker.Windows(WIDTH, stride=4, horizon=1), **given),
+        flat_feed(data, stoker.Windows(WIDTH, horizon=1), order=stoker.Shuffle(5), **given),
+        flat_feed(data, stoker.Windows(WIDTH, stride=4, horizon=1), **given),
     )
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from stoker._types import Array
-from stoker_recipes.tabular.encodings import Numeric, Subjects, Tail, fit_numeric, fit_tail, tail_of
+from stoker_recipes.tabular.encodings import Numeric, Subjects, fit_numeric, fit_tail, tail_of
 from stoker_recipes.tabular.values import read_values
 
 
@@ -127,13 +127,3 @@ def test_too_few_values_have_no_law() -> None:
     own = np.sort(np.random.default_rng(5).random(3000) ** -0.5)
     assert tail_of(own, 0, 8) is None
     assert tail_of(own, 6, 8) is not None
-
-
-def test_distances_follow_the_law_up_to_their_end() -> None:
-    tail = Tail(share=0.5, scale=2.0, shape=0.4, most=50.0)
-    uniform = np.array([0.0, 0.5, 1 - 1e-12])
-    found = tail.distances(uniform)
-    assert found[0] == 0
-    assert found[2] == pytest.approx(50, rel=1e-6)
-    last = (1 + 0.4 * 50 / 2) ** (-1 / 0.4)
-    assert (1 + 0.4 * found[1] / 2) ** (-1 / 0.4) == pytest.approx(1 - 0.5 * (1 - last))

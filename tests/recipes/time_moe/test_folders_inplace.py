@@ -40,26 +40,6 @@ def test_series_that_are_scaled_back(tmp_path: Path) -> None:
     assert_as_the_original(write_folder(tmp_path / "set", walks([8, 9, 10, 11, 12]), scales=scales, num_files=2))
 
 
-def test_sequences_in_any_order_with_gaps(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "set", walks([8, 9, 10, 11, 12]), num_files=2)
-    meta = json.loads((folder / "meta.json").read_text())
-    meta["scales"] = [meta["scales"][i] for i in (3, 0, 2, 4)]
-    meta["num_sequences"] = 4
-    (folder / "meta.json").write_text(json.dumps(meta))
-    assert_as_the_original(folder)
-
-
-def test_the_names_of_forks_are_understood(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "set", walks([8, 9]))
-    (folder / "data-1-of-1.bin").rename(folder / "data-1-of-placeholder.bin")
-    meta = json.loads((folder / "meta.json").read_text())
-    meta["files"] = {"data-1-of-placeholder.bin": 17}
-    for one in meta["scales"]:
-        one["file"] = "data-1-of-placeholder.bin"
-    (folder / "meta.json").write_text(json.dumps(meta))
-    assert_as_the_original(folder)
-
-
 def test_what_lies_in_one_file_is_mapped_and_only_what_spans_files_is_copied(tmp_path: Path) -> None:
     stores = map_time_moe(write_folder(tmp_path / "set", walks([10, 10, 10]), num_files=2))
     assert [len(store) for store in stores] == [1, 1, 1]

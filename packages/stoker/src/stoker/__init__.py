@@ -25,6 +25,7 @@ __all__ = [
     "EarlyStopping",
     "Feed",
     "Files",
+    "Mixture",
     "Resources",
     "Segments",
     "Sequences",
@@ -53,6 +54,7 @@ _LAZY = {
     "Csv": "stoker.store.formats.csv:Csv",
     "EarlyStopping": "stoker.train.early_stopping:EarlyStopping",
     "Feed": "stoker.feed.feed:Feed",
+    "Mixture": "stoker.sampling.mixture:Mixture",
     "Files": "stoker.store.formats.discover:Files",
     "Resources": "stoker.store.pack.options:Resources",
     "Segments": "stoker.sampling.views:Segments",
@@ -73,13 +75,14 @@ _LAZY = {
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("augment", "diagnose", "errors", "experiment", "gate", "ray", "split", "testing", "train", "tune")
+_MODULES = ("augment", "diagnose", "errors", "experiment", "feed", "gate", "ray", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
     from stoker import diagnose as diagnose
     from stoker import errors as errors
     from stoker import experiment as experiment
+    from stoker import feed as feed
     from stoker import gate as gate
     from stoker import ray as ray
     from stoker import split as split
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
     from stoker import tune as tune
     from stoker.experiment.predict import load
     from stoker.feed.feed import Feed
+    from stoker.sampling.mixture import Mixture
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.store.append import append, compact

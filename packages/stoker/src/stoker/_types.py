@@ -10,6 +10,7 @@ import ast
 import inspect
 import math
 import textwrap
+from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, get_type_hints
@@ -96,15 +97,15 @@ def _schema(record: type) -> tuple[dict[str, types.Type], dict[str, Any]]:
 
 
 def docstrings(record: type) -> dict[str, str]:
-    """The text under each field of a struct, those of its base classes first."""
-    found: dict[str, str] = {}
+    """Return the text under each field of a struct or dataclass, those of its base classes first."""
+    texts: dict[str, str] = {}
     for kind in reversed(record.__mro__):
-        if not issubclass(kind, Struct) or kind is Struct:
+        if kind in (object, Struct) or not (issubclass(kind, Struct) or is_dataclass(kind)):
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
         for one, text in pairwise(body):
             if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
                 value: Any = ast.literal_eval(text.value)
-                found[one.target.id] = " ".join(str(value).split())
-    return found
+                texts[one.target.id] = " ".join(str(value).split())
+    return texts

@@ -32,13 +32,6 @@ def dates(*texts: str | None) -> pa.Array:
     return pa.array([None if text is None else pd.Timestamp(text) for text in texts], US)
 
 
-def test_dates_are_split_down_to_milliseconds() -> None:
-    _, codes = fitted("TABULAR_DATETIME", dates("2020-02-29 23:59:59.987", None, "1969-12-31 00:00:00", "2100-01-01 12:00:00.001"))
-    assert codes["nan"] == [0, 1, 0, 0]
-    assert (codes["year"][0], codes["month"][0], codes["day"][0], codes["hour"][0]) == (51, 1, 28, 23)
-    assert [codes[f"ms_E{place}"][0] for place in (2, 1, 0)] == [9, 8, 7]
-
-
 @pytest.mark.promise("P11")
 def test_gaps_of_hours_stay_where_all_sequences_begin_at_midnight() -> None:
     """mostlyai-engine asks the first dates alone whether there are hours: gaps of 36 h come back as 24 h."""
@@ -65,24 +58,3 @@ def test_a_missing_date_takes_nothing_from_the_next_subject() -> None:
 def test_reserved_words_are_categories_like_others(text: str, expected: int) -> None:
     entry, _ = fitted("TABULAR_CATEGORICAL", pa.array(["_RARE_", "<<NULL>>", "\x01x"]))
     assert encode_values(entry, read_values("x", pa.array([text])), np.arange(1)).tolist() == [[expected]]
-
-
-def test_digits_are_numbers_again(rng: np.random.Generator) -> None:
-    cents = rng.integers(-50_000, 50_000, 500)
-    entry, codes = fitted("TABULAR_NUMERIC_DIGIT", pa.array(cents / 100))
-    total = sum(
-        (np.array(codes[name]) + entry["min_digits"][name]) * 10 ** (int(name[1:]) + 2) for name in codes if name.startswith("E")
-    )
-    assert (np.where(np.array(codes["neg"]) == 1, -total, total) == cents).all()
-
-
-def test_bins_hold_their_values(rng: np.random.Generator) -> None:
-    values = np.round(rng.lognormal(3, 1, 1000), 2)
-    entry, codes = fitted("TABULAR_NUMERIC_BINNED", pa.array(values))
-    bins, edges = np.array(codes["bin"]), np.array(entry["bins"])
-    assert (values[bins == entry["codes"]["<<MIN>>"]] == values.min()).all()
-    assert (values[bins == entry["codes"]["<<MAX>>"]] == values.max()).all()
-    inside = bins >= len(entry["codes"])
-    place = bins[inside] - len(entry["codes"])
-    assert inside.sum() > 900
-    assert ((edges[place] <= values[inside]) & (values[inside] <= edges[place + 1])).all()

@@ -7,29 +7,12 @@ import pyarrow as pa
 import pytest
 
 from stoker.errors import OptionError
-from stoker_recipes.tabular.compat.statistics import draw_limit, find_bins, part_of_column, reduce_column, reduce_lengths
+from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column, reduce_lengths
 
 
 def reduced(kind: str, *columns: pa.Array, protect: bool = True) -> dict[str, object]:
     np.random.seed(0)
     return reduce_column(kind, [part_of_column(kind, column, np.arange(len(column))) for column in columns], protect=protect)
-
-
-def test_limits_are_five_to_seven() -> None:
-    np.random.seed(0)
-    assert {draw_limit() for _ in range(100)} == {5, 6, 7}
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.arange(30).repeat(10), "TABULAR_NUMERIC_DISCRETE"),
-        (np.arange(900), "TABULAR_NUMERIC_DIGIT"),
-        (np.arange(90_000, 99_000), "TABULAR_NUMERIC_BINNED"),
-    ],
-)
-def test_numbers_are_discrete_digits_or_bins(values: np.ndarray, expected: str) -> None:
-    assert reduced("TABULAR_NUMERIC_AUTO", pa.array(values))["encoding_type"] == expected
 
 
 @pytest.mark.promise("P11", control=True)
@@ -44,21 +27,6 @@ def test_rare_categories_and_extreme_numbers_are_left_out() -> None:
     assert 92 <= digits["max"] <= 94
     everything = reduced("TABULAR_NUMERIC_DIGIT", pa.array(np.arange(100)), protect=False)  # negative control
     assert (everything["min"], everything["max"]) == (0.0, 99.0)
-
-
-def test_partitions_are_added() -> None:
-    one, two = pa.array(["a"] * 3 + ["b"] * 9), pa.array(["a"] * 6)
-    assert list(reduced("TABULAR_CATEGORICAL", one, two)["codes"]) == ["_RARE_", "a", "b"]  # type: ignore[call-overload]
-    assert list(reduced("TABULAR_CATEGORICAL", one)["codes"]) == ["_RARE_", "b"]  # type: ignore[call-overload]
-
-
-def test_bins_are_at_most_a_hundred(rng: np.random.Generator) -> None:
-    assert find_bins(np.repeat([1.0, 5.0, 2.0], 50)) == [1.0, 2.0, 5.0]
-    assert len(find_bins(rng.normal(size=5000))) == 101
-    spike = np.concatenate([np.zeros(9000), rng.normal(size=1000)])
-    edges = find_bins(spike)
-    assert edges == sorted(set(edges))
-    assert 50 < len(edges) <= 101
 
 
 def test_lengths_that_few_have_are_left_out() -> None:

@@ -63,16 +63,6 @@ def test_names_and_defaults_are_those_of_the_package(name: str) -> None:
     assert all(one.kind is one.KEYWORD_ONLY for one in found if one.name != "tgt_data")
 
 
-def test_a_workspace_has_the_files_of_the_package(tmp_path: Path) -> None:
-    folder = encoded(tmp_path, *make())
-    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
-        *(f"OriginalData/{role}-data/part.000000-{kind}.parquet" for role in ("tgt", "ctx") for kind in ("trn", "val")),
-        *(f"OriginalData/encoded-data/part.000000-{kind}.parquet" for kind in ("trn", "val")),
-        *(f"OriginalData/{role}-meta/{name}.json" for role in ("tgt", "ctx") for name in ("keys", "encoding-types")),
-        *(f"ModelStore/{role}-stats/stats.json" for role in ("tgt", "ctx")),
-    }  # fmt: skip
-
-
 def test_progress_is_reported(tmp_path: Path) -> None:
     calls: list[dict[str, Any]] = []
     compat.analyze(workspace_dir=encoded(tmp_path, *make()), update_progress=lambda **values: calls.append(values))

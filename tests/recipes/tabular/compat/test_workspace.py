@@ -6,13 +6,11 @@ import datetime as dt
 from decimal import Decimal
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
-from stoker_recipes.tabular.compat.codes import codes_of_column, position_columns, read_column
-from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column
+from stoker_recipes.tabular.compat.codes import read_column
 from stoker_recipes.tabular.compat.workspace import Workspace
 
 TEXT, NUMBER, TIME = "TABULAR_CATEGORICAL", "TABULAR_NUMERIC_AUTO", "TABULAR_DATETIME"
@@ -49,30 +47,3 @@ def test_what_cannot_be_read_has_one_line(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{")
     with pytest.raises(SourceInvalidError, match=r"keys\.json is damaged"):
         Workspace(folder=tmp_path).read(tmp_path / "keys.json", "split")
-
-
-def test_missing_values_are_filled_from_the_others() -> None:
-    column = pa.chunked_array([[100, None, 250, None, 100, None] * 20])
-    entry = reduce_column(
-        "TABULAR_NUMERIC_DIGIT", [part_of_column("TABULAR_NUMERIC_DIGIT", column.combine_chunks(), np.arange(120))], protect=False
-    )
-    np.random.seed(0)
-    codes = codes_of_column("x", column, entry, np.arange(120), np.arange(120))
-    missing = codes[:, 0] == 1
-    assert missing.sum() == 60
-    assert {tuple(one) for one in codes[missing, 1:].tolist()} == {tuple(one) for one in codes[~missing, 1:].tolist()}
-    share = (codes[missing, 1] == 0).mean()
-    assert 0.4 < share < 0.9  # as often as there are values: two of three
-
-
-def test_positions_have_an_end_step() -> None:
-    found = position_columns(np.array([2, 0]), 5)
-    assert {name[-8:]: codes.tolist() for name, codes in found.items()} == {
-        "sidx_cat": [0, 1, 2, 0], "slen_cat": [2, 2, 2, 0], "ridx_cat": [2, 1, 0, 0],
-    }  # fmt: skip
-    assert list(position_columns(np.array([1]), 120))[:4] == [
-        "tgt:/__sidx_E2",
-        "tgt:/__sidx_E1",
-        "tgt:/__sidx_E0",
-        "tgt:/__slen_E2",
-    ]

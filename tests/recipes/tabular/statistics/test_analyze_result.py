@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker.errors import OptionError
 from stoker_recipes.tabular import Statistics, analyze
 
 
@@ -47,8 +46,3 @@ def test_statistics_travel_between_processes() -> None:
     for statistics in (SMALL, SKETCHED):
         assert pickle.loads(pickle.dumps(statistics)) == copy.deepcopy(statistics) == statistics
     assert analyze(table(41)) != SMALL  # negative control
-
-
-def test_an_unknown_column_is_named() -> None:
-    with pytest.raises(OptionError, match="there is no column 'y'; there are x, s, d, n, l"):
-        SMALL["y"]

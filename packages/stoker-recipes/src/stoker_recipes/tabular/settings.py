@@ -42,6 +42,7 @@ class TabularSettings:
     any_order: bool = True
     """Learn columns in any order, so that any of them can be given in generation."""
     seed: int = 0
+    """Seed of all random choices."""
 
     def __post_init__(self) -> None:
         limits: dict[str, tuple[float, float]] = {

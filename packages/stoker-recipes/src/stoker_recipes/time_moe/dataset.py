@@ -204,7 +204,9 @@ class CompatSamples:
                 own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
                 series = [scaled_as_theirs(one, method, listed=flat.file in ("json", "jsonl")) for one in own]
                 store, column, normalize = stoker.Store.from_arrays(x=series), "x", None
-            feed = stoker.Feed(store, view, batch_size=1, columns=[column], normalize=normalize, residency="host")
+            feed = stoker.Feed(
+                store, view, batch_size=1, columns=[column], normalize=normalize, loading=stoker.feed.Loading(residency="host")
+            )
             self._parts.append(feed.as_dataset())
         self._firsts: Array = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
         if not self._firsts[-1]:

@@ -23,37 +23,65 @@ class TimeMoeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `grad_accum_steps=8` gives)."""
 
     recipe: Literal["time-moe"] = "time-moe"
+    """The name of the recipe."""
     data: str
+    """A store, a tree of the authors' files, or a file of series."""
     size: str | Size | None = None
     """A published size, or numbers; by default those of `model` or `init`, or 50m. A run saves the numbers."""
-    model: str | None = None  # a config.json, or a folder with one: random weights in a model of these sizes
-    init: str | None = None  # an official checkpoint to start from
-    length: int = 2048  # positions of a row
+    model: str | None = None
+    """A config.json, or a folder with one: random weights in a model of these sizes."""
+    init: str | None = None
+    """An official checkpoint to start from."""
+    length: int = 2048
+    """Positions of a row."""
     samples: Literal["packed", "padded", "compat"] = "packed"
     """packed: short series share rows; padded: one piece of a series per row; compat: the authors' windows bit for bit."""
-    stride: int | None = None  # stride of the authors' windows; by default the length
+    stride: int | None = None
+    """Stride of the authors' windows; by default the length."""
     normalize: Literal["zero", "max", "none"] = "zero"
+    """Scaling of series."""
     columns: list[str] | None = None
-    batch_size: int = 8  # rows per batch and rank
-    grad_accum_steps: int = 1  # batches of an update
-    steps: int | None = None  # updates; by default as many as `epochs` passes over the data take
+    """Columns of a store or table to train on; by default all of numbers."""
+    batch_size: int = 8
+    """Rows per batch and rank."""
+    grad_accum_steps: int = 1
+    """Batches of an update."""
+    steps: int | None = None
+    """Updates; by default as many as `epochs` passes over the data take."""
     epochs: float = 1.0
+    """Passes over the data."""
     lr: float = 1e-4
-    lr_end: float = 5e-5  # learning rate at the end of the cosine decay
+    """Initial learning rate."""
+    lr_end: float = 5e-5
+    """Learning rate at the end of the cosine decay."""
     warmup: int = 0
+    """Warm-up updates of the learning rate."""
     weight_decay: float = 0.1
+    """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
-    head_weights: list[float] | None = None  # relative weights of the losses of the heads; by default equal
-    valid: float | None = None  # share of each series, at its end, for validation; by default a tenth (compat: none)
-    valid_batches: int = 32  # most batches per validation
-    validate_every: int | None = None  # updates between validations; by default a tenth of all
+    """Largest norm of the gradient."""
+    head_weights: list[float] | None = None
+    """Relative weights of the losses of the heads; by default equal."""
+    valid: float | None = None
+    """Share of each series, at its end, for validation; by default a tenth (compat: none)."""
+    valid_batches: int = 32
+    """Most batches per validation."""
+    validate_every: int | None = None
+    """Updates between validations; by default a tenth of all."""
     save_every: int | None = None
-    precision: Precision = "auto"  # auto: bf16 on a GPU that supports it
+    """Updates between checkpoints; by default at each validation."""
+    precision: Precision = "auto"
+    """auto: bf16 on a GPU that supports it."""
     graph: bool | Literal["auto"] = "auto"
+    """Steps as CUDA graphs."""
     compile: bool | Literal["auto"] = "auto"
+    """Compile the model."""
     activation_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
     max_seconds: float | None = None
+    """Stop after this time."""
     seed: int = 9899
+    """Seed of all random choices."""
 
     def checked(self) -> TimeMoeSettings:
         """The settings themselves; raises `OptionError` for invalid ones."""

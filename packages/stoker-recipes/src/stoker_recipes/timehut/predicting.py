@@ -123,7 +123,7 @@ def _predict(folder: Path, encoder: TrainedEncoder, data: Any, *, which: str, ho
     with np.load(folder / TRAIN_NAME, allow_pickle=False) as kept:
         if "labels" not in kept:
             raise OptionError(
-                f"{folder} was trained without labels, so it predicts no classes. Use `stoker embed` for representations."
+                f"{folder} was trained without labels, so it predicts no classes. Use `stoker timehut embed` for representations."
             )
         known, labels = kept["embeddings"], kept["labels"]
     series = data if isinstance(data, stoker.Store) else str(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import runpy
 import sys
 import traceback
@@ -149,7 +148,7 @@ def command(
         batches = ran.batches()
         found = audit(batches, reference=ran.data(reference), apart_from=ran.data(apart_from), progress=show, **options)
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
+        base.print_json(found.to_dict())
     else:
         _print(found)
     if not found.ok:

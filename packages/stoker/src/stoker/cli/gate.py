@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from stoker._text import printable_lines
@@ -52,7 +50,7 @@ def command(
         warmup=warmup or WARMUP,
     )
     if as_json:
-        click.echo(json.dumps(gate.as_dict()))
+        base.print_json(gate.as_dict())
     else:
         click.echo(printable_lines(str(gate)))
     if not gate.ok:

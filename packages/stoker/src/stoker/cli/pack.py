@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,22 +22,23 @@ AMBIGUOUS = ["infer", "first", "last", "error"]
 
 
 def _recipe_of(args: list[str]) -> tuple[str, list[str]] | None:
-    """The recipe that --recipe names, whose own command parses the same arguments."""
+    """The recipe that --recipe names, whose own version of this command parses the same arguments."""
     named = [value for flag, value in pairwise(args) if flag == "--recipe"]
     named += [arg.removeprefix("--recipe=") for arg in args if arg.startswith("--recipe=")]
-    return (named[-1], args) if named and named[-1] in RECIPES else None
+    return (named[-1], args) if named else None
 
 
-def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
-    """What was packed."""
+def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
+    """Print what was packed."""
     from stoker.store.inspect import inspect
 
     if as_json:
-        click.echo(json.dumps(inspect(packed).to_dict()))
+        base.print_json(inspect(packed).to_dict())
         return
     click.echo(f"packed {rows} into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
     for note in packed.manifest.notes if packed.manifest else []:
         base.report(f"note: {note}")
+    base.report(printable(f"next: stoker inspect {store}"))
     for column in packed.schema.values():
         texts = list(islice(column.texts, 1000)) if column.kind == "category" and column.texts is not None else []
         if texts and all(_COMMA_NUMBER.fullmatch(text.strip()) for text in texts):
@@ -46,41 +46,10 @@ def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
             base.report(f"note: column {column.name!r} has {comma}")
 
 
-@click.command("pack", cls=base.Command, doing="packing {source} into {store}", writes="store")
-@click.argument("source", type=base.PATH)
-@click.argument("store", type=base.PATH)
-@click.option("--recipe", required=True, type=click.Choice(["icecube"]), help="The recipe whose files are read.")
-@base.choice_option("--split", choices=["train", "test"], help="Which files to pack.")
-@click.option("--batches", metavar="N-M", help="Numbers of the files to pack, like 1-650. [default: all that the metadata name]")
-@base.overwrite_option("Replace an existing store.", "replace")
-@base.json_option
-def _icecube(source: str, store: str, recipe: str, as_json: bool, **options: Any) -> None:
-    """Pack the files of the IceCube competition in the folder SOURCE, as downloaded, into the folder STORE.
-
-    SOURCE has train_meta.parquet (or train_meta/batch_*.parquet), train/batch_*.parquet and sensor_geometry.csv. The store has a
-    series per event. Memory stays below 1 GB. If a pack was killed, the same command resumes it.
-
-    \b
-    stoker pack icecube/ ice.stoker --recipe icecube
-    stoker pack icecube/ train.stoker --recipe icecube --batches 1-650
-    stoker pack icecube/ test.stoker --recipe icecube --split test
-    """
-    from stoker_recipes.icecube import pack_events
-
-    with base.bar("events") as show:
-        packed = pack_events(source, store, progress=show, **options)
-    _show(packed, store, f"{packed.num_steps:,} pulses", as_json=as_json)
-
-
-RECIPES: dict[str, click.Command] = {"icecube": _icecube}
-
-
-@click.command(
-    "pack", cls=base.Command, doing="packing {source} into {store}", writes="store", recipes=RECIPES, recipe_of=_recipe_of
-)
+@click.command("pack", cls=base.Command, doing="packing {source} into {store}", version="pack", recipe_of=_recipe_of)
 @click.argument("source", nargs=-1, required=True, type=base.SOURCE)
 @click.argument("store", type=base.STORE)
-@base.key_option("series", "Column that groups rows into series. Rows may be in any order.")
+@base.series_option
 @base.time_option
 @base.sort_option
 @click.option("--wide", is_flag=True, help="Make each numeric column of each file a separate series.")
@@ -103,7 +72,7 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
     metavar="STATEMENT",
     help="Pack the result of a DuckDB statement over the table `source`. Other options use its columns.",
 )
-@click.option("--recipe", type=click.Choice(["icecube"]), help="Read the files of a recipe; see stoker pack --recipe NAME --help.")
+@click.option("--recipe", metavar="NAME", help="Read the files of an installed recipe; see stoker pack --recipe NAME --help.")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @base.json_option
 def command(
@@ -112,7 +81,7 @@ def command(
 ) -> None:  # fmt: skip
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
 
-    An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command
+    An existing store is replaced only with --overwrite, in one step at the end. If a pack was killed, the same command
     resumes it.
 
     \b
@@ -123,7 +92,6 @@ def command(
     stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates last --freq 1h
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
     stoker pack events.csv users.stoker --series user --sql "FROM source JOIN 'users.csv' USING (user) WHERE price > 0"
-    stoker pack icecube/ ice.stoker --recipe icecube
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --ray ray://head:10001
     """
     from stoker.store.formats.discover import Files
@@ -136,7 +104,7 @@ def command(
         packed = pack(given, store, progress=show, **base.pack_arguments(options))
     read = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
     rows = read if options["sql"] is None else packed.num_steps
-    _show(packed, store, f"{rows:,} rows", as_json=as_json)
+    show_packed(packed, store, f"{rows:,} rows", as_json=as_json)
     notes = packed.manifest.notes if packed.manifest and not base.is_quiet() else []
     if options["wide"] and options["time"] is None and any("is not numeric and was left out by --wide" in note for note in notes):
         base.report("note: to keep the times of the steps, name their column with --time")

@@ -69,8 +69,10 @@ class Fed:
 def open_data(config: Config, device: str) -> Fed:
     """Open the stores, say what is predicted from what, and make the feeds."""
     from stoker.experiment.models import load_function
+    from stoker.feed import CategoryCodes, Distributed, OnDevice, Returns
     from stoker.feed.columns import lengths_of
     from stoker.feed.feed import Feed
+    from stoker.sampling.mixture import Mixture
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.split.selection import where
@@ -107,6 +109,7 @@ def open_data(config: Config, device: str) -> Fed:
     all_stores = [*stores, *chain(*held_back.values())]
     task = _task(config, store, all_stores[1:], num_train=len(stores))
     scaler = _fit_series_scaler(config, all_stores, task, splits[0] if splits else None)
+    padded = {view.over(lengths_of(one, view)).padded for one in all_stores} if len(all_stores) > 1 else set()
     feed = partial(
         Feed,
         view=view,
@@ -114,17 +117,12 @@ def open_data(config: Config, device: str) -> Fed:
         device=device,
         columns=list(dict.fromkeys([*task.inputs, *task.targets])),
         dtype=data.dtype,
-        normalize=data.normalize,
-        scaler=scaler,
+        normalize=scaler if scaler is not None else data.normalize,
         observed=list(task.observed),
-        return_series=scaler is not None,
-        residency=data.residency,
-        threads=data.threads,
-        prefetch=data.prefetch,
+        # All batches have masks, if those of some stores need them.
+        returns=Returns(series=scaler is not None, masks=True if len(padded) > 1 else None),
+        loading=data.loading,
     )
-    padded = {view.over(lengths_of(one, view)).padded for one in all_stores} if len(all_stores) > 1 else set()
-    if len(padded) > 1:
-        feed = partial(feed, masks=True)  # all batches have masks, if some need them
     if data.where is not None:
         splits = [where(one, split, data.where) for one, split in zip(stores, splits, strict=True)] if splits else []
     chosen = [one.train for one in splits] or _chosen(stores, view, data.where)
@@ -136,13 +134,12 @@ def open_data(config: Config, device: str) -> Fed:
             raise ConfigError(f"data.augment is {data.augment}, which cannot be called as f(batch, rng): {error}.") from None
     train = feed(
         stores,
-        order=order,
-        weights=data.weights,
+        order=order if data.weights is None else Mixture(order, data.weights),
         subset=chosen,
-        device_transform=augment,
-        global_batch_size=data.global_batch_size,
+        transform=None if augment is None else OnDevice(augment),
+        distributed=Distributed(global_batch_size=data.global_batch_size),
     )
-    feed = partial(feed, order=Sequential(), categories=train.categories)
+    feed = partial(feed, order=Sequential(), categories=CategoryCodes(texts=train.categories))
     evaluated: dict[str, Feed | None] = {"valid": None, "test": None}
     for name in evaluated:
         if name in held_back:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from stoker.feed.residency import Loading
 from stoker.train import schedule as schedules
 from stoker.train.schedule import Choice, Constant, Updates
 from stoker.train.settings import Count, Positive, TrainerSettings
@@ -147,12 +148,8 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     not count."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type that float columns are converted to."""
-    residency: Literal["auto", "device", "host", "stream"] = "auto"
-    """Placement of the columns: on the device, in memory, or on disk."""
-    threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
-    """Threads that prefetch batches; chosen by default."""
-    prefetch: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    """Batches that are made before they are asked for; chosen by default."""
+    loading: Loading = Loading()
+    """Where the columns stay, and how batches are prefetched."""
     where: str | None = None
     """Only series of each store that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
     augment: str | None = None

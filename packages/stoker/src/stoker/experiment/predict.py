@@ -17,12 +17,10 @@ step 3, and the same table.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -33,8 +31,8 @@ import torch
 from msgspec.structs import asdict
 from torch import nn
 
-from stoker import _disk
-from stoker._text import check_device
+from stoker import _disk, extend
+from stoker._device import check_device
 from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.experiment import config as named
@@ -43,8 +41,11 @@ from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_
 from stoker.experiment.models import Task, blaming, make_model
 from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
-from stoker.feed.columns import lengths_of, samples_over, series_scales
+from stoker.feed.columns import lengths_of, samples_over
 from stoker.feed.feed import Feed
+from stoker.feed.padding import Returns
+from stoker.feed.prefetch import Distributed
+from stoker.feed.scaling import series_scales
 from stoker.sampling.views import AnyView, Located, Sequences, Windows
 from stoker.split.scaler import Scaler
 from stoker.split.series_scaler import SeriesScaler
@@ -61,17 +62,7 @@ if TYPE_CHECKING:
 Which = Literal["last", "all"]
 Short = Literal["error", "skip"]
 
-SCALER_NAME, RECIPE_NAME = "scaler.safetensors", "recipe.json"
-RECIPES = {
-    "icecube": "stoker_recipes.icecube.predicting:open_run",
-    "time-moe": "stoker_recipes.time_moe.predicting:open_run",
-    "tfa": "stoker_recipes.tfa.predicting:open_run",
-    "timehut": "stoker_recipes.timehut.predicting:open_run",
-}
-"""Where recipes open their runs, by name: `open_run(folder, latest=, device=)` returns a `TrainedRun`. Named, not imported: recipes
-stand above this package."""
-CHECKPOINT = ("config.json", "model.safetensors")
-"""Files of an official checkpoint of Time-MoE."""
+SCALER_NAME = "scaler.safetensors"
 _SHOWN = 3
 
 
@@ -114,7 +105,7 @@ class TrainedRun:
             data: A store, the path of one, or what `stoker.pack` takes: files, a DataFrame, a mapping of arrays, an Arrow table.
                 Columns that only name the answer (targets that the model does not read) may be missing.
             which: "last" predicts once per series, from its last steps; "all" from every window of the run's view.
-            horizon: Steps to forecast; only for runs of Time-MoE, where any number is possible (default 96).
+            horizon: Steps to forecast, for runs of recipes that can forecast any number.
             stride: With `which="all"`: steps from one window to the next, by default those of the run's view.
             short: What to do with series that are shorter than the window of the model: an "error", or "skip" them.
             batch_size: Windows at once.
@@ -158,7 +149,7 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     """Load the model of a run with its best weights, for predictions.
 
     Args:
-        run: The folder of a run: of a configuration, of IceCube, of Time-MoE, of TFA or of TimeHUT.
+        run: The folder of a run of a configuration or of an installed recipe.
         latest: Load the newest weights instead of the best ones.
         device: Where the model runs; by default a GPU where there is one.
 
@@ -179,8 +170,7 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     place = str(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
     recipe = _recipe_of(folder)
     if recipe is not None:
-        module, _, function = RECIPES[recipe].partition(":")
-        opened: TrainedRun = getattr(import_module(module), function)(folder, latest=latest, device=place)
+        opened: TrainedRun = recipe(folder, latest=latest, device=place)
         return opened
     if not (folder / CONFIG_NAME).is_file():
         advice = ""
@@ -196,18 +186,19 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     return TrainedRun(folder=folder, step=found.step, model=model, run=job, inputs=inputs, pack_options=options_for(inputs))
 
 
-def _recipe_of(folder: Path) -> str | None:
-    path = folder / RECIPE_NAME
-    if not path.is_file():
-        is_official = not (folder / CONFIG_NAME).exists() and all((folder / name).is_file() for name in CHECKPOINT)
-        return "time-moe" if is_official else None
-    try:
-        name = json.loads(path.read_bytes()).get("recipe")
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is damaged: {error}.") from error
-    if name not in RECIPES:
-        raise ConfigError(f"{path} is of the recipe {name!r}; this stoker predicts with runs of {', '.join(RECIPES)}.")
-    return str(name)
+def _recipe_of(folder: Path) -> Callable[..., TrainedRun] | None:
+    """Return what opens the run of a recipe, or None for one of a configuration."""
+    name = extend.recipe_of_run(folder)
+    if name is None and folder.is_dir() and not (folder / CONFIG_NAME).exists():
+        name = next((known for known in extend.registered("recipes") if extend.recipe(known).owns_folder(folder)), None)
+    if name is None:
+        return None
+    open_run = extend.recipe(name).open_run
+    if open_run is None:
+        raise ConfigError(
+            f"{folder} is of the recipe {name!r}, whose runs make no predictions. See `stoker {name} --help`.", path=folder
+        )
+    return open_run
 
 
 def _read_inputs(path: Path) -> Inputs:
@@ -363,10 +354,8 @@ class _ConfigRun:
             dtype=data.dtype,
             normalize=data.normalize,
             observed=[name for name in task.inputs if name in task.observed],
-            masks=True if task.padded else None,
-            residency="auto",
-            rank=0,
-            world_size=1,
+            returns=Returns(masks=True if task.padded else None),
+            distributed=Distributed(rank=0, world_size=1),
         )
         dataset, inverse = feed.as_dataset(), self._inverse(store)
         rows = None if self.scaler is None else self._scaler_rows(self.scaler, store)

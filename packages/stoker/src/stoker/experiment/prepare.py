@@ -233,7 +233,9 @@ def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
         if not overwrite:
             raise OptionError(
                 f"{folder} has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
-                f"(train.folder)."
+                f"(train.folder).",
+                parameter="overwrite",
+                path=folder,
             )
     elif folder.exists():
         check_new(folder)

@@ -271,6 +271,27 @@ COMPAT_ENTRIES = {"input_ids": "float32", "labels": "float32", "loss_masks": "in
 RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "max_seqlen")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Returns:
+    """Entries that a batch has in addition to its columns. Rows without a sample have -1 in them.
+
+    Args:
+        index: Add the entry `sample`: the index of each sample. Samples of several stores are numbered on from store to store.
+        series: Add the entry `series`: the index of the series of each sample; likewise numbered on.
+        store: Add the entry `store`: the place of each sample's store in the list of stores.
+        masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
+
+    Example:
+        >>> Returns(series=True).index
+        False
+    """
+
+    index: bool = False
+    series: bool = False
+    store: bool = False
+    masks: bool | None = None
+
+
 @dataclass(frozen=True)
 class Field:
     """A range of a slot."""

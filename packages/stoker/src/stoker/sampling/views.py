@@ -60,7 +60,7 @@ class Lengths:
         if series >= 0:
             raise StoreDamagedError(
                 f"{self.name}: the offsets of series {series:,} are {self.offsets[series]:,} and {self.offsets[series + 1]:,} "
-                f"of {self.num_steps:,}. Run `stoker verify`."
+                f"of {self.num_steps:,}. Run `stoker inspect --verify`."
             )
 
     def bounds(self, first: int = 0, last: int | None = None) -> Array:

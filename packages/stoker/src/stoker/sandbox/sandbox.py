@@ -34,7 +34,7 @@ import msgspec
 
 from stoker import _cache_files, _disk
 from stoker.errors import OptionError, TrainError
-from stoker.sandbox import landlock, overlay
+from stoker.sandbox import files, landlock, overlay
 
 SandboxMode = Literal["overlay", "landlock", "off"]
 MODES: tuple[SandboxMode, ...] = get_args(SandboxMode)  # in the order in which they are tried
@@ -160,7 +160,7 @@ class Sandbox:
                 self._open.callback(os.close, held)
                 fcntl.flock(held, fcntl.LOCK_SH)  # until this process ends: then the folder is a leftover
                 if os.path.samestat(os.fstat(held), os.stat(folder)):
-                    self._open.callback(_disk.remove_tree, folder)
+                    self._open.callback(files.remove_tree, folder)
                     return folder
 
     def plan(self, descriptor: int) -> str:
@@ -289,7 +289,7 @@ def _remove_leftovers() -> None:
                 try:
                     if os.fstat(held).st_uid == os.geteuid():
                         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        _disk.remove_tree(folder)
+                        files.remove_tree(folder)
                 finally:
                     os.close(held)
 

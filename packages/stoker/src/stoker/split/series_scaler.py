@@ -16,7 +16,8 @@ from stoker import _disk
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.feed.columns import Scales, identity_of, lengths_of
+from stoker.feed.columns import identity_of, lengths_of
+from stoker.feed.scaling import Scales
 from stoker.sampling.subset import StepRanges, Subset
 from stoker.split.split import Split
 from stoker.store.shards import Texts
@@ -30,7 +31,7 @@ Values = TypeVar("Values", bound=Array | torch.Tensor)
 
 
 class SeriesScaler:
-    """(x - center) / divisor, with a center and a divisor for each series, fitted on its training steps; for `Feed(scaler=…)`.
+    """(x - center) / divisor, with a center and a divisor for each series, fitted on its training steps; for `Feed(normalize=…)`.
 
         standard    mean                 standard deviation
         robust      median               distance between the 25 % and the 75 % quantile
@@ -158,7 +159,7 @@ class SeriesScaler:
             >>> store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0])])
             >>> scaler = stoker.split.SeriesScaler.fit(store, None, columns=["x"])
             >>> later = stoker.Store.from_arrays(x=[np.array([5.0, 7.0, 9.0])])
-            >>> feed = stoker.Feed(later, stoker.Windows(3), batch_size=1, scaler=scaler.for_store(later))
+            >>> feed = stoker.Feed(later, stoker.Windows(3), batch_size=1, normalize=scaler.for_store(later))
             >>> next(iter(feed))["x"].tolist()
             [[3.0, 5.0, 7.0]]
         """

@@ -307,7 +307,8 @@ def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
     more = f" ({len(early):,} series have such rows)" if len(early) > 1 else ""
     raise TimeOrderError(
         f"the new rows of {now.key} {key!r} begin at {name} {shown}, but the store has rows up to {before}{more}. Leave out rows that are "
-        "there already, or pass overlap='replace' or overlap='keep' to merge them by time."
+        "there already, or pass overlap='replace' or overlap='keep' to merge them by time.",
+        parameter="overlap",
     )
 
 
@@ -399,7 +400,7 @@ def add_column(
     if source is None or manifest is None:
         raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
     if manifest.parts is not None:
-        raise OptionError(f"{store.name} was appended to. Run `stoker compact {source}` first.")
+        raise OptionError(f"{store.name} was appended to. Run `stoker append {source} --compact` first.")
     if name in store.schema:
         raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.")
 
@@ -416,7 +417,9 @@ def add_column(
         make_work(path)
         for i, shard in enumerate({shard.file: shard for shard in manifests.shards(manifest)}.values()):
             if write_array(path, map_shard(source, shard, "a column of the store"), f"final.{i}") != shard:
-                raise StoreDamagedError(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
+                raise StoreDamagedError(
+                    f"{source / shard.file} has changed since it was written. Run `stoker inspect {source} --verify`."
+                )
         column = ColumnEntry(
             name=name,
             level="step",

@@ -489,7 +489,7 @@ class AppendedStore(Store):
             if needed > free:
                 raise StoreError(
                     f"column {name!r} of {self.name} needs {readable_bytes(needed)} of memory, because {len(self.lines):,} appends are "
-                    f"merged when it is read, but {readable_bytes(free)} are free. Run `stoker compact {self.name}`."
+                    f"merged when it is read, but {readable_bytes(free)} are free. Run `stoker append {self.name} --compact`."
                 )
             out = np.empty(self._shape(column), dtype=column.dtype)
             done = 0

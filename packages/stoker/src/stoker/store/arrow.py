@@ -154,7 +154,9 @@ def _checked(store: StoredColumns, column: Column) -> pa.Array:
             array = pa.LargeListArray.from_arrays(from_numpy(store.offsets), array)
         array.validate(full=True)
     except pa.ArrowException as error:
-        raise StoreDamagedError(f"{store.name}: column {column.name!r} is not valid: {error}. Run `stoker verify`.") from error
+        raise StoreDamagedError(
+            f"{store.name}: column {column.name!r} is not valid: {error}. Run `stoker inspect --verify`."
+        ) from error
     return array
 
 

@@ -204,7 +204,9 @@ def open_remote(url: str, *, cache: str | os.PathLike[str] | None = None, cache_
     bucket = open_bucket(url)
     data, manifest, _ = _read_manifest(bucket)
     if manifest.parts is not None:
-        raise StoreError(f"{bucket.url} has appended parts, which are not read remotely. Run `stoker compact` and upload it again.")
+        raise StoreError(
+            f"{bucket.url} has appended parts, which are not read remotely. Run `stoker append --compact`, upload it again."
+        )
     blocks = BlockCache(root.absolute(), manifest, data, _read_table(bucket, manifest), bucket, limit=limit)
     blocks.pin(_needed_at_open(manifest, blocks))
     mapped = map_store(blocks.folder, manifest, map_file=partial(_map_file, blocks))
@@ -276,7 +278,7 @@ def upload(
     """
     manifest, bucket = read_manifest(folder), open_bucket(url)
     if manifest.parts is not None:
-        raise StoreError(f"{folder} has appended parts. Run `stoker compact {folder}` before it is uploaded.")
+        raise StoreError(f"{folder} has appended parts. Run `stoker append {folder} --compact` before it is uploaded.")
     has_old, tag = _find_old(bucket, replace=replace)
     whole = {shard.file: (shard, what) for what, shard in named_shards(manifest)}
     total, done, hashes = sum(shard.num_bytes for shard, _ in whole.values()), 0, b""
@@ -333,6 +335,8 @@ def _hash_blocks(folder: Path, shard: Shard, data: mmap.mmap) -> bytes:
     with memoryview(data) as whole, whole[HEADER_BYTES:] as values:
         for number, expected in enumerate(shard.blocks):
             if hash_block(values[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]) != expected:
-                raise StoreDamagedError(f"{folder / shard.file} is damaged (block {number:,}). Run `stoker verify {folder}`.")
+                raise StoreDamagedError(
+                    f"{folder / shard.file} is damaged (block {number:,}). Run `stoker inspect {folder} --verify`."
+                )
         starts = range(0, shard.values_bytes, UPLOAD_BLOCK_BYTES)
         return b"".join(bytes.fromhex(hash_block(values[start : start + UPLOAD_BLOCK_BYTES])) for start in starts)

@@ -139,7 +139,8 @@ class Store:
         start, stop = self._offsets.item(i), self._offsets.item(i + 1)
         if not 0 <= start <= stop <= self._num_steps:
             raise StoreDamagedError(
-                f"{self.name}: the offsets of series {i:,} are {start:,} and {stop:,} of {self._num_steps:,}. Run `stoker verify`."
+                f"{self.name}: the offsets of series {i:,} are {start:,} and {stop:,} of {self._num_steps:,}. "
+                "Run `stoker inspect --verify`."
             )
         return Series(self, i, start, stop)
 

@@ -162,11 +162,16 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
         if not apart <= allowed:  # NaN is not equal either
             raise TrainError(f"the program is {apart:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
         difference = max(difference, apart)
-    golden = path.with_name(path.name + ".golden.safetensors")
+    golden = golden_path(path)
     _disk.make_folder(path.parent)
     _disk.write_file(golden, save({**entries, ANSWER: answers[0][1].contiguous()}))
     _disk.write_file(path, data)
     return Exported(path=path, golden=golden, num_bytes=len(data), rows=rows, difference=difference)
+
+
+def golden_path(path: Path) -> Path:
+    """Return where the golden batch of a program lies: beside it."""
+    return path.with_name(path.name + ".golden.safetensors")
 
 
 def _program(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries], torch.Tensor]]:

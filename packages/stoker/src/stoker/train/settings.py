@@ -128,7 +128,7 @@ class Components:
     ranks: Ranks
     shows_progress: bool
     micro_batches: int | None = None
-    """Batches per update, of all ranks, where the batches are the same on any number of them (`Ranks(global_batch_size=…)`)."""
+    """Batches per update, of all ranks, where the batches are the same on any number of them (`Distributed(global_batch_size=…)`)."""
 
     @cached_property
     def compiled(self) -> nn.Module:

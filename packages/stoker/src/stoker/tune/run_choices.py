@@ -127,9 +127,9 @@ def _feed_candidates(config: Config) -> dict[str, list[Any]]:
     places = ["host", "stream", *(["device"] if choose_device(config, 0).startswith("cuda") else [])]
     threads = [count for count in (1, 2, 4, MOST_THREADS) if count <= max(1, cores)]
     return {
-        "data.residency": [one for one in places if one != config.data.residency],
-        "data.threads": [one for one in threads if one != config.data.threads],
-        "data.prefetch": [one for one in (2, 8) if one != config.data.prefetch],
+        "data.loading.residency": [one for one in places if one != config.data.loading.residency],
+        "data.loading.threads": [one for one in threads if one != config.data.loading.threads],
+        "data.loading.prefetch": [one for one in (2, 8) if one != config.data.loading.prefetch],
     }
 
 

@@ -1,4 +1,4 @@
-"""`stoker indicators`: raw bars or a store of them become a store with features, and what is wrong is said in one line."""
+"""`stoker tfa indicators`: raw bars or a store of them become a store with features, and what is wrong is said in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from tests.cli.calling import Done
 from tests.recipes.tfa.indicators.markets import market
 
-from stoker.cli import main as cli
 from stoker.sampling.views import Windows
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
@@ -27,7 +26,6 @@ SPEC = {"features": [{"name": "ema", "op": "EMA", "window": 3}, {"name": "atr", 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with bars of two symbols, row by row in turn, and a spec."""
-    monkeypatch.setitem(cli.COMMANDS, "indicators", "Compute the indicators of bars into a store.")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "features.json").write_text(json.dumps(SPEC))
     bars = market(20)
@@ -40,8 +38,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_raw_bars(stoker: Stoker, folder: Path) -> None:
-    done = stoker("indicators", "bars.csv", "--spec", "features.json", "--out", "out.stoker", "--series", "symbol", "--time", "ts")
-    assert done == Done(0, "computed 2 features from bar 2 on for 20 bars in 2 series: out.stoker\n", "")
+    done = stoker("tfa", "indicators", "bars.csv", "out.stoker", "--spec", "features.json", "--series", "symbol", "--time", "ts")
+    assert done == Done(
+        0, "computed 2 features from bar 2 on for 20 bars in 2 series: out.stoker\nnext: stoker inspect out.stoker\n", ""
+    )
     store = open_store("out.stoker")
     assert list(store.schema) == ["symbol", "ts", "open", "high", "low", "close", "volume", "features"]
     assert (store.key, store.time) == ("symbol", "ts")
@@ -53,16 +53,16 @@ def test_raw_bars(stoker: Stoker, folder: Path) -> None:
 
 
 def test_a_store_of_bars_gives_the_same(stoker: Stoker, folder: Path) -> None:
-    stoker("indicators", "bars.csv", "--spec", "features.json", "--out", "raw", "--series", "symbol", "--time", "ts")
+    stoker("tfa", "indicators", "bars.csv", "raw", "--spec", "features.json", "--series", "symbol", "--time", "ts")
     pack("bars.csv", "bars.stoker", series="symbol", time="ts")
-    done = stoker("indicators", "bars.stoker", "--spec", "features.json", "--out", "packed", "--threads", "2", "--quiet")
+    done = stoker("tfa", "indicators", "bars.stoker", "packed", "--spec", "features.json", "--threads", "2", "--quiet")
     assert done.code == 0
     assert open_store("packed").digest == open_store("raw").digest
 
 
 def test_json_for_programs(stoker: Stoker) -> None:
     asked = ("--series", "symbol", "--json", "--compat", "sentio", "--name", "x")
-    done = stoker("indicators", "bars.csv", "--spec", "features.json", "--out", "out", *asked)
+    done = stoker("tfa", "indicators", "bars.csv", "out", "--spec", "features.json", *asked)
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     assert (found["features"], found["emit_from"]) == (["ema", "atr"], 0)
@@ -78,8 +78,10 @@ def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path)
     bars = market(100)
     rows = [",".join(str(values[i]) for values in bars.values()) for i in range(100)]
     (folder / "one.csv").write_text("\n".join(["ts," + ",".join(bars), *(f"{60 * i},{row}" for i, row in enumerate(rows))]) + "\n")
-    done = stoker("indicators", "one.csv", "--spec", "features.json", "--out", "features.stoker")
-    assert done == Done(0, "computed 2 features from bar 2 on for 100 bars in 1 series: features.stoker\n", "")
+    done = stoker("tfa", "indicators", "one.csv", "features.stoker", "--spec", "features.json")
+    assert done == Done(
+        0, "computed 2 features from bar 2 on for 100 bars in 1 series: features.stoker\nnext: stoker inspect features.stoker\n", ""
+    )
     batches = list(feed.Feed(open_store("features.stoker"), Windows(48), batch_size=16, device="cpu"))
     assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(48, 2)}
 
@@ -93,7 +95,7 @@ def test_packed_bars_go_however_it_ends(
         raise error
 
     monkeypatch.setattr(engine, "write_features", fail)
-    arguments = ("indicators", "bars.csv", "--spec", "features.json", "--out", "out")
+    arguments = ("tfa", "indicators", "bars.csv", "out", "--spec", "features.json")
     if error is KeyboardInterrupt:
         assert stoker(*arguments).code == 130
     else:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+import stoker
 from stoker import Feed, Sequences, Shuffle, Store, Windows
-from stoker.feed.transfer import Ring, Slot
+from stoker.feed.gather import Ring, Slot
 from stoker.testing import content_of, difference
 
 SIZE = 1000
@@ -136,7 +137,9 @@ def changed_batches(feed: Feed) -> int:
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("view", [Windows(8, shift=1), Sequences(20), Sequences(20, layout="packed")], ids=str)
 def test_batches_that_are_kept_never_change(view: Any, threads: int) -> None:
-    assert changed_batches(Feed(some_store(), view, batch_size=3, order=Shuffle(), threads=threads)) == 0
+    assert (
+        changed_batches(Feed(some_store(), view, batch_size=3, order=Shuffle(), loading=stoker.feed.Loading(threads=threads))) == 0
+    )
 
 
 @pytest.mark.promise("P10", control=True)
@@ -144,8 +147,11 @@ def test_batches_that_are_kept_never_change(view: Any, threads: int) -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control of the test above."""
-    monkeypatch.setattr("stoker.feed.transfer._is_free", lambda slot: True)
-    assert changed_batches(Feed(some_store(), Windows(8), batch_size=3, order=Shuffle(), threads=threads)) > 0
+    monkeypatch.setattr("stoker.feed.gather._is_free", lambda slot: True)
+    assert (
+        changed_batches(Feed(some_store(), Windows(8), batch_size=3, order=Shuffle(), loading=stoker.feed.Loading(threads=threads)))
+        > 0
+    )
 
 
 @pytest.mark.promise("P10")
@@ -153,7 +159,13 @@ def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: 
 def test_an_encoder_may_hand_on_what_it_got() -> None:
     """Also a part of it, which then keeps the whole slot."""
     store = some_store()
-    feed = Feed(store, Windows(8), batch_size=3, threads=2, transform=lambda batch: {"first": batch["x"][:, 0], "all": batch["x"]})
+    feed = Feed(
+        store,
+        Windows(8),
+        batch_size=3,
+        loading=stoker.feed.Loading(threads=2),
+        transform=lambda batch: {"first": batch["x"][:, 0], "all": batch["x"]},
+    )
     plain = [batch["x"].clone() for batch in Feed(store, Windows(8), batch_size=3)]
     kept = list(feed)
     for batch, expected in zip(kept, plain, strict=True):
@@ -182,7 +194,12 @@ def test_a_plain_loop_needs_a_few_slots_however_long_it_is(
 ) -> None:
     """One for each batch made ahead, in the making, or in the hands of the caller (who holds two while he takes the next)."""
     counts = count_slots(monkeypatch)
-    feed = Feed(some_store(), Windows(8), batch_size=2, threads=threads, prefetch=depth)
+    feed = Feed(
+        some_store(),
+        Windows(8),
+        batch_size=2,
+        loading=stoker.feed.Loading(threads=threads, prefetch=depth),
+    )
     for _ in range(20):
         for _ in feed:
             pass
@@ -203,9 +220,9 @@ def test_a_loop_over_batches_of_many_sizes_needs_a_few_slots(monkeypatch: pytest
 def test_a_ring_whose_slots_never_come_free_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control of the tests above."""
     counts = count_slots(monkeypatch)
-    monkeypatch.setattr("stoker.feed.transfer._is_free", lambda slot: False)
+    monkeypatch.setattr("stoker.feed.gather._is_free", lambda slot: False)
     for _ in range(2):
-        for _ in Feed(some_store(), Windows(8), batch_size=2, threads=0):
+        for _ in Feed(some_store(), Windows(8), batch_size=2, loading=stoker.feed.Loading(threads=0)):
             pass
     assert max(counts) == len(counts) // 2 > 11
 
@@ -213,7 +230,7 @@ def test_a_ring_whose_slots_never_come_free_would_be_seen(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("threads", [0, 1])
 def test_an_iterator_does_not_hold_the_batch_that_it_handed_out(threads: int) -> None:
     """Otherwise a batch more than the caller holds would stay in memory, for a GPU on the GPU."""
-    feed = Feed(some_store(), Sequences(8), batch_size=2, threads=threads)
+    feed = Feed(some_store(), Sequences(8), batch_size=2, loading=stoker.feed.Loading(threads=threads))
     batches = iter(feed)
     batch = next(batches)
     held = weakref.ref(batch["x"])

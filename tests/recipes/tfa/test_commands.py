@@ -1,4 +1,4 @@
-"""`stoker train tfa.yaml`, `stoker export` of its run, `stoker verify` of both: what a user sees."""
+"""`stoker train tfa.yaml`, `stoker export` of its run, `stoker inspect --verify` of both: what a user sees."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def test_from_a_yaml_to_a_bundle_that_proves_itself(stoker: Stoker, folder: Path
     assert second.startswith(
         "proved on golden bars: 71 rows of features equal bit for bit in a batch and bar by bar, 64 logits within "
     )
-    assert not rest or rest[0].startswith("beware: NO ")
-    done = stoker("verify", "bundle")
+    assert rest[-1] == "next: stoker tfa verify bundle"
+    assert len(rest) == 1 or rest[0].startswith("beware: NO ")
+    done = stoker("tfa", "verify", "bundle")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("bundle is complete and gives the same results as after training:\n")
-    assert json.loads(stoker("verify", "bundle", "--json").out)["logits"] == 64
+    assert json.loads(stoker("tfa", "verify", "bundle", "--json").out)["logits"] == 64
 
 
 def test_a_run_resumes(stoker: Stoker, folder: Path) -> None:
@@ -53,12 +54,12 @@ def test_a_run_resumes(stoker: Stoker, folder: Path) -> None:
 
 
 def test_a_yaml_is_verified_without_training(stoker: Stoker, folder: Path) -> None:
-    done = stoker("verify", "tfa.yaml")
+    done = stoker("tfa", "verify", "tfa.yaml")
     assert (done.code, done.err) == (0, "")
-    assert done.out.endswith("tfa.yaml passed all checks.\n")
+    assert done.out.endswith("tfa.yaml passed all checks.   next: stoker train tfa.yaml\n")
     assert sorted(path.name for path in folder.iterdir()) == ["bars.csv", "spec.json", "tfa.yaml"]
     change_bars(folder, close=lambda close: -close)
-    done = stoker("verify", "tfa.yaml", "--json")
+    done = stoker("tfa", "verify", "tfa.yaml", "--json")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("stoker: close is -")
     assert done.err.count("\n") == 1

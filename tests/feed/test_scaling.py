@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from tests.feed.twin import finite_scale
 from tests.harness import num_examples
 
-from stoker.feed.columns import Scales, series_scales
+from stoker.feed.scaling import Scales, series_scales
 from stoker.sampling.views import Lengths
 
 Array = npt.NDArray[Any]

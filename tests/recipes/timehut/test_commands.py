@@ -1,4 +1,4 @@
-"""`stoker train timehut`, `stoker embed` and the archive: what a user sees."""
+"""`stoker train timehut`, `stoker timehut embed` and the archive: what a user sees."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_from_a_file_to_embeddings(stoker: Stoker, folder: Path) -> None:
-    data = ("--data", "Waves_TRAIN.tsv", "--test", "Waves_TEST.tsv", "--epochs", "2", "--width", "16")
+    data = ("--data", "Waves_TRAIN.tsv", "--test", "Waves_TEST.tsv", "--set", "epochs=2", "--set", "width=16")
     done = stoker("train", "timehut", *data)
     assert done.code == 0, done.err
     words = [line.split(" ")[0] for line in done.out.splitlines()]
     assert words[:5] == ["series", "test", "classes", "scaling", "encoder"]
     assert "SVM (the papers' protocol)" in done.out
-    assert done.out.endswith("run        runs/Waves   next: stoker embed runs/Waves embeddings.npy --data FILE\n")
-    done = stoker("embed", "runs/Waves", "--data", "Waves_TEST.tsv", "--out", "e.npy")
+    assert done.out.endswith("run        runs/Waves   next: stoker timehut embed runs/Waves embeddings.npy --data FILE\n")
+    done = stoker("timehut", "embed", "runs/Waves", "e.npy", "--data", "Waves_TEST.tsv")
     assert (done.code, done.err, done.out) == (0, "", "12 series -> 16 values each\nwritten: e.npy\n")
     assert np.load("e.npy").shape == (12, 16)
-    again = stoker("embed", "runs/Waves", "--data", "Waves_TEST.tsv", "--out", "e.npy")
+    again = stoker("timehut", "embed", "runs/Waves", "e.npy", "--data", "Waves_TEST.tsv")
     assert (again.code, again.err) == (2, "stoker: e.npy already exists. Replace the file (--overwrite), or give another name.\n")
     assert stoker("train", "timehut", *data).code == 2
     resumed = stoker("train", "--resume", "runs/Waves", "--json")
@@ -40,7 +40,7 @@ def test_from_a_file_to_embeddings(stoker: Stoker, folder: Path) -> None:
 
 
 def test_the_archive_is_one_table(stoker: Stoker, folder: Path) -> None:
-    options = ("--archive", ".", "--methods", "ts2vec,timehut", "--seeds", "2", "--epochs", "1", "--width", "8")
+    options = ("--archive", ".", "--methods", "ts2vec,timehut", "--seeds", "2", "--set", "epochs=1", "--set", "width=8")
     done = stoker("train", "timehut", *options)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker._text import check_device, sync_debug_mode
+from stoker._device import check_device, sync_debug_mode
 from stoker.errors import OptionError
 
 

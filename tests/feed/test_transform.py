@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from tests.feed.twin import assert_same_batch
+from tests.harness.flat_feed import flat_feed
 from tests.sampling.twins import derive, epoch_key
 
 from stoker import BlockShuffle, Feed, Sequential, Shuffle, Store, Windows, augment
-from stoker.feed import prefetch, transfer
+from stoker.feed import prefetch
+from stoker.feed import transform as transforms
 from stoker.testing import assert_resumes_exactly
 
 STORE = Store.from_arrays(x=[np.arange(50, dtype=np.float32), np.arange(23, dtype=np.float32)])
@@ -27,7 +29,7 @@ def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 def make_feed(**options: Any) -> Feed:
     options = {"batch_size": 5, "order": Shuffle(3), "return_index": True, **options}
-    return Feed(STORE, VIEW, **options)
+    return flat_feed(STORE, VIEW, **options)
 
 
 @pytest.mark.promise("P5")
@@ -122,7 +124,7 @@ def _option(batch: Any, scale: float = 2.0) -> Any:
     ],
 )
 def test_who_gets_a_generator(transform: Any, parameter: Any) -> None:
-    assert transfer.rng_parameter(transform) == parameter
+    assert transforms.rng_parameter(transform) == parameter
     next(iter(make_feed(transform=transform if parameter else lambda batch: batch)))
 
 

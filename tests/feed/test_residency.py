@@ -8,8 +8,8 @@ import psutil
 import pytest
 import torch
 
-from stoker.feed import columns
-from stoker.feed.columns import Residency, available_host_bytes, choose_residency
+from stoker.feed import residency
+from stoker.feed.residency import Residency, available_host_bytes, choose_residency
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -17,8 +17,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 100 GB available and a GPU with 40 GB free."""
-    monkeypatch.setattr(columns, "available_host_bytes", lambda: 100 * 10**9)
-    monkeypatch.setattr(columns, "free_device_bytes", lambda device: 40 * 10**9)
+    monkeypatch.setattr(residency, "available_host_bytes", lambda: 100 * 10**9)
+    monkeypatch.setattr(residency, "free_device_bytes", lambda device: 40 * 10**9)
 
 
 def choose(
@@ -55,7 +55,7 @@ def test_the_limit_of_a_control_group_counts(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 50}))
-    monkeypatch.setattr(columns, "Path", lambda name: tmp_path)
+    monkeypatch.setattr(residency, "Path", lambda name: tmp_path)
     if limit is not None and used is not None:
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text(f"{used}\n")

@@ -1,4 +1,4 @@
-"""`stoker quality`: the table, JSON, the report, and errors in its own words."""
+"""`stoker tabular quality`: the table, JSON, the report, and errors in its own words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_metrics_are_printed(stoker: Callable[..., Done], folder: Path, monkeypa
         return METRICS
 
     monkeypatch.setattr(tabular, "quality", quality, raising=False)
-    call = ["quality", "real.parquet", "synthetic.parquet", "--key", "user_id", "--report", "q.html"]
+    call = ["tabular", "quality", "real.parquet", "synthetic.parquet", "--key", "user_id", "--report", "q.html"]
     done = stoker(*call)
     assert (done.code, done.err) == (0, "stoker: the report is q.html\n")
     assert next(line.split() for line in done.out.splitlines() if "overall" in line) == ["accuracy", "overall", "0.9123"]

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from inspect import Parameter
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,58 +28,17 @@ import torch
 from stoker._clock import Spans, now_ns
 from stoker._kernels import ALIGNMENT
 from stoker._types import Array
-from stoker.errors import FeedError, StoreDamagedError
+from stoker.errors import StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
 from stoker.feed.read_ahead import Hints, JoinedHints, ReadAhead
 from stoker.feed.remote_blocks import LeasedColumns
+from stoker.feed.transform import Transform, as_tensors, with_rng
 from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
 
 POISON = 0xCB
-
-Transform = Callable[..., Mapping[str, Any]]
-"""f(batch) or f(batch, rng): from the arrays (or tensors) of a batch to those to deliver."""
-
-
-def rng_parameter(transform: Transform) -> str | int | None:
-    """How a transform takes a generator: as its parameter `rng`, as its second one if that has no default, or not at all."""
-    try:
-        parameters = inspect.signature(transform).parameters
-    except (TypeError, ValueError):  # a function of C
-        return None
-    is_bound = isinstance(transform, partial) and "rng" in transform.keywords
-    if "rng" in parameters and not is_bound and parameters["rng"].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
-        return "rng"
-    places = [one for one in parameters.values() if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
-    return 1 if len(places) > 1 and places[1].default is Parameter.empty else None
-
-
-def with_rng(transform: Transform) -> Callable[[Any, Callable[[], Any]], Any]:
-    """The transform as a function of a batch and of what makes its generator."""
-    parameter = rng_parameter(transform)
-    if parameter is None:
-        return lambda batch, _: transform(batch)
-    return lambda batch, make: transform(batch, rng=make()) if parameter == "rng" else transform(batch, make())
-
-
-class DeviceTransform:
-    """A function from the tensors of a gathered batch to those to deliver, run where they are, by the thread that asked for them."""
-
-    def __init__(self, transform: Transform, device: torch.device) -> None:
-        self._transform = with_rng(transform)
-        self._device = device
-
-    def __call__(self, batch: Tensors, seed: int) -> Tensors:
-        """The batch to deliver; the generator has this seed."""
-        made = self._transform(batch, lambda: torch.Generator(self._device).manual_seed(seed))
-        if not isinstance(made, Mapping) or not all(isinstance(one, torch.Tensor) for one in made.values()):
-            raise FeedError(f"device_transform returned {type(made).__name__}; expected a dict of tensors.")
-        found = dict(made)
-        if "valid" in batch:
-            found.setdefault("valid", batch["valid"])  # rows without a sample must stay marked
-        return found
 
 
 class Slot:
@@ -162,13 +119,6 @@ class Ring:
     def num_slots(self) -> int:
         """How many slots there are."""
         return len(self._slots)
-
-
-def as_tensors(made: object) -> Tensors:
-    """What a transform returned, as tensors on the CPU, whatever the default device of torch is."""
-    if not isinstance(made, Mapping):
-        raise FeedError(f"transform returned {type(made).__name__}; expected a dict of arrays.")
-    return {name: one if isinstance(one, torch.Tensor) else torch.as_tensor(one, device="cpu") for name, one in made.items()}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`stoker encode`: every option reaches the encoder, and the result is said in one line or in JSON."""
+"""`stoker tabular encode`: every option reaches the encoder, and the result is said in one line or in JSON."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from pathlib import Path
 import pytest
 from tests.cli.calling import Done
 
-from stoker.cli import main as cli
 from stoker.store.opening import open_store
 from stoker_recipes.tabular import analyze
 
 Stoker = Callable[..., Done]
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "encode", "Encode a table of events as sequences.")
 
 
 @pytest.fixture
@@ -30,15 +24,15 @@ def events(tmp_path: Path) -> Path:
 
 def test_the_result_is_said(stoker: Stoker, events: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = stoker("encode", events, "--key", "user_id", "--out", out)
-    assert done == Done(0, f"encoded 4 rows as 3 sequences, 120 B: {out}\n", "")
+    done = stoker("tabular", "encode", events, out, "--key", "user_id")
+    assert done == Done(0, f"encoded 4 rows as 3 sequences, 120 B: {out}\nnext: stoker inspect {out}\n", "")
     store = open_store(out)
     assert store.column("user_id").tolist() == [3, 7, 9]
     assert [one["item"].tolist() for one in store] == [[5], [4, 6], [7]]
 
 
 def test_json_for_programs(stoker: Stoker, events: Path, tmp_path: Path) -> None:
-    done = stoker("encode", events, "--key", "user_id", "--out", tmp_path / "out", "--json")
+    done = stoker("tabular", "encode", events, tmp_path / "out", "--key", "user_id", "--json")
     found = json.loads(done.out)
     assert (found["num_series"], found["num_steps"], found["key"]) == (3, 4, "user_id")
 
@@ -46,8 +40,8 @@ def test_json_for_programs(stoker: Stoker, events: Path, tmp_path: Path) -> None
 def test_statistics_are_written_beside_the_store(stoker: Stoker, events: Path, tmp_path: Path) -> None:
     contexts = tmp_path / "users.csv"
     contexts.write_text("user_id\n7\n99\n")
-    arguments = ["--key", "user_id", "--out", tmp_path / "out", "--stats", tmp_path / "stats.json", "--columns", "item"]
-    done = stoker("encode", events, *arguments, "--context", contexts)
+    arguments = [tmp_path / "out", "--key", "user_id", "--stats", tmp_path / "stats.json", "--columns", "item"]
+    done = stoker("tabular", "encode", events, *arguments, "--context", contexts)
     assert done.out.splitlines()[1] == f"statistics: {tmp_path / 'stats.json'}"
     store = open_store(tmp_path / "out")
     expected = analyze([str(events)], columns="item").with_lengths("user_id", store.lengths)

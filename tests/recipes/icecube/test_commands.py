@@ -1,4 +1,4 @@
-"""`stoker train icecube` and `stoker predict`: what a user sees."""
+"""`stoker icecube make`, `stoker pack --recipe icecube`, `stoker train icecube` and `stoker predict`: what a user sees."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.calling import Done
 
+from stoker import open as open_store
 from stoker_recipes.icecube import make_events, pack_events
 
 Stoker = Callable[..., Done]
-TINY = ("--size", "tiny", "--batch-size", "16", "--epochs", "1", "--warmup", "1", "--device", "cpu")
+TINY = ("--set", "size=tiny", "--set", "batch_size=16", "--set", "epochs=1", "--set", "warmup=1", "--device", "cpu")
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
-    done = stoker("train", "icecube", "--data", "ice.stoker", "--valid", "batch_id == 2", *TINY, "--quiet")
+    done = stoker("train", "icecube", "--data", "ice.stoker", "--set", "valid=batch_id == 2", *TINY, "--quiet")
     assert (done.code, done.err) == (0, "")
     assert [line.split()[0] for line in done.out.splitlines()] == [
         "loss",
@@ -46,13 +48,35 @@ def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
     assert (resumed.code, json.loads(resumed.out)["step"]) == (0, 2)
 
 
+LONG = ("--set", "size=5m", "--set", "batch_size=256", "--set", "epochs=50")
+
+
 @pytest.mark.gpu
 def test_a_run_in_cuda_graphs_is_diagnosed(tmp_path: Path) -> None:
     """Replays of a graph are steps. Other programs may use the machine, so the verdict itself is left open."""
     pack_events(make_events(tmp_path / "icecube", files=4, events=1000), tmp_path / "ice.stoker")
-    train = ["train", "icecube", "--data", str(tmp_path / "ice.stoker"), "--size", "5m", "--batch-size", "256", "--epochs", "50"]
+    train = ["train", "icecube", "--data", str(tmp_path / "ice.stoker"), *LONG]
     command = [sys.executable, "-m", "stoker", "diagnose", "-q", "--json", "-m", "stoker", *train]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert done.returncode in (0, 3), done.stderr
     assert "are needed" not in found["why"]
+
+
+def test_made_events_are_packed_by_the_recipe(stoker: Stoker, tmp_path: Path) -> None:
+    folder, store = tmp_path / "icecube", tmp_path / "ice.stoker"
+    made = stoker("icecube", "make", folder, "--files", "4", "--events", "5", "--drift", "--quiet")
+    assert made == Done(0, f"wrote 20 events in 4 files: {folder}\n", "")
+    packed = stoker("pack", folder, store, "--recipe", "icecube", "--batches", "2-3")
+    assert packed.code == 0
+    assert packed.out.startswith("packed ")
+    assert f" pulses into 10 series, 0.0 MB: {store}" in packed.out
+    azimuth = open_store(store).column("azimuth")
+    assert ((azimuth >= np.pi / 2) & (azimuth < 3 * np.pi / 2)).all()
+
+
+def test_files_of_the_test_split(stoker: Stoker, tmp_path: Path) -> None:
+    stoker("icecube", "make", tmp_path / "icecube", "--files", "1", "--events", "5", "--split", "test", "-q")
+    packed = stoker("pack", tmp_path / "icecube", tmp_path / "a", "--recipe=icecube", "--split", "test", "--json")
+    assert (packed.code, packed.err) == (0, "")
+    assert '"num_series": 5' in packed.out
