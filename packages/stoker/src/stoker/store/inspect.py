@@ -6,21 +6,24 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from stoker._text import is_url
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.appended import AppendedStore
-from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard, SourceEntry, manifest_stamp
+from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Manifest, Shard, SourceEntry, manifest_stamp
 from stoker.store.opening import open_store
-from stoker.store.shards import Column, damaged_blocks, name_of
+from stoker.store.shards import Column, damaged_blocks, hash_block, header, name_of
 from stoker.store.store import Store
 
 _PART = 1 << 22
+_PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
     """Summarise a store: sizes, columns, missing values, lengths of series, sources. Reads the offsets, never the values.
 
     Args:
-        store: a store, or the path of one.
+        store: a store, the path of one, or its URL.
 
     Returns:
         A summary; `to_dict` gives plain values for JSON.
@@ -180,8 +183,10 @@ class VerifyResult:
 def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> VerifyResult:
     """Read every byte of a store, all that was appended to it included, and compare it with the hashes of its manifests.
 
+    A store at a URL is read from object storage, whatever a local cache holds of it.
+
     Args:
-        path: the folder of the store.
+        path: the folder of the store, or its URL.
         report: called with the bytes checked so far, and their total.
 
     Returns:
@@ -199,6 +204,8 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
         ...     verify(folder + "/a.stoker").num_bytes
         16
     """
+    if is_url(path):
+        return _verify_remote(str(path), report)
     folder = Path(path)
     while True:
         stamp = manifest_stamp(folder)
@@ -207,6 +214,47 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
                 raise  # the store was not replaced meanwhile, so it is damaged
+
+
+def _verify_remote(url: str, report: Report | None) -> VerifyResult:
+    """Fetch every block of a store in object storage. A block with another hash is requested again before it counts as damaged."""
+    from stoker.store.object_storage import open_bucket
+    from stoker.store.remote import open_remote
+
+    store, bucket = open_remote(url), open_bucket(url)
+    manifest = store.manifest
+    if manifest is None:
+        raise RuntimeError("a store at a URL has a manifest")
+    named = {shard.file: (what, shard) for what, shard in manifests.named_shards(manifest)}
+    total, done = sum(shard.values_bytes for _, shard in named.values()), 0
+    damages: list[str] = []
+    for what, shard in named.values():
+        if bytes(bucket.get_range(shard.file, 0, HEADER_BYTES, lambda data: True)) != header(shard.dtype, shard.shape):
+            damages.append(f"{shard.file} ({what}) has a header that does not fit the manifest")
+        for number, expected in enumerate(shard.blocks):
+            start = number * BLOCK_BYTES
+            stop = min(start + BLOCK_BYTES, shard.values_bytes)
+            try:
+                bucket.get_range(shard.file, HEADER_BYTES + start, HEADER_BYTES + stop, partial(_has_hash, expected))
+            except StoreDamagedError:
+                damages.append(f"{shard.file} ({what}) differs from its hash in {_rows_of(shard, number)}")
+            done += stop - start
+            if report is not None:
+                report(done, total)
+    if not damages:  # codes and offsets are read through the cache, which has just been shown to be right
+        damages += _structure(store, manifest)
+    if damages:
+        raise _damaged(store.name, damages, "Upload the store again.")
+    return VerifyResult(num_shards=len(named), num_bytes=total, digest=store.digest or "")
+
+
+def _has_hash(expected: str, data: Any) -> bool:
+    return hash_block(data) == expected
+
+
+def _damaged(name: str, damages: list[str], advice: str) -> StoreDamagedError:
+    shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
+    return StoreDamagedError(f"{name} is damaged: {shown}. {advice}", path=name)
 
 
 def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
@@ -228,8 +276,7 @@ def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
             damages += [below + damage for damage in _damages(one, place, what, shard, count)]
         damages += [below + damage for damage in _structure(one, manifest)]
     if damages:
-        shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
-        raise StoreDamagedError(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
+        raise _damaged(str(folder), damages, "Restore these files from a copy, or pack the store again.")
     num_shards = sum(len(list(manifests.shards(manifest))) for _, manifest, _ in found)
     return VerifyResult(num_shards=num_shards, num_bytes=total, digest=store.digest or "")
 
@@ -237,16 +284,21 @@ def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
 def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callable[[int], None]) -> Iterator[str]:
     if shard.file != name_of(shard.dtype, shard.shape, shard.blocks):
         yield f"{shard.file} ({what}) has a name that does not fit its hashes"
-    row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
     try:
         blocks = list(damaged_blocks(folder, shard, count))
     except FileNotFoundError:
         yield f"{shard.file} ({what}) is missing"
         return
     for block in blocks:
-        first = block * BLOCK_BYTES // row_bytes
-        last = min((block + 1) * BLOCK_BYTES // row_bytes, shard.shape[0]) - 1
-        yield f"{shard.file} ({what}) differs from its hash in rows {first:,} to {max(first, last):,}"
+        yield f"{shard.file} ({what}) differs from its hash in {_rows_of(shard, block)}"
+
+
+def _rows_of(shard: Shard, block: int) -> str:
+    """The rows of a block."""
+    row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
+    first = block * BLOCK_BYTES // row_bytes
+    last = min((block + 1) * BLOCK_BYTES // row_bytes, shard.shape[0]) - 1
+    return f"rows {first:,} to {max(first, last):,}"
 
 
 def _structure(store: Store, manifest: Manifest) -> Iterator[str]:
@@ -259,8 +311,8 @@ def _structure(store: Store, manifest: Manifest) -> Iterator[str]:
         if not _rises(column.texts.offsets):
             yield f"the text offsets of column {name!r} decrease somewhere"
         if column.kind == "category":
-            codes = store.column(name)
-            if len(codes) and (int(codes.min()) < -1 or int(codes.max()) >= len(column.texts)):
+            pieces = (codes for codes in store._pieces(name, _PIECE_BYTES) if len(codes))
+            if any(int(codes.min()) < -1 or int(codes.max()) >= len(column.texts) for codes in pieces):
                 yield f"column {name!r} holds a code without a category"
 
 

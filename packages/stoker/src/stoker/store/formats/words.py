@@ -5,7 +5,7 @@ category of all the numbers. The same for times. "Mostly" is more than half of t
 strings among them: a sensor that says "off" most of the time is still a column of numbers.
 
     mostly            what a column of strings is
-    is_strange        strings that Arrow reads as numbers, and nobody else: `0x1F` and `nan(5)`
+    is_strange        strings that only Arrow reads as numbers: `0x1F` and `nan(5)`
     MOSTLY            the key under which the schema of a reader has its columns of strings that are mostly numbers or times
 """
 
