@@ -18,7 +18,7 @@ MAX_SOURCES = 6
 
 
 @click.command("inspect", cls=base.Command, doing=None)
-@click.argument("store", type=base.PATH)
+@click.argument("store", type=base.STORE)
 @click.option("--verify", "verifies", is_flag=True, help="Read every byte, and compare it with the hash taken when it was written.")
 @base.json_option
 def command(store: str, verifies: bool, as_json: bool) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from stoker._text import is_url
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.appended import AppendedStore
-from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Manifest, Shard, SourceEntry, manifest_stamp
+from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard, SourceEntry, manifest_stamp
 from stoker.store.opening import open_store
-from stoker.store.shards import Column, damaged_blocks, hash_block, header, name_of
+from stoker.store.shards import Column, damaged_blocks, name_of
 from stoker.store.store import Store
 
 _PART = 1 << 22
@@ -217,39 +216,27 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
 
 
 def _verify_remote(url: str, report: Report | None) -> VerifyResult:
-    """Fetch every block of a store in object storage. A block with another hash is requested again before it counts as damaged."""
-    from stoker.store.object_storage import open_bucket
+    """Fetch every block of a store in object storage."""
     from stoker.store.remote import open_remote
 
-    store, bucket = open_remote(url), open_bucket(url)
-    manifest = store.manifest
-    if manifest is None:
+    store = open_remote(url)
+    if store.manifest is None:
         raise RuntimeError("a store at a URL has a manifest")
-    named = {shard.file: (what, shard) for what, shard in manifests.named_shards(manifest)}
+    named = {shard.file: (what, shard) for what, shard in manifests.named_shards(store.manifest)}
     total, done = sum(shard.values_bytes for _, shard in named.values()), 0
-    damages: list[str] = []
-    for what, shard in named.values():
-        if bytes(bucket.get_range(shard.file, 0, HEADER_BYTES, lambda data: True)) != header(shard.dtype, shard.shape):
-            damages.append(f"{shard.file} ({what}) has a header that does not fit the manifest")
-        for number, expected in enumerate(shard.blocks):
-            start = number * BLOCK_BYTES
-            stop = min(start + BLOCK_BYTES, shard.values_bytes)
-            try:
-                bucket.get_range(shard.file, HEADER_BYTES + start, HEADER_BYTES + stop, partial(_has_hash, expected))
-            except StoreDamagedError:
-                damages.append(f"{shard.file} ({what}) differs from its hash in {_rows_of(shard, number)}")
-            done += stop - start
-            if report is not None:
-                report(done, total)
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        if report is not None:
+            report(done, total)
+
+    damages = [damage for what, shard in named.values() for damage in _shown(shard, what, store.damaged_blocks(shard, count))]
     if not damages:  # codes and offsets are read through the cache, which has just been shown to be right
-        damages += _structure(store, manifest)
+        damages += _structure(store, store.manifest)
     if damages:
         raise _damaged(store.name, damages, "Upload the store again.")
     return VerifyResult(num_shards=len(named), num_bytes=total, digest=store.digest or "")
-
-
-def _has_hash(expected: str, data: Any) -> bool:
-    return hash_block(data) == expected
 
 
 def _damaged(name: str, damages: list[str], advice: str) -> StoreDamagedError:
@@ -289,16 +276,16 @@ def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callabl
     except FileNotFoundError:
         yield f"{shard.file} ({what}) is missing"
         return
-    for block in blocks:
-        yield f"{shard.file} ({what}) differs from its hash in {_rows_of(shard, block)}"
+    yield from _shown(shard, what, blocks)
 
 
-def _rows_of(shard: Shard, block: int) -> str:
-    """The rows of a block."""
+def _shown(shard: Shard, what: str, blocks: Iterable[int]) -> Iterator[str]:
+    """Damaged blocks of a shard, as rows of what it holds."""
     row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
-    first = block * BLOCK_BYTES // row_bytes
-    last = min((block + 1) * BLOCK_BYTES // row_bytes, shard.shape[0]) - 1
-    return f"rows {first:,} to {max(first, last):,}"
+    for block in blocks:
+        first = block * BLOCK_BYTES // row_bytes
+        last = min((block + 1) * BLOCK_BYTES // row_bytes, shard.shape[0]) - 1
+        yield f"{shard.file} ({what}) differs from its hash in rows {first:,} to {max(first, last):,}"
 
 
 def _structure(store: Store, manifest: Manifest) -> Iterator[str]:
