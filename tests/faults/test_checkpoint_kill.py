@@ -149,11 +149,6 @@ def kill_at_random(zygote: Zygote, folder: Path, rng: np.random.Generator, kills
 
 
 @pytest.mark.promise("P13")
-def test_some_random_kills_on_a_real_file_system(torch_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
-    kill_at_random(torch_zygote, tmp_path, rng, kills=30)
-
-
-@pytest.mark.promise("P13")
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_thousand_random_kills_on_a_real_file_system(torch_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:

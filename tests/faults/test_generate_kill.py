@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -84,25 +83,3 @@ def test_killed_at_any_operation_a_file_is_old_or_whole(torch_zygote: Zygote, wh
             torch_zygote.run(generate_in_child, folder=str(own), seconds=100).check()
             assert contents(own) == new
     assert seen >= {(False, False), (False, True)}  # before the first file, and between both
-
-
-@pytest.mark.promise("P30")
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_at_any_time_a_file_is_old_or_whole(
-    torch_zygote: Zygote, whole: tuple[Path, dict[str, bytes], int], number: signal.Signals
-) -> None:
-    """Signals from outside, at times that do not depend on what the process does."""
-    folder, new, _ = whole
-    start = time.monotonic()
-    torch_zygote.run(generate_in_child, folder=str(with_old_files(folder / f"timed-{number}")), seconds=100).check()
-    took = time.monotonic() - start
-    killed = 0
-    for turn in range(6):
-        own = with_old_files(folder / f"{number}-{turn}")
-        case = torch_zygote.start(generate_in_child, folder=str(own), seconds=100)
-        time.sleep(took * turn / 6)
-        case.kill(number)
-        killed += case.wait().signal == number
-        assert_old_or_new(own, new)
-    assert killed  # a machine that is busy may be slower than before, but the first signal comes at once

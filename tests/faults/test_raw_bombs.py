@@ -176,15 +176,3 @@ def test_negative_control_reading_the_parquet_bomb_whole_takes_more_than_the_mem
     outcome = bomb_zygote.run(read_whole, source=parquet_bomb, memory_bytes=LIMIT_BYTES)
     assert outcome.error is not None
     assert outcome.error.startswith("ArrowMemoryError")
-
-
-def read_line(source: str) -> int:
-    with gzip.open(source, "rb") as file:
-        return max(len(line) for line in file)
-
-
-@pytest.mark.slow
-def test_negative_control_reading_the_long_line_takes_more_than_the_memory(bomb_zygote: Zygote, line_bomb: Path) -> None:
-    outcome = bomb_zygote.run(read_line, source=line_bomb, memory_bytes=LIMIT_BYTES)
-    assert outcome.error is not None
-    assert outcome.error.startswith("MemoryError")

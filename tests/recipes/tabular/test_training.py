@@ -45,10 +45,6 @@ def test_a_run_learns_and_is_opened_again(tmp_path: Path) -> None:
     for name, weight in done.model.upstream_weights().items():
         assert (again.model.upstream_weights()[name] == weight).all()
     assert any("weight_context" in name for name in done.model.upstream_weights())
-    columns = tmp_path / "run" / "columns.json"  # a run of an earlier version, whose LSTM does not see the context
-    columns.write_text(json.dumps({name: one for name, one in json.loads(columns.read_text()).items() if name != "feeds_context"}))
-    older = load_model(tmp_path / "run", device="cpu").model
-    assert not any("weight_context" in name for name in older.upstream_weights())
 
 
 @pytest.mark.promise("P30")

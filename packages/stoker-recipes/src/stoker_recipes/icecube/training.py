@@ -218,7 +218,7 @@ def _run(
         callbacks=callbacks, progress=progress, folder=folder,
     )  # fmt: skip
     if folder is not None and not rank and not resume:
-        run_folder.write_settings(folder, settings)
+        run_folder.claim_run(folder, msgspec.to_builtins(settings))
     if progress and not rank:
         print(
             f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {model.size.num_parameters:,} parameters", flush=True

@@ -31,8 +31,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     target: TableSpec
     context: TableSpec | None
     key: str | None
-    context_key: str | None = None
-    """The key of contexts; None in runs of versions that knew one name only."""
+    context_key: str | None
+    """The key of contexts; None where there are none."""
     has_number_keys: bool
     frame: str
     """The kind of frame that was given, which `sample` returns."""
@@ -42,10 +42,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     min_length: int
     median_length: float
     num_subjects: int
-    any_order: bool = True
+    any_order: bool
     """Whether columns were learned in any order, or in that of the table."""
-    feeds_context: bool = False
-    """Whether the LSTM sees the context; runs of earlier versions have none that does."""
 
     def layout(self) -> ModelLayout:
         """The layout of the model."""
@@ -57,7 +55,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
             median_length=self.median_length,
             size=self.size,
             predicts_left=False,  # a length is drawn before the first event
-            feeds_context=self.feeds_context,
+            feeds_context=True,
         )
 
     def ordered(self) -> dict[str, int]:
@@ -156,7 +154,7 @@ def prepare(
     if cut:
         say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
     options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
-    target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, **options)
+    target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, context=given, **options)
     other, other_codes = None, None
     if given is not None and given.column_names:
         other, other_codes = learn_table(context, "context", given, starts=np.arange(len(given)), is_sequence=False, **options)
@@ -174,7 +172,6 @@ def prepare(
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
         any_order=settings.any_order,
-        feeds_context=True,
     )
     return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 

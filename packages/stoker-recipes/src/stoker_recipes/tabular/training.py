@@ -26,7 +26,7 @@ from safetensors.torch import load, save
 import stoker
 from stoker.errors import CheckpointError, ConfigError, OptionError
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
+from stoker_recipes.run_folder import RECIPE_NAME, check_same, claim_run, read_recipe
 from stoker_recipes.tabular import refinement
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, prepare
@@ -171,7 +171,10 @@ def train(
         "encodings": dict(encodings or {}),
         "settings": asdict(settings),
     }
-    claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
+    if resume:
+        check_same(folder, record, check=_check)
+    else:
+        claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     disk.write_file(folder / COLUMNS_NAME, msgspec.json.encode(prepared.spec))
     for word, sentence in describe(prepared):
         say(word, sentence)

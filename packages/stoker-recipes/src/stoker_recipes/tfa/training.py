@@ -199,7 +199,7 @@ def _held(folder: Path) -> Iterator[None]:
 def _begin(folder: Path, *, overwrite: bool) -> None:
     """Remove the files of an earlier run; one that ended before its first step is replaced without `overwrite`."""
     record = {"recipe": "tfa", "settings": {}}  # these are in config.yaml
-    claim_run(folder, record, results=RESULTS, check=dict, resume=False, overwrite=overwrite)
+    claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     for store in (folder / BARS_NAME).glob("*.stoker"):
         drop_store(store)
 

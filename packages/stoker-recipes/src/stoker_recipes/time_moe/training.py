@@ -341,7 +341,7 @@ def run(
     batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **given)
     valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **given)
     if folder is not None and is_first and not resume:
-        run_folder.write_settings(folder, settings)
+        run_folder.claim_run(folder, msgspec.to_builtins(settings))
     if progress and is_first:
         print("\n".join(printable(line) for line in str(rows).splitlines()), flush=True)
         print(f"  {total:,} updates of {per_update:,} rows: {total * per_update / rows.per_epoch:.3g} epochs", flush=True)

@@ -22,7 +22,7 @@ from safetensors.torch import save
 
 import stoker
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import claim_run, read_recipe
+from stoker_recipes.run_folder import check_same, claim_run, read_recipe
 from stoker_recipes.timehut.batches import updates_per_epoch
 from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series
 from stoker_recipes.timehut.evaluation import CLASSIFIERS, fit_classifier
@@ -146,7 +146,10 @@ def train(
     series = read_series(data)
     held_out = None if test is None else read_series(test)
     record = {"recipe": "timehut", **known, "settings": asdict(settings)}
-    claim_run(folder, record, results=RESULTS, check=check_settings, resume=resume, overwrite=overwrite)
+    if resume:
+        check_same(folder, record, check=check_settings)
+    else:
+        claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     scaler = fit_scaler(series.values, normalize=normalize)
     for word, sentence in describe(series, held_out, scaler):
         say(word, sentence)

@@ -124,7 +124,6 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 @click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
 @click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch. [default: all]")
-@click.option("--reference-limit", type=click.IntRange(min=1), metavar="N", help="Reference samples to read. [default: a million]")
 @click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled. [default: ask the loader]")
 @base.json_option
 def command(
@@ -140,9 +139,8 @@ def command(
     stoker audit --apart-from val_loader --epochs 2 train.py:train_loader
     stoker audit --max-batches 100 train.py:make_loader --config small.yaml
     """
-    from stoker.audit import REFERENCE_LIMIT, audit
+    from stoker.audit import audit
 
-    options["reference_limit"] = options["reference_limit"] or REFERENCE_LIMIT
     # Keep the output of the script out of the result.
     with base.script_output(sys.stderr), base.bar("samples") as show, Script.run(script, arguments) as ran:
         batches = ran.batches()
