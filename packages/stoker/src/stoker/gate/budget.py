@@ -156,7 +156,9 @@ def budget_to_write(path: Path) -> Path:
             read_budget(target)
     except (OSError, RuntimeError, ConfigError, OptionError) as error:
         raise OptionError(
-            f"{path} is not replaced, because it is not a budget ({error}) Give the name of a new file.", parameter="budget", path=path
+            f"{path} is not replaced, because it is not a budget ({error}) Give the name of a new file.",
+            parameter="budget",
+            path=path,
         ) from None
     return target
 
