@@ -88,7 +88,9 @@ def test_a_budget_is_kept(gate: Stoker, folder: Path) -> None:
 
 @pytest.mark.parametrize("words", [[], ["--write"]], ids=["read", "write"])
 @pytest.mark.parametrize("kind", ["script", "folder", "pipe", "device", "link to a script", "link to itself", "text"])
-def test_other_files_than_budgets_are_an_error_and_are_not_replaced(stoker: Stoker, folder: Path, kind: str, words: list[str]) -> None:
+def test_other_files_than_budgets_are_an_error_and_are_not_replaced(
+    stoker: Stoker, folder: Path, kind: str, words: list[str]
+) -> None:
     path = folder / "budget.json"
     if kind == "pipe":
         os.mkfifo(path)
