@@ -438,7 +438,7 @@ class _ConfigRun:
                         f"{store.name} has no column {name!r}: the run scales it by its own values (data.normalize), so predictions "
                         "cannot be scaled back without it."
                     )
-                scales = series_scales(store.column(name), lengths_of(store), method, compat=False)
+                scales = series_scales(store.column(name), lengths_of(store), method)
                 centers[name] = scales.centers, scales.divisors
 
         def inverse(answers: Array, series: Array) -> Array:
