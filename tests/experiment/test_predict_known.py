@@ -85,7 +85,7 @@ def test_what_is_known_of_the_horizon_decides_the_prediction(folder: Path, optio
     assert error_of(**options) < 1.5
 
 
-def test_negative_control_the_past_alone_does_not_tell(folder: Path) -> None:
+def test_negative_control_without_the_known_columns_predictions_are_wrong(folder: Path) -> None:
     stoker.experiment.run("c.yaml", overrides=["known=null"], progress=False)
     Path("new.csv").write_text(rows(40, np.random.default_rng(1), ahead=2))
     past = "\n".join(line for line in Path("new.csv").read_text().splitlines() if ",," not in line)
@@ -94,7 +94,7 @@ def test_negative_control_the_past_alone_does_not_tell(folder: Path) -> None:
     assert np.abs(np.array(table["prediction"].to_pylist()) - truth("new.csv", 2)).max() > 3
 
 
-def test_all_windows_are_predicted_without_a_look_at_their_targets(folder: Path) -> None:
+def test_all_windows_are_predicted_without_reading_their_targets(folder: Path) -> None:
     stoker.experiment.run("c.yaml", progress=False)
     run, store = stoker.load("run"), stoker.open("d.stoker")
     table = run.predict("d.stoker", which="all", stride=50)
@@ -128,7 +128,7 @@ def test_a_model_that_reads_what_is_known_is_predicted_and_exported(stoker: Stok
     torch.testing.assert_close(module(golden), answer)
 
 
-def test_a_model_that_reads_targets_that_are_not_known_is_told_how(stoker: Stoker, folder: Path) -> None:
+def test_a_model_that_reads_targets_that_are_not_known_is_refused_with_the_setting(stoker: Stoker, folder: Path) -> None:
     sets = ["--set", "model=own.py:Ahead", "--set", "known=null", "--set", "epochs=1"]
     assert stoker("train", "c.yaml", "--quiet", *sets).code == 0
     Path("new.csv").write_text(rows(40, np.random.default_rng(1)))
