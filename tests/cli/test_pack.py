@@ -43,7 +43,6 @@ def test_json_for_programs(stoker: Stoker, prices: Path, tmp_path: Path) -> None
         "type": "float64",
         "level": "step",
         "missing": 1,
-        "nan": 1,
         "inf": 1,
         "first_nonfinite": [0, 0],
         "categories": None,

@@ -36,7 +36,7 @@ def test_a_batch_size_is_found_and_written(
 
     monkeypatch.setattr(_Measure, "_in_child", measure)
     monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: [[size / min(size, 16) for size in sizes]])
-    main(["tune", "batch", "c.yaml", "--out", "tuned.yaml", "--min-steps-per-epoch", "7"])
+    main(["tune", "batch", "c.yaml", "--out", "tuned.yaml"])
     out, err = capsys.readouterr()
     assert "<- chosen" in out
     assert "batch 16: 16 samples/s" in err

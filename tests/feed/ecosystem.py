@@ -30,9 +30,16 @@ def window_feed(**options: Any) -> stoker.Feed:
 def language_feed(**options: Any) -> stoker.Feed:
     """One sample a series, under the names that a language model takes; the series of a sample is its first value."""
     numbers = np.arange(NUM_SERIES, dtype=np.float32)[:, None] + np.arange(LENGTH + 1, dtype=np.float32)[None] / 100
-    return flat_feed(
-        stoker.Store.from_arrays(x=numbers), stoker.Segments(LENGTH, compat="time-moe"), **{"batch_size": 4, **options}
-    )
+    given = {"batch_size": 4, "last_batch": "drop", "transform": as_language_model, **options}
+    return flat_feed(stoker.Store.from_arrays(x=numbers), stoker.Windows(LENGTH, shift=1), **given)
+
+
+def as_language_model(batch: dict[str, Any]) -> dict[str, Any]:
+    """The entries that a language model takes."""
+    masks = batch.get("target_mask", np.ones(batch["x"].shape, dtype=bool))
+    masks = masks & batch["valid"][:, None] if "valid" in batch else masks
+    entries = {"input_ids": batch["x"], "labels": batch["x_target"], "loss_masks": masks.astype(np.int32)}
+    return entries | {name: batch[name] for name in ("sample",) if name in batch}
 
 
 def run_example(heading: str) -> dict[str, Any]:

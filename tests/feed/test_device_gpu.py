@@ -64,15 +64,6 @@ def test_batches_are_those_of_the_cpu(view: Any, residency: str, normalize: Any)
         assert_same(a, b)
 
 
-@pytest.mark.parametrize("normalize", [None, "zero", "max"])
-def test_time_moe_batches_are_those_of_the_cpu(normalize: Any) -> None:
-    store, view = make_store(), stoker.Segments(20, compat="time-moe")
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "columns": ["price"]}
-    there = flat_feed(store, view, device="cuda", residency="device", **options)
-    for a, b in zip(flat_feed(store, view, **options), there, strict=True):
-        assert_same(a, b)
-
-
 @pytest.mark.parametrize("view", [*VIEWS[:4], stoker.Sequences(32, buckets=(32,))], ids=str)
 def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any) -> None:
     store = make_store()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.harness.flat_feed import flat_feed
 
-from stoker import Feed, Segments, Store, Windows
+from stoker import Feed, Store, Windows
 from stoker.errors import OptionError
 from stoker.store.store import store_from_arrays
 
@@ -44,7 +44,6 @@ def make(**options: Any) -> Feed:
         ({"residency": "device", "transform": dict}, "residency='device' is not possible, because transform runs on the CPU."),
         ({"rank": 1}, "rank is 1 and world_size None; give both"),
         ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),
-        ({"view": Segments(4, compat="time-moe")}, "compat='time-moe' feeds one column of single numbers, but found x, n, y."),
     ],
 )
 def test_what_is_invalid_is_refused(options: dict[str, Any], message: str) -> None:

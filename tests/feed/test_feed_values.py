@@ -8,6 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from tests.feed.stores import LENGTHS, every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
@@ -191,3 +192,19 @@ def test_the_twin_sees_a_difference() -> None:
     expected["xf4"][1, 2] = -expected["xf4"][1, 2]
     with pytest.raises(AssertionError, match="differs in xf4, row 1"):
         assert_same_batch(batch, expected)
+
+
+def test_every_target_of_segments_comes_exactly_once() -> None:
+    """Every step of a series but its first is a target, once, and stands where its input ends."""
+    for lengths in ([*range(26)], [1, 0, 2], [8] * 5, [9] * 5, [16] * 3):
+        starts = np.cumsum([0, *lengths])[:-1]
+        store = Store.from_arrays(lengths=lengths, x=np.arange(sum(lengths)))
+        for last in ("pad", "short"):
+            seen = []
+            for batch in Feed(store, Segments(8, shift=1), batch_size=5, order=Shuffle(), last_batch=last):
+                mask = batch["target_mask"] if "target_mask" in batch else torch.ones_like(batch["x"], dtype=torch.bool)
+                mask = mask & batch["valid"][:, None] if last == "pad" else mask
+                assert (batch["x"][mask] + 1).equal(batch["x_target"][mask])
+                seen += batch["x_target"][mask].tolist()
+            targets = [step for start, size in zip(starts, lengths, strict=True) for step in range(start + 1, start + size)]
+            assert sorted(seen) == targets

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.harness.flat_feed import flat_feed
 
-from stoker import BlockShuffle, Feed, Segments, Sequences, Store, Windows
+from stoker import BlockShuffle, Feed, Sequences, Store, Windows
 
 
 def make(view: Any, **options: Any) -> Feed:
@@ -36,11 +36,6 @@ def line(feed: Feed, name: str) -> str:
             {"view": Windows(4), "rank": 1, "world_size": 2},
             "batches",
             "2 of 4 on each of 2 ranks (this is rank 1); the last one has 1 sample, its other rows are padding (False in `valid`)",
-        ),
-        (
-            {"view": Segments(4, compat="time-moe"), "columns": "x"},
-            "batches",
-            "1 of 4; the last one has 3 samples, its other rows are padding (False in `loss_masks`)",
         ),
         ({"view": Windows(4), "threads": 2, "prefetch": 5}, "threads", "2, 5 batches ahead"),
         ({"view": Windows(4), "residency": "device"}, "residency", "device: as given"),

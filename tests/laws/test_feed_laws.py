@@ -135,7 +135,7 @@ CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [
     (Windows(3, stride=2, horizon=2), {"order": BlockShuffle(block=4, window=8), "threads": 1}),
     (Windows(3, stride=2), {"order": BlockShuffle(), "residency": "device"}),
     (Segments(3), {"order": ByLength(group=4, pool=2), "threads": 2}),
-    (Segments(3, compat="time-moe"), {"order": Shuffle(5), "columns": ["xf4"], "normalize": "zero"}),
+    (Segments(3, shift=1), {"order": Shuffle(5), "columns": ["xf4"], "normalize": "zero"}),
     (Sequences(6), {"order": ByLength(group=4, pool=1), "last_batch": "short"}),
     (Sequences(6, buckets=(2, 6)), {"order": Shuffle(), "last_batch": "drop", "batch_size": 2}),
     (Sequences(6, layout="packed"), {"order": Shuffle(), "threads": 2}),

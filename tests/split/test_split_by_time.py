@@ -30,7 +30,7 @@ views: st.SearchStrategy[Any] = st.one_of(
     ),
     st.builds(Windows, st.integers(1, 9), stride=st.integers(1, 12), shift=st.integers(0, 3)),
     st.builds(Segments, st.integers(1, 9), shift=st.integers(0, 2)),
-    st.just(Windows(5, compat="time-moe")),
+    st.just(Windows(5, shift=1, tail="drop")),
 )
 reaches = st.tuples(st.integers(0, 6), st.integers(0, 7), st.none() | st.integers(0, 6))
 """Horizon beyond that of the view, warm-up, and embargo beyond the least."""

@@ -1,4 +1,4 @@
-"""`stoker tfa indicators`: raw bars or a store of them become a store with features, and what is wrong is said in one line."""
+"""`stoker tfa indicators`: a store of bars becomes a store with features."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from tests.cli.calling import Done
 from tests.recipes.tfa.indicators.markets import market
 
+from stoker.feed.feed import Feed
 from stoker.sampling.views import Windows
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker_recipes.tfa.indicators import engine
 from stoker_recipes.tfa.indicators.engine import features
 
 Stoker = Callable[..., Done]
@@ -37,11 +37,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_raw_bars(stoker: Stoker, folder: Path) -> None:
-    done = stoker("tfa", "indicators", "bars.csv", "out.stoker", "--spec", "features.json", "--series", "symbol", "--time", "ts")
-    assert done == Done(
-        0, "computed 2 features from bar 2 on for 20 bars in 2 series: out.stoker\nnext: stoker inspect out.stoker\n", ""
-    )
+def test_a_store_of_bars_gets_a_column_of_features(stoker: Stoker, folder: Path) -> None:
+    pack("bars.csv", "bars.stoker", series="symbol", time="ts")
+    done = stoker("tfa", "indicators", "bars.stoker", "out.stoker", "--spec", "features.json")
+    line = "computed 2 features from bar 2 on for 20 bars in 2 series: out.stoker\nnext: stoker inspect out.stoker\n"
+    assert done == Done(0, line, "")
     store = open_store("out.stoker")
     assert list(store.schema) == ["symbol", "ts", "open", "high", "low", "close", "volume", "features"]
     assert (store.key, store.time) == ("symbol", "ts")
@@ -49,56 +49,23 @@ def test_raw_bars(stoker: Stoker, folder: Path) -> None:
     expected = features(bars, SPEC, series="symbol").values
     assert store[0]["features"].tobytes() == expected[::2].tobytes()
     assert store[1]["features"].tobytes() == expected[1::2].tobytes()
-    assert sorted(path.name for path in folder.iterdir()) == ["bars.csv", "features.json", "out.stoker"]
-
-
-def test_a_store_of_bars_gives_the_same(stoker: Stoker, folder: Path) -> None:
-    stoker("tfa", "indicators", "bars.csv", "raw", "--spec", "features.json", "--series", "symbol", "--time", "ts")
-    pack("bars.csv", "bars.stoker", series="symbol", time="ts")
-    done = stoker("tfa", "indicators", "bars.stoker", "packed", "--spec", "features.json", "--threads", "2", "--quiet")
-    assert done.code == 0
-    assert open_store("packed").digest == open_store("raw").digest
+    batches = list(Feed(store, Windows(8), batch_size=2, device="cpu"))
+    assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(8, 2)}
 
 
 def test_json_for_programs(stoker: Stoker) -> None:
-    asked = ("--series", "symbol", "--json", "--compat", "sentio", "--name", "x")
-    done = stoker("tfa", "indicators", "bars.csv", "out", "--spec", "features.json", *asked)
+    pack("bars.csv", "bars.stoker", series="symbol", time="ts")
+    done = stoker("tfa", "indicators", "bars.stoker", "out", "--spec", "features.json", "--json", "--compat", "sentio")
     assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out)
-    assert (found["features"], found["emit_from"]) == (["ema", "atr"], 0)
-    assert found["spec_hash"].startswith("sha256:")
-    assert found["columns"][-1]["name"] == "x"
+    report = json.loads(done.out)
+    assert (report["features"], report["emit_from"]) == (["ema", "atr"], 0)
+    assert report["spec_hash"].startswith("sha256:")
     bars: dict[str, Any] = {**market(20), "symbol": np.arange(20) % 2}
     expected = features(bars, SPEC, series="symbol", compat="sentio").values
-    assert open_store("out").column("x").tobytes() == np.concatenate([expected[::2], expected[1::2]]).tobytes()
+    assert open_store("out").column("features").tobytes() == np.concatenate([expected[::2], expected[1::2]]).tobytes()
 
 
-def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path) -> None:
-    feed = pytest.importorskip("stoker.feed.feed")
-    bars = market(100)
-    rows = [",".join(str(values[i]) for values in bars.values()) for i in range(100)]
-    (folder / "one.csv").write_text("\n".join(["ts," + ",".join(bars), *(f"{60 * i},{row}" for i, row in enumerate(rows))]) + "\n")
-    done = stoker("tfa", "indicators", "one.csv", "features.stoker", "--spec", "features.json")
-    assert done == Done(
-        0, "computed 2 features from bar 2 on for 100 bars in 1 series: features.stoker\nnext: stoker inspect features.stoker\n", ""
-    )
-    batches = list(feed.Feed(open_store("features.stoker"), Windows(48), batch_size=16, device="cpu"))
-    assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(48, 2)}
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_packed_bars_go_however_it_ends(
-    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
-) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        assert (folder / "out.bars").exists()
-        raise error
-
-    monkeypatch.setattr(engine, "write_features", fail)
-    arguments = ("tfa", "indicators", "bars.csv", "out", "--spec", "features.json")
-    if error is KeyboardInterrupt:
-        assert stoker(*arguments).code == 130
-    else:
-        with pytest.raises(error):
-            stoker(*arguments)
-    assert not (folder / "out.bars").exists()
+def test_raw_bars_are_refused_in_one_line(stoker: Stoker) -> None:
+    done = stoker("tfa", "indicators", "bars.csv", "out", "--spec", "features.json")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "bars.csv is not a store" in done.err

@@ -37,11 +37,9 @@ def test_text_among_numbers_is_named_with_its_row(text: CsvFile, at: int) -> Non
     lines[at] = f"{at},broken 7"
     with shrunk(), pytest.raises(BadValueError) as caught:
         text.pack("a,close\n" + "\n".join(lines))
-    assert str(caught.value) == (
-        f"column 'close' of {text.path} holds values that are not double like those before them "
-        f"(first in row {at + 1:,}: 'broken 7'). "
-        "Fix the file, pass Csv(null='broken 7') if it means missing, or dtype={'close': 'text'}."
-    )
+    error = caught.value
+    assert (error.path, error.row, error.column, error.parameter) == (str(text.path), at + 1, "close", "null")
+    assert "'broken 7'" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,6 @@ def _show(done: TrainedIceCube, folder: Path, *, as_json: bool) -> None:
 @click.command("icecube", cls=base.Command, doing="measuring batch sizes with {data}")
 @click.option("--data", type=base.PATH, required=True, metavar="STORE", help=STORE)
 @shared.settings_option(SETTINGS)
-@click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
 @base.device_option
 @base.json_option

@@ -194,16 +194,13 @@ def _shares(words: tuple[str, ...]) -> dict[str, dict[Any, float]]:
     metavar="FILE",
     help="Real data that the model has not seen: the reference for classifiers and distances.",
 )
-@click.option("--context", type=base.TABLE, metavar="FILE", help="One row per subject of REAL.")
-@click.option("--synthetic-context", type=base.TABLE, metavar="FILE", help="One row per subject of SYNTHETIC.")
-@click.option("--holdout-context", type=base.TABLE, metavar="FILE", help="One row per subject of the holdout.")
-@click.option("--context-key", metavar="COLUMN", help="The key of the contexts. [default: --key]")
-@base.seed_option(0)
 @click.option("--report", type=base.PATH, metavar="FILE", help="Write an HTML report.")
 @base.overwrite_option("Replace the file of --report.")
 @base.json_option
 def quality(real: str, synthetic: str, report: str | None, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Compare SYNTHETIC data with REAL data by mostlyai-qa: accuracy, similarity and distances.
+
+    Contexts are compared in Python: `stoker_recipes.tabular.quality(context=...)`.
 
     \b
     stoker tabular quality real.parquet synthetic.parquet --key user_id --report quality.html
@@ -246,7 +243,7 @@ def quality(real: str, synthetic: str, report: str | None, overwrite: bool, as_j
 @base.sort_option
 @click.option("--dtype", metavar="TYPE", help="float32, or item=int16,price=float32. A value that does not fit is an error.")
 @base.missing_option()
-@base.memory_options
+@base.memory_option
 @base.overwrite_option("Replace an existing STORE, and the file of --stats.", "replace")
 @base.json_option
 def encode(source: tuple[str, ...], store: str, key: str, stats: str | None, as_json: bool, **options: Any) -> None:
@@ -271,7 +268,7 @@ def encode(source: tuple[str, ...], store: str, key: str, stats: str | None, as_
         check_target(Path(store), replace=options["replace"])  # before a long analysis
         from stoker_recipes.tabular.statistics.analyze import analyze  # loads numba, which a pack does not need
 
-        statistics = analyze(list(source), columns=options["columns"], threads=options["threads"])
+        statistics = analyze(list(source), columns=options["columns"], threads=None)
     with base.bar("rows") as show:
         packed = pack_sequences(list(source), store, key=key, progress=show, **options)
     if statistics is not None and stats is not None:

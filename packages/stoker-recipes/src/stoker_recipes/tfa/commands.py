@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -121,48 +120,31 @@ def tfa() -> None:
 
 
 @tfa.command("indicators", cls=base.Command, doing="computing indicators of {source}")
-@click.argument("source", nargs=-1, required=True, type=base.TABLE)
+@click.argument("source", type=base.PATH)
 @click.argument("store", type=base.PATH)
 @click.option("--spec", required=True, type=base.SPEC, metavar="FILE", help="JSON file with the features.")
-@click.option("--name", default="features", show_default=True, metavar="NAME", help="Name of the column with all features.")
 @click.option("--compat", type=click.Choice(["sentio"]), help="Compute as Sentio's C++ builder does, bit for bit.")
-@base.series_option
-@base.time_option
-@base.sort_option
-@base.memory_options
 @base.overwrite_option("Replace an existing STORE.", "replace")
 @base.json_option
-def indicators(
-    source: tuple[str, ...], store: str, spec: str, name: str, compat: str | None, replace: bool, as_json: bool, **options: Any
-) -> None:
-    """Compute the features of SOURCE: a store of bars, or raw files of them (as for `stoker pack`).
+def indicators(source: str, store: str, spec: str, compat: str | None, replace: bool, as_json: bool) -> None:
+    """Compute the features of SOURCE, a store of bars, and write a store with the bars and one column of all features.
 
     Bars have those of the columns open, high, low, close and volume that the spec needs. Features are computed series by
-    series, and are NaN where they are not ready. The store has the bars, and one column of all features. An existing store is replaced
-    only with --overwrite.
+    series, and are NaN where they are not ready. An existing store is replaced only with --overwrite.
 
     \b
-    stoker tfa indicators bars.csv features.stoker --spec features.json
-    stoker tfa indicators bars.csv features.stoker --spec features.json --series symbol --time ts
+    stoker pack bars.csv bars.stoker --series symbol --time ts
     stoker tfa indicators bars.stoker features.stoker --spec features.json
     """
     import stoker
-    from stoker.store import MANIFEST_NAME, check_target
-    from stoker_recipes.tfa.indicators.bars import packed_bars
+    from stoker.store import check_target
     from stoker_recipes.tfa.indicators.engine import write_features
     from stoker_recipes.tfa.indicators.spec import parse_spec
 
-    wanted = parse_spec(Path(spec), compat=compat)  # before a long pack
+    wanted = parse_spec(Path(spec), compat=compat)
     check_target(Path(store), replace=replace)
-    with contextlib.ExitStack() as opened:
-        show = opened.enter_context(base.bar("bars"))
-        if len(source) > 1 or not (Path(source[0]) / MANIFEST_NAME).is_file():
-            bars = opened.enter_context(packed_bars(source, Path(store), progress=show, **base.pack_arguments(options)))
-        elif options["series"] or options["time"] or options["sort"]:
-            raise OptionError(f"{source[0]} is a store: --series, --time and --sort are for raw bars.")
-        else:
-            bars = stoker.open(source[0])
-        written = write_features(bars, wanted, store, name=name, threads=options["threads"], replace=replace, progress=show)
+    with base.bar("bars") as show:
+        written = write_features(stoker.open(source), wanted, store, replace=replace, progress=show)
     if as_json:
         report = {"features": list(wanted.names), "emit_from": wanted.emit_from, "spec_hash": wanted.content_hash}
         base.print_json({**stoker.inspect(written).to_dict(), **report})

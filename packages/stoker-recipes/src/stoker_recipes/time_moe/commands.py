@@ -32,13 +32,11 @@ DATA = "A store, a tree of Time-MoE data (binary folders in place, .jsonl, .json
 @shared.settings_option(SETTINGS)
 @base.folder_option
 @base.resume_option
-@click.option("--export", type=base.PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
 @base.device_option
 @base.json_option
 def train(
-    data: str | None, overrides: tuple[str, ...], folder: str | None, resume: str | None, export: str | None, device: str | None,
-    as_json: bool,
-) -> None:  # fmt: skip
+    data: str | None, overrides: tuple[str, ...], folder: str | None, resume: str | None, device: str | None, as_json: bool
+) -> None:
     """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
 
     Without `steps` the run is one epoch. `init` starts from the weights of an official checkpoint, `model` is a config.json with other
@@ -56,11 +54,9 @@ def train(
     settings = shared.read_settings(overrides, SETTINGS)
     if "lr" in settings and data is not None:
         settings.setdefault("lr_end", settings["lr"] / 2)
-    if export is not None and Path(export).exists() and not Path(export).is_dir():
-        raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
     where = shared.folder_of(data, resume=resume, folder=folder)
     note = lambda line: base.announce(f"note: {line}")  # noqa: E731
-    done = shared.train_or_resume(training, data, where, settings, device=device, export=export, report=note)
+    done = shared.train_or_resume(training, data, where, settings, device=device, report=note)
     if shared.is_first():
         _show(done, where, as_json=as_json)
     shared.leave_ranks()
@@ -138,14 +134,13 @@ def time_moe() -> None:
     help="MSE and MAE over the last 20 % of all series (or of --series), scaled by their first 70 %, beside repeating "
     "the last point and seasonal naive forecasts: periods of 24, of 168, and by autocorrelation.",
 )
-@click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts. [default: the horizon]")
 @base.plot_option
 @click.option("--out", "csv_path", type=base.PATH, metavar="FILE", help="Write the forecast: .csv.")
 @base.overwrite_option("Replace the files of --out and --plot.")
 @base.device_option
 @base.json_option
 def forecast(
-    run: str, data: str, series: str | None, horizon: int, context: int | None, at: int | None, score: bool, stride: int | None,
+    run: str, data: str, series: str | None, horizon: int, context: int | None, at: int | None, score: bool,
     plot: str | None, csv_path: str | None, overwrite: bool, device: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Forecast with RUN: the folder of a run of `stoker train time-moe`, or an official checkpoint.
@@ -166,13 +161,11 @@ def forecast(
         base.check_new_plot(plot, overwrite=overwrite)
     if csv_path is not None:
         base.check_new_file("--out", csv_path, (".csv",), overwrite=overwrite)
-    for name, value in (("--horizon", horizon), ("--context", context), ("--stride", stride)):
+    for name, value in (("--horizon", horizon), ("--context", context)):
         if value is not None and value < 1:
             raise click.UsageError(f"{name} is {value}; expected an integer from 1.")
     if score and (at is not None or plot or csv_path):
         raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --out.")
-    if stride is not None and not score:
-        raise click.UsageError("--stride needs --score.")
     corpus = open_corpus(data, report=lambda note: base.announce(f"note: {note}"))
     number = corpus.find(series) if series is not None else None
     if number is None and not score and len(corpus) > 1:
@@ -181,7 +174,7 @@ def forecast(
     loaded = load_model(run, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if score:
         chosen = corpus if number is None else corpus.only(number)
-        _score(loaded, chosen, horizon=horizon, context=context, stride=stride or horizon, as_json=as_json)
+        _score(loaded, chosen, horizon=horizon, context=context, stride=horizon, as_json=as_json)
     else:
         _forecast(loaded, corpus, number or 0, at, horizon, context, plot=plot, csv_path=csv_path, as_json=as_json)
 

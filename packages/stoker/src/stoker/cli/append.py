@@ -14,20 +14,25 @@ OVERLAP = ["error", "replace", "keep"]
 @click.argument("store", type=base.PATH)
 @click.argument("source", nargs=-1, type=base.TABLE)
 @base.choice_option("--overlap", choices=OVERLAP, default="error", help="Rows not after the last time of their series.")
-@click.option("--time", metavar="COLUMN", help="Column that orders the steps, where the store has no time column.")
-@base.sort_option
-@click.option("--wide", is_flag=True, help="Each numeric column of the new files is a series.")
-@base.missing_option(["keep", "error", "drop"])
-@base.reading_options
+@base.time_option
+@base.pack_option
 @click.option(
     "--compact", "compacts", is_flag=True, help="Rewrite STORE as one plain store, in one step; without SOURCE, only that."
 )
 @base.json_option
-def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None, compacts: bool, **options: object) -> None:
+def command(
+    store: str,
+    source: tuple[str, ...],
+    overlap: str,
+    time: str | None,
+    pack_options: tuple[str, ...],
+    compacts: bool,
+    as_json: bool,
+) -> None:
     """Add the rows of SOURCE (files, folders, or patterns in quotes) to STORE, in one step.
 
     Rows go to the series with the same key, other keys become new series. Only the new rows are written. Readers keep the rows
-    that they have opened. If an append was killed, the same command resumes it.
+    that they have opened. If an append was killed, the same command resumes it. --time is for a store without a time column.
 
     \b
     stoker append prices.stoker prices/2026-11-16.csv
@@ -40,8 +45,7 @@ def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None
 
     if not (source or compacts):
         raise click.UsageError("Give the SOURCE of the new rows, or --compact.")
-    if time is not None:
-        options["time"] = time
+    options = base.read_pack_options(pack_options) | {"overlap": overlap, **({} if time is None else {"time": time})}
     added: dict[str, object] = {}
     lines: list[str] = []
     if source:

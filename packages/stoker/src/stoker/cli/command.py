@@ -477,13 +477,13 @@ def seed_option(default: int, text: str = "Seed of all random choices.") -> Deco
     return click.option("--seed", type=click.IntRange(min=0), default=default, show_default=True, metavar="N", help=text)
 
 
-def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--memory and --threads of commands that pack."""
-    threads = click.option(
-        "--threads", type=click.IntRange(min=1), metavar="N", help="Threads. [default: the cores of this process]"
-    )
-    memory = "Memory limit of the whole process, like 256MB. The input may be larger."
-    return click.option("--memory", default="1GB", show_default=True, metavar="SIZE", help=memory)(threads(command))
+memory_option: Decorator = click.option(
+    "--memory",
+    default="1GB",
+    show_default=True,
+    metavar="SIZE",
+    help="Memory limit of the whole process, like 256MB. The input may be larger.",
+)
 
 
 MISSING = ["keep", "error", "ffill", "drop"]
@@ -500,26 +500,26 @@ def missing_option(choices: Sequence[str] = MISSING) -> Decorator:
     return choice_option("--missing", choices=choices, help="How to treat missing values.")
 
 
-def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of all commands that read raw files: text tables, memory and threads."""
-    options: list[Decorator] = [
-        click.option("--delimiter", metavar="TEXT", help="Delimiter of text tables. [default: auto-detected]"),
-        click.option("--quote", default='"', show_default=True, metavar="TEXT", help="Quote character; '' for none."),
-        click.option(
-            "--header/--no-header", default=None, help="Whether the first line has column names. [default: auto-detected]"
-        ),
-        click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables."),
-        click.option(
-            "--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual. May be repeated."
-        ),
-        click.option("--decimal", default=".", show_default=True, metavar="TEXT", help="Decimal point of text tables."),
-        click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Encoding of text files."),
-        click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601."),
-        memory_options,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+pack_option: Decorator = click.option(
+    "--pack",
+    "pack_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of `stoker pack` for raw files, such as sort=true, delimiter=';' or null='-'. May be repeated.",
+)
+
+
+def read_pack_options(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `--pack NAME=VALUE` by name."""
+    words: dict[str, Any] = {"true": True, "false": False, "none": None}
+    options: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        name = name.replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"--pack is {assignment!r}; expected NAME=VALUE, such as sort=true.")
+        options[name] = words.get(value.lower(), int(value) if value.isdecimal() else value)
+    return options
 
 
 _TIME = ("freq", "regular", "duplicates", "timezone", "ambiguous", "nonexistent")

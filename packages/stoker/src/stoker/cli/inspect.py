@@ -18,7 +18,7 @@ MAX_SOURCES = 6
 
 
 @click.command("inspect", cls=base.Command, doing=None)
-@click.argument("store", type=base.PATH)
+@click.argument("store", type=base.STORE)
 @click.option("--verify", "verifies", is_flag=True, help="Read every byte, and compare it with the hash taken when it was written.")
 @base.json_option
 def command(store: str, verifies: bool, as_json: bool) -> None:
@@ -71,14 +71,16 @@ def _table(title: str, *headers: str) -> Table:
 def _columns(summary: StoreSummary) -> Table:
     from rich.text import Text
 
-    table = _table("columns", "name", "type", "per", "missing", "NaN", "inf", "first not finite")
+    from stoker.store.inspect import missing_values
+
+    table = _table("columns", "name", "type", "per", "missing", "inf", "first NaN or inf")
     for column in summary.columns:
         label = column.label
         if column.kind == "category" and column.texts is not None:
             label += f" of {len(column.texts):,}"
         bad = column.nonfinite
         first = f"series {bad.first[0]:,} step {bad.first[1]:,}" if bad.first else ""
-        counts = [f"{count:,}" for count in (column.missing, bad.nan, bad.inf)]
+        counts = [f"{count:,}" for count in (missing_values(column), bad.inf)]
         table.add_row(Text(printable(column.name)), Text(printable(label)), column.level, *counts, first)
     return table
 

@@ -65,7 +65,16 @@ def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @base.missing_option()
 @click.option("--name-column", metavar="NAME", help="Add a column with the file that each row comes from.")
-@base.reading_options
+@click.option("--delimiter", metavar="TEXT", help="Delimiter of text tables. [default: auto-detected]")
+@click.option("--quote", default='"', show_default=True, metavar="TEXT", help="Quote character; '' for none.")
+@click.option("--header/--no-header", default=None, help="Whether the first line has column names. [default: auto-detected]")
+@click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables.")
+@click.option("--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual. May be repeated.")
+@click.option("--decimal", default=".", show_default=True, metavar="TEXT", help="Decimal point of text tables.")
+@click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Encoding of text files.")
+@click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
+@base.memory_option
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads. [default: the cores of this process]")
 @base.overwrite_option("Replace an existing store.", "replace")
 @click.option(
     "--sql",

@@ -32,14 +32,7 @@ SHOWN_ROWS = 12
 @click.option("--horizon", type=int, metavar="N", help="Steps to forecast; for runs of recipes that forecast any number.")
 @click.option("--stride", type=int, metavar="N", help="With --which all: steps between two windows. [default: as in training]")
 @base.choice_option("--short", choices=["error", "skip"], help="What to do with series that are shorter than the model's window.")
-@click.option(
-    "--pack",
-    "pack_options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An option of `stoker pack` for raw files, such as sort=true, delimiter=';' or sql=STATEMENT. May be repeated.",
-)
-@click.option("--batch-size", type=int, default=1024, show_default=True, metavar="N", help="Windows at once.")
+@base.pack_option
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
 @base.overwrite_option("Replace the file of --out.")
 @base.device_option
@@ -63,9 +56,10 @@ def command(
 
     if out is not None:
         base.check_new_file("--out", out, FORMATS, overwrite=overwrite)
+    options_of_pack = base.read_pack_options(pack_options)
     given: Any = data[0] if len(data) == 1 else list(data)
     loaded = stoker.load(run, latest=latest, device=device)
-    table = loaded.predict(given, pack_options=_pack_options(pack_options, loaded), **options)
+    table = loaded.predict(given, pack_options=_over_rules(options_of_pack, loaded), **options)
     if out is not None:
         from stoker import _disk
 
@@ -81,20 +75,12 @@ def command(
         base.report(f"written: {out}")
 
 
-def _pack_options(assignments: tuple[str, ...], loaded: TrainedRun) -> dict[str, Any]:
-    """Return the values of `--pack`, over the rules for times of the training data."""
+def _over_rules(options: dict[str, Any], loaded: TrainedRun) -> dict[str, Any]:
+    """Return options of a pack, over the rules for times of the training data."""
     from stoker.store.pack.options import Time
 
     time = loaded.pack_options.get("time")
-    return base.pack_arguments(dict(map(_assignment, assignments)), time=time if isinstance(time, Time) else None)
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise click.UsageError(f"--pack is {text!r}; expected NAME=VALUE, such as sort=true.")
-    words: dict[str, Any] = {"true": True, "false": False, "none": None}
-    return name, words.get(value.lower(), int(value) if value.isdecimal() else value)
+    return base.pack_arguments(options, time=time if isinstance(time, Time) else None)
 
 
 def encode(table: pa.Table, suffix: str) -> bytes:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from stoker.tune.batch_sizes import BatchSizeChoice
     from stoker.tune.study import Study
 
-STUDY_NAME = "study.journal"
+STUDY_NAME, NAME = "study.journal", "search"
+"""The file of a study in the folder of the run, and its name in there."""
 
 
 @click.group("tune", cls=base.CommandGroup)
@@ -36,13 +37,12 @@ def command() -> None:
 @base.set_option
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
-@click.option("--min-steps-per-epoch", type=int, default=20, show_default=True, metavar="N", help="Steps that an epoch keeps.")
 @click.option("--keep-effective-batch", is_flag=True, help="Keep the samples per update, by gradient accumulation.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the new batch size.")
 @base.overwrite_option("Replace the file of --out.")
 @base.json_option
 def _batch(
-    config: str, overrides: tuple[str, ...], tolerance: float, largest: int | None, min_steps_per_epoch: int,
+    config: str, overrides: tuple[str, ...], tolerance: float, largest: int | None,
     keep_effective_batch: bool, out: str | None, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
@@ -71,7 +71,6 @@ def _batch(
         tolerance=tolerance,
         largest=largest,
         num_samples=num_samples,
-        min_steps_per_epoch=min_steps_per_epoch,
         effective_batch=effective if keep_effective_batch else None,
         report=base.announce,
     )
@@ -115,12 +114,11 @@ def values_of_choice(choice: BatchSizeChoice) -> dict[str, Any]:
 @click.option("--budget", metavar="TIME", help="60s, 10min, 2h, or a number of trials. [default: from the size of the data]")
 @click.option("--metric", metavar="NAME", help="What to improve. [default: val_loss]")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.journal, in the folder of the run]")
-@click.option("--name", default="search", show_default=True, help="Name of the study in its storage.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
 @base.overwrite_option("Replace the file of --out.")
 @base.json_option
 def _search(
-    config: str, overrides: tuple[str, ...], budget: str | None, metric: str | None, storage: str | None, name: str, out: str | None,
+    config: str, overrides: tuple[str, ...], budget: str | None, metric: str | None, storage: str | None, out: str | None,
     overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
@@ -156,7 +154,7 @@ def _search(
     parse_budget(budget)
     objective.check()
     where = storage or str(Path(parsed.train.folder or "runs") / STUDY_NAME)
-    base.announce(f"study: {where}" if "@" not in where else f"study: {name}")
+    base.announce(f"study: {where}" if "@" not in where else f"study: {NAME}")
     study = search(
         objective,
         section.space,
@@ -165,7 +163,7 @@ def _search(
         metric=metric,
         seed=parsed.train.seed,
         storage=where,
-        name=name,
+        name=NAME,
         repeats=section.repeats,
         on_constant=section.on_constant,
         report=base.announce,
@@ -181,7 +179,7 @@ def _search(
             f"--set {key}={json.dumps(value)}" for key, value in params.items()
         )
 
-    show_study(study, use, where=where, name=name, as_json=as_json)
+    show_study(study, use, where=where, name=NAME, as_json=as_json)
 
 
 def show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: str | None, name: str, as_json: bool) -> None:

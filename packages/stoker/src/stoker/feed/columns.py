@@ -86,7 +86,6 @@ class FedColumn:
         with np.errstate(all="ignore"):  # kernels and devices do not warn either
             if self.scales is not None:
                 rows = (rows - self.scales.centers[series]) / self.scales.divisors[series]
-                rows = np.trunc(rows) + 0.0 if self.scales.truncate else rows
             return rows.astype(self.dtype)
 
     def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
@@ -226,7 +225,6 @@ def choose_columns(
     *,
     dtype: str | None,
     normalize: Method | None,
-    compat: bool,
     lengths: Lengths,
     scaler: SeriesScales | None = None,
 ) -> list[FedColumn]:
@@ -244,7 +242,7 @@ def choose_columns(
         raise OptionError(
             f"the scaler has the columns {', '.join(scaler.columns)}, but the feed has {', '.join(wanted)}: it would scale nothing."
         )
-    return [_fed(store, name, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler) for name in wanted]
+    return [_fed(store, name, dtype=dtype, normalize=normalize, lengths=lengths, scaler=scaler) for name in wanted]
 
 
 def _fed(
@@ -253,7 +251,6 @@ def _fed(
     *,
     dtype: str | None,
     normalize: Method | None,
-    compat: bool,
     lengths: Lengths,
     scaler: SeriesScales | None,
 ) -> FedColumn:
@@ -268,7 +265,7 @@ def _fed(
     stored = values.dtype
     is_number = column.kind == "number" and stored.kind in "iuf"
     fitted = scaler.scales(name) if scaler is not None and name in scaler.columns else None
-    scaled = normalize is not None and column.level == "step" and is_number and (stored.kind == "f" or compat)
+    scaled = normalize is not None and column.level == "step" and is_number and stored.kind == "f"
     if fitted is not None:
         expected = (len(store), column.width or 1)
         if not is_number or column.level != "step" or fitted.centers.shape != expected or fitted.divisors.shape != expected:
@@ -280,12 +277,12 @@ def _fed(
     target = stored
     if dtype is not None and is_number and (stored.kind == "f" or scaled):
         target = np.dtype(dtype)
-    elif compat or (scaled and stored.kind != "f"):
+    elif scaled and stored.kind != "f":
         target = np.dtype(np.float32)
     scales, scaled_by = fitted, "normalize" if fitted is None else "scaler"
     if scaled and normalize:
-        scales = series_scales(store.column(name), lengths, normalize, compat=compat)
-    if scales is not None and not compat:  # an infinite mean or deviation would make zeros or NaN of a series
+        scales = series_scales(store.column(name), lengths, normalize)
+    if scales is not None:  # an infinite mean or deviation would make zeros or NaN of a series
         bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
         kind = scales.centers.dtype
         if bad.any():

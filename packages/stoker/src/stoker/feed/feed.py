@@ -182,9 +182,8 @@ class Feed:
                 )
             _check_scaler(scaler, self.stores[0], self.subsets[0])
         self.scaler = scaler
-        compat = not isinstance(view, Sequences) and view.compat is not None
         chosen = [
-            choose_columns(one, columns, dtype=dtype, normalize=method, compat=compat, lengths=lengths, scaler=scaler)
+            choose_columns(one, columns, dtype=dtype, normalize=method, lengths=lengths, scaler=scaler)
             for one, (lengths, _) in zip(self.stores, spaces, strict=True)
         ]
         check_columns(self.stores, chosen)

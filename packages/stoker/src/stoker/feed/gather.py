@@ -262,12 +262,12 @@ class HostGather:
         elif column.scales is None:
             overflowed = padding.cast_spans(values, found.starts, found.counts, column.width or 1, rows, places)
         else:
-            centers, divisors, truncate = column.scales
+            centers, divisors = column.scales
             spans = (values, found.starts, found.counts, found.series)
             if values.dtype == rows.dtype and column.width is None and values.dtype.kind == "f":
                 overflowed = padding.scale_rows(*spans, centers[:, 0], divisors[:, 0], rows, places, streaming)
             else:
-                overflowed = padding.scale_spans(*spans, centers, divisors, truncate, rows, places)
+                overflowed = padding.scale_spans(*spans, centers, divisors, rows, places)
         if overflowed:
             column.refuse_overflow(found.series, found.starts, found.counts)
         if column.shift:

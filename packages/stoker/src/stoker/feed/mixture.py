@@ -176,7 +176,7 @@ def _join_scales(scales: Sequence[Scales | None]) -> Scales | None:
     if not known:
         return None
     centers, divisors = (np.concatenate([one[i] for one in known]) for i in range(2))
-    return Scales(centers, divisors, known[0].truncate)
+    return Scales(centers, divisors)
 
 
 @kernel

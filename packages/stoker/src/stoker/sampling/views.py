@@ -25,7 +25,6 @@ from stoker.sampling.window_index import (
     DROP,
     GUIDED_ENTRIES,
     KEEP,
-    PAD_SHORT,
     count_windows,
     covered_steps,
     guide_of,
@@ -140,7 +139,6 @@ def describe_view(view: Any) -> str:
 # once, in one pass; that index has one entry for many series, not one for each window.
 
 Tail = Literal["keep", "drop"]
-Compat = Literal["time-moe"]
 Gaps = Literal["break"]
 
 _DENSE_SERIES = 2**22  # up to here the index has an entry for each series: 32 MB
@@ -160,8 +158,6 @@ class Windows:
         shift: The target is the window itself, moved on by `shift` steps.
         tail: "keep" adds a last, padded window where steps would be left over; it holds at least one step, or one target.
             "drop" leaves those steps out.
-        compat: "time-moe" gives what the dataset of Time-MoE gives, bit for bit: windows of `length + 1` steps, the target
-            shifted by one, left-over steps dropped unless the series is shorter than a window.
         max_gap: No window spans two consecutive steps whose times are further apart: a frequency like "2h", or an integer in the
             unit of the time column. Each run of steps without such a gap is cut into windows like a series of its own.
         gaps: "break" is a `max_gap` of the frequency that the store was packed with.
@@ -183,7 +179,6 @@ class Windows:
     horizon: int = 0
     shift: int = 0
     tail: Tail = "keep"
-    compat: Compat | None = None
     max_gap: int | str | None = None
     gaps: Gaps | None = None
 
@@ -218,7 +213,6 @@ class Segments:
         horizon: As in `Windows`.
         shift: As in `Windows`.
         tail: As in `Windows`.
-        compat: As in `Windows`.
         max_gap: As in `Windows`.
         gaps: As in `Windows`.
 
@@ -233,7 +227,6 @@ class Segments:
     horizon: int = 0
     shift: int = 0
     tail: Tail = "keep"
-    compat: Compat | None = None
     max_gap: int | str | None = None
     gaps: Gaps | None = None
 
@@ -270,20 +263,12 @@ def _settle(view: Windows | Segments) -> None:
             object.__setattr__(view, name, int(value))
     if view.tail not in get_args(Tail):
         raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.")
-    if view.compat is not None and view.compat not in get_args(Compat):
-        raise OptionError(f"{kind}: compat is {view.compat!r}; expected 'time-moe' or None.")
     if view.horizon and view.shift:
         raise OptionError(f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.")
-    if view.compat and (view.horizon or view.shift not in (0, 1)):
-        raise OptionError(f"{kind}: compat='time-moe' predicts the next step, so it takes neither horizon nor shift.")
-    if view.compat:
-        object.__setattr__(view, "shift", 1)
     if view.gaps is not None and view.gaps not in get_args(Gaps):
         raise OptionError(f"{kind}: gaps is {view.gaps!r}; expected 'break' or None.")
     if view.max_gap is not None and not (isinstance(view.max_gap, str) or is_integer(view.max_gap, 1, 2**63 - 1)):
         raise OptionError(f"{kind}: max_gap is {view.max_gap!r}; expected a frequency like '2h', or an integer from 1.")
-    if view.compat and (view.gaps or view.max_gap is not None):
-        raise OptionError(f"{kind}: compat='time-moe' knows no gaps; leave out max_gap and gaps.")
 
 
 class WindowSamples:
@@ -298,7 +283,7 @@ class WindowSamples:
             runs = self.runs
             lengths = replace(lengths, num_series=len(runs.run_series), length=None, offsets=runs.offsets, runs=None)
         self._lengths = lengths
-        mode = PAD_SHORT if windows.compat else KEEP if windows.tail == "keep" else DROP
+        mode = KEEP if windows.tail == "keep" else DROP
         self._rule = (windows.span, windows.stride, windows.least, mode)
         self.padded = mode != DROP
         if lengths.length is not None:
@@ -366,7 +351,7 @@ class WindowSamples:
         if self.num_left_over:
             share = self.num_left_over / max(1, self._lengths.num_steps)
             mode = self._rule[3]
-            rule = "compat='time-moe' drops them" if mode == PAD_SHORT else "tail='drop'" if mode == DROP else "the stride"
+            rule = "tail='drop'" if mode == DROP else "the stride"
             if mode == KEEP and self._windows.stride <= self.row:
                 rule = f"what is left of their {pieces} is too short for a target"
             notes.append(f"{self.num_left_over:,} steps ({share:.1%}) are in no window ({rule}).")

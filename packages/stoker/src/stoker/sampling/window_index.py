@@ -17,15 +17,15 @@ import numpy as np
 from stoker._kernels import kernel, prefetch
 from stoker._types import Array
 
-DROP, PAD_SHORT, KEEP = 0, 1, 2
-"""What becomes of the steps after the last full window: left out, a window only where there is no full one, or a window."""
+DROP, KEEP = 0, 1
+"""What becomes of the steps after the last full window: they are left out, or are a window."""
 
 
 @kernel
 def count_windows(num_steps: int, span: int, stride: int, least: int, mode: int) -> int:
     """The number of windows in a series of `num_steps`."""
     full = (num_steps - span) // stride + 1 if num_steps >= span else 0
-    if mode == DROP or (mode == PAD_SHORT and full > 0):
+    if mode == DROP:
         return full
     covered = (full - 1) * stride + span if full > 0 else 0
     if covered < num_steps and num_steps - full * stride >= least:

@@ -187,7 +187,7 @@ class SeriesScaler:
         scales = {}
         for name, one in self._scales.items():
             made = [np.where(places[:, None] >= 0, rows[places], rows.mean(axis=0)).astype(rows.dtype) for rows in one[:2]]
-            scales[name] = Scales(made[0], made[1], truncate=False)
+            scales[name] = Scales(made[0], made[1])
         return SeriesScaler(self.method, scales, fitted_on=self.fitted_on, data=identity_of(store), keys=keys)
 
     def check(self, split: Split) -> None:
@@ -216,10 +216,7 @@ class SeriesScaler:
     def load(cls, state: Mapping[str, Any]) -> SeriesScaler:
         """A scaler from `state_dict`."""
         try:
-            scales = {
-                name: Scales(state[f"center.{name}"].numpy(), state[f"divisor.{name}"].numpy(), truncate=False)
-                for name in state["columns"]
-            }
+            scales = {name: Scales(state[f"center.{name}"].numpy(), state[f"divisor.{name}"].numpy()) for name in state["columns"]}
             keys: Texts | Array | None = state["keys"].numpy() if "keys" in state else None
             if "keys.utf8" in state:
                 keys = Texts(state["keys.utf8"].numpy(), state["keys.offsets"].numpy())
@@ -230,7 +227,7 @@ class SeriesScaler:
     def describe(self) -> dict[str, Any]:
         """How it was fitted and a hash of its numbers, which a resumed run compares."""
         digest = xxhash.xxh3_64()
-        for name, (centers, divisors, _) in sorted(self._scales.items()):
+        for name, (centers, divisors) in sorted(self._scales.items()):
             digest.update(f"{name} {centers.dtype} {centers.shape}".encode() + centers.tobytes() + divisors.tobytes())
         columns = ", ".join(self._scales)
         return {"method": self.method, "columns": columns, "fitted_on": self.fitted_on, "scales": digest.hexdigest()}
@@ -275,7 +272,7 @@ class SeriesScaler:
     def _check_shapes(self) -> None:
         """Refuse a state whose numbers do not fit together."""
         sizes = {len(self.keys)} if self.keys is not None else set()
-        for name, (centers, divisors, _) in self._scales.items():
+        for name, (centers, divisors) in self._scales.items():
             sizes.add(len(centers))
             if centers.ndim != 2 or centers.shape != divisors.shape or {centers.dtype.kind, divisors.dtype.kind} != {"f"}:
                 raise ValueError(f"the centers and divisors of {name!r} have other shapes or types than they should.")
@@ -343,7 +340,7 @@ def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: Scale
         seen = (counts > 0).all(axis=1)
         centers[missing], divisors[missing] = centers[seen].mean(axis=0), divisors[seen].mean(axis=0)
     kind = np.dtype(np.float32) if column.dtype == np.float32 else np.dtype(np.float64)
-    return Scales(centers.astype(kind), divisors.astype(kind), truncate=False)
+    return Scales(centers.astype(kind), divisors.astype(kind))
 
 
 @kernel

@@ -37,7 +37,7 @@ from stoker.store.manifest import (
     read_manifest,
 )
 from stoker.store.object_storage import Bucket, Traffic, check_url, open_bucket
-from stoker.store.shards import hash_block, open_shard
+from stoker.store.shards import hash_block, header, open_shard
 from stoker.store.store import ColumnsOnUse, Store, map_store
 
 UPLOAD_BLOCK_BYTES = 4 << 20
@@ -130,6 +130,23 @@ class RemoteStore(Store):
         values = self._mapped[name]
         return _copied(self.cache, values, *slice(start, stop).indices(len(values))[:2])
 
+    def damaged_blocks(self, shard: Shard, report: Callable[[int], None]) -> Iterator[int]:
+        """Fetch every byte of a shard from the storage, and yield the numbers of the blocks whose hash differs. `report` gets bytes read.
+
+        A block with another hash is requested again before it counts as damaged. The header counts as part of the first block.
+        """
+        expected_header = header(shard.dtype, shard.shape)
+        for number, expected in enumerate(shard.blocks):
+            start = number * BLOCK_BYTES
+            stop = min(start + BLOCK_BYTES, shard.values_bytes)
+            try:
+                self._bucket.get_range(shard.file, HEADER_BYTES + start, HEADER_BYTES + stop, partial(_has_hash, expected))
+                if number == 0:
+                    self._bucket.get_range(shard.file, 0, HEADER_BYTES, lambda data: bytes(data) == expected_header)
+            except StoreDamagedError:
+                yield number
+            report(stop - start)
+
     def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]:
         values = self._mapped[name]
         rows = max(
@@ -137,6 +154,10 @@ class RemoteStore(Store):
         )
         for start in range(0, len(values), rows):
             yield _copied(self.cache, values, start, min(start + rows, len(values)))
+
+
+def _has_hash(expected: str, data: Any) -> bool:
+    return hash_block(data) == expected
 
 
 class _BlockColumn:

@@ -82,6 +82,7 @@ class DataSource(ABC):
     num_bytes: int
     num_positions: int | None = None  # the last position, for progress; None where it is unknown
     typed: bool = True  # false for text formats: their types are only inferred, so int64 may become float64
+    has_null_texts: bool = False  # whether strings can be named that mean a missing value (`Csv(null=)`)
     once: bool = False  # whether rows can be read only once, as those of a stream
     limits: ReadLimits = MAX_LIMITS
     name_column: str | None = None  # the column that holds the name of the source
@@ -148,7 +149,7 @@ class WrappedSource(DataSource):
         self._inner = inner
         self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
         self.typed, self.once, self.limits, self.depends_on = inner.typed, inner.once, inner.limits, inner.depends_on
-        self.name_column = inner.name_column
+        self.name_column, self.has_null_texts = inner.name_column, inner.has_null_texts
 
     def __getattr__(self, name: str) -> Any:
         """What only some sources have."""

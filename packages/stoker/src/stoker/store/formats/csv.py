@@ -28,6 +28,7 @@ from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceIn
 from stoker.store.arrow import from_texts
 from stoker.store.formats.base import Chunk, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.text import LineBlock, TextSource, open_text
+from stoker.store.formats.words import NULL_TEXTS, is_strange, may_be_strange, mostly, type_of, with_mostly
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -82,6 +83,17 @@ class Csv:
             )
         if self.skip < 0:
             raise OptionError(f"skip={self.skip} is invalid; expected a number of lines, at least 0.", parameter="skip")
+
+
+def conversion(dialect: Csv, types: dict[str, pa.DataType] | None = None) -> pa_csv.ConvertOptions:
+    """Return how Arrow converts strings: to these types, or to those that it infers."""
+    return pa_csv.ConvertOptions(
+        column_types=types,
+        include_columns=None if types is None else list(types),
+        null_values=[*NULL_TEXTS, *dialect.null],
+        timestamp_parsers=[dialect.time_format or pa_csv.ISO8601],
+        decimal_point=dialect.decimal,
+    )
 
 
 def fields_of(line: str, dialect: Csv) -> list[str]:
@@ -159,6 +171,7 @@ class CsvSource(TextSource):
     """A delimited text table, plain or compressed. Its rows are steps."""
 
     typed = False
+    has_null_texts = True
 
     def __init__(self, path: Path, name: str, dialect: Csv) -> None:
         super().__init__(path, name)
@@ -240,7 +253,18 @@ class CsvSource(TextSource):
         block = next(self._lines(self._layout.data_start, SAMPLE_BYTES), None)
         if block is None:
             return pa.schema([(name, pa.null()) for name in self._layout.names])
-        return self._parse(block, None, _known(0)).schema
+        table = self._parse(block, None, _known(0))
+        return with_mostly(table.schema, self._mostly(table))
+
+    def _mostly(self, table: pa.Table) -> dict[str, pa.DataType]:
+        """The columns of strings that are mostly numbers or times, with the type of those."""
+        given, types = self._given, {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if column.type == pa.string():
+                found = mostly(column, null=given.null, decimal=given.decimal, time_format=given.time_format)
+                if found is not None:
+                    types[name] = type_of(found[1], conversion(self._given))
+        return types
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         # The number of rows before a block is known once the block before it is parsed: each passes it on.
@@ -272,6 +296,8 @@ class CsvSource(TextSource):
             table = self._arrow(block.data, types)
         except pa.ArrowInvalid as error:
             self._explain(str(error), rows_before)
+        if may_be_strange(block.data):
+            table = self._without_strange_numbers(block, table, schema)
         for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
             if column.type == pa.float64() and schema is not None:  # without one, types are still being inferred
                 self._refuse_changed_numbers(block, name, column, rows_before)
@@ -282,6 +308,17 @@ class CsvSource(TextSource):
                     table = table.set_column(i, name, pc.if_else(missing, pa.nulls(1, pa.string())[0], column))
             elif column.type == pa.binary():  # Arrow's type for text that is not UTF-8
                 self._refuse_encoding(f"column {name!r} of ")
+        return table
+
+    def _without_strange_numbers(self, block: LineBlock, table: pa.Table, schema: pa.Schema | None) -> pa.Table:
+        """Refuse `0x1F` and `nan(5)`, which Arrow reads as numbers; while types are inferred, they are strings."""
+        for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+            if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+                texts = self._arrow(block.data, {name: pa.string()}).column(name)
+                if pc.any(is_strange(texts)).as_py():
+                    if schema is not None:
+                        raise InferredTypeError(self, name)
+                    table = table.set_column(i, name, texts)
         return table
 
     def _arrow(self, data: bytes, types: dict[str, pa.DataType] | None) -> pa.Table:
@@ -295,16 +332,7 @@ class CsvSource(TextSource):
                 escape_char=dialect.escape or False,
                 newlines_in_values=bool(dialect.quote) and dialect.quote.encode() in data,
             ),
-            convert_options=self._conversion(types),
-        )
-
-    def _conversion(self, types: dict[str, pa.DataType] | None) -> pa_csv.ConvertOptions:
-        return pa_csv.ConvertOptions(
-            column_types=types,
-            include_columns=None if types is None else list(types),
-            null_values=[*_NULL_TEXTS, *self._given.null],
-            timestamp_parsers=[self._given.time_format or pa_csv.ISO8601],
-            decimal_point=self._given.decimal,
+            convert_options=conversion(self._given, types),
         )
 
     def _explain(self, message: str, rows_before: Future[int]) -> NoReturn:
@@ -354,17 +382,16 @@ class CsvSource(TextSource):
         return None
 
     def _all_fit(self, texts: list[str], kind: pa.DataType) -> bool:
+        if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and pc.any(is_strange(pa.array(texts, pa.string()))).as_py():
+            return False
         lines = "".join('"' + text.replace('"', '""') + '"\n' for text in texts)
         read = pa_csv.ReadOptions(column_names=["value"], use_threads=False)
         parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
         try:
-            pa_csv.read_csv(pa.BufferReader(lines.encode()), read, parse, self._conversion({"value": kind}))
+            pa_csv.read_csv(pa.BufferReader(lines.encode()), read, parse, conversion(self._given, {"value": kind}))
         except pa.ArrowInvalid:
             return False
         return True
-
-
-_NULL_TEXTS = pa_csv.ConvertOptions().null_values
 
 
 def _known(number: int) -> Future[int]:

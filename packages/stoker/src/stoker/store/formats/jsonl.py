@@ -125,7 +125,11 @@ class JsonRows:
                 raise InferredTypeError(self._source, misfit.column) from None
             raise BadValueError(
                 f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
-                f"Fix the file, pass dtype={{{misfit.column!r}: 'text'}}, or leave the column out with columns=[...]."
+                f"Fix the file, pass dtype={{{misfit.column!r}: 'text'}}, or leave the column out with columns=[...].",
+                parameter="dtype",
+                path=self._source.path,
+                row=row,
+                column=misfit.column,
             ) from None
         except pa.ArrowException:
             raise

@@ -520,6 +520,7 @@ def run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None
         unique_keys=plan.rows_are_series and not merged,
         fill=frozenset(i for i, column in enumerate(plan.step) if fills and column.can_be_missing),
         bfloat16=frozenset(i for i, column in enumerate(plan.step) if column.kind == "bfloat16"),
+        with_marks=frozenset(i for i, column in enumerate(plan.step) if column.has_mark),
     )
 
 
