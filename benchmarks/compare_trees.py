@@ -43,6 +43,8 @@ rng = np.random.default_rng(0)
 last = {"last_batch" if "last_batch" in inspect.signature(stoker.Feed).parameters else "last": "drop"}
 
 def feed_batches(store, view, number, **options):
+    if "masks" in options and "returns" in inspect.signature(stoker.Feed).parameters:
+        options["returns"] = stoker.feed.Returns(masks=options.pop("masks"))
     feed = stoker.Feed(store, view, order=stoker.Shuffle(0), **last, **options)
     def run():
         for count, _ in enumerate(feed, 1):

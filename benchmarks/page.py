@@ -15,12 +15,12 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
-BEGIN, END = "<!-- numbers: written by `make benchmarks-page` -->\n", "<!-- end of numbers -->"
+BEGIN, END = "<!-- numbers: written by `make reference` -->\n", "<!-- end of numbers -->"
 
 INTRO = """\
 # Benchmarks
 
-This page is generated from the files in `benchmarks/results/` by `make benchmarks-page`. Do not edit it by hand.
+This page is generated from the files in `benchmarks/results/` by `make reference`. Do not edit it by hand.
 
 Numbers are medians; quartiles are in parentheses. Both sides of a comparison run in turn in one process or one script, and the
 results are checked for equality where that applies. A result file holds the command, the machine, the commit and the spread. Unless a

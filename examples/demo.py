@@ -27,7 +27,7 @@ data:
   target: [value]
   batch_size: 256
 model: {name: mlp, width: 64}
-train: {epochs: 3, save_every: 40}
+train: {epochs: 3, checkpoints: {every: 40}}
 """
 
 
@@ -75,7 +75,12 @@ def make_data(folder: Path) -> None:
     np.save(folder / "series.npy", series)
     view = stoker.Windows(96, horizon=24, stride=24, tail="drop")
     feed = stoker.Feed(
-        stoker.Store.from_arrays(x=series), view, batch_size=256, order=stoker.Shuffle(seed=0), last_batch="drop", return_index=True
+        stoker.Store.from_arrays(x=series),
+        view,
+        batch_size=256,
+        order=stoker.Shuffle(seed=0),
+        last_batch="drop",
+        returns=stoker.feed.Returns(index=True),
     )
     np.save(folder / "order.npy", [np.concatenate([batch["sample"] for batch in feed]) for _ in range(2)])
 

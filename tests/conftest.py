@@ -27,6 +27,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+from tests.cli.calling import Done
 from tests.harness import Zygote, network
 
 # A shared machine may stall any example, so time limits are pytest's; a failure prints the line that replays it.
@@ -205,3 +206,24 @@ def torch_zygote() -> Iterator[Zygote]:
     late = ("torch._dynamo", "scipy.linalg", "numba.np.arraymath")
     with Zygote(imports=("numpy", "pyarrow", "torch", *late, "stoker.train.trainer", "stoker.feed.feed")) as zygote:
         yield zygote
+
+
+@pytest.fixture
+def stoker(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
+    """Call `stoker` with arguments; its handler of SIGTERM is taken away again."""
+    from stoker.cli.main import main
+
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str | Path) -> Done:
+        capsys.readouterr()
+        code: object = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        return Done.of(code if isinstance(code, int) else -1, out, err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)

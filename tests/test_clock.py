@@ -82,3 +82,20 @@ def test_only_child_processes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert cores_of_children() == pytest.approx(0.4)
     monkeypatch.setattr(_clock, "PROC", tmp_path / "nowhere")
     assert cores_of_children() == 0.0
+
+
+def test_a_clock_stands_still_while_its_thread_waits_for_a_core() -> None:
+    """Two threads of a process share one core; each computes for half of the time."""
+    code = (
+        "import os, subprocess, sys\n"
+        "from stoker._clock import TimeWithCore, now_ns\n"
+        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\n"
+        "clock = TimeWithCore()\n"
+        "begin, with_core = now_ns(), clock()\n"
+        "while now_ns() - begin < 2e9: pass\n"
+        "print((clock() - with_core) / (now_ns() - begin))\n"
+        "other.kill()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert float(done.stdout) < 0.9

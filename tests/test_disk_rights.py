@@ -16,9 +16,9 @@ from tests.harness import FaultyFiles, Zygote
 
 from stoker import _disk
 from stoker.errors import DiskFullError, OptionError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 # ---- the umask ----
 

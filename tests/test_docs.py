@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 import runpy
 from collections.abc import Iterator
@@ -118,15 +117,6 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["result"].stopped == "finished"
 
 
-def test_the_page_of_icecube_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker_recipes.icecube import make_events, pack_events
-
-    monkeypatch.chdir(tmp_path)
-    pack_events(make_events("icecube", files=2, events=150), "ice.stoker")
-    _, names = itertools.islice(run_examples("docs/recipes/icecube.md"), 2)  # the third trains, in the slow test of the page
-    assert names["tokens"].shape == (len(names["batch"].sensor), 256)
-
-
 def test_the_readme_is_short_and_has_what_a_newcomer_needs() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 110
@@ -135,13 +125,13 @@ def test_the_readme_is_short_and_has_what_a_newcomer_needs() -> None:
 
 
 def test_the_numbers_are_those_of_the_result_files() -> None:
-    assert page.PAGE.read_text() == page.page(), "run: make benchmarks-page"
-    assert page.README.read_text() == page.readme(page.README.read_text()), "run: make benchmarks-page"
+    assert page.PAGE.read_text() == page.page(), "run: make reference"
+    assert page.README.read_text() == page.readme(page.README.read_text()), "run: make reference"
 
 
 @pytest.mark.parametrize("document", adapters_page.PAGES, ids=lambda path: path.stem)
 def test_the_numbers_about_adapters_are_those_of_the_result_file(document: Path) -> None:
-    assert document.read_text() == adapters_page.written(document), "run: make benchmarks-page"
+    assert document.read_text() == adapters_page.written(document), "run: make reference"
 
 
 def test_the_arguments_of_a_docstring_have_a_line_each() -> None:
@@ -182,15 +172,6 @@ def test_negative_control_another_number_is_found(monkeypatch: pytest.MonkeyPatc
     assert page.percent(0.0269) == "2.7 %"
     monkeypatch.setattr(page, "percent", lambda share, digits=2: "0 %")
     assert page.PAGE.read_text() != page.page()
-
-
-def test_the_examples_of_the_feeding_page_run_and_print_what_it_says() -> None:
-    examples = run_examples("docs/feeding.md")
-    page_text = (ROOT / "docs" / "feeding.md").read_text()
-    assert str(next(examples)["feed"]) in page_text
-    for names in examples:
-        state = names.get("state")
-    assert str({**state, "feed": "…"}) in page_text
 
 
 def test_the_table_of_short_series_is_true() -> None:

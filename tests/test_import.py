@@ -148,7 +148,7 @@ def findings(law: Callable[[Iterable[ast.AST]], Iterator[Finding]], *, spare: se
     files = {str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py"))}
     files |= {f"recipes/{path.relative_to(RECIPES)}": path for path in sorted(RECIPES.rglob("*.py"))}
     assert len(files) > 10, "the source was not found"
-    read = {name: path for name, path in files.items() if name.partition("/")[0] not in spare}
+    read = {name: path for name, path in files.items() if name not in spare}
     return [f"{name}:{line}: {what}" for name, path in read.items() for line, what in law(nodes_of(path))]
 
 
@@ -170,7 +170,8 @@ def test_data_never_becomes_code() -> None:
 
 @pytest.mark.promise("P6")
 def test_disk_is_written_in_one_file() -> None:
-    assert findings(writes, spare={"_disk.py"}) == []
+    """The files of a sandbox are not kept: `sandbox/files.py` does with them what a program of the user asks for."""
+    assert findings(writes, spare={"_disk.py", "sandbox/files.py"}) == []
 
 
 def test_the_writer_itself_would_be_found() -> None:

@@ -99,12 +99,6 @@ def test_compiling_is_announced_once_on_a_terminal_and_not_again_from_the_cache(
     assert run(TWO_KERNELS) == (printed, "")
 
 
-@pytest.mark.slow
-def test_negative_control_without_its_cache_a_kernel_is_announced_again(run: Run, tmp_path: Path) -> None:
-    assert LINE in run(TWO_KERNELS)[1]
-    assert LINE in run(TWO_KERNELS, NUMBA_CACHE_DIR=str(tmp_path / "another"))[1]
-
-
 # ---- the cache ----
 
 TINY = """

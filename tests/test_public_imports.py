@@ -15,8 +15,9 @@ RECIPES = Path(stoker_recipes.__file__).parent
 PUBLIC = {
     "stoker", "stoker.diagnose", "stoker.errors", "stoker.split", "stoker.store",
     "stoker.testing", "stoker.train", "stoker.tune", "stoker.experiment", "stoker.extend",
+    "stoker.cli.command", "stoker.cli.pack", "stoker.cli.training", "stoker.cli.tune",
 }  # fmt: skip
-"""Packages whose `__init__` lists what is public."""
+"""Packages whose `__init__` lists what is public, and modules that commands of recipes are made of."""
 FILES = sorted(RECIPES.rglob("*.py"))
 
 

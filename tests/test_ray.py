@@ -16,6 +16,8 @@ import pytest
 import stoker
 from stoker.errors import OptionError
 
+pytestmark = pytest.mark.scale
+
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test-scale` installs it into its own environment"
 )
@@ -45,7 +47,7 @@ def make(task):
 CONFIG = """
 data: {store: w.stoker, view: {name: windows, length: 8, horizon: 1}, batch_size: 8, global_batch_size: 32, scale: false}
 model: {name: own, function: "model.py:make"}
-train: {epochs: 1, save_every: 12, folder: runs/c, log_every: 1, seed: 3, device: cpu}
+train: {epochs: 1, checkpoints: {every: 12}, folder: runs/c, logging: {every: 1}, seed: 3, device: cpu}
 """
 
 
@@ -127,4 +129,4 @@ def test_workers_get_absolute_paths_and_a_global_batch(folder: Path) -> None:
     assert found.data.global_batch_size == 8 * 4 * 2
     assert (found.data.store, found.data.valid_store) == (str(folder / "w.stoker"), "s3://b/v")
     assert found.model.function == str(folder / "model.py:make")  # type: ignore[union-attr]
-    assert found.train.keep_checkpoints == 1
+    assert found.train.checkpoints.keep == 1

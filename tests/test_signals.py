@@ -19,7 +19,7 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", START + code], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_within_an_import_the_process_ends(tmp_path: Path, number: int, code: int) -> None:
     """A module that turns any error into another one, as torch does."""
     (tmp_path / "large.py").write_text(
@@ -30,7 +30,7 @@ def test_within_an_import_the_process_ends(tmp_path: Path, number: int, code: in
     assert (done.returncode, done.stderr) == (code, "stoker: stopped.\n")
     # Negative control: without the handlers it is another error.
     control = subprocess.run([sys.executable, "-c", "import large"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert control.returncode == (1 if number == signal.SIGINT else -signal.SIGTERM)
+    assert control.returncode == (1 if number == signal.SIGINT else -number)
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "Terminated")])

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.harness import loaders
+from tests.harness.flat_feed import flat_feed
 
-from stoker import Feed, Sequences, Shuffle, Store, Windows
+from stoker import Sequences, Shuffle, Store, Windows
 from stoker.testing import assert_exactly_once
 
 
@@ -21,12 +22,12 @@ def test_a_right_loader_passes(loader: Any) -> None:
 @pytest.mark.parametrize("view", [Windows(3), Sequences(5), Sequences(5, layout="packed")])
 def test_a_feed_passes(view: Any) -> None:
     store = Store.from_arrays(x=[np.arange(5.0), np.arange(9.0), np.ones(3)])
-    assert_exactly_once(partial(Feed, store, view, batch_size=2, order=Shuffle(), return_index=True))
+    assert_exactly_once(partial(flat_feed, store, view, batch_size=2, order=Shuffle(), return_index=True))
 
 
 def test_rows_padded_to_different_lengths_are_the_same_sample() -> None:
     store = Store.from_arrays(x=[np.arange(1.0, 2 + i) for i in range(9)])
-    assert_exactly_once(partial(Feed, store, Sequences(20), batch_size=2, order=Shuffle()))
+    assert_exactly_once(partial(flat_feed, store, Sequences(20), batch_size=2, order=Shuffle()))
 
 
 @pytest.mark.promise("P9", control=True)
@@ -70,5 +71,5 @@ def test_a_dropped_tail_is_caught_without_a_stated_number() -> None:
 def test_equal_samples_need_numbers() -> None:
     store = Store.from_arrays(x=[np.ones(5)])
     with pytest.raises(AssertionError, match=r"came twice: .*return_index=True for a feed of stoker"):
-        assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2))
-    assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2, return_index=True))
+        assert_exactly_once(partial(flat_feed, store, Windows(2), batch_size=2))
+    assert_exactly_once(partial(flat_feed, store, Windows(2), batch_size=2, return_index=True))

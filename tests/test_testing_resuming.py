@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.harness import loaders
+from tests.harness.flat_feed import flat_feed
 
-from stoker import Feed, Shuffle, Store, Windows
+from stoker import Shuffle, Store, Windows
 from stoker.testing import assert_resumes_exactly
 
 
@@ -24,7 +25,7 @@ def test_a_right_loader_passes_on_other_numbers_of_ranks() -> None:
 
 def test_a_feed_passes() -> None:
     store = Store.from_arrays(x=[np.arange(9.0), np.arange(7.0)])
-    assert_resumes_exactly(partial(Feed, store, Windows(4), batch_size=2, order=Shuffle(1), return_index=True), worlds=(1, 2))
+    assert_resumes_exactly(partial(flat_feed, store, Windows(4), batch_size=2, order=Shuffle(1), return_index=True), worlds=(1, 2))
 
 
 @pytest.mark.promise("P5", control=True)

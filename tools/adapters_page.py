@@ -1,4 +1,4 @@
-"""Writes the numbers about adapters into docs/ecosystem.md and the page of NeuralForecast, from a result file: `make benchmarks-page`."""
+"""Writes the numbers about adapters into docs/ecosystem.md and the page of NeuralForecast, from a result file: `make reference`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.page import Record, short
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "ecosystem.md", ROOT / "docs" / "coming_from" / "neuralforecast.md"]
-_MARKED = re.compile(r"(?<=<!-- adapters: written by `make benchmarks-page` -->\n)(.*?)(?=\n<!-- end of adapters -->)", re.DOTALL)
+_MARKED = re.compile(r"(?<=<!-- adapters: written by `make reference` -->\n)(.*?)(?=\n<!-- end of adapters -->)", re.DOTALL)
 LOOPS = "Lightning, Hugging Face Trainer"
 ROWS = [
     # library, adapter, case of the result file, how a stopped run continues

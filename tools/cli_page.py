@@ -9,34 +9,45 @@ from pathlib import Path
 
 import click
 
-from stoker.cli.command import volume_options
+from stoker.cli.command import Command, volume_options
 from stoker.cli.main import COMMANDS, cli
 
-SHARED = {one.name for one in volume_options()} | {"other_out"}
+SHARED = {option.name for option in volume_options()}
 """Options that are described once, for all commands."""
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 INTRO = r"""# Commands
 
 This page is generated from the source by `make reference`. Do not edit it by hand. `stoker COMMAND --help` prints the same.
 
-Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of the error](errors.md) on a terminal; 130 after Ctrl-C,
-143 after SIGTERM. Some commands have others, which their section names. `--debug` shows the traceback of an error.
+## Exit codes
+
+| code | meaning |
+| --- | --- |
+| 0 | the command did what it was asked: a store, a run, a table, a verdict |
+| 1 | a check failed: `audit` found an error, a count of `gate` grew |
+| 2 | an error: one line on stderr, with the [name of the error](errors.md) on a terminal. `--debug` shows its traceback |
+| 3 | `diagnose` has no verdict, or `diagnose --apply` no patch |
+| 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM. `pack`, `append` and `train` resume |
+| another | `watch SCRIPT.py` ends with the exit code of the script |
 
 ## What all commands share
 
 - **`-q`, `--quiet`**: print errors and the result, nothing else. The output of a script (`diagnose`, `gate`, `watch`, `audit`) is dropped.
 - **`-v`, `--verbose`**: print details too, on stderr: the options that were given, the time of each phase, CPU time and memory.
-- **`--json`**: print the result as JSON on stdout, for programs.
+- **`--json`**: print one JSON document on stdout and nothing else, for programs. NaN and Inf are `null`.
 - **`-`** reads standard input where a table, a configuration or a spec is expected: `zcat a.csv.gz | stoker pack - a.stoker`. The format is
   found from the content: CSV, TSV, JSON lines, Parquet, Arrow, NumPy, `.ts` or `.arff`. A script, a store or a run needs a name.
-- **The output** that a command always writes is its last argument: `stoker pack SOURCE… STORE`. `--out STORE` means the same. A file that a
-  command may write besides is an option, such as `--plot FILE`.
-- **`--series`, `--key`**: the column that says which series, subject or user a row belongs to. Both names mean the same.
-- **`--time`**: the column that orders the rows of a series.
-- **`--overwrite`, `--replace`**: replace what exists. Both names mean the same. Without it, an existing output is an error.
+- **The output** that a command always writes is its last argument: `stoker pack SOURCE… STORE`. A file that a command may write besides is
+  an option, such as `--out FILE` or `--plot FILE`.
+- **`--set NAME=VALUE`**: a value of a configuration, or a setting of a recipe. `--fields` shows all.
+- **`--overwrite`**: replace what exists. Without it, an existing output is an error.
 - **Options of `stoker` come before the script**; all after it belongs to the script: `stoker diagnose --try train.py --epochs 1`.
 
-A command that takes longer says within a second, on stderr, what it does. For a wrong command or option, the nearest name is suggested.
+A command that takes longer says within a second, on stderr, what it does. For a wrong command or option, the nearest name is suggested. A
+command ends with the next useful one, after `next:`.
+
+The commands of recipes and of [your own package](extending.md) come from installed packages. Without them,
+`stoker timehut` says what to install.
 
 **Completion** of commands, options, choices and files in a shell:
 
@@ -50,24 +61,32 @@ A command that takes longer says within a second, on stderr, what it does. For a
 
 def page() -> str:
     """The text of the page."""
-    parts = [
-        INTRO,
-        "| command | |\n| --- | --- |\n" + "".join(f"| [`{name}`](#{name}) | {text} |\n" for name, text in COMMANDS.items()),
-    ]
     context = click.Context(cli, info_name="stoker")
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    texts = {name: COMMANDS.get(name) or (command.short_help or "" if command else "") for name, command in commands.items()}
+    rows = "".join(f"| [`{name}`](#{name}) | {text} |\n" for name, text in texts.items())
+    parts = [INTRO, f"| command | |\n| --- | --- |\n{rows}"]
+    for name, command in commands.items():
         assert command is not None
-        parts += _section(command, name, f"## {name}\n")
-        if isinstance(command, click.Group):
-            below = click.Context(command, info_name=name, parent=context)
-            for other in command.list_commands(below):
-                found = command.get_command(below, other)
-                assert found is not None
-                parts += _section(found, f"{name} {other}", f"### {name} {other}\n")
-        for recipe, found in sorted(getattr(command, "recipes", {}).items()):
-            parts += _section(found, f"{name} {recipe}", f"### {name} {recipe}\n")
+        parts += _sections(command, name, "##")
     return "\n".join(parts)
+
+
+def _sections(command: click.Command, path: str, level: str) -> Iterator[str]:
+    """The section of a command, then those of its commands and of its versions for recipes."""
+    yield from _section(command, path, f"{level} {path}\n")
+    if isinstance(command, click.Group):
+        below = click.Context(command)
+        for name in command.list_commands(below):
+            inner = command.get_command(below, name)
+            assert inner is not None
+            yield from _sections(inner, f"{path} {name}", "###")
+    for name, version in (command.recipes() if isinstance(command, Command) else {}).items():
+        yield from _section(version, PATHS.get(path, "{} {}").format(path, name), f"### {path} {name}\n")
+
+
+PATHS = {"pack": "{0}", "export": "{0}"}
+"""How the version of a recipe is called, where arguments choose it instead of its name."""
 
 
 def _section(command: click.Command, path: str, heading: str) -> Iterator[str]:
@@ -76,7 +95,7 @@ def _section(command: click.Command, path: str, heading: str) -> Iterator[str]:
     usage = " ".join(command.collect_usage_pieces(click.Context(command)))
     yield f"```text\nstoker {path} {usage}\n```\n"
     yield _plain(command.help or "") + "\n"
-    rows = [_row(one) for one in command.params if isinstance(one, click.Option) and not one.hidden and one.name not in SHARED]
+    rows = [_row(param) for param in command.params if isinstance(param, click.Option) and param.name not in SHARED]
     if rows:
         yield "| option | default | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
 
@@ -85,7 +104,7 @@ def _plain(text: str) -> str:
     """A help text as Markdown: paragraphs that keep their lines become blocks."""
     text = inspect.cleandoc(text.split("\f")[0])
     return re.sub(
-        r"^\x08\n((?:.+\n?)+)", lambda found: "```text\n" + found[1].rstrip() + "\n```\n", text, flags=re.MULTILINE
+        r"^\x08\n((?:.+\n?)+)", lambda match: "```text\n" + match[1].rstrip() + "\n```\n", text, flags=re.MULTILINE
     ).strip()
 
 

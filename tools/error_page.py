@@ -113,7 +113,7 @@ EXAMPLES = {
     "CheckpointInvalidError": """
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        options = {"folder": "runs/first", "progress": False, "watch": False}
+        options = {"folder": "runs/first", "progress": False, "logging": stoker.train.Logging(watch=False)}
         stoker.Trainer(model, lambda model, batch: model(batch).mean(), optimizer, **options).fit([torch.ones(1, 1)], epochs=1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
         stoker.Trainer(model, lambda model, batch: model(batch).mean(), optimizer, **options).fit([torch.ones(1, 1)], epochs=2, resume=True)

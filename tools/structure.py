@@ -16,12 +16,13 @@ import re
 import sys
 import tempfile
 import threading
-import tomllib
 from collections import defaultdict
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
+
+from tools import attributes
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "packages" / "stoker" / "src" / "stoker"
@@ -32,8 +33,9 @@ EXCEPTIONS = TESTS / "data" / "structure_exceptions.json"
 LARGE = 700
 
 LAYERS = (
-    {"errors", "_types", "_lazy"},
-    {"_text", "_clock", "_batch", "_signals"},
+    {"errors", "_lazy"},
+    {"_types"},
+    {"_text", "_device", "_clock", "_batch", "_signals"},
     {"_disk", "_progress", "_ray_tasks"},
     {"_cache_files"},
     {"_kernels", "watch"},
@@ -46,14 +48,14 @@ LAYERS = (
     {"compare"},
     {"diagnose", "ray"},
     {"gate", "tune"},
-    {"recipes"},
     {"cli"},
+    {"recipes"},
     {"__main__"},
 )
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|experiment|extend|gate|ray|split|store|testing|train|tune"
+    "|augment|diagnose|experiment|extend|feed|gate|ray|split|store|testing|train|tune"
     "|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split("|")
 )
 UNTESTED = {"__init__", "__main__"}
@@ -77,15 +79,26 @@ def modules() -> dict[str, Path]:
     return core | of_recipes
 
 
+_LOADED = re.compile(r"stoker(?:_recipes)?(?:\.\w+)+(?::\w+)?")
+
+
+@cache
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a source text."""
+    return ast.parse(source)
+
+
 @cache
 def imported_names(source: str) -> tuple[str, ...]:
-    """What a module imports: at its top, within functions, and for type checkers only."""
+    """What a module imports: at its top, within functions, for type checkers only, and by a string that names a module."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _LOADED.fullmatch(node.value):
+            names.append(f"{node.value.replace(':', '.')}{'' if ':' in node.value else '.'}")
     return tuple(names)
 
 
@@ -100,28 +113,6 @@ def import_graph() -> dict[str, set[str]]:
     """For each module the modules it imports; packages' own `__init__` only list names, and are left out."""
     known = {name: path for name, path in modules().items() if path.name != "__init__.py"}
     return {name: imports(path, known) - {name} for name, path in known.items()}
-
-
-def entry_points() -> set[str]:
-    """Modules that users or other programs load: exported by a package, named in pyproject.toml, or loaded by their name."""
-    known = modules()
-    project = tomllib.loads((ROOT / "packages" / "stoker" / "pyproject.toml").read_text())["project"]
-    scripts = [*project["scripts"].values(), *(name for group in project["entry-points"].values() for name in group.values())]
-    found = {name.partition(":")[0].removeprefix("stoker.") for name in scripts}
-    for module, path in known.items():
-        package = module.rpartition(".")[0]
-        if path.name == "__init__.py":
-            found |= imports(path, known)
-        for text in re.findall(r'"([\w.]+)(?::\w+)"', path.read_text()):
-            found |= {text.removeprefix("stoker."), f"{package}.{text}"}
-    commands = {name for name in known if name.startswith("cli.")}
-    return found & known.keys() | commands | {"__main__"}
-
-
-def with_few_importers() -> list[str]:
-    """Modules that are no entry point, and that at most one other imports."""
-    graph, entries = import_graph(), entry_points()
-    return [name for name in graph if name not in entries and sum(name in targets for targets in graph.values()) <= 1]
 
 
 def files_run() -> list[str]:
@@ -275,10 +266,42 @@ def recipes_in_the_core() -> list[str]:
     return [name for name, path in core.items() if re.search(r"(import|from|[\"']) ?stoker_recipes\b", path.read_text())]
 
 
+def private_imports() -> list[str]:
+    """Private names that a module imports from another one, and private modules that another package imports."""
+    found = []
+    for module, path in modules().items():
+        for name in imported_names(path.read_text()):
+            words = name.replace("stoker_recipes", "stoker.recipes").split(".")[1:]
+            private = next((number for number, word in enumerate(words) if re.match(r"_[a-z]|_[A-Z]", word)), None)
+            if name.startswith("stoker") and private and module.split(".")[:private] != words[:private]:
+                found.append(f"{module} -> {'.'.join(words)}")
+    return sorted(found)
+
+
+def set_from_outside() -> list[str]:
+    """Attributes of an object that another package than that of its class sets."""
+    return attributes.set_from_outside({name: parsed(path.read_text()) for name, path in modules().items()})
+
+
+def missing_in_readmes() -> list[str]:
+    """Modules of recipes that the README.md of their recipe does not name: it lists the files in the order of reading."""
+    found = []
+    for folder in sorted(path.parent for path in RECIPES.glob("*/__init__.py")):
+        readme = folder / "README.md"
+        text = readme.read_text() if readme.is_file() else ""
+        top = [path for path in sorted(folder.iterdir()) if path.suffix == ".py" or (path / "__init__.py").is_file()]
+        names = [path.name + "/" * path.is_dir() for path in top if path.name != "__init__.py"]
+        found += [f"{folder.name}/{name}" for name in names if f"`{name}`" not in text]
+    return found
+
+
 LISTS = {
     "upward imports": upward_imports,
     "recipes in the core": recipes_in_the_core,
+    "modules that READMEs lack": missing_in_readmes,
     "import cycles": cycles,
+    "private names imported from outside": private_imports,
+    "attributes set from outside": set_from_outside,
     "classes with the same name": duplicate_classes,
     "tests without a module": tests_without_module,
     "modules without a test": modules_without_test,
@@ -288,11 +311,10 @@ LISTS = {
 def report() -> str:
     """Sizes of the tree, and how many exceptions each rule has."""
     lines = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
-    few = len(with_few_importers()) / len(lines)
     large = sorted((f"{name} ({count:,})" for name, count in lines.items() if count > LARGE), reverse=True)
     return "\n".join(
         [
-            f"Structure: {len(lines)} modules, {sum(lines.values()):,} lines; {few:.0%} have at most one importer.",
+            f"Structure: {len(lines)} modules, {sum(lines.values()):,} lines.",
             f"  modules over {LARGE} lines: {', '.join(large) or 'none'}",
             *(f"  {title}: {len(function())}" for title, function in LISTS.items()),
         ]

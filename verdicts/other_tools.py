@@ -3,8 +3,8 @@
 Each tool is used as its documentation shows (`verdicts/tools`, `benchmarks/before/profiler_verdict.py`) and runs a program
 for the same number of seconds. `CAUSES` in `verdicts/tools` maps what it says to causes. `right` counts a program whose
 cause is in the group that the tool names first, `exact` one whose cause it names first by itself, `top_2` one whose cause is in the
-first two groups. TraceML and gpuprof are not installed with Stoker: run this in an environment that has them beside torch
-(`requirements-verdict-tools.txt`). Each tool runs alone, in a process of its own that has torch imported already. Verdicts of Stoker are
+first two groups. TraceML and gpuprof are not installed with Stoker: run this in an environment that has them and torch
+(dependency group `verdict-tools`). Each tool runs alone, in a process of its own that has torch imported already. Verdicts of Stoker are
 those of `bench_verdicts.json` and `gpu_verdicts.json`. Programs come cause by cause in turn, so that a run that `--until` ends early
 has some of each; `--missing` continues it, those with the fewest missing answers first, and asks again where a tool ended with an error.
 """

@@ -1,7 +1,7 @@
 """How Time-MoE reads series today: open the file, read the whole series, normalise it all, cut one window, pad it.
 
 Written again from the behaviour of the original: the same results bit for bit, and the same work for each sample. The progress
-bar of the index is left out, because it would only slow it down. It is also what the tests compare `compat="time-moe"` with.
+bar of the index is left out, because it would only slow it down. It is also what the tests compare `TimeMoeDataset` with.
 """
 
 from __future__ import annotations

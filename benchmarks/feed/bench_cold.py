@@ -184,7 +184,14 @@ def through(path: Path, order: Any, batch_size: int, most: int | None) -> int:
     """Batches of an epoch, or the first of them; returns the bytes of steps that they hold."""
     view = stoker.Sequences(10**6, layout="packed")
     used = 0
-    with stoker.Feed(stoker.open(path), view, batch_size=batch_size, order=order, residency="stream", last_batch="short") as feed:
+    with stoker.Feed(
+        stoker.open(path),
+        view,
+        batch_size=batch_size,
+        order=order,
+        loading=stoker.feed.Loading(residency="stream"),
+        last_batch="short",
+    ) as feed:
         for batch in itertools.islice(feed, most):
             used += sum(tensor.nbytes for name, tensor in batch.items() if name != "cu_seqlens")
     return used

@@ -61,7 +61,13 @@ def make_store(num_series: int, steps: int, folder: Any) -> tuple[stoker.Store, 
 def forever(store: stoker.Store, options: dict[str, Any]) -> Iterator[Any]:
     """Batches, epoch after epoch."""
     feed = stoker.Feed(
-        store, **options, batch_size=BATCH, order=stoker.Shuffle(0), columns=["x"], last_batch="drop", threads=0, residency="host"
+        store,
+        **options,
+        batch_size=BATCH,
+        order=stoker.Shuffle(0),
+        columns=["x"],
+        last_batch="drop",
+        loading=stoker.feed.Loading(threads=0, residency="host"),
     )
     while True:
         yield from feed

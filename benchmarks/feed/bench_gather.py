@@ -76,7 +76,9 @@ def taking(batches: Iterable[Any], number: int) -> Callable[[], None]:
 
 def measure(store: stoker.Store, view: Any, batch_size: int, rounds: int, batches: int) -> dict[str, Any]:
     """The feed, the kernel alone, and memcpy side by side, in CPU time of the process."""
-    feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), last_batch="drop", masks=False)
+    feed = stoker.Feed(
+        store, view, batch_size=batch_size, order=stoker.Shuffle(0), last_batch="drop", returns=stoker.feed.Returns(masks=False)
+    )
     batches = min(batches * 256 // batch_size, len(feed))
     width = view.span * 4 * batch_size
     found = [feed.samples.locate(feed.plan.numbers(0, k * batch_size, (k + 1) * batch_size)) for k in range(batches)]
@@ -102,7 +104,12 @@ def measure(store: stoker.Store, view: Any, batch_size: int, rounds: int, batche
 def is_equal(store: stoker.Store, view: Any, batch_size: int) -> bool:
     """Whether samples are the slices that they should be."""
     feed = stoker.Feed(
-        store, view, batch_size=batch_size, order=stoker.Shuffle(0), last_batch="drop", masks=False, return_index=True
+        store,
+        view,
+        batch_size=batch_size,
+        order=stoker.Shuffle(0),
+        last_batch="drop",
+        returns=stoker.feed.Returns(masks=False, index=True),
     )
     batch = next(iter(feed))
     found = feed.samples.locate(batch["sample"].numpy())

@@ -50,7 +50,9 @@ def main() -> None:
     for name, (view, batch_size, given) in cases.items():
         common = {"batch_size": batch_size, "order": stoker.Shuffle(0), "last_batch": "drop", "columns": ["a"], **given}
         feeds = {"one": stoker.Feed(one, view, **common), "mixture": stoker.Feed(several, view, **common)}
-        feeds["mixture with weights"] = stoker.Feed(several, view, weights=[1, 1, 1], **common)
+        feeds["mixture with weights"] = stoker.Feed(
+            several, view, **{**common, "order": stoker.Mixture(stoker.Shuffle(0), weights=[1, 1, 1])}
+        )
         batches = min(len(feeds["one"]), max(4, 2**15 // batch_size))
         seconds = record.interleave(
             {name: taking(feed, batches) for name, feed in feeds.items()}, rounds=rounds, clock=time.process_time
@@ -78,8 +80,8 @@ def taking(feed: stoker.Feed, number: int) -> Callable[[], None]:
 
 def is_equal(one: stoker.Store, several: list[stoker.Store], view: Any, options: dict[str, Any]) -> bool:
     """Whether a batch of the mixture has the rows that the one store has under the same numbers."""
-    batch = next(iter(stoker.Feed(several, view, return_index=True, **options)))
-    rows = stoker.Feed(one, view, return_index=True, **options).dataset[batch["sample"].numpy()]
+    batch = next(iter(stoker.Feed(several, view, returns=stoker.feed.Returns(index=True), **options)))
+    rows = stoker.Feed(one, view, returns=stoker.feed.Returns(index=True), **options).dataset[batch["sample"].numpy()]
     return all(torch.equal(batch[name], rows[name]) for name in rows)
 
 

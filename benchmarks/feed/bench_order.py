@@ -38,7 +38,7 @@ offsets = np.memmap(folder + "/offsets", dtype="<i8", mode="r")
 values = np.memmap(folder + "/values", dtype="<f4", mode="r")
 column = Column(name="x", dtype=values.dtype, level="step", kind="number")
 store = Store({"x": column}, {"x": values}, num_series=num_series, length=None, offsets=offsets, name="pretended")
-feed = stoker.Feed(store, view, batch_size=256, order=order, residency="host")
+feed = stoker.Feed(store, view, batch_size=256, order=order, loading=stoker.feed.Loading(residency="host"))
 if state:
     feed.load_state_dict({**feed.state_dict(), **state})
 batch = next(iter(feed))

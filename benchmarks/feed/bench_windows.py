@@ -31,7 +31,15 @@ def main() -> None:
     values, store = make_data(num_series, steps)
     view = stoker.Windows(LENGTH, stride=STRIDE, horizon=HORIZON, tail="drop")
     scaler = stoker.split.SeriesScaler.fit(store, None, columns=["x"])
-    feed = stoker.Feed(store, view, batch_size=BATCH, order=stoker.Shuffle(0), scaler=scaler, last_batch="short", threads=0)
+    feed = stoker.Feed(
+        store,
+        view,
+        batch_size=BATCH,
+        order=stoker.Shuffle(0),
+        normalize=scaler,
+        last_batch="short",
+        loading=stoker.feed.Loading(threads=0),
+    )
     centers, divisors = (torch.from_numpy(one[:, 0]) for one in scaler.scales("x")[:2])
     scaled = (values - centers[:, None]) / divisors[:, None]
     cut: Any = {"length": LENGTH, "horizon": HORIZON, "stride": STRIDE, "batch_size": BATCH, "seed": 0}

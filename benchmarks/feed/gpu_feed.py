@@ -96,9 +96,9 @@ def resident(store: stoker.Store, view: Any, batch_size: int, copy: float, *, ma
             batch_size=batch_size,
             order=stoker.Shuffle(0),
             device=device,
-            residency="device" if device == DEVICE else "host",
+            loading=stoker.feed.Loading(residency="device" if device == DEVICE else "host"),
             last_batch="drop",
-            masks=masks,
+            returns=stoker.feed.Returns(masks=masks),
         )
 
     fed = feed(DEVICE)
@@ -170,7 +170,13 @@ def overlapped(store: stoker.Store, view: Any, batch_size: int, milliseconds: fl
     """A loop fed by the host path, next to the same loop on one batch that is there already, and to a DataLoader."""
     step = make_step(milliseconds)
     feed = stoker.Feed(
-        store, view, batch_size=batch_size, order=stoker.Shuffle(0), device=DEVICE, residency="host", last_batch="drop"
+        store,
+        view,
+        batch_size=batch_size,
+        order=stoker.Shuffle(0),
+        device=DEVICE,
+        loading=stoker.feed.Loading(residency="host"),
+        last_batch="drop",
     )
     cached = next(iter(feed))["x"].clone()
     num_steps = min(len(feed), 400)
@@ -221,7 +227,13 @@ def overlapped(store: stoker.Store, view: Any, batch_size: int, milliseconds: fl
 def kept_unchanged(store: stoker.Store) -> bool:
     """Whether batches that are kept hold what they held, after all others were made."""
     feed = stoker.Feed(
-        store, stoker.Segments(2048), batch_size=512, order=stoker.Shuffle(1), device=DEVICE, residency="host", last_batch="drop"
+        store,
+        stoker.Segments(2048),
+        batch_size=512,
+        order=stoker.Shuffle(1),
+        device=DEVICE,
+        loading=stoker.feed.Loading(residency="host"),
+        last_batch="drop",
     )
     kept = []
     for batch in itertools.islice(feed, 100):

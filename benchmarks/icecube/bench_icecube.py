@@ -1,6 +1,6 @@
 """What do packing, shuffling and padding neutrino events cost, next to pyarrow and to iceaggr's own loading?
 
-Events are those of `stoker make icecube`: many small files, and few large ones. Rates and times are CPU time of the process, without
+Events are those of `stoker icecube make`: many small files, and few large ones. Rates and times are CPU time of the process, without
 threads; torch runs on one. Batches have 128 events, as in the report of iceaggr's authors: ragged as a model is fed, and padded by
 sensor (DOM) with 16 and with 84 pulses each. A pack and a read of the same Parquet files by pyarrow use all cores, so both are also
 compared by wall time; also for one file as large as those of the competition. Memcpy copies the columns in pieces as large as a batch.
@@ -130,7 +130,13 @@ def feed_of(store: stoker.Store, order: Any) -> stoker.Feed:
     """Whole events end to end, made when asked for."""
     view = stoker.Sequences(200_000, layout="packed")
     return stoker.Feed(
-        store, view, batch_size=LARGE_BATCH, order=order, columns=COLUMNS, residency="host", threads=0, last_batch="short"
+        store,
+        view,
+        batch_size=LARGE_BATCH,
+        order=order,
+        columns=COLUMNS,
+        loading=stoker.feed.Loading(residency="host", threads=0),
+        last_batch="short",
     )
 
 
@@ -184,7 +190,14 @@ def kinds_of_batches(store: stoker.Store) -> dict[str, Callable[[str], Iterator[
             yield collate(dataset.__getitems__(plans[order].numbers(0, start, start + BATCH)))
 
     def fed(size: int, order: str) -> Iterator[Any]:
-        return iter(EventFeed(store, batch_size=size, order=orders[order], threads=0, residency="host"))
+        return iter(
+            EventFeed(
+                store,
+                batch_size=size,
+                order=orders[order],
+                loading=stoker.feed.Loading(threads=0, residency="host"),
+            )
+        )
 
     few, many = Dataset(store, max_pulses=16), Dataset(store)
     return {

@@ -242,7 +242,7 @@ def make_ours(layers: int, batches: list[Batch], residual: torch.dtype) -> tuple
         for _ in range(3):
             body()
     torch.cuda.current_stream().wait_stream(stream)
-    from stoker._text import sync_debug_mode
+    from stoker._device import sync_debug_mode
 
     with sync_debug_mode("error"):  # names the line that waits, where a capture would only fail
         body()

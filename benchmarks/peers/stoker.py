@@ -30,7 +30,12 @@ def _open(folder: Path, workload: Workload, threads: int) -> Epoch:
         store = stoker.Store.from_arrays(x=workload.values(folder), lengths=[workload.rows])
         view = stoker.Windows(workload.length)
     feed = stoker.Feed(
-        store, view, batch_size=workload.batch_size, order=stoker.Shuffle(seed=SEED), last_batch="short", threads=threads
+        store,
+        view,
+        batch_size=workload.batch_size,
+        order=stoker.Shuffle(seed=SEED),
+        last_batch="short",
+        loading=stoker.feed.Loading(threads=threads),
     )
 
     def epoch(number: int) -> Iterator[torch.Tensor]:

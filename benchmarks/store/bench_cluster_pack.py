@@ -79,7 +79,9 @@ def on_ray(source: str, folder: Path, rounds: int) -> dict[str, Any]:
                     used.append(_cpu_of_workers())
 
             start = time.perf_counter()
-            stoker.pack(source, folder / "ray.stoker", on="ray", replace=True, progress=note, **OPTIONS)
+            stoker.pack(
+                source, folder / "ray.stoker", resources=stoker.Resources(ray="ray"), replace=True, progress=note, **OPTIONS
+            )
             if number or rounds == 1:
                 seconds[name].append(time.perf_counter() - start)
                 phases = itertools.pairwise(used)

@@ -22,7 +22,7 @@ QUESTION = "What does opening a store of 48 million series cost, next to one of 
 
 CHILD = """
 import json, sys, time
-import stoker, stoker.store.versions
+import stoker, stoker.store.appended
 def private():
     with open("/proc/self/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith(("Private_Clean", "Private_Dirty"))) / 1024

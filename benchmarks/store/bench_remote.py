@@ -118,10 +118,10 @@ def cached_epochs(num_bytes: int, rounds: int, folder: Path) -> dict[str, Any]:
             "blocks": stoker.BlockShuffle(0, block=BLOCK, window=8 * BLOCK),
             "shuffle": stoker.Shuffle(0),
         }.items():
-            options: dict[str, Any] = {"batch_size": BATCH, "order": order, "threads": 1}
+            options: dict[str, Any] = {"batch_size": BATCH, "order": order}
             feeds = {
-                "disk": stoker.Feed(local, view, residency="stream", **options),
-                "cache": stoker.Feed(store, view, **options),
+                "disk": stoker.Feed(local, view, loading=stoker.feed.Loading(residency="stream", threads=1), **options),
+                "cache": stoker.Feed(store, view, loading=stoker.feed.Loading(threads=1), **options),
             }
             for _ in feeds["cache"]:
                 pass

@@ -31,7 +31,8 @@ CHILD = """
 import json, os, sys
 import stoker
 source, target, memory = sys.argv[1:]
-shape = dict(series="key", time="ts", sort=True, duplicates="keep", memory=memory, threads=2, replace=True)
+time, resources = stoker.Time("ts", duplicates="keep"), stoker.Resources(memory=memory, threads=2)
+shape = dict(series="key", time=time, sort=True, resources=resources, replace=True)
 stoker.pack({"key": [1, 1], "ts": [2, 1], "x": [0.5, 1.5]}, target, **shape)  # imports are not measured
 start = os.times()
 store = stoker.pack(source, target, **shape)

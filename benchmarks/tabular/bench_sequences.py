@@ -187,7 +187,13 @@ def measure_batches(num_contexts: int, num_batches: int) -> dict[str, Any]:
         rows = _hugging_face(Path(name), store, columns)
         view, order = stoker.Sequences(101), stoker.Shuffle(0)
         feed = stoker.Feed(
-            store, view, batch_size=BATCH_SIZE, order=order, columns=columns, return_index=True, last_batch="drop", masks=False
+            store,
+            view,
+            batch_size=BATCH_SIZE,
+            order=order,
+            columns=columns,
+            returns=stoker.feed.Returns(index=True, masks=False),
+            last_batch="drop",
         )
         collate = BatchCollator(100)
         equal, orders = _compare(feed, rows, collate, num_batches)

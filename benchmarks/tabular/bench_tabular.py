@@ -31,9 +31,10 @@ from benchmarks.before.tabular_heads import PlainModel
 from stoker import _disk
 from stoker_recipes.tabular import Synthesizer, compat
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
-from stoker_recipes.tabular.data import make_settings, prepare
+from stoker_recipes.tabular.data import prepare
 from stoker_recipes.tabular.layout import make_layout
 from stoker_recipes.tabular.model import TabularModel
+from stoker_recipes.tabular.settings import make_settings
 from stoker_recipes.tabular.tables import encode_table, fit_table, to_frame
 
 QUESTION = "How much CPU time do an epoch of the tabular recipe and the encoding of a large table take?"

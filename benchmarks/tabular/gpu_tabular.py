@@ -94,8 +94,9 @@ def fit(
 
     on_gpu = setting.device.type == "cuda"
     trainer = stoker.Trainer(
-        whole, lambda model, batch: model(batch), torch.optim.AdamW(whole.parameters(), lr=1e-3), fused=True,
-        precision="tf32" if on_gpu else "fp32", graph=True if on_gpu else "auto", compile=False, callbacks=[Clock()], seed=0,
+        whole, lambda model, batch: model(batch), torch.optim.AdamW(whole.parameters(), lr=1e-3),
+        execution=stoker.train.Execution(fused=True, graph=True if on_gpu else "auto", compile=False),
+        precision="tf32" if on_gpu else "fp32", callbacks=[Clock()], seed=0,
         progress=False,
     )  # fmt: skip
     result = trainer.fit(batches, valid=valid, epochs=epochs)
@@ -252,7 +253,8 @@ def adult(setting: Setting) -> Any:
     import pyarrow as pa
 
     from stoker_recipes.tabular import train as train_table
-    from stoker_recipes.tabular.data import make_settings, prepare
+    from stoker_recipes.tabular.data import prepare
+    from stoker_recipes.tabular.settings import make_settings
 
     found: dict[str, Any] = {}
     table = pa.table(make_adult(500 if setting.small else 48_842))
@@ -306,7 +308,8 @@ def _run_upstream(events: Any, context: Any, batch_size: int, wheels: str | None
 
 
 def upstream(setting: Setting, wheels: str | None) -> Any:
-    from stoker_recipes.tabular.data import make_settings, prepare
+    from stoker_recipes.tabular.data import prepare
+    from stoker_recipes.tabular.settings import make_settings
 
     users = 200 if setting.small else 4_000
     events, context = make_shop_tables(users)

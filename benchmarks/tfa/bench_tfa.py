@@ -1,6 +1,6 @@
 """How long is the way from a CSV of 200,000 bars to a verified, early-stopped, exported model, with the commands that a user gives?
 
-    stoker train tfa.yaml  ->  stoker export run bundle/  ->  stoker verify bundle/
+    stoker train tfa.yaml  ->  stoker export run bundle/  ->  stoker tfa verify bundle/
 
 Each command is a process of its own, so imports count. The market has a known signal, so what the score could be at best is known.
 The stages of the training are measured once more within one process, and so is the predictor, bar by bar.
@@ -62,8 +62,8 @@ def by_command(folder: Path, ceiling: float, extra: tuple[str, ...]) -> dict[str
     commands = {
         "train": ["train", "tfa.yaml", *extra],
         "export": ["export", "run", "bundle"],
-        "verify the bundle": ["verify", "bundle"],
-        "verify the YAML (all checks, no training)": ["verify", "tfa.yaml"],
+        "verify the bundle": ["tfa", "verify", "bundle"],
+        "verify the YAML (all checks, no training)": ["tfa", "verify", "tfa.yaml"],
     }
     reported: dict[str, Any] = {}
     answers = {

@@ -119,7 +119,9 @@ class Bench:
             "runs": (stoker.Windows(BATCH + LENGTH - 1, stride=BATCH, tail="drop"), 1),
         }
         self.feeds = {
-            name: stoker.Feed(store, view, batch_size=batch, device=DEVICE, residency="device", last_batch="drop")
+            name: stoker.Feed(
+                store, view, batch_size=batch, device=DEVICE, loading=stoker.feed.Loading(residency="device"), last_batch="drop"
+            )
             for name, (view, batch) in views.items()
         }
         self.trainers: dict[str, tuple[stoker.Trainer, Marks, stoker.Feed]] = {}
@@ -140,12 +142,10 @@ class Bench:
                 loss,
                 torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01),
                 precision=precision,
-                fused=True,
-                graph=True,
-                compile=is_compiled,
+                execution=stoker.train.Execution(fused=True, graph=True, compile=is_compiled),
                 max_grad_norm=1.0,
-                loggers=[marks],
-                log_every=LOGGED,
+                callbacks=[marks],
+                logging=stoker.train.Logging(every=LOGGED),
                 progress=False,
             )
             began = time.perf_counter()

@@ -31,7 +31,7 @@ def curve(setting: Setting) -> dict[str, Any]:
 
     for precision in ("bf16", "tf32") if ON_GPU else ("fp32",):
         kept = Losses()
-        trainer_of(setting.model(), precision, loggers=[kept], log_every=1).fit(feed, epochs=1)
+        trainer_of(setting.model(), precision, callbacks=[kept], log_every=1).fit(feed, epochs=1)
         keep(f"recipe {precision}", kept.means)  # each of one step
     pairs = {"bf16": "bf16", "tf32": "fp32"} if ON_GPU else {"fp32": "fp32"}
     for precision in pairs.values():

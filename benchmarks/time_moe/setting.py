@@ -66,9 +66,9 @@ class Setting:
             stoker.Segments(self.length + 1),
             batch_size=batch,
             device=DEVICE,
-            residency=residency,
+            loading=stoker.feed.Loading(residency=residency),
             last_batch="drop",
-            masks=False,
+            returns=stoker.feed.Returns(masks=False),
         )
 
 

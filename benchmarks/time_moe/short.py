@@ -18,7 +18,8 @@ from benchmarks.time_moe.setting import DEVICE, ON_GPU, PRECISIONS, Setting, syn
 from benchmarks.time_moe.ways import RECIPE, original_step, trainer_of
 from stoker_recipes.time_moe import time_moe_loss
 from stoker_recipes.time_moe.batches import Batches
-from stoker_recipes.time_moe.training import make_rows, make_settings
+from stoker_recipes.time_moe.settings import make_settings
+from stoker_recipes.time_moe.training import make_rows
 
 MEAN_POINTS = 302
 """Points of a series in the mean, as in kdd_cup_2018."""
@@ -53,7 +54,7 @@ def short(setting: Setting, *, rounds: int = 5) -> dict[str, Any]:
         rows = make_rows(make_settings({"data": str(folder), "length": setting.length, "valid": 0.0}))
         steps = (rounds + UNCOUNTED) * WINDOW
         rates = Rates()
-        trainer = trainer_of(setting.model(), precision, loss=time_moe_loss, loggers=[rates], log_every=WINDOW)
+        trainer = trainer_of(setting.model(), precision, loss=time_moe_loss, callbacks=[rates], log_every=WINDOW)
         trainer.fit(Batches(rows.train, batch_size=setting.batch, steps=steps, device=DEVICE))
     targets = setting.batch * setting.length * rows.useful
     ours = [rate * targets for rate in rates.values[UNCOUNTED:]]

@@ -26,7 +26,7 @@ def trainer_of(
     precision: str,
     *,
     loss: Callable[[nn.Module, dict[str, Tensor]], Tensor] = loss_of,
-    loggers: Iterable[Any] = (),
+    callbacks: Iterable[Any] = (),
     log_every: int = 10,
     whole: bool = False,
 ) -> stoker.Trainer:
@@ -38,11 +38,10 @@ def trainer_of(
         loss,
         torch.optim.AdamW(model.parameters(), fused=True, **RECIPE),
         precision=precision,
-        graph=ON_GPU,
-        compile=whole,
+        execution=stoker.train.Execution(graph=ON_GPU, compile=whole),
         max_grad_norm=1.0,
-        loggers=list(loggers),
-        log_every=log_every,
+        callbacks=list(callbacks),
+        logging=stoker.train.Logging(every=log_every),
         progress=False,
     )
 

@@ -21,8 +21,8 @@ from torch import nn
 
 import stoker
 from benchmarks import record
-from stoker.train.checkpoint import Checkpoints
-from stoker.train.loop import Fit
+from stoker.train.checkpoint import CheckpointFolder
+from stoker.train.fit import Fit
 
 QUESTION = "What share of a training run of 10 million weights goes into a checkpoint every 100 updates?"
 
@@ -99,15 +99,14 @@ def train(width: int, rows: int, steps: int, every: int | None) -> Training:
             nn.MSELoss(),
             torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True),
             precision="fp32",
-            graph=False,
-            compile=False,
+            execution=stoker.train.Execution(graph=False, compile=False),
             progress=False,
             folder=None if every is None else Path(folder) / "run",
-            save_every=every,
+            checkpoints=stoker.train.Checkpoints(every=every),
         )
         with (
             timed_calls(Fit, "save", training.saves),
-            timed_calls(Checkpoints, "_write", training.writes),
+            timed_calls(CheckpointFolder, "_write", training.writes),
             timed(training.all),
         ):
             trainer.fit(batches[:steps])

@@ -40,13 +40,19 @@ def measure(kind: str, width: int, updates: int, rank: int, world: int) -> tuple
     values = np.random.default_rng(0).standard_normal(rows).astype(np.float32)
     store = stoker.Store.from_arrays(x=[values])
     feed = stoker.Feed(
-        store, stoker.Windows(STEPS, horizon=1), batch_size=BATCH, global_batch_size=BATCH * PER_UPDATE, order=stoker.Shuffle(1),
-        rank=rank, world_size=world,
-    )  # fmt: skip
+        store, stoker.Windows(STEPS, horizon=1), batch_size=BATCH, order=stoker.Shuffle(1),
+        distributed=stoker.feed.Distributed(global_batch_size=BATCH * PER_UPDATE, rank=rank, world_size=world),
+        )  # fmt: skip
     model = model_of(width)
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
-    options: Any = {"precision": "fp32", "graph": False, "compile": False, "progress": False, "watch": False, "seed": 0}
-    trainer = stoker.Trainer(model, loss, torch.optim.SGD(model.parameters(), lr=1e-3), parallel=kind, **options)
+    options: Any = {"precision": "fp32", "progress": False, "logging": stoker.train.Logging(watch=False), "seed": 0}
+    trainer = stoker.Trainer(
+        model,
+        loss,
+        torch.optim.SGD(model.parameters(), lr=1e-3),
+        execution=stoker.train.Execution(graph=False, compile=False, parallel=kind),
+        **options,
+    )
     dist.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
     result = trainer.fit(feed)

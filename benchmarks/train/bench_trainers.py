@@ -120,7 +120,14 @@ def run_plain(case: Case, batches: Callable[[int], Any], fused: bool, steps: int
 def run_ours(case: Case, batches: Callable[[int], Any], fused: bool, steps: int) -> Weights:
     """Our trainer with nothing left open: the same operations, and what it adds (the finite guard, numbers, signals, a clock)."""
     model = case.model()
-    trainer = stoker.Trainer(model, loss, adamw(model, fused), precision="fp32", graph=False, compile=False, progress=False)
+    trainer = stoker.Trainer(
+        model,
+        loss,
+        adamw(model, fused),
+        precision="fp32",
+        execution=stoker.train.Execution(graph=False, compile=False),
+        progress=False,
+    )
     trainer.fit(batches(steps))
     return list(model.parameters())
 
@@ -169,12 +176,11 @@ def run_ours_with_all(case: Case, batches: Callable[[int], Any], fused: bool, st
             loss,
             adamw(model, fused),
             precision="fp32",
-            graph=False,
-            compile=False,
+            execution=stoker.train.Execution(graph=False, compile=False),
             progress=False,
             max_grad_norm=CLIP,
             ema=DECAY,
-            log_every=LOG_EVERY,
+            logging=stoker.train.Logging(every=LOG_EVERY),
             folder=Path(folder) / "run",
         )
         trainer.fit(batches(steps))

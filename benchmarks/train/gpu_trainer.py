@@ -21,7 +21,7 @@ from torch import nn
 import stoker
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 
 QUESTION = "What does a step cost on a GPU: a plain loop, the trainer's eager step, and the whole step as a CUDA graph?"
 DEVICE = "cuda"
@@ -80,7 +80,14 @@ def window_loss(criterion: nn.Module) -> Callable[[nn.Module, Any], torch.Tensor
 def feed_of(x: Any, y: Any, *, length: int, batch: int) -> stoker.Feed:
     """Windows in order, as the authors' loop has them."""
     store = stoker.Store.from_arrays(lengths=[len(x)], x=x, y=y)
-    return stoker.Feed(store, stoker.Windows(length), batch_size=batch, device=DEVICE, residency="device", last_batch="drop")
+    return stoker.Feed(
+        store,
+        stoker.Windows(length),
+        batch_size=batch,
+        device=DEVICE,
+        loading=stoker.feed.Loading(residency="device"),
+        last_batch="drop",
+    )
 
 
 def steps_of(trainer: stoker.Trainer, feed: stoker.Feed, epochs: int) -> float:
@@ -140,9 +147,8 @@ def small(is_small: bool) -> dict[str, Any]:
                 window_loss(criterion),
                 torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True),
                 precision="fp32",
-                graph=name == "graph",
-                compile=False,
-                loggers=[kept],
+                execution=stoker.train.Execution(graph=name == "graph", compile=False),
+                callbacks=[kept],
                 progress=False,
             )
             # A graph takes longer to capture than an epoch takes with it: many epochs, so that the capture does not count.
@@ -151,7 +157,12 @@ def small(is_small: bool) -> dict[str, Any]:
     model, kept = copy.deepcopy(first), Losses()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     trainer = stoker.Trainer(
-        model, window_loss(criterion), optimizer, compile=False, speed="measured", loggers=[kept], progress=False
+        model,
+        window_loss(criterion),
+        optimizer,
+        execution=stoker.train.Execution(compile=False, measured=True),
+        callbacks=[kept],
+        progress=False,
     )
     result = trainer.fit(feed, epochs=epochs)
     return {
@@ -191,12 +202,10 @@ def tfa(is_small: bool) -> dict[str, Any]:
             window_loss(criterion),
             torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01),
             precision=precision,
-            fused=True,
-            graph=True,
-            compile=compiled,
+            execution=stoker.train.Execution(fused=True, graph=True, compile=compiled),
             max_grad_norm=1.0,
-            loggers=[kept := Losses()],
-            log_every=10,
+            callbacks=[kept := Losses()],
+            logging=stoker.train.Logging(every=10),
             progress=False,
         )
         trainers[name].fit(feed, epochs=1)
@@ -236,11 +245,10 @@ def waits(is_small: bool) -> dict[str, Any]:
                 window_loss(nn.BCEWithLogitsLoss()),
                 torch.optim.AdamW(model.parameters(), fused=True),
                 precision="bf16",
-                graph=graph,
-                compile=False,
+                execution=stoker.train.Execution(graph=graph, compile=False),
                 max_grad_norm=1.0,
                 ema=0.99,
-                log_every=20,
+                logging=stoker.train.Logging(every=20),
                 progress=False,
             )
             counts.append(count_waits(partial(trainer.fit, feed, epochs=epochs)))
@@ -273,11 +281,9 @@ def saving(is_small: bool) -> dict[str, Any]:
                     window_loss(nn.BCEWithLogitsLoss()),
                     torch.optim.AdamW(model.parameters(), lr=2e-3),
                     precision="bf16",
-                    fused=True,
-                    graph=True,
-                    compile=False,
+                    execution=stoker.train.Execution(fused=True, graph=True, compile=False),
                     folder=Path(folder) / "run" if name == "with" else None,
-                    save_every=100,
+                    checkpoints=stoker.train.Checkpoints(every=100),
                     progress=False,
                 )
                 torch.cuda.synchronize()

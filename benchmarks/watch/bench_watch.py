@@ -110,7 +110,9 @@ def trainer(*, steps: int, rounds: int) -> dict[str, Any]:
 
     def fit(is_watched: bool) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        stoker.Trainer(model, torch.nn.MSELoss(), optimizer, progress=False, watch=is_watched).fit(batches)
+        stoker.Trainer(model, torch.nn.MSELoss(), optimizer, progress=False, logging=stoker.train.Logging(watch=is_watched)).fit(
+            batches
+        )
 
     seconds = interleave({"plain": lambda: fit(False), "watched": lambda: fit(True)}, rounds=rounds, clock=time.thread_time)
     return {

@@ -301,7 +301,9 @@ def draw_ranks() -> Picture:
     """One order, shared by one, two and three ranks, stopped in the middle and resumed."""
     left, colors = 150, (INPUT, TARGET, THIRD)
     store = stoker.Store.from_arrays(x=[[i] for i in range(26)])
-    make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(seed=0), return_index=True)
+    make = partial(
+        stoker.Feed, store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(seed=0), returns=stoker.feed.Returns(index=True)
+    )
 
     def steps_of(world: int, state: Any = None) -> list[list[list[int]]]:
         """For each step and each rank, the numbers of the samples."""

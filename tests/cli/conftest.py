@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cli.calling import Done
-
-from stoker.cli.main import main
-
-
-@pytest.fixture
-def stoker(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
-    """Call `stoker` with arguments; its handler of SIGTERM is taken away again."""
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments: str | Path) -> Done:
-        capsys.readouterr()
-        code: object = 0
-        try:
-            main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        return Done.of(code if isinstance(code, int) else -1, out, err)
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,18 @@ import pyarrow.parquet as pq
 import pytest
 from click.shell_completion import ShellComplete
 from tests.cli.calling import SOURCE, Done, call, environment, stoker_command
+from tests.cli.walking import COMMANDS
 
+from stoker import extend
 from stoker.cli import command as base
 from stoker.cli import main as cli
 from stoker.errors import OptionError
-from stoker.store.pack import api as packs
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 from stoker_recipes.tabular.sequences import store as sequences_store
 
 Stoker = Callable[..., Done]
 
 
-def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            found = command.get_command(click.Context(command), name)
-            assert found is not None
-            yield from walk(found, f"{path} {name}".strip())
-        return
-    yield path, command
-    for name, recipe in getattr(command, "recipes", {}).items():
-        yield from walk(recipe, f"{path} {name}")
-
-
-COMMANDS = dict(walk(cli.cli, ""))
 every_command = pytest.mark.parametrize("path", COMMANDS)
 
 
@@ -111,10 +99,10 @@ def test_the_line_says_what_happens_and_quiet_hides_it(stoker: Stoker, prices: P
     done = stoker("pack", prices / "a.csv", prices / "b.csv", tmp_path / "out")
     assert done.began == f"stoker: packing {prices / 'a.csv'} and 1 more into {tmp_path / 'out'} …"
     for flag in ("-q", "--quiet", "--json"):
-        done = stoker("pack", prices, tmp_path / "out", "--replace", flag)
+        done = stoker("pack", prices, tmp_path / "out", "--overwrite", flag)
         assert (done.code, done.began, done.err) == (0, "", "")
         assert done.out
-    done = stoker("-q", "verify", tmp_path / "out")
+    done = stoker("-q", "inspect", tmp_path / "out", "--verify")
     assert (done.code, done.began, done.err) == (0, "", "")
 
 
@@ -129,7 +117,7 @@ def test_verbose_says_options_phases_and_what_it_took(stoker: Stoker, prices: Pa
     assert all(line.endswith(" rows") for line in phases)
     assert last.startswith("stoker: pack took ")
     assert " of CPU time, " in last
-    plain = stoker("pack", prices, tmp_path / "out", "--series", "symbol", "--replace")
+    plain = stoker("pack", prices, tmp_path / "out", "--series", "symbol", "--overwrite")
     assert (plain.out, plain.err) == (done.out, "")
 
 
@@ -181,7 +169,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
 def test_pack_reads_standard_input(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path, form: str) -> None:
     given(FORMS[form])
     done = stoker("pack", "-", tmp_path / "out", "--series", "user", "--time", "ts")
-    assert done == Done(0, f"packed 3 rows into 2 series, 0.0 MB: {tmp_path / 'out'}\n", "")
+    assert done == Done(
+        0, f"packed 3 rows into 2 series, 0.0 MB: {tmp_path / 'out'}\nnext: stoker inspect {tmp_path / 'out'}\n", ""
+    )
     assert done.began == f"stoker: packing standard input into {tmp_path / 'out'} …"
     store = open_store(tmp_path / "out")
     assert [one["x"].tolist() for one in store] == [[1.5, 3.5], [2.5]]
@@ -194,7 +184,7 @@ def test_pack_reads_standard_input(stoker: Stoker, given: Callable[[bytes], None
 
 def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
     given(FORMS[".csv"])
-    assert stoker("encode", "-", "--key", "user", "--out", tmp_path / "out", "--time", "ts").code == 0
+    assert stoker("tabular", "encode", "-", tmp_path / "out", "--key", "user", "--time", "ts").code == 0
     given(b"user,ts,x\na,3,9\n")
     done = stoker("append", tmp_path / "out", "-")
     assert (done.code, done.err) == (0, "")
@@ -212,7 +202,7 @@ def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], 
         (CSV.encode(), ["pack", "a.csv", "-"], "- (standard input) cannot be read here; expected the name of a file or folder."),
         (CSV.encode(), ["inspect", "-"], "- (standard input) cannot be read here; expected the name of a file or folder."),
         (b"print(1)", ["gate", "-", "--budget", "b.json"], "- (standard input) cannot be read here; expected the file of a script"),
-        (CSV.encode(), ["pack", "-", "out", "--series", "k"], "--series names 'k', but stdin.csv has the columns user, ts, x."),
+        (CSV.encode(), ["pack", "-", "out", "--series", "k"], "names 'k', but stdin.csv has the columns user, ts, x."),
     ],
 )
 def test_what_cannot_be_read_is_one_line(
@@ -261,7 +251,7 @@ def test_every_input_file_may_be_standard_input(path: str) -> None:
 def test_a_pipe_of_a_shell_works(tmp_path: Path) -> None:
     done = subprocess.run(stoker_command("pack", "-", "out", "--series", "user"), cwd=tmp_path, env=environment(), input=CSV.encode(),
                           capture_output=True, check=False)  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, b"packed 3 rows into 2 series, 0.0 MB: out\n")
+    assert (done.returncode, done.stdout) == (0, b"packed 3 rows into 2 series, 0.0 MB: out\nnext: stoker inspect out\n")
 
 
 # Flags with one meaning.
@@ -270,28 +260,24 @@ def test_a_pipe_of_a_shell_works(tmp_path: Path) -> None:
 def test_calls_of_the_documentation_of_recipes_parse() -> None:
     """The spellings that people have."""
     calls = [
-        "train tabular --target events.parquet --key user_id --context users.parquet --size m",
-        "generate runs/x --subjects 10000 --out synthetic.parquet --given seed.parquet --temperature 0.9",
-        "quality real.parquet synthetic.parquet --key user_id --report quality.html",
-        "pack raw.parquet events.stoker --series user --time ts --on ray",
-        "pack raw.parquet events.stoker --series user --on ray",
-        "encode events.parquet --key user_id --stats stats.json --out events.stoker",
-        "embed runs/x --data new.tsv --out embeddings.npy",
-        "diagnose --json train.py",
-        "forecast runs/x --data ett.stoker --series HUFL --horizon 96 --plot f.png",
+        "train tabular --target events.parquet --key user_id --context users.parquet --set size=m",
+        "tabular generate runs/x synthetic.parquet --subjects 10000 --given seed.parquet --temperature 0.9",
+        "tabular quality real.parquet synthetic.parquet --key user_id --report quality.html",
+        "pack raw.parquet events.stoker --series user --time ts --ray ray",
+        "tabular encode events.parquet events.stoker --key user_id --stats stats.json",
+        "timehut embed runs/x embeddings.npy --data new.tsv",
+        "time-moe forecast runs/x --data ett.stoker --series HUFL --horizon 96 --plot f.png",
     ]
-    for one in calls:
-        name, *words = one.split()
-        found = cli.cli.get_command(click.Context(cli.cli), name)
-        assert found is not None
-        assert found.make_context(name, words)
+    for line in calls:
+        words = line.split()
+        path = max((known for known in COMMANDS if line.startswith(f"{known} ")), key=len)
+        COMMANDS[path].make_context(path, words[len(path.split()) :])
 
 
 # Options of functions.
 
 FUNCTIONS: dict[str, tuple[Any, str, set[str], list[str]]] = {
-    "pack": (packs, "pack", {"as_json", "recipe"}, []),
-    "encode": (sequences_store, "pack_sequences", {"as_json", "stats"}, ["--key", "k"]),
+    "tabular encode": (sequences_store, "pack_sequences", {"as_json", "stats"}, ["--key", "k"]),
 }
 """By command: the function that it calls, options that are of the command alone, and the required ones."""
 
@@ -307,7 +293,9 @@ def test_every_option_reaches_the_function_with_the_same_default(
         seen.update(options, source=source, path=path)
         raise OptionError("seen")
 
-    defaults = {name: value for name, value in getattr(module, function).__kwdefaults__.items() if name != "progress"}
+    defaults = {
+        name: value for name, value in getattr(module, function).__kwdefaults__.items() if name not in ("progress", "threads")
+    }
     monkeypatch.setattr(module, function, record)
     options = [
         one for one in COMMANDS[name].params if isinstance(one, click.Option) and one.expose_value and one.name not in only_here
@@ -327,10 +315,10 @@ def test_every_option_reaches_the_function_with_the_same_default(
             )
             expected[str(option.name)] = (value,) if option.multiple else value
             words += [option.opts[0], str(value)]
-    assert stoker(name, "x", "y", "out", *required, *words).err == "stoker: seen\n"
+    assert stoker(*name.split(), "x", "y", "out", *required, *words).err == "stoker: seen\n"
     seen.pop("progress")
     assert seen == {**expected, "source": ["x", "y"], "path": "out"}
-    assert stoker(name, "x", "out", *required).err == "stoker: seen\n"
+    assert stoker(*name.split(), "x", "out", *required).err == "stoker: seen\n"
     assert {option: seen[option] for option in defaults} == defaults
 
 
@@ -339,10 +327,13 @@ def test_every_option_reaches_the_function_with_the_same_default(
 
 @pytest.mark.promise("P32")
 @every_command
-def test_the_nearest_option_is_suggested(stoker: Stoker, path: str) -> None:
-    if path == "pack icecube":
-        path = "pack --recipe icecube"
-    done = stoker(*path.split(), "--quiett")
+def test_the_nearest_option_is_suggested(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = {"pack icecube": "pack --recipe icecube", "export tfa": "export tfa", "export time-moe": "export moe"}.get(path, path)
+    for name, recipe in (("tfa", "tfa"), ("moe", "time-moe")):
+        Path(name).mkdir()
+        Path(name, "recipe.json").write_text(f'{{"recipe": "{recipe}"}}')
+    done = stoker(*words.split(), "--quiett")
     assert done.code == 2
     assert "No such option '--quiett'; did you mean --quiet?" in done.err
 
@@ -355,9 +346,9 @@ def completions(*words: str) -> list[str]:
 
 def test_commands_options_choices_recipes_and_files_are_completed() -> None:
     assert completions("di") == ["diagnose"]
-    assert completions("") == list(cli.COMMANDS)
+    assert completions("") == [*cli.COMMANDS, *extend.registered("commands")]
     assert completions("tune", "") == ["batch", "run", "search"]
-    assert {"--series", "--sort", "--skip", "--source-column"} <= set(completions("pack", "--s"))
+    assert {"--series", "--sort", "--skip", "--sql"} <= set(completions("pack", "--s"))
     assert completions("pack", "--missing", "") == base.MISSING
     assert completions("train", "tim") == ["time-moe", "timehut", "<file>"]
     assert completions("inspect", "a") == ["<file>"]

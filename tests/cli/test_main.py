@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cli.calling import Done, call, environment, stoker_command
+from tests.cli.walking import COMMANDS, options_of
 
 import stoker as package
+from stoker import extend
 from stoker.cli import main as cli
-from stoker.errors import SourceNotFoundError, StokerError
+from stoker.errors import OptionError, SourceNotFoundError, StokerError
 
 Stoker = Callable[..., Done]
 
@@ -38,10 +42,10 @@ def test_version(stoker: Stoker) -> None:
             "stoker: nothing.csv does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).\n",
         ),
         (["pack", "a.csv", "out", "--memory", "much"], "stoker: 'much' is not a size; write it like 256MB or 2GB.\n"),
-        (["pack", "a.csv", "out", "--series", "k"], "stoker: --series names 'k', but a.csv has the columns x.\n"),
+        (["pack", "a.csv", "out", "--series", "k"], "stoker: series= names 'k', but a.csv has the columns x.\n"),
         (["pack", "a.csv", "a.csv"], "stoker: a.csv is a file, but a store is a folder. Choose another name.\n"),
         (["inspect", "gone"], "stoker: gone does not exist. Make a store with `stoker pack SOURCE gone`.\n"),
-        (["verify", "."], "stoker: . is not a store: it has no manifest.json.\n"),
+        (["inspect", ".", "--verify"], "stoker: . is not a store: it has no manifest.json.\n"),
     ],
 )
 def test_an_error_is_one_line_and_code_2(
@@ -72,11 +76,11 @@ def test_a_bug_is_not_hidden(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) ->
         stoker("pack", "a.csv", "out")
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (cli.Terminated, 143)])
-@pytest.mark.parametrize("command", ["pack", "verify"])
-def test_a_stop_is_said(
-    stoker: Stoker, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], code: int, command: str
-) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (cli.Terminated(), 143), (cli.Terminated(signal.SIGHUP), 129)]
+)
+@pytest.mark.parametrize("command", ["pack", "inspect"])
+def test_a_stop_is_said(stoker: Stoker, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, command: str) -> None:
     def stop(*arguments: object, **options: object) -> None:
         raise error
 
@@ -107,26 +111,53 @@ def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line", "expected"),
+    ("command", "parameter", "line", "expected"),
     [
-        (["pack", "a", "b"], "times do not rise. Pass sort=True.", "times do not rise. Pass --sort."),
-        (["pack", "a", "b"], "Pass encoding='latin-1' or columns=.", "Pass --encoding latin-1 or --columns."),
-        (["pack", "a", "b"], "Pass dtype={'a': 'text'} or columns=[...].", "Pass --dtype a=text or --columns A,B."),
-        (["pack", "a", "b"], "x/sort=True.csv and subset=True stay", "x/sort=True.csv and subset=True stay"),
-        (
-            ["train", "x.yaml"],
-            "pass observed=True to the feed: so, or guard='skip'.",
-            "pass --set observed=true: so, or --set guard=skip.",
-        ),
-        (
-            ["predict", "r"],
-            "Pass duplicates='first' (or last), or sql=None.",
-            "Pass --pack duplicates=first (or last), or --pack sql=none.",
-        ),
-        ([], "Pass sort=True.", "Pass sort=True."),
+        ("pack", "sort", "times do not rise. Pass sort=True.", "times do not rise. Pass --sort."),
+        ("pack", "encoding", "Pass encoding='latin-1' or columns=.", "Pass --encoding latin-1 or --columns."),
+        ("pack", "series", "series names 'k', but a.csv has x.", "--series names 'k', but a.csv has x."),
+        ("pack", "series", "x/sort=True.csv stays, and resort=True", "x/sort=True.csv stays, and resort=True"),
+        ("train", "guard", "so, or guard='skip'.", "so, or --set guard=skip."),
+        ("train", "overrides", "overrides: data.batch_size is 0.", "--set: data.batch_size is 0."),
+        ("predict", "sql", "or sql=None.", "or --pack sql=none."),
+        ("inspect", "sort", "Pass sort=True.", "Pass sort=True."),
+        ("pack", "freq", "Pass time=Time('ts', freq='1h').", "Pass --time ts, --freq 1h."),
+        ("pack", None, "Pass sort=True.", "Pass sort=True."),
     ],
 )
-def test_messages_name_the_options_of_the_command(arguments: list[str], line: str, expected: str) -> None:
-    from stoker.cli.main import in_flags
+def test_an_error_names_the_option_of_its_parameter(command: str, parameter: str | None, line: str, expected: str) -> None:
+    assert cli.in_flags(OptionError(line, parameter=parameter), COMMANDS[command]) == expected
 
-    assert in_flags(line, arguments) == expected
+
+def test_without_a_command_the_first_steps_are_shown(stoker: Stoker) -> None:
+    done = stoker()
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[:2] for line in done.out.splitlines() if line.startswith("  ")] == [
+        ["stoker", "diagnose"], ["stoker", "pack"], ["stoker", "train"]
+    ]  # fmt: skip
+
+
+CORE = "diagnose watch gate audit pack append inspect train predict export tune runs live".split()
+MOST_OPTIONS = 200
+
+
+def test_the_commands_of_the_core_are_few_and_know_no_recipe() -> None:
+    assert list(cli.COMMANDS) == CORE
+    recipes = set(extend.registered("recipes"))
+    assert recipes >= {"icecube", "tabular", "tfa", "time-moe", "timehut"}
+    source = Path(package.__file__).parent
+    words = re.compile("|".join(sorted(name.replace("-", ".") for name in recipes)), re.IGNORECASE)
+    imports = re.compile(r"^\s*(from|import) stoker_recipes|[\"']stoker_recipes", re.MULTILINE)
+    assert [path for path in source.rglob("*.py") if imports.search(path.read_text())] == [], "recipes are found by entry points"
+    assert not [name for name in cli.COMMANDS if words.search(name)]
+
+
+def test_the_options_of_all_commands_are_few() -> None:
+    """Those of the core and of the recipes together; -q, -v, --debug and --json mean the same everywhere, and are not counted."""
+    assert sum("--json" not in option.opts for command in COMMANDS.values() for option in options_of(command)) <= MOST_OPTIONS
+
+
+def test_an_option_has_one_name() -> None:
+    """Besides --no-NAME; a letter alone is known from other programs: -m, -q, -v."""
+    several = {path: option.opts for path, command in COMMANDS.items() for option in options_of(command) if len(option.opts) > 1}
+    assert several == {}

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.calling import call, environment, slow_command
 
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 LINE = "stoker: stopped. Run the same command again to resume.\n"
 
@@ -65,7 +65,7 @@ def test_a_stopped_pack_continues(inputs: Path, tmp_path: Path, number: signal.S
 
 def test_a_stopped_pack_keeps_the_store_that_was_there(inputs: Path, tmp_path: Path) -> None:
     old = pack({"x": [1.0]}, tmp_path / "out")
-    process = start(slow_command(0.2, "pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
+    process = start(slow_command(0.2, "pack", inputs, "out", "--series", "k", "--overwrite"), tmp_path)
     wait_for((tmp_path / "out" / "work" / "run0.n").exists, process)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -10,8 +11,13 @@ from pathlib import Path
 import pytest
 from tests.cli.calling import Done, call
 
+from stoker.cli import command as base
+from stoker.cli.pack import command as pack_command
+from stoker.errors import OptionError
+from stoker.store.formats.csv import Csv
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
+from stoker.store.pack.options import Resources, Time
 
 Stoker = Callable[..., Done]
 
@@ -19,7 +25,7 @@ Stoker = Callable[..., Done]
 def test_the_result_is_said(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = stoker("pack", prices, out, "--series", "symbol", "--time", "ts")
-    assert done == Done(0, f"packed 4 rows into 2 series, 0.0 MB: {out}\n", "")
+    assert done == Done(0, f"packed 4 rows into 2 series, 0.0 MB: {out}\nnext: stoker inspect {out}\n", "")
     store = open_store(out)
     assert list(store.texts("symbol")) == ["AAPL", "MSFT"]
     assert store.digest == pack(prices, tmp_path / "other", series="symbol", time="ts").digest
@@ -37,7 +43,6 @@ def test_json_for_programs(stoker: Stoker, prices: Path, tmp_path: Path) -> None
         "type": "float64",
         "level": "step",
         "missing": 1,
-        "nan": 1,
         "inf": 1,
         "first_nonfinite": [0, 0],
         "categories": None,
@@ -50,7 +55,7 @@ def test_times_of_a_wide_table_on_the_command_line(stoker: Stoker, tmp_path: Pat
     (tmp_path / "a.csv").write_text("\n".join(["date,x,y", *rows]) + "\n")
     out = tmp_path / "out"
     refused = stoker("pack", tmp_path / "a.csv", out, "--wide", "--time", "date")
-    assert "Their times are equal: pass --duplicates first" in refused.err
+    assert "Their times are equal" in refused.err
     done = stoker(
         *("pack", tmp_path / "a.csv", out, "--wide", "--time", "date"),
         *("--timezone", "Europe/Berlin", "--duplicates", "last", "--freq", "1h"),
@@ -71,7 +76,7 @@ def test_escapes_in_names_are_shown_and_not_obeyed(stoker: Stoker, tmp_path: Pat
     out = tmp_path / f"out {name}"
     packed = stoker("pack", folder, out, "--wide")
     assert packed.code == 0
-    shown = packed.out + stoker("inspect", out).out + stoker("verify", out).out
+    shown = packed.out + stoker("inspect", out).out + stoker("inspect", out, "--verify").out
     failed = stoker("pack", folder, tmp_path / "other", "--series", f"no {name}")
     assert failed.code == 2
     shown += failed.err + stoker("pack", tmp_path / f"gone {name}", "x").err
@@ -106,7 +111,7 @@ print(codes, file=sys.stderr)
 )
 def test_a_terminal_that_knows_little_is_not_an_error(tmp_path: Path, extra: dict[str, str]) -> None:
     (tmp_path / "ü.csv").write_text("größe\n1\n2\n", encoding="utf-8")
-    words = "pack ü.csv out ; inspect out ; verify out ; inspect out --json ; pack ü.csv out2 --series ß"
+    words = "pack ü.csv out ; inspect out ; inspect out --verify ; inspect out --json ; pack ü.csv out2 --series ß"
     done = call([sys.executable, "-c", SEVERAL, *words.split()], tmp_path, **extra)
     assert done.err.splitlines()[-1:] == ["[0, 0, 0, 0, 2]"], done.err
     assert open_store(tmp_path / "out").digest == pack(tmp_path / "ü.csv", tmp_path / "other").digest
@@ -118,12 +123,37 @@ def test_the_result_of_a_statement_is_packed(stoker: Stoker, tmp_path: Path, mon
     Path("u.csv").write_text("user,country\nu1,DE\nu2,AT\n")
     statement = "SELECT user, px AS price, px > 1 AS up, country FROM source JOIN 'u.csv' USING (user) WHERE px > 0"
     assert stoker("pack", "e.csv", "out", "--series", "user", "--sql", statement) == Done(
-        0, "packed 3 rows into 2 series, 0.0 MB: out\n", ""
+        0, "packed 3 rows into 2 series, 0.0 MB: out\nnext: stoker inspect out\n", ""
     )
     store = open_store("out")
     assert list(store.schema) == ["user", "price", "up", "country"]
     assert store.column("price").tolist() == [1, 2, 4]
     refused = stoker("pack", "e.csv", "no", "--series", "user", "--sql", "SELECT price FROM source")
-    assert refused.err.startswith(
-        'stoker: --sql SELECT price FROM source cannot be run: Binder Error: Referenced column "price" not found'
-    )
+    assert "SELECT price FROM source" in refused.err
+    assert 'cannot be run: Binder Error: Referenced column "price" not found' in refused.err
+
+
+def test_every_flag_is_an_argument_or_a_field_of_one_with_the_same_default() -> None:
+    defaults = dict(pack.__kwdefaults__)
+    for value in (Csv(), Resources(), Time("t")):
+        defaults |= {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    unset = pack_command.make_context("pack", ["a.csv", "out"]).params
+    flags = {name: value for name, value in unset.items() if name not in ("source", "store", "as_json", "recipe", "name_column")}
+    assert {name: defaults[name] for name in flags} == flags
+    given = base.pack_arguments(flags | {"time": "ts", "freq": "1h", "delimiter": ";", "memory": "2GB"})
+    assert given["time"] == Time("ts", freq="1h")
+    assert given["csv"] == Csv(delimiter=";")
+    assert given["resources"] == Resources(memory="2GB")
+
+
+@pytest.mark.parametrize("flag", [{"freq": "1h"}, {"duplicates": "last"}, {"timezone": "UTC"}, {"ambiguous": "first"}])
+def test_a_rule_for_times_needs_the_time(flag: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as error:
+        base.pack_arguments(flag)
+    assert error.value.parameter == next(iter(flag))
+
+
+def test_an_unknown_argument_is_named_and_not_a_traceback() -> None:
+    with pytest.raises(OptionError) as error:
+        base.pack_arguments({"evil": 1})
+    assert error.value.parameter == "evil"

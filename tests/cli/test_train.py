@@ -12,8 +12,8 @@ from tests.cli.calling import Done
 from tests.cli.training_folder import make_folder
 
 from stoker.experiment import load
-from stoker.train.checkpoint import Checkpoint, Checkpoints
-from stoker.train.loop import methods_of
+from stoker.train.checkpoint import Checkpoint, CheckpointFolder
+from stoker.train.fit import methods_of
 from stoker.train.trainer import Trainer
 
 Stoker = Callable[..., Done]
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def latest(run: Path) -> Checkpoint:
-    with Checkpoints(run / "checkpoints") as checkpoints:
+    with CheckpointFolder(run / "checkpoints") as checkpoints:
         found = checkpoints.latest()
     assert found is not None
     return found
@@ -38,7 +38,7 @@ def test_a_run_is_trained_and_reported(stoker: Stoker, folder: Path) -> None:
     assert "feed of waves.stoker: Windows(8, stride=4, horizon=2)\n" in done.out
     assert "finished: 2 epochs, 12 steps, " in done.out
     assert "val_mae" in done.out
-    assert done.out.endswith("run: runs/c\n")
+    assert done.out.endswith("run: runs/c   next: stoker predict runs/c --data NEW\n")
     run = folder / "runs" / "c"
     assert {"config.yaml", "run.json", "metrics.jsonl", "checkpoints"} <= {path.name for path in run.iterdir()}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

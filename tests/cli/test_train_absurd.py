@@ -106,10 +106,13 @@ def test_torch_says_in_several_ways_that_memory_is_not_enough() -> None:
 
 def config_with(path: str, value: Any) -> Config:
     """The configuration as a program may make it: Python checks no field."""
-    section, _, name = path.partition(".")
     config = load("c.yaml", ["epochs=1"])
-    replace = msgspec.structs.replace
-    return replace(config, **{section: replace(getattr(config, section), **{name: value})})
+    return replaced(config, path.split("."), value)
+
+
+def replaced(section: Any, path: list[str], value: Any) -> Any:
+    name, *rest = path
+    return msgspec.structs.replace(section, **{name: replaced(getattr(section, name), rest, value) if rest else value})
 
 
 @pytest.mark.promise("P6")
@@ -125,7 +128,7 @@ def config_with(path: str, value: Any) -> Config:
         ("train.precision", "evil"),
         ("train.epochs", float("nan")),
         ("train.max_seconds", float("nan")),
-        ("train.keep_checkpoints", -3),
+        ("train.checkpoints.keep", -3),
     ],
 )
 def test_an_absurd_value_of_a_config_made_in_python_is_refused(folder: Path, path: str, value: Any) -> None:

@@ -23,6 +23,8 @@ from tests.cli.calling import call, stoker_command
 import stoker
 from stoker.train.run import read_record
 
+pytestmark = pytest.mark.scale
+
 MODEL = """
 import os, time
 from torch import nn
@@ -42,7 +44,7 @@ def make(task):
 CONFIG = """
 data: {store: w.stoker, view: {name: windows, length: 8, horizon: 1}, batch_size: 8, global_batch_size: 32, scale: false}
 model: {name: own, function: "model.py:make"}
-train: {epochs: 2, save_every: 5, folder: run, log_every: 1, seed: 3}
+train: {epochs: 2, checkpoints: {every: 5}, folder: run, logging: {every: 1}, seed: 3}
 """
 STEPS = 2 * 31
 

@@ -13,7 +13,15 @@ from tests.cli.test_main_signals import start, wait_for
 from tests.cli.test_train import latest
 from tests.cli.training_folder import make_folder
 
-SETS = ("epochs=6", "model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "save_every=1")
+SETS = (
+    "epochs=6",
+    "model=own.py:make",
+    "loss=own.py:slow",
+    "columns=[close]",
+    "target=[close]",
+    "metrics=[]",
+    "checkpoints.every=1",
+)
 
 
 def train(folder: str, seconds: float) -> list[str]:

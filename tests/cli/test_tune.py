@@ -36,7 +36,7 @@ def test_a_batch_size_is_found_and_written(
 
     monkeypatch.setattr(_Measure, "_in_child", measure)
     monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: [[size / min(size, 16) for size in sizes]])
-    main(["tune", "batch", "c.yaml", "--out", "tuned.yaml", "--min-steps-per-epoch", "7"])
+    main(["tune", "batch", "c.yaml", "--out", "tuned.yaml"])
     out, err = capsys.readouterr()
     assert "<- chosen" in out
     assert "batch 16: 16 samples/s" in err
@@ -68,7 +68,7 @@ def test_run_writes_a_new_file_and_refuses_to_replace(
 
 def test_the_parameters_of_timehut_are_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, _ = write_tsv(folder)
-    main(["tune", "search", "timehut", "--data", str(data), "--scenario", "amc", "--budget", "4", "--group-size", "4", "--epochs", "2",
+    main(["tune", "search", "timehut", "--data", str(data), "--scenario", "amc", "--budget", "4", "--epochs", "2",
           "--allow-constant", "--json"])  # fmt: skip
     found = json.loads(capsys.readouterr().out)
     assert set(found["best"]["params"]) == {"amc_instance", "amc_temporal", "amc_margin"}

@@ -19,7 +19,7 @@ optimizer: {lr: 1e-2}
 train:
   epochs: 2
   precision: fp32
-  compile: false
+  execution: {compile: false}
   metrics: [mae]
 """
 

@@ -12,10 +12,11 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.schema import RECORDS, rows
 
 from stoker.cli.diagnose import NOTHING, command
-from stoker.diagnose import rule, sandbox
+from stoker.diagnose import rule
 from stoker.diagnose.finding import text
 from stoker.diagnose.measurements import SCHEMA, Verdict
 from stoker.diagnose.thresholds import RULE
+from stoker.sandbox import sandbox
 
 PAGE = (Path(__file__).parents[2] / "docs" / "diagnosing.md").read_text()
 SCHEMA_PART = PAGE.split(f"## JSON, version {SCHEMA}\n")[1]

@@ -227,8 +227,13 @@ def test_rare_steps_are_the_likely_cause_where_it_is_known_what_they_are(phase: 
     assert found.verdict == likely
 
 
-@pytest.mark.parametrize("more", [{"number": 5}, {"work": None}])
-def test_too_little_was_measured_for_a_likely_cause(more: dict[str, Any]) -> None:
-    finding = conclude(on_cpu(waited_for_cores=0.6, **more))
+def test_a_few_steps_have_a_likely_cause() -> None:
+    finding = conclude(on_cpu(waited_for_cores=0.6, number=5))
+    assert finding.likely is not None
+    assert finding.likely.verdict == "compute"
+
+
+def test_work_that_was_not_counted_has_no_likely_cause() -> None:
+    finding = conclude(on_cpu(waited_for_cores=0.6, work=None))
     assert finding.verdict == "none"
     assert finding.likely is None

@@ -26,7 +26,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
 
             return window
 
-        loop = ("warm_up", "phases", "baseline", "rare_steps", "without_data", "other_threads")
+        loop = ("warm_up", "phases", "baseline", "rare_steps", "with_core", "without_data", "other_threads")
         for name in (*loop, "lines", "operations", "operation_times", "removals", "device_alone", "profile_batches"):
             monkeypatch.setattr(windows, name, noted(name))
         monkeypatch.setattr(windows, "measure_fixes", noted("measure_fixes"))
@@ -55,13 +55,20 @@ def test_the_kernels_of_a_gpu_that_waits_for_its_host_are_not_profiled(
     assert names[names.index("removals") :] == ["removals", "device_alone", "profile_batches", *profiled, "measure_fixes"]
 
 
-def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_of_a_step_is_counted_first(order: Any) -> None:
+    """A program that ends early has a verdict, too: without its work there is none."""
+    names = order("cpu")
+    assert names.index("operations") == names.index("baseline") + 1
+
+
+def test_on_a_busy_cpu_the_likely_cause_comes_first(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = order("cpu")
     monkeypatch.setattr(windows, "is_disturbed", lambda session: True)
     busy = order("cpu")
     assert busy.count("baseline") == 1 < calm.count("baseline")
-    assert {"lines", "operations", "operation_times", "profile_batches"} <= set(busy)
-    assert {"other_threads", "removals", "measure_fixes"}.isdisjoint(busy)
+    assert {"with_core", "lines", "operations", "operation_times", "profile_batches"} <= set(busy)
+    assert {"other_threads", "measure_fixes"}.isdisjoint(busy)
+    assert busy[-1] == "removals" != calm[-1]
 
 
 def test_a_loop_that_waits_for_the_interpreter_lock_is_not_run_with_other_threads(

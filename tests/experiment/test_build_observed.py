@@ -23,7 +23,7 @@ data:
   target: [load]
   observed: true
 model: linear
-train: {epochs: 1, precision: fp32, compile: false}
+train: {epochs: 1, precision: fp32, execution: {compile: false}}
 """
 
 

@@ -24,7 +24,7 @@ data:
   scale: {per: series, method: robust}
 split: {valid: 0.2, overlap: inputs}
 model: linear
-train: {epochs: 1, precision: fp32, compile: false, metrics: [mae]}
+train: {epochs: 1, precision: fp32, execution: {compile: false}, metrics: [mae]}
 """
 
 
@@ -116,11 +116,11 @@ def test_a_trainer_compares_the_scaler(folder: Path) -> None:
     def fit(method: Any, **options: Any) -> Any:
         torch.manual_seed(0)
         scaler = None if method is None else SeriesScaler.fit(store, split.train, columns=["close"], method=method)
-        feed = stoker.Feed(store, view, subset=split.train, batch_size=64, columns=["close"], scaler=scaler)
+        feed = stoker.Feed(store, view, subset=split.train, batch_size=64, columns=["close"], normalize=scaler)
         model = torch.nn.Linear(8, 2)
         trainer = stoker.Trainer(
             model, lambda m, b: ((m(b["close"]) - b["close_target"]) ** 2).mean(), torch.optim.SGD(model.parameters(), 1e-3),
-            folder="runs/t", progress=False, precision="fp32", compile=False,
+            folder="runs/t", progress=False, precision="fp32", execution=stoker.train.Execution(compile=False),
         )  # fmt: skip
         return trainer.fit(feed, epochs=1, **options)
 

@@ -33,7 +33,7 @@ def load(text: str = "", *overrides: str, data: str = "store: [a, b]") -> Any:
 
 def test_stores_are_mixed_by_weights() -> None:
     fed = open_data(load(data="store: [a, b], weights: [3, 1]"), "cpu")
-    assert (fed.train.weights, len(fed.train.stores)) == ((3.0, 1.0), 2)
+    assert (fed.train.order.weights, len(fed.train.stores)) == ((3.0, 1.0), 2)
     assert "mixture of 2 stores (75" in str(fed.train)
     assert fed.valid is None
     assert fed.test is None
@@ -70,7 +70,7 @@ def test_the_scaler_is_that_of_one_store_with_all_series() -> None:
 
 
 def test_a_run_of_several_stores_resumes_to_the_same_weights() -> None:
-    text = "train: {epochs: 2, save_every: 3}\nsplit: {name: chronological, valid: 0.4}"
+    text = "train: {epochs: 2, checkpoints: {every: 3}}\nsplit: {name: chronological, valid: 0.4}"
     config = load(text, data="store: [a, b, c], weights: [1, 2, 1]")
     whole = stoker.experiment.run(config, folder="whole", progress=False)
     stoker.experiment.run(load(text, "epochs=1", data="store: [a, b, c], weights: [1, 2, 1]"), folder="cut", progress=False)
@@ -90,7 +90,7 @@ def ucr(tmp_path: Path) -> list[str]:
     for name, lines in rows.items():
         (tmp_path / f"S_{name}.ts").write_text(tags + "\n".join(lines) + "\n")
         stoker.pack(f"S_{name}.ts", f"{name}.stoker")
-    stoker.pack(["S_TRAIN.ts", "S_TEST.ts"], "both.stoker", source_column="source")
+    stoker.pack(stoker.Files(["S_TRAIN.ts", "S_TEST.ts"], name_column="source"), "both.stoker")
     view = "view: {name: sequences, max_length: 4}, batch_size: 4, columns: [value], target: [label]"
     rest = "model: linear\nloss: cross_entropy\ntrain: {epochs: 30, metrics: [accuracy]}\noptimizer: {lr: 0.05}\n"
     split = "split: {name: by_value, column: source, train: '*_TRAIN.ts', valid: '*_TEST.ts'}\n"

@@ -10,6 +10,7 @@ import pytest
 import stoker
 from stoker.experiment.inputs import Inputs, options_for
 from stoker.experiment.models import Task
+from stoker.store.pack.options import Time
 
 TABLE = "shop,ts,x,y,color\na,2024-01-01,1.5,2,red\na,2024-01-02,2.5,3,blue\nb,2024-01-01,3.5,4,red\n"
 
@@ -32,7 +33,7 @@ def test_it_survives_json_and_names_what_pack_needs(raw: Path) -> None:
     assert inputs.column("color").texts == list(stoker.open(raw / "d.stoker").texts("color"))
     assert options_for(inputs) == {
         "series": "shop",
-        "time": "ts",
+        "time": Time("ts"),
         "columns": ["x", "y", "color"],
         "dtype": {"x": "float64", "color": "category"},
     }

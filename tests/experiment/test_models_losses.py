@@ -120,7 +120,7 @@ def test_metrics_see_only_what_counts() -> None:
 
     from torchmetrics import MeanAbsoluteError
 
-    from stoker.train.loop import evaluate
+    from stoker.train.fit import evaluate
     from stoker.train.metrics import as_metric
 
     task, batch = task_and_batch("horizon")

@@ -52,7 +52,11 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
             "precision: fp31",
             "c.yaml:8: train.precision is the string 'fp31'; expected one of auto, bf16, fp16, fp32, tf32",
         ),
-        ("epochs: 3", "compile: on", "c.yaml:8: train.compile is the string 'on'; expected true or false or auto."),
+        (
+            "epochs: 3",
+            "execution: {compile: on}",
+            "c.yaml:8: train.execution.compile is the string 'on'; expected true or false or auto.",
+        ),
         ("epochs: 3", "metrics: [mae, mad]", "c.yaml:8: train.metrics is the list ['mae', 'mad']; expected a list, each one of"),
         (
             "{lr: 1e-3}",

@@ -22,7 +22,7 @@ def test_values_are_typed_like_the_file(tmp_path: Path) -> None:
     config = read(tmp_path, SMALL, "columns=[open, '1e-3']", "max_grad_norm=1", "graph=false", "ema=null")
     assert config.data.columns == ["open", "1e-3"]
     assert config.train.max_grad_norm == 1
-    assert config.train.graph is False
+    assert config.train.execution.graph is False
 
 
 def test_a_choice_can_be_changed_with_its_options(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stoker
-from stoker.errors import CheckpointError, CheckpointInvalidError, ConfigError, OptionError
+from stoker.errors import CheckpointError, CheckpointInvalidError, ConfigError, ExtensionError, OptionError
 from stoker.experiment import predict
 from stoker.experiment.build import make_trained, open_data
 from stoker.experiment.inputs import INPUTS_NAME
@@ -252,7 +252,7 @@ def test_what_is_not_a_run_is_named(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         stoker.load(tmp_path)
     (tmp_path / "recipe.json").write_text('{"recipe": "soup"}')
-    with pytest.raises(ConfigError, match="is of the recipe 'soup'"):
+    with pytest.raises(ExtensionError, match="'soup' is not one of the installed recipes"):
         stoker.load(tmp_path)
     (tmp_path / "recipe.json").write_text("[")
     with pytest.raises(ConfigError, match="is damaged"):

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.harness.flat_feed import flat_feed
 
+import stoker
 from stoker import Feed, Sequences, Shuffle, Store, Windows, open
 from stoker.errors import FeedError
-from stoker.feed.transfer import Ring
+from stoker.feed.gather import Ring
 
 
 def small_store(size: int = 40) -> Store:
@@ -30,7 +32,7 @@ def samples(batch: dict[str, Any]) -> list[int]:
 def make_feed(threads: int, *, windows: bool = False, **options: Any) -> Feed:
     """40 samples in 10 batches; or windows, in 40 batches that may be gathered several at a time."""
     given = {"batch_size": 1 if windows else 4, "order": Shuffle(), "return_index": True, **options}
-    return Feed(small_store(), Windows(8) if windows else Sequences(8), threads=threads, **given)
+    return flat_feed(small_store(), Windows(8) if windows else Sequences(8), threads=threads, **given)
 
 
 def in_a_fork(function: Callable[[], Any]) -> Any:
@@ -135,7 +137,14 @@ def truncate_while_reading(path: str) -> None:
 
 def unlink_while_reading(path: str, residency: str) -> list[list[float]]:
     """Remove all files of a store in the middle of an epoch, and go on."""
-    feed = Feed(open(path), Windows(64, stride=64), batch_size=8, columns=["x"], order=Shuffle(), residency=residency, threads=2)
+    feed = Feed(
+        open(path),
+        Windows(64, stride=64),
+        batch_size=8,
+        columns=["x"],
+        order=Shuffle(),
+        loading=stoker.feed.Loading(residency=residency, threads=2),
+    )
     batches = iter(feed)
     found = [next(batches)["x"][:, 0].tolist()]
     for file in Path(path).iterdir():
@@ -164,4 +173,12 @@ def close_while_encoding(delay: float) -> int:
 
 
 list(make_feed(0))
-list(Feed(small_store(), Windows(4), batch_size=4, order=Shuffle(), residency="device", threads=0))
+list(
+    Feed(
+        small_store(),
+        Windows(4),
+        batch_size=4,
+        order=Shuffle(),
+        loading=stoker.feed.Loading(residency="device", threads=0),
+    )
+)

@@ -9,7 +9,7 @@ from typing import Any
 from tests.harness import FaultyFiles, Operation, Snapshot, take_snapshot
 from tests.train.trees import is_same, state
 
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 
 OLD, NEW, NEXT = 20, 30, 40
 KINDS = ("first", "replacing", "best")
@@ -17,7 +17,7 @@ KINDS = ("first", "replacing", "best")
 
 def save(folder: Path, step: int, *, best: bool = False) -> None:
     """Go on from what is there, and save."""
-    with Checkpoints(folder) as checkpoints:
+    with CheckpointFolder(folder) as checkpoints:
         checkpoints.latest()
         checkpoints.save(step, state(step), {"epoch": 1}, best=best)
 
@@ -51,8 +51,8 @@ def found(folder: Path) -> int | None:
     """The step of the latest checkpoint; it must be whole, equal what was saved, and nothing may have to be told."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        latest = Checkpoints(folder).latest(strict=True)
-        best = Checkpoints(folder).best()
+        latest = CheckpointFolder(folder).latest(strict=True)
+        best = CheckpointFolder(folder).best()
     for checkpoint in (latest, best):
         assert checkpoint is None or is_same(state(checkpoint.step), checkpoint.parts)
     return None if latest is None else latest.step
@@ -63,7 +63,7 @@ def resume_training(folder: Path) -> None:
     before = found(folder)
     save(folder, NEXT)
     assert found(folder) == NEXT
-    best = Checkpoints(folder).best()
+    best = CheckpointFolder(folder).best()
     kept = {f"step-{step:09d}" for step in (before, NEXT) if step is not None}
     left = {path.name for path in folder.iterdir()} - {"LATEST", "BEST"}
     assert left - kept <= ({best.path.name} if best is not None else set())

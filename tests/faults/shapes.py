@@ -26,7 +26,7 @@ from stoker.store.pack import merge as merges
 from stoker.store.pack import packer as states
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.options import PackOptions
+from stoker.store.pack.options import PackOptions, Time
 from stoker.store.pack.sorted_runs import BackgroundWriter
 from stoker.store.store import Store
 
@@ -128,7 +128,7 @@ SHAPES = {
     "ffill": Shape(_gaps, {**_GROUPED, "missing": "ffill"}),
     "sort": Shape(_unsorted, {**_GROUPED, "sort": True}),
     "sort and ffill": Shape(_unsorted, {**_GROUPED, "sort": True, "missing": "ffill"}),
-    "rules": Shape(_hourly, {**_GROUPED, "sort": True, "duplicates": "last", "freq": "1h"}),
+    "rules": Shape(_hourly, {**_GROUPED, "time": Time("t", duplicates="last", freq="1h"), "sort": True}),
     "lists": Shape(_lists, {"series": "id"}, run_bytes=12 << 10, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "lists in rows": Shape(_lists, {}, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "a statement": Shape(_categories, {**_GROUPED, "sql": "SELECT *, x > 0 AS up FROM source WHERE x > -1"}),

@@ -21,7 +21,7 @@ from tests.train.trees import is_same, state
 
 from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint
-from stoker.train.checkpoint import INDEX_NAME, Checkpoints, read, write
+from stoker.train.checkpoint import INDEX_NAME, CheckpointFolder, read, write
 from stoker.train.state_dict import flatten
 
 
@@ -102,12 +102,12 @@ def test_a_pickle_is_refused_and_does_not_run(folder: Path, tmp_path: Path, kind
     elif place == "latest":
         (folder.parent / "LATEST").write_bytes(data)
         with pytest.raises(CheckpointInvalidError, match="LATEST"):
-            Checkpoints(folder.parent).latest(strict=True)
+            CheckpointFolder(folder.parent).latest(strict=True)
     else:
         (folder.parent / "LATEST").write_bytes(b"step-000000002\n")
         (folder.parent / "step-000000002").write_bytes(data)
         with pytest.raises(CheckpointInvalidError, match="is missing"):
-            Checkpoints(folder.parent).latest(strict=True)
+            CheckpointFolder(folder.parent).latest(strict=True)
     assert not mark.exists()
 
 

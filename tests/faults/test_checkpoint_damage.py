@@ -16,7 +16,7 @@ from tests.train.trees import is_same, state
 
 from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 
 FILES = ["checkpoint.json", "model.safetensors", "optimizer.safetensors"]
 OLD, NEW = "step-000000001", "step-000000002"
@@ -69,7 +69,7 @@ def check_fallback(folder: Path, *named: str) -> None:
     """The older one is taken with a warning that names both; with `strict` nothing is."""
     before = take_snapshot(folder).files
     with pytest.warns(UserWarning, match=f"Falling back to .*{OLD}, of step 1") as told:
-        latest = Checkpoints(folder).latest()
+        latest = CheckpointFolder(folder).latest()
     assert len(told) == 1
     message = str(told[0].message)
     assert "\n" not in message
@@ -77,7 +77,7 @@ def check_fallback(folder: Path, *named: str) -> None:
     assert latest is not None
     assert is_same(state(1), latest.parts)
     with pytest.raises(CheckpointInvalidError, match="It is the newest one") as caught:
-        Checkpoints(folder).latest(strict=True)
+        CheckpointFolder(folder).latest(strict=True)
     assert "\n" not in str(caught.value)
     assert all(name in str(caught.value) for name in named)
     assert take_snapshot(folder).files == before, "reading changes nothing"
@@ -122,11 +122,11 @@ def test_a_latest_that_says_something_else_still_leads_to_a_whole_checkpoint(fol
         assert found(folder) == 2
         return
     with pytest.warns(UserWarning, match=f"Falling back to .*{NEW}"):
-        latest = Checkpoints(folder).latest()
+        latest = CheckpointFolder(folder).latest()
     assert latest is not None
     assert is_same(state(2), latest.parts)
     with pytest.raises(CheckpointInvalidError):
-        Checkpoints(folder).latest(strict=True)
+        CheckpointFolder(folder).latest(strict=True)
 
 
 @pytest.mark.promise("P13")
@@ -134,13 +134,13 @@ def test_if_none_is_whole_the_newest_is_named(folder: Path, rng: np.random.Gener
     for name in (OLD, NEW):
         corrupt(folder / name / "model.safetensors", rng)
     with pytest.raises(CheckpointInvalidError, match=f"{NEW}.* No other checkpoint is whole"):
-        Checkpoints(folder).latest()
+        CheckpointFolder(folder).latest()
 
 
 @pytest.mark.promise("P13")
 def test_a_run_that_fell_back_continues_and_the_damaged_one_goes(folder: Path, rng: np.random.Generator) -> None:
     corrupt(folder / NEW / "model.safetensors", rng)
-    with Checkpoints(folder) as checkpoints:
+    with CheckpointFolder(folder) as checkpoints:
         with pytest.warns(UserWarning, match="Falling back"):
             checkpoints.latest()
         checkpoints.save(3, state(3), {}, wait=True)
@@ -150,12 +150,12 @@ def test_a_run_that_fell_back_continues_and_the_damaged_one_goes(folder: Path, r
 
 @pytest.mark.promise("P13")
 def test_a_damaged_best_is_refused(folder: Path, rng: np.random.Generator) -> None:
-    with Checkpoints(folder) as checkpoints:
+    with CheckpointFolder(folder) as checkpoints:
         checkpoints.latest()
         checkpoints.save(3, state(3), {}, best=True, wait=True)
     corrupt(folder / "step-000000003" / "model.safetensors", rng)
     with pytest.raises(CheckpointInvalidError, match=r"step-000000003.*model.safetensors"):
-        Checkpoints(folder).best()
+        CheckpointFolder(folder).best()
 
 
 @pytest.mark.promise("P13")

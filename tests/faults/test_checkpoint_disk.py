@@ -21,12 +21,12 @@ from tests.train.trees import state
 from stoker import _disk
 from stoker.errors import CheckpointError
 from stoker.train import checkpoint
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 
 
 def try_to_save(folder: Path, kind: str) -> str | None:
     """Save; what was told if the disk refused."""
-    with warnings.catch_warnings(record=True) as told, Checkpoints(folder) as checkpoints:
+    with warnings.catch_warnings(record=True) as told, CheckpointFolder(folder) as checkpoints:
         warnings.simplefilter("always")
         checkpoints.latest()
         checkpoints.save(NEW, state(NEW), {"epoch": 1}, best=kind == "best", wait=True)
@@ -113,7 +113,7 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_disk_that_is_really_full_ends_the_run_at_the_third_failure_with_the_last_good_one_kept(tmp_path: Path) -> None:
     weights = {"w": torch.randn(300_000)}  # 1.2 MB: one fits and a second does not, as the first goes only behind it
-    with small_disk(tmp_path / "disk", 2 << 20) as disk, Checkpoints(disk / "run", keep=1) as checkpoints:
+    with small_disk(tmp_path / "disk", 2 << 20) as disk, CheckpointFolder(disk / "run", keep=1) as checkpoints:
         checkpoints.save(1, {"model": weights}, {}, wait=True)
         for step in (2, 3):
             with pytest.warns(UserWarning, match=r"1,200,\d{3} bytes\) was not written, the last good one .*step-000000001"):

@@ -23,7 +23,7 @@ import stoker
 from stoker.errors import CheckpointInvalidError, StokerError
 from stoker.train import checkpoint, state_dict
 from stoker.train import resume as contents
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.export import load_trained
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -172,7 +172,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def forge(begun: Path, folder: Path, change: Change) -> Path:
     """A copy of the run whose only checkpoint is changed, and has hashes that fit."""
     shutil.copytree(begun, folder)
-    with Checkpoints(folder / "checkpoints") as checkpoints:
+    with CheckpointFolder(folder / "checkpoints") as checkpoints:
         found = checkpoints.latest()
     assert found is not None
     change(found.parts, found.facts)
@@ -327,7 +327,7 @@ def test_states_of_every_optimizer_pass(tmp_path: Path, optimizer: Any, options:
         torch.manual_seed(0)
         model = nn.Linear(8, 1)
         feed = stoker.Feed(make_store(), stoker.Windows(8, horizon=1), batch_size=32)
-        given = {"precision": "fp32", "compile": False, "graph": False, "progress": False, "folder": tmp_path / "run"}
+        given = {"precision": "fp32", "progress": False, "folder": tmp_path / "run"}
         loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
         trainer = stoker.Trainer(model, loss, optimizer(model.parameters(), lr=1e-3, **options), **given)
         return trainer.fit(feed, epochs=2 if resume else 1, resume=resume)

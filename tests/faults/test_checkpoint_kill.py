@@ -19,7 +19,7 @@ from stoker import _disk
 from stoker._disk import AppendFile
 from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint as folders
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 
 
 @pytest.mark.promise("P13")
@@ -56,7 +56,7 @@ def test_killed_within_any_write_the_latest_is_the_old_or_the_new(torch_zygote: 
 # ---- negative controls: the tests above can fail ----
 
 
-def name_then_write(self: Checkpoints, step: int, captured: Any, best: bool) -> None:
+def name_then_write(self: CheckpointFolder, step: int, captured: Any, best: bool) -> None:
     """The order that does not keep the law."""
     path = self._new_path(step)
     _disk.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
@@ -64,7 +64,7 @@ def name_then_write(self: Checkpoints, step: int, captured: Any, best: bool) -> 
 
 
 def save_named_first_and_die(folder: str, kill_at: int) -> None:
-    with mock.patch.object(Checkpoints, "_write", name_then_write):
+    with mock.patch.object(CheckpointFolder, "_write", name_then_write):
         save_and_die(folder, "replacing", kill_at)
 
 
@@ -81,7 +81,7 @@ def save_in_place_and_die(folder: str, kill_at: int) -> None:
         save_and_die(folder, "replacing", kill_at)
 
 
-def clean_then_name(self: Checkpoints, step: int, captured: Any, best: bool) -> None:
+def clean_then_name(self: CheckpointFolder, step: int, captured: Any, best: bool) -> None:
     path = self._new_path(step)
     folders.write_captured(path, captured)
     self._line = [path.name]
@@ -90,7 +90,7 @@ def clean_then_name(self: Checkpoints, step: int, captured: Any, best: bool) -> 
 
 
 def save_cleaned_first_and_die(folder: str, kill_at: int) -> None:
-    with mock.patch.object(Checkpoints, "_write", clean_then_name):
+    with mock.patch.object(CheckpointFolder, "_write", clean_then_name):
         save_and_die(folder, "replacing", kill_at)
 
 
@@ -118,7 +118,7 @@ def test_negative_control_without_cleaning_debris_is_found(torch_zygote: Zygote,
     folder = quick_path / "run"
     prepare(folder, "replacing")
     torch_zygote.run(save_and_die, folder=folder, kind="replacing", kill_at=5)
-    with mock.patch.object(Checkpoints, "_remove_old"), pytest.raises(AssertionError):
+    with mock.patch.object(CheckpointFolder, "_remove_old"), pytest.raises(AssertionError):
         resume_training(folder)
 
 
@@ -127,7 +127,7 @@ def test_negative_control_without_cleaning_debris_is_found(torch_zygote: Zygote,
 
 def save_on_and_on(folder: str, num_steps: int) -> None:
     """A training of which only the saves are left."""
-    with Checkpoints(folder) as checkpoints:
+    with CheckpointFolder(folder) as checkpoints:
         latest = checkpoints.latest()
         first = 0 if latest is None else latest.step + 1
         for step in range(first, num_steps):
@@ -146,11 +146,6 @@ def kill_at_random(zygote: Zygote, folder: Path, rng: np.random.Generator, kills
         assert step is None or step >= newest
         newest = -1 if step is None else step
     print(f"{killed} kills, {newest + 1} saves")
-
-
-@pytest.mark.promise("P13")
-def test_some_random_kills_on_a_real_file_system(torch_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
-    kill_at_random(torch_zygote, tmp_path, rng, kills=30)
 
 
 @pytest.mark.promise("P13")

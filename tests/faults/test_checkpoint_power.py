@@ -14,7 +14,7 @@ from tests.faults.saving import KINDS, NEW, OLD, found, lies_in, prepare, record
 from tests.faults.test_checkpoint_kill import clean_then_name, name_then_write
 from tests.harness import Operation, Snapshot, crash_states, take_snapshot
 
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ def content(snapshot: Snapshot) -> dict[int, dict[str, bytes]]:
     return whole
 
 
-def record(folder: Path, kind: str, *, way: Any = Checkpoints._write, **options: Any) -> Recording:
+def record(folder: Path, kind: str, *, way: Any = CheckpointFolder._write, **options: Any) -> Recording:
     folder.mkdir(exist_ok=True)
     prepare(folder / "run", kind)
     before = take_snapshot(folder)
-    with mock.patch.object(Checkpoints, "_write", way):
+    with mock.patch.object(CheckpointFolder, "_write", way):
         log = record_save(folder / "run", kind, **options)
     return Recording(log, before, content(before) | content(take_snapshot(folder)), kind == "best")
 

@@ -12,9 +12,10 @@ import pytest
 from tests.feed.stores import every_number, write_store
 from tests.harness.threads import feed_threads, wait_until
 
+import stoker
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import FeedError, StoreDamagedError
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 NUM_BATCHES = 6
 
@@ -55,7 +56,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_an_error_at_any_batch(k: int, depth: int, threads: int, store: Store) -> None:
     error = Boom("no")
     encode = Encoder(4 * k, error)
-    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, prefetch=depth, transform=encode, return_index=True)
+    feed = Feed(
+        store,
+        Sequences(8),
+        batch_size=4,
+        loading=stoker.feed.Loading(threads=threads, prefetch=depth),
+        transform=encode,
+        returns=stoker.feed.Returns(index=True),
+    )
     seen: list[list[int]] = []
     with pytest.raises(Boom) as caught:
         seen.extend(batch["sample"].tolist() for batch in feed)
@@ -83,7 +91,14 @@ def check_continues(feed: Feed, encode: Encoder, k: int) -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()], ids=repr)
 def test_errors_that_are_not_exceptions(error: BaseException, threads: int, store: Store) -> None:
-    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, transform=Encoder(8, error), return_index=True)
+    feed = Feed(
+        store,
+        Sequences(8),
+        batch_size=4,
+        loading=stoker.feed.Loading(threads=threads),
+        transform=Encoder(8, error),
+        returns=stoker.feed.Returns(index=True),
+    )
     with pytest.raises(type(error)) as caught:
         list(feed)
     assert caught.value is error
@@ -92,7 +107,14 @@ def test_errors_that_are_not_exceptions(error: BaseException, threads: int, stor
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, store: Store) -> None:
-    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, transform=Encoder(8, StopIteration()), return_index=True)
+    feed = Feed(
+        store,
+        Sequences(8),
+        batch_size=4,
+        loading=stoker.feed.Loading(threads=threads),
+        transform=Encoder(8, StopIteration()),
+        returns=stoker.feed.Returns(index=True),
+    )
     with pytest.raises(FeedError, match=r"making a batch raised StopIteration\(\), which means the end of an iterator") as caught:
         list(feed)
     assert "while making batch 2 of this pass" in caught.value.__notes__[0]
@@ -118,7 +140,7 @@ class BrokenOrder(Shuffle):
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_an_error_of_an_order(threads: int, view: Any, store: Store) -> None:
     """Also where several batches are made together, those before the bad one come."""
-    feed = Feed(store, view, batch_size=1, order=BrokenOrder(), threads=threads)
+    feed = Feed(store, view, batch_size=1, order=BrokenOrder(), loading=stoker.feed.Loading(threads=threads))
     seen: list[Any] = []
     with pytest.raises(Boom, match="no such position"):
         seen.extend(feed)
@@ -139,11 +161,17 @@ def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: i
     data = bytearray(path.read_bytes())
     data[128 + 8 * 5 : 128 + 8 * 6] = (10**15).to_bytes(8, "little")
     path.write_bytes(data)
-    feed = Feed(open_store(tmp_path / "s"), Sequences(8), batch_size=2, threads=threads, columns=["xf4"], residency=residency)
+    feed = Feed(
+        open_store(tmp_path / "s"),
+        Sequences(8),
+        batch_size=2,
+        loading=stoker.feed.Loading(threads=threads, residency=residency),
+        columns=["xf4"],
+    )
     batches = iter(feed)
     if residency != "device":  # which looks at many batches at once
         next(batches), next(batches)
     with pytest.raises(
-        StoreDamagedError, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker verify`."
+        StoreDamagedError, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker inspect --verify`."
     ):
         next(batches)

@@ -14,11 +14,12 @@ from tests.faults import feeding
 from tests.feed.stores import write_store
 from tests.harness import Zygote, seal_manifest
 
+import stoker
 from stoker import Feed, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.store import shards as shards
 from stoker.store.manifest import MANIFEST_NAME
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 
 def some_pages() -> Store:
@@ -89,7 +90,12 @@ def expected(start: int, count: int) -> list[int]:
 )
 def test_windows_beyond_the_reach_of_32_bits(length: int, stride: int, residency: str, vast: Store) -> None:
     feed = Feed(
-        vast, Windows(length, stride=stride, tail="drop"), batch_size=64, residency=residency, order=Shuffle(), return_index=True
+        vast,
+        Windows(length, stride=stride, tail="drop"),
+        batch_size=64,
+        loading=stoker.feed.Loading(residency=residency),
+        order=Shuffle(),
+        returns=stoker.feed.Returns(index=True),
     )
     counts = [max(0, (stop - start - length) // stride + 1) for start, stop in itertools.pairwise(BOUNDS)]
     assert feed.num_samples == sum(counts)

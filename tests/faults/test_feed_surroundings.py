@@ -15,7 +15,9 @@ import pytest
 import torch
 from tests.faults.feeding import make_feed
 from tests.feed.stores import every_number, write_store
+from tests.harness.flat_feed import flat_feed
 
+import stoker
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
 from stoker.testing import Content, content_of, difference
 
@@ -31,7 +33,13 @@ def use_everything(folder: Path) -> None:
         for view in (Windows(4, shift=1), Segments(4), Sequences(6), Sequences(6, layout="packed")):
             for residency in ("host", "device", "stream"):
                 feed = Feed(
-                    store, view, batch_size=4, order=order, residency=residency, threads=1, normalize="zero", dtype="float32"
+                    store,
+                    view,
+                    batch_size=4,
+                    order=order,
+                    loading=stoker.feed.Loading(residency=residency, threads=1),
+                    normalize="zero",
+                    dtype="float32",
                 )
                 list(feed)
                 feed.load_state_dict(feed.state_dict())
@@ -57,7 +65,7 @@ def contents(**options: Any) -> list[Content]:
     made = []
     for view in (Windows(4, shift=1), Sequences(6), Sequences(6, layout="packed")):
         for residency in ("host", "device"):
-            feed = Feed(every_number(), view, batch_size=4, order=Shuffle(), residency=residency, normalize="zero", **options)
+            feed = flat_feed(every_number(), view, batch_size=4, order=Shuffle(), residency=residency, normalize="zero", **options)
             made += [content_of(batch) for batch in feed]
     encoded = Feed(every_number(), Windows(4), batch_size=4, transform=lambda batch: {"x": batch["xf4"], "y": batch["xf8"].mean(1)})
     return made + [content_of(batch) for batch in encoded]

@@ -1,9 +1,8 @@
-"""`stoker generate`, killed by a real signal: each of its files is the old one or the whole new one, and the same command ends later."""
+"""`stoker tabular generate`, killed by a real signal: each of its files is the old or the whole new one, and the command ends later."""
 
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ from benchmarks.tabular.known_tables import make_shop
 from click.testing import CliRunner
 from tests.harness import FaultyFiles, Zygote
 
-from stoker.cli.generate import command as generate
 from stoker_recipes.tabular import Synthesizer
+from stoker_recipes.tabular.commands import generate
 
 OLD = {"events.parquet": b"an earlier table", "users.csv": b"earlier users"}
 
@@ -25,8 +24,16 @@ def train_in_child(folder: str) -> None:
 def generate_in_child(folder: str, subjects: int = 30, kill_at: int | None = None) -> int:
     """Replaces both files of a folder; returns the operations of the disk."""
     place = Path(folder)
-    command = [str(place.parent / "run"), "--subjects", str(subjects), "--device", "cpu", "--overwrite"]
-    command += ["--out", str(place / "events.parquet"), "--context-out", str(place / "users.csv")]
+    command = [
+        str(place.parent / "run"),
+        str(place / "events.parquet"),
+        "--subjects",
+        str(subjects),
+        "--device",
+        "cpu",
+        "--overwrite",
+    ]
+    command += ["--context-out", str(place / "users.csv")]
     with FaultyFiles(kill_at=kill_at) as disk:
         found = CliRunner().invoke(generate, command, catch_exceptions=False)
     assert found.exit_code == 0, found.output
@@ -76,25 +83,3 @@ def test_killed_at_any_operation_a_file_is_old_or_whole(torch_zygote: Zygote, wh
             torch_zygote.run(generate_in_child, folder=str(own), seconds=100).check()
             assert contents(own) == new
     assert seen >= {(False, False), (False, True)}  # before the first file, and between both
-
-
-@pytest.mark.promise("P30")
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_at_any_time_a_file_is_old_or_whole(
-    torch_zygote: Zygote, whole: tuple[Path, dict[str, bytes], int], number: signal.Signals
-) -> None:
-    """Signals from outside, at times that do not depend on what the process does."""
-    folder, new, _ = whole
-    start = time.monotonic()
-    torch_zygote.run(generate_in_child, folder=str(with_old_files(folder / f"timed-{number}")), seconds=100).check()
-    took = time.monotonic() - start
-    killed = 0
-    for turn in range(6):
-        own = with_old_files(folder / f"{number}-{turn}")
-        case = torch_zygote.start(generate_in_child, folder=str(own), seconds=100)
-        time.sleep(took * turn / 6)
-        case.kill(number)
-        killed += case.wait().signal == number
-        assert_old_or_new(own, new)
-    assert killed  # a machine that is busy may be slower than before, but the first signal comes at once

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from tests.harness import CORRUPTIONS, FaultyFiles, Zygote, corrupt
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import DiskError, DiskFullError
+from stoker.errors import DiskFullError
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(range(255, -1, -1)) * 60
@@ -32,25 +31,11 @@ def test_every_operation_is_counted_and_logged_in_order(tmp_path: Path) -> None:
     assert disk.log[3].target == tmp_path / "file"
 
 
-def test_the_real_disk_is_back_after_the_block_even_after_an_error(tmp_path: Path) -> None:
-    real = _disk.disk
-    with pytest.raises(DiskError), FaultyFiles(error_at=(0, errno.EIO)):
-        _disk.write_file(tmp_path / "file", NEW)
-    assert _disk.disk is real
-
-
 def test_an_operation_that_fails_has_not_happened(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with FaultyFiles(error_at=(0, errno.EIO)) as disk, pytest.raises(OSError, match="Input/output error"):
         disk.create(path)
     assert not path.exists()
-
-
-def test_only_the_chosen_operation_fails(tmp_path: Path) -> None:
-    with FaultyFiles(error_at=(0, errno.ENOSPC)):
-        with pytest.raises(DiskFullError):
-            AppendFile.create(tmp_path / "a")
-        AppendFile.create(tmp_path / "a").close()
 
 
 def test_a_full_disk_stays_full_for_what_needs_space_only(tmp_path: Path) -> None:
@@ -85,38 +70,6 @@ def test_the_killed_operation_never_happens(tmp_path: Path, zygote: Zygote) -> N
     assert (outcome.exit, outcome.signal, outcome.value) == (None, signal.SIGKILL, None)
     assert [path.name for path in tmp_path.iterdir()] == ["file.tmp"]
     assert zygote.run(die_at, path=tmp_path / "file", kill_at=99).check() == "alive"
-
-
-def test_threads_are_counted_one_by_one(tmp_path: Path) -> None:
-    def grow(number: int) -> None:
-        file = AppendFile.create(tmp_path / str(number))
-        for _ in range(100):
-            file.append(bytes([number]))
-        file.close()
-
-    with FaultyFiles(record=True) as disk:
-        threads = [threading.Thread(target=grow, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert disk.operations == len(disk.log) == 8 * 101
-    for number in range(8):
-        writes = [o for o in disk.log if o.kind == "write" and o.path.name == str(number)]
-        assert [o.offset for o in writes] == list(range(100))
-        assert {o.data for o in writes} == {bytes([number])}
-
-
-def test_skipping_is_for_promises_of_durability_only() -> None:
-    with pytest.raises(ValueError, match="skip takes publish, sync, sync_folder; found unlink"):
-        FaultyFiles(skip=["unlink"])  # type: ignore[list-item]
-
-
-def test_a_file_opened_before_the_recording_cannot_be_recorded(tmp_path: Path) -> None:
-    file = AppendFile.create(tmp_path / "file")
-    with FaultyFiles(record=True), pytest.raises(ValueError, match="before the recording"):
-        file.append(b"x")
-    file.close()
 
 
 # ---- corruption ----

@@ -64,15 +64,6 @@ def test_a_store_is_never_without_its_geometry(packers: Zygote, files: Path, tmp
     assert left == [False, False, False, True]
 
 
-@pytest.mark.promise("P29")
-@pytest.mark.slow
-def test_a_pack_may_be_killed_at_any_operation(packers: Zygote, files: Path, tmp_path: Path) -> None:
-    log, digest = packers.run(pack_in_child, source=str(files), target=str(tmp_path / "whole")).check()
-    left = [kill_and_pack(packers, files, tmp_path, at, digest) for at in range(len(log))]
-    assert True in left
-    assert False in left
-
-
 def test_an_error_leaves_the_geometry_of_the_old_store(files: Path, tmp_path: Path) -> None:
     with FaultyFiles(record=True) as disk:
         pack_events(files, tmp_path / "a", batches="1")

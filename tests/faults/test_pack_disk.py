@@ -22,8 +22,8 @@ from stoker.store import manifest as manifests
 from stoker.store import writer
 from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
+from stoker.store.opening import open_store
 from stoker.store.pack import api as packs
-from stoker.store.versions import open_store
 
 ERRORS = (errno.ENOSPC, errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.slow))
 FULL = (errno.ENOSPC, errno.EDQUOT)

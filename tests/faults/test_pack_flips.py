@@ -16,8 +16,8 @@ from stoker.errors import ManifestError, StokerError, StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.inspect import verify
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, MANIFEST_NAME, Shard
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 
 def flip(path: Path, bit: int) -> None:

@@ -29,7 +29,6 @@ from tests.harness import FaultyFiles, Operation, Zygote, take_snapshot
 from stoker import _disk
 from stoker._disk import AppendFile
 from stoker.errors import ManifestError, StoreNotFoundError
-from stoker.store import writer
 from stoker.store.inspect import verify
 from stoker.store.pack import api as packs
 from stoker.store.pack import packer
@@ -269,16 +268,6 @@ def test_negative_control_a_manifest_written_in_place_is_found_torn(pack_zygote:
     assert torn > 0
 
 
-def test_negative_control_without_cleaning_debris_is_found(pack_zygote: Zygote, quick_path: Path) -> None:
-    trial = prepare(pack_zygote, "straight", quick_path)
-    trial.kill(trial.all_sealed)
-    other = make_source("straight", quick_path / "other", seed=2)
-    with mock.patch.object(writer, "remove_debris"), mock.patch.object(packer, "remove_debris"):
-        pack_shape(trial.name, other, trial.store)
-    with pytest.raises(AssertionError, match="debris"):
-        whole_content(trial.store)
-
-
 @pytest.mark.promise("P3", control=True)
 def test_negative_control_a_journal_that_lies_makes_another_store(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "sort", quick_path)
@@ -305,10 +294,6 @@ def pack_ahead(name: str, source: str, store: str) -> None:
 @pytest.mark.timeout(3600)
 def test_a_thousand_random_kills_on_a_real_file_system(pack_zygote: Zygote, tmp_path: Path, seed: int) -> None:
     kill_at_random(pack_zygote, tmp_path, seed, kills=1000)
-
-
-def test_some_random_kills_on_a_real_file_system(pack_zygote: Zygote, tmp_path: Path, seed: int) -> None:
-    kill_at_random(pack_zygote, tmp_path, seed, kills=8)
 
 
 def kill_at_random(zygote: Zygote, folder: Path, seed: int, *, kills: int) -> None:

@@ -14,12 +14,13 @@ from tests.harness import FaultyFiles
 from tests.harness.zygote import Zygote
 from tests.store.pack.cluster import contents, pack_on_fake, small_tasks, write_events
 
+import stoker
 from stoker.store.pack import on_ray
 from stoker.store.pack.api import pack
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sorted": {"series": "user", "time": "ts", "sort": True},
-    "rules": {"series": "user", "time": "ts", "duplicates": "last"},
+    "rules": {"series": "user", "time": stoker.Time("ts", duplicates="last")},
 }
 MOST_OPERATIONS = 60  # of a task, about: beyond these it ends before it is killed
 
@@ -58,7 +59,7 @@ def pack_with_kills(zygote: Zygote, folder: Path, name: str, kills: int, rng: np
 
     with pytest.MonkeyPatch.context() as patch:
         small_tasks(patch)
-        pack_on_fake(source, folder / "ray.stoker", run=run, threads=1, memory="192MB", **OPTIONS[name])
+        pack_on_fake(source, folder / "ray.stoker", run=run, memory="192MB", **OPTIONS[name])
     assert contents(folder / "ray.stoker") == contents(folder / "one.stoker")
     assert not (folder / "ray.stoker.parts").exists()
     return died

@@ -17,9 +17,9 @@ from tests.harness.faulty import Kind
 
 from stoker.errors import StoreDamagedError, StoreLockedError
 from stoker.store import store as stores
+from stoker.store.opening import open_store
 from stoker.store.shards import map_shard
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 
 class RunQueueDelay(FaultyFiles):

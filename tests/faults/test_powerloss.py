@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pytest
-from tests.harness import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot, tiny_store
+from tests.harness import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot
 from tests.harness.faulty import Kind
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import DiskError, StoreError, StoreNotFoundError
-from stoker.store import manifest as manifests
-from stoker.store.shards import ColumnFile, damaged_blocks
-from stoker.store.versions import open_store
+from stoker.errors import DiskError
+from stoker.store.shards import ColumnFile
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(range(255, -1, -1)) * 60
@@ -96,23 +93,6 @@ def test_a_new_folder_lasts_only_with_its_parent_synced(tmp_path: Path, rng: np.
         _disk.remove_folder(tmp_path / "a")
 
 
-def test_a_file_moved_between_folders_is_kept_by_syncing_where_it_goes(tmp_path: Path, rng: np.random.Generator) -> None:
-    (tmp_path / "work").mkdir()
-
-    def move(synced: Path) -> None:
-        column = ColumnFile.create(tmp_path / "work" / "column", np.dtype("<i8"))
-        column.append(np.arange(100))
-        name = column.seal(tmp_path).file
-        _disk.disk.sync_folder(synced)
-        (tmp_path / name).unlink()
-
-    for synced, always in ((tmp_path, True), (tmp_path / "work", False)):
-        log, before = record(tmp_path, lambda synced=synced: move(synced))  # type: ignore[misc]
-        states = crash_states(log, before, rng, count=200, after_return=True)
-        found = [any(name.endswith(".npy") for name in state.files) for state in states]
-        assert all(found) == always
-
-
 def test_a_removed_file_may_come_back_until_its_folder_is_synced(tmp_path: Path, rng: np.random.Generator) -> None:
     def remove(*, sync: bool) -> None:
         _disk.write_file(tmp_path / "file", OLD)
@@ -164,83 +144,3 @@ def test_the_replay_without_loss_is_what_is_on_disk_at_every_moment(tmp_path: Pa
 
 
 # ---- a small protocol of commits: shards, their folder, the manifest, its folder ----
-
-
-def commit(folder: Path, seed: int) -> Snapshot:
-    """Write or replace a small store as a pack does, and remove what the new manifest does not name."""
-    debris = {path.name for path in (folder / "store").glob("*.npy")}
-    built = tiny_store(folder / "store", columns=["price", "symbol"], lengths=[900, 0, 300], seed=seed)
-    for name in sorted(debris - {shard.file for shard in manifests.shards(built.manifest)}):
-        _disk.remove_file(folder / "store" / name)
-    return take_snapshot(folder)
-
-
-def whole(state: Snapshot, stores: dict[str, Snapshot]) -> str:
-    """Which of the stores a state holds whole, down to the last byte of each shard; "torn" if none, "absent" if no manifest."""
-    found = state.files.get("store/manifest.json")
-    for label, store in stores.items():
-        if found == store.files["store/manifest.json"]:
-            named = [f"store/{shard.file}" for shard in manifests.shards(manifests.load(found, label))]
-            return label if all(state.files.get(name) == store.files[name] for name in named) else "torn"
-    return "absent" if found is None else "torn"
-
-
-def commit_again(folder: Path) -> tuple[list[Operation], Snapshot, dict[str, Snapshot]]:
-    stores = {"old": commit(folder, 1)}
-    with FaultyFiles(record=True) as disk:
-        stores["new"] = commit(folder, 2)
-    return disk.log, stores["old"], stores
-
-
-def test_a_first_store_is_absent_or_whole(tmp_path: Path, rng: np.random.Generator) -> None:
-    before = take_snapshot(tmp_path)
-    with FaultyFiles(record=True) as disk:
-        stores = {"new": commit(tmp_path, 1)}
-    assert {whole(state, stores) for state in crash_states(disk.log, before, rng, count=3000)} == {"absent", "new"}
-    assert {whole(state, stores) for state in crash_states(disk.log, before, rng, count=500, after_return=True)} == {"new"}
-
-
-def test_a_store_that_is_replaced_is_old_or_new_and_new_after_return(tmp_path: Path, rng: np.random.Generator) -> None:
-    log, before, stores = commit_again(tmp_path)
-    assert {whole(state, stores) for state in crash_states(log, before, rng, count=3000)} == {"old", "new"}
-    assert {whole(state, stores) for state in crash_states(log, before, rng, count=500, after_return=True)} == {"new"}
-
-
-@pytest.mark.slow
-def test_negative_control_no_single_sync_can_be_left_out(tmp_path: Path, rng: np.random.Generator) -> None:
-    log, before, stores = commit_again(tmp_path)
-    syncs = [i for i, operation in enumerate(log) if operation.kind in ("sync", "sync_folder")]
-    assert len(syncs) == 7, "four shards, their folder, the manifest, its folder"
-    for i in syncs:
-        shorter = log[:i] + log[i + 1 :]
-        during = {whole(state, stores) for state in crash_states(shorter, before, rng, count=3000)}
-        after = {whole(state, stores) for state in crash_states(shorter, before, rng, count=500, after_return=True)}
-        assert "torn" in during | after or "old" in after, f"nothing found without {log[i]}"
-
-
-def test_the_library_judges_states_as_the_bytes_do(tmp_path: Path, rng: np.random.Generator) -> None:
-    log, before, stores = commit_again(tmp_path / "disk")
-    damaged = [operation for operation in log if operation.kind != "sync"]
-    digests = {store_digest(store): label for label, store in stores.items()}
-    judged = set()
-    for i, state in enumerate(crash_states(damaged, before, rng, count=150)):
-        state.write_to(tmp_path / str(i))
-        assert judge(tmp_path / str(i) / "store", digests) == whole(state, stores), state.label
-        judged.add(whole(state, stores))
-    assert judged == {"old", "new", "torn"}
-
-
-def store_digest(store: Snapshot) -> str:
-    return manifests.load(store.files["store/manifest.json"], "manifest").digest
-
-
-def judge(folder: Path, digests: dict[str, str]) -> str:
-    try:
-        manifest = open_store(folder).manifest
-    except StoreNotFoundError:
-        return "absent"
-    except StoreError:
-        return "torn"
-    assert manifest is not None
-    torn = any(list(damaged_blocks(folder, shard, lambda _: None)) for shard in manifests.shards(manifest))
-    return "torn" if torn else digests[manifest.digest]

@@ -20,10 +20,10 @@ from tests.harness import Zygote
 
 from stoker import _disk
 from stoker.errors import SourceError, StoreNotFoundError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.packer import Packer
-from stoker.store.versions import open_store
 
 ROWS = 30_000
 MAPPED = ("table.arrow",)

@@ -176,10 +176,3 @@ def read_mutants_unchecked(form: str, seed: int, first: int) -> dict[str, Any]:
 @pytest.mark.promise("P6", control=True)
 def test_negative_control_unvalidated_arrow_files_kill_the_process(pack_zygote: Zygote, quick_path: Path, seed: int) -> None:
     assert try_mutants(pack_zygote, quick_path, "arrow", seed, 500, read_mutants_unchecked)["death"] > 0
-
-
-@pytest.mark.slow
-def test_negative_control_parquet_pages_without_checksum_are_silently_wrong(
-    pack_zygote: Zygote, quick_path: Path, seed: int
-) -> None:
-    assert try_mutants(pack_zygote, quick_path, "parquet", seed, 300)["other"] > 300 // 50

@@ -20,12 +20,13 @@ import pytest
 from tests.faults.conftest import READERS
 from tests.harness import Zygote
 
+import stoker
 from stoker.errors import MAX_MESSAGE, StokerError
 from stoker.store.formats.base import ReadLimits
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import MIN_MEMORY_BYTES, PackOptions
 
-FORMATS = [f"stoker.store.formats.{name}" for name in ("json", "ucr", "numpy")]
+FORMATS = [f"stoker.store.formats.{name}" for name in ("jsonl", "ucr", "numpy")]
 BASE_BYTES = 72 << 20
 """What an interpreter takes that has imported all that a pack needs, before it packs."""
 
@@ -47,7 +48,7 @@ def pack_and_measure(source: str, store: str, options: dict[str, Any]) -> dict[s
     before, error = memory("VmRSS"), None
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
     try:
-        pack(source, store, memory=MIN_MEMORY_BYTES, threads=2, **options)
+        pack(source, store, resources=stoker.Resources(memory=MIN_MEMORY_BYTES, threads=2), **options)
     except StokerError as caught:
         error = caught
     name = None if error is None else type(error).__name__

@@ -61,14 +61,6 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(torch_zygote: Zygote, 
     killed_and_again(torch_zygote, whole, int(part * whole[2]))
 
 
-@pytest.mark.slow
-def test_a_run_that_was_killed_at_many_operations_ends_with_the_same_weights(
-    torch_zygote: Zygote, whole: tuple[Path, str, int]
-) -> None:
-    for kill_at in range(1, whole[2], 7):
-        killed_and_again(torch_zygote, whole, kill_at)
-
-
 @pytest.mark.promise("P24")
 @pytest.mark.slow
 def test_an_export_that_was_killed_is_made_again(torch_zygote: Zygote, whole: tuple[Path, str, int]) -> None:

@@ -78,15 +78,6 @@ def test_the_zygote_has_no_threads_so_that_children_can_use_arrow(zygote: Zygote
     assert zygote.run(count_threads_of_zygote).check() == 1
 
 
-def test_a_child_can_be_killed_by_its_number_and_only_once(zygote: Zygote) -> None:
-    endless, other = zygote.start(spin), zygote.start(spin)
-    endless.kill(signal.SIGTERM)
-    assert endless.wait().signal == signal.SIGTERM
-    endless.kill(signal.SIGKILL)
-    other.kill(signal.SIGKILL)
-    assert other.wait().signal == signal.SIGKILL
-
-
 def test_no_child_outlives_the_zygote() -> None:
     with Zygote(imports=[]) as own:
         pid = own.start(spin).pid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.feed.transfer import Ring
+from stoker.feed.gather import Ring
 
 
 @pytest.fixture

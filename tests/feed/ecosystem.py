@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.harness.flat_feed import flat_feed
 
 import stoker
 
@@ -23,15 +24,22 @@ def ragged() -> stoker.Store:
 def window_feed(**options: Any) -> stoker.Feed:
     """Windows of `ragged`, some of them padded, with their numbers as `sample`."""
     given = {"batch_size": 4, "return_index": True, **options}
-    return stoker.Feed(ragged(), stoker.Windows(4, stride=2, horizon=1), **given)
+    return flat_feed(ragged(), stoker.Windows(4, stride=2, horizon=1), **given)
 
 
 def language_feed(**options: Any) -> stoker.Feed:
     """One sample a series, under the names that a language model takes; the series of a sample is its first value."""
     numbers = np.arange(NUM_SERIES, dtype=np.float32)[:, None] + np.arange(LENGTH + 1, dtype=np.float32)[None] / 100
-    return stoker.Feed(
-        stoker.Store.from_arrays(x=numbers), stoker.Segments(LENGTH, compat="time-moe"), **{"batch_size": 4, **options}
-    )
+    given = {"batch_size": 4, "last_batch": "drop", "transform": as_language_model, **options}
+    return flat_feed(stoker.Store.from_arrays(x=numbers), stoker.Windows(LENGTH, shift=1), **given)
+
+
+def as_language_model(batch: dict[str, Any]) -> dict[str, Any]:
+    """The entries that a language model takes."""
+    masks = batch.get("target_mask", np.ones(batch["x"].shape, dtype=bool))
+    masks = masks & batch["valid"][:, None] if "valid" in batch else masks
+    entries = {"input_ids": batch["x"], "labels": batch["x_target"], "loss_masks": masks.astype(np.int32)}
+    return entries | {name: batch[name] for name in ("sample",) if name in batch}
 
 
 def run_example(heading: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tests.harness import write_shard
 from stoker import Store, _disk
 from stoker.store import manifest as manifests
 from stoker.store.manifest import MANIFEST_NAME, ColumnEntry, Manifest, NonFinite, SourceEntry
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 LENGTHS = (5, 0, 9, 1, 3, 0, 14, 2, 7)
 NUMBERS = "|b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8".split()

@@ -6,19 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.flat_feed import flat_feed
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker.testing import Content, content_of, difference
 
-VIEWS = [Windows(4), Windows(4, shift=1), Segments(4, tail="drop"), Segments(4, compat="time-moe"), Sequences(6, buckets=(6,))]
+VIEWS = [Windows(4), Windows(4, shift=1), Segments(4, tail="drop"), Sequences(6, buckets=(6,))]
 
 
 def make(view: Any, **options: Any) -> Feed:
     rng = np.random.default_rng(0)
     store = Store.from_arrays(lengths=[9, 0, 5, 30, 1], x=rng.normal(size=45), y=np.arange(5.0))
-    columns = ["x"] if getattr(view, "compat", None) else ["x", "y"]
+    columns = ["x", "y"]
     given = {"batch_size": 4, "residency": "device", "order": Shuffle(), "columns": columns, **options}
-    return Feed(store, view, **given)
+    return flat_feed(store, view, **given)
 
 
 def contents(batches: Any) -> list[Content]:

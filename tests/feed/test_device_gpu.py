@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness.flat_feed import flat_feed
 
 import stoker
 
@@ -57,18 +58,9 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
 def test_batches_are_those_of_the_cpu(view: Any, residency: str, normalize: Any) -> None:
     store = make_store()
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "return_index": True}
-    there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
-    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+    there = flat_feed(store, view, device="cuda", residency=residency, **options)
+    for a, b in zip(flat_feed(store, view, **options), there, strict=True):
         assert all(tensor.is_cuda for tensor in b.values())
-        assert_same(a, b)
-
-
-@pytest.mark.parametrize("normalize", [None, "zero", "max"])
-def test_time_moe_batches_are_those_of_the_cpu(normalize: Any) -> None:
-    store, view = make_store(), stoker.Segments(20, compat="time-moe")
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "columns": ["price"]}
-    there = stoker.Feed(store, view, device="cuda", residency="device", **options)
-    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
         assert_same(a, b)
 
 
@@ -76,8 +68,8 @@ def test_time_moe_batches_are_those_of_the_cpu(normalize: Any) -> None:
 def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any) -> None:
     store = make_store()
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "return_index": True}
-    captured = stoker.Feed(store, view, device="cuda", residency="device", **options).captured()
-    feed = stoker.Feed(store, view, **options)
+    captured = flat_feed(store, view, device="cuda", residency="device", **options).captured()
+    feed = flat_feed(store, view, **options)
     for _ in range(3):
         for a, b in zip(feed, captured, strict=True):
             assert_same(a, b)
@@ -85,7 +77,9 @@ def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any) -> N
 
 def test_the_gather_can_be_part_of_a_graph_of_the_whole_step() -> None:
     store, view = make_store(), stoker.Windows(16, stride=3)
-    captured = stoker.Feed(store, view, batch_size=32, order=stoker.Shuffle(3), device="cuda", residency="device").captured()
+    captured = stoker.Feed(
+        store, view, batch_size=32, order=stoker.Shuffle(3), device="cuda", loading=stoker.feed.Loading(residency="device")
+    ).captured()
     list(captured)  # warms up
     total = torch.zeros((), dtype=torch.float64, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -108,12 +102,12 @@ def test_a_finite_value_never_becomes_infinite(residency: str, options: dict[str
     values[57] = value
     with pytest.raises(stoker.errors.FeedError, match="column 'x' of <memory>"):
         list(
-            stoker.Feed(
+            flat_feed(
                 stoker.Store.from_arrays(x=[values]), stoker.Windows(8), batch_size=9, device="cuda", residency=residency, **options
             )
         )
     values[56:58] = np.inf, np.nan
-    feed = stoker.Feed(
+    feed = flat_feed(
         stoker.Store.from_arrays(x=[values]), stoker.Windows(8), batch_size=9, device="cuda", residency=residency, **options
     )
     passes = [feed, feed.captured()] if residency == "device" else [feed]
@@ -123,7 +117,14 @@ def test_a_finite_value_never_becomes_infinite(residency: str, options: dict[str
 
 @pytest.mark.promise("P10")
 def test_a_kept_batch_never_changes() -> None:
-    feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, order=stoker.Shuffle(1), device="cuda", residency="host")
+    feed = stoker.Feed(
+        make_store(),
+        stoker.Windows(16),
+        batch_size=32,
+        order=stoker.Shuffle(1),
+        device="cuda",
+        loading=stoker.feed.Loading(residency="host"),
+    )
     kept = [(batch["wide"], batch["wide"].clone()) for batch in feed]
     assert all(torch.equal(a, b) for a, b in kept)
 
@@ -141,8 +142,8 @@ def test_scaled_batches_are_those_of_the_cpu(view: Any, residency: str) -> None:
     columns = ["price", "exact", "half", "wide", "count", "small"]
     scaler = stoker.split.SeriesScaler.fit(store, None, columns=columns, method="robust", unseen="global")
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "scaler": scaler, "return_series": True}
-    there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
-    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+    there = flat_feed(store, view, device="cuda", residency=residency, **options)
+    for a, b in zip(flat_feed(store, view, **options), there, strict=True):
         assert_same(a, b)
 
 
@@ -163,8 +164,8 @@ def test_observed_masks_and_the_series_index_are_those_of_the_cpu(view: Any, res
     store = with_missing()
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "return_series": True}
     options["observed"] = ["price", "exact", "half", "wide", "level"]
-    there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
-    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+    there = flat_feed(store, view, device="cuda", residency=residency, **options)
+    for a, b in zip(flat_feed(store, view, **options), there, strict=True):
         assert a["price_observed"].dtype == torch.bool
         assert_same(a, b)
 
@@ -173,8 +174,8 @@ def test_observed_masks_and_the_series_index_are_those_of_the_cpu(view: Any, res
 def test_captured_batches_have_observed_masks_and_random_places(view: Any) -> None:
     store = with_missing()
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "observed": True, "return_series": True}
-    captured = stoker.Feed(store, view, device="cuda", residency="device", **options).captured()
-    feed = stoker.Feed(store, view, **options)
+    captured = flat_feed(store, view, device="cuda", residency="device", **options).captured()
+    feed = flat_feed(store, view, **options)
     for _ in range(2):
         for a, b in zip(feed, captured, strict=True):
             assert_same(a, b)
@@ -184,7 +185,7 @@ def test_captured_batches_have_observed_masks_and_random_places(view: Any) -> No
 def test_random_windows_of_sequences_are_those_of_the_cpu(residency: str) -> None:
     store, view = make_store(), stoker.Sequences(24, keep="random")
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3)}
-    there, here = stoker.Feed(store, view, device="cuda", residency=residency, **options), stoker.Feed(store, view, **options)
+    there, here = flat_feed(store, view, device="cuda", residency=residency, **options), flat_feed(store, view, **options)
     for _ in range(2):
         for a, b in zip(here, there, strict=True):
             assert_same(a, b)
@@ -197,8 +198,8 @@ def test_codes_of_categories_are_shifted_as_on_the_cpu(tmp_path: Any) -> None:
     store = stoker.open(tmp_path / "tiny")
     options: dict[str, Any] = {"batch_size": 3, "columns": ["mood", "price"], "category_offset": 1}
     for view in (stoker.Windows(3), stoker.Sequences(4), stoker.Sequences(4, layout="packed")):
-        there = stoker.Feed(store, view, device="cuda", residency="device", **options)
-        for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+        there = flat_feed(store, view, device="cuda", residency="device", **options)
+        for a, b in zip(flat_feed(store, view, **options), there, strict=True):
             assert_same(a, b)
 
 
@@ -215,7 +216,13 @@ def test_transforms_on_the_device_draw_the_same_after_a_resume(residency: str) -
     def make() -> stoker.Feed:
         view = stoker.Windows(16, stride=3)
         return stoker.Feed(
-            make_store(), view, batch_size=32, order=stoker.Shuffle(3), device="cuda", residency=residency, device_transform=noisy
+            make_store(),
+            view,
+            batch_size=32,
+            order=stoker.Shuffle(3),
+            device="cuda",
+            loading=stoker.feed.Loading(residency=residency),
+            transform=stoker.feed.OnDevice(noisy),
         )
 
     whole = list(make())
@@ -237,13 +244,13 @@ def test_batches_of_several_stores_are_those_of_the_cpu(view: Any, residency: st
     stores = [make_store(), make_store(), make_store()]
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "weights": [1, 2, 1], "normalize": "zero"}
     options |= {"return_index": True, "return_store": True}
-    there = stoker.Feed(stores, view, device="cuda", residency=residency, **options)
-    for a, b in zip(stoker.Feed(stores, view, **options), there, strict=True):
+    there = flat_feed(stores, view, device="cuda", residency=residency, **options)
+    for a, b in zip(flat_feed(stores, view, **options), there, strict=True):
         assert_same(a, b)
 
 
 def test_several_stores_are_captured() -> None:
     options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "device": "cuda", "return_store": True}
-    make = partial(stoker.Feed, [make_store(), make_store()], stoker.Windows(16, stride=3), **options)
+    make = partial(flat_feed, [make_store(), make_store()], stoker.Windows(16, stride=3), **options)
     for a, b in zip(make().captured(), make(), strict=True):
         assert_same({name: tensor.cpu() for name, tensor in a.items()}, b)

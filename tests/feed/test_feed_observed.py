@@ -13,6 +13,7 @@ from tests.feed.stores import LENGTHS
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples, tiny_store
 
+import stoker
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker import open as open_store
 
@@ -84,7 +85,8 @@ def test_batches_are_those_of_the_twin(view: Any, residency: str, normalize: Any
     names = ["single", "double", "wide", "static", *([] if cast or normalize else ["half"])]
     twin = Twin(store, view, columns=names, dtype=dtype, normalize=normalize)
     feed = Feed(
-        store, view, batch_size=batch_size, columns=names, dtype=dtype, normalize=normalize, residency=residency,
+        store, view, batch_size=batch_size, columns=names, dtype=dtype, normalize=normalize,
+        loading=stoker.feed.Loading(residency=residency),
         observed=names, order=Shuffle(1),
     )  # fmt: skip
     order = feed.plan.numbers(0, 0, feed.num_samples).tolist()
@@ -104,7 +106,10 @@ def test_true_means_all_columns_of_floats_per_step() -> None:
 def test_bfloat16_has_a_mask_too(tmp_path: Any) -> None:
     tiny_store(tmp_path / "tiny")
     store = open_store(tmp_path / "tiny")
-    host, device = (Feed(store, Sequences(5), batch_size=4, observed=["brief"], residency=where) for where in ("host", "device"))
+    host, device = (
+        Feed(store, Sequences(5), batch_size=4, observed=["brief"], loading=stoker.feed.Loading(residency=where))
+        for where in ("host", "device")
+    )
     for a, b in zip(host, device, strict=True):
         assert_same_batch(a, b)
         assert a["brief_observed"].dtype == torch.bool

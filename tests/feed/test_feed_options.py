@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.harness.flat_feed import flat_feed
 
-from stoker import Feed, Segments, Store, Windows
+from stoker import Feed, Store, Windows
 from stoker.errors import OptionError
 from stoker.store.store import store_from_arrays
 
@@ -18,7 +20,7 @@ def store() -> Store:
 
 def make(**options: Any) -> Feed:
     given = {"store": store(), "view": Windows(4), "batch_size": 2, **options}
-    return Feed(given.pop("store"), given.pop("view"), **given)
+    return flat_feed(given.pop("store"), given.pop("view"), **given)
 
 
 @pytest.mark.parametrize(
@@ -27,9 +29,9 @@ def make(**options: Any) -> Feed:
         ({"store": "prices.stoker"}, "store is 'prices.stoker'; expected what stoker.open"),
         ({"view": 48}, r"view is 48; expected Windows\(…\), Segments\(…\) or Sequences\(…\)."),
         ({"batch_size": 0}, "batch_size is 0; expected an integer from 1."),
-        ({"threads": -1}, "threads is -1; expected an integer from 0."),
-        ({"threads": 10**6}, "threads is 1,000,000, but at most 1,024 can be used."),
-        ({"prefetch": 0}, "prefetch is 0; expected an integer from 1."),
+        ({"threads": -1}, "loading.threads is -1; expected an integer from 0 up to 1,024, or None."),
+        ({"threads": 10**6}, "loading.threads is 1000000; expected an integer from 0 up to 1,024, or None."),
+        ({"prefetch": 0}, "loading.prefetch is 0; expected an integer from 1 up to 1,024, or None."),
         ({"last_batch": "mask"}, "last_batch is 'mask'; expected 'pad', 'short' or 'drop'."),
         ({"order": "shuffle"}, r"order is 'shuffle'; expected Sequential\(\), Shuffle\(…\), BlockShuffle\(…\) or another order."),
         ({"transform": "text"}, "transform is 'text'; expected a function from a dict of arrays to one."),
@@ -37,12 +39,11 @@ def make(**options: Any) -> Feed:
         ({"columns": ["x", "z"]}, "<memory> has no column 'z'; it has x, n, y."),
         ({"dtype": "int32"}, "dtype is 'int32'; expected one of float16, float32, float64"),
         ({"normalize": "minmax"}, "normalize is 'minmax'; expected 'zero', 'max' or None."),
-        ({"residency": "gpu"}, "residency is 'gpu'; expected 'device', 'host', 'stream' or 'auto'."),
+        ({"residency": "gpu"}, "loading.residency is 'gpu'; expected one of 'auto', 'device', 'host', 'stream'."),
         ({"residency": "stream"}, "residency='stream' reads from disk, but this store is in memory."),
         ({"residency": "device", "transform": dict}, "residency='device' is not possible, because transform runs on the CPU."),
         ({"rank": 1}, "rank is 1 and world_size None; give both"),
         ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),
-        ({"view": Segments(4, compat="time-moe")}, "compat='time-moe' feeds one column of single numbers, but found x, n, y."),
     ],
 )
 def test_what_is_invalid_is_refused(options: dict[str, Any], message: str) -> None:
@@ -64,3 +65,19 @@ def test_defaults_depend_on_what_is_fed() -> None:
     assert make(transform=dict).threads > 0
     assert make(residency="device").threads == 1
     assert make(threads=5).prefetch >= 5
+
+
+def test_floats_are_float32_unless_asked_otherwise() -> None:
+    """A store of float64, as pandas makes it, feeds a model as torch makes it."""
+    doubles = store_from_arrays({"x": np.ones((4, 6)), "n": np.ones((4, 6), dtype=np.int32)})
+    batch = next(iter(Feed(doubles, Windows(6), batch_size=4)))
+    assert (batch["x"].dtype, batch["n"].dtype) == (torch.float32, torch.int32)
+    assert torch.nn.Linear(6, 1)(batch["x"]).shape == (4, 1)
+    assert next(iter(Feed(doubles, Windows(6), batch_size=4, dtype="float64")))["x"].dtype == torch.float64
+
+
+def test_negative_control_stored_types_do_not_fit_a_model() -> None:
+    doubles = store_from_arrays({"x": np.ones((4, 6))})
+    batch = next(iter(Feed(doubles, Windows(6), batch_size=4, dtype=None)))
+    with pytest.raises(RuntimeError, match="same dtype"):
+        torch.nn.Linear(6, 1)(batch["x"])

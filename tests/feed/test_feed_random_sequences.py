@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from tests.feed.stores import write_store
 from tests.feed.twin import assert_same_batch
 from tests.harness import num_examples
+from tests.harness.flat_feed import flat_feed
 from tests.sampling.twins import derive, epoch_key
 
+import stoker
 from stoker import ByLength, Feed, Sequences, Sequential, Shuffle, Store, split
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
@@ -39,7 +41,14 @@ def expected(store: Store, number: int, *, seed: int, epoch: int, most: int) -> 
 @given(LENGTHS, st.integers(1, 12), st.sampled_from(["host", "device"]), st.booleans(), st.integers(0, 9))
 def test_steps_are_those_of_the_twin(lengths: list[int], most: int, residency: str, packed: bool, seed: int) -> None:
     store, view = make_store(lengths), Sequences(most, keep="random", layout="packed" if packed else "padded")
-    feed = Feed(store, view, batch_size=3, order=Shuffle(seed), residency=residency, return_index=True)
+    feed = Feed(
+        store,
+        view,
+        batch_size=3,
+        order=Shuffle(seed),
+        loading=stoker.feed.Loading(residency=residency),
+        returns=stoker.feed.Returns(index=True),
+    )
     for epoch in range(2):
         for batch in feed:
             found = []
@@ -61,7 +70,7 @@ def test_every_start_comes_about_equally_often() -> None:
 @pytest.mark.promise("P5")
 @pytest.mark.parametrize("order", [Shuffle(2), ByLength(2, group=2), Sequential()], ids=str)
 def test_resumes_exactly_and_each_sample_comes_once(order: Any) -> None:
-    make = partial(Feed, make_store(), Sequences(5, keep="random"), batch_size=2, order=order, return_index=True)
+    make = partial(flat_feed, make_store(), Sequences(5, keep="random"), batch_size=2, order=order, return_index=True)
     assert_resumes_exactly(make, worlds=(1, 2))
     assert_exactly_once(make, worlds=(1, 2, 3))
 
@@ -70,7 +79,8 @@ def test_streams_and_captured_batches_have_the_same_steps(tmp_path: Path) -> Non
     view = Sequences(5, keep="random", buckets=(5,))
     stored = write_store(make_store(), tmp_path / "store")
     host, stream, device = (
-        Feed(stored, view, batch_size=2, order=Shuffle(1), residency=residency) for residency in ("host", "stream", "device")
+        Feed(stored, view, batch_size=2, order=Shuffle(1), loading=stoker.feed.Loading(residency=residency))
+        for residency in ("host", "stream", "device")
     )
     captured = device.captured()
     for _ in range(2):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.flat_feed import flat_feed
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker import Feed, Shuffle, Store, Windows
@@ -23,7 +24,7 @@ NUM_THREADS = 8
 
 def make_feed(**options: Any) -> Feed:
     store = Store.from_arrays(x=[np.arange(400.0) + 1000 * i for i in range(4)])
-    return Feed(store, Windows(8), batch_size=5, order=Shuffle(1), return_index=True, last_batch="short", **options)
+    return flat_feed(store, Windows(8), batch_size=5, order=Shuffle(1), return_index=True, last_batch="short", **options)
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from tests.feed.twin import all_samples, assert_same_batch
+from tests.harness.flat_feed import flat_feed
 from tests.split.stores import with_time
 
+import stoker
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.store.shards import Column, Texts
 
@@ -41,7 +43,15 @@ def make_store() -> Store:
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_series_values_and_index_are_those_of_the_sample(view: Any, residency: str) -> None:
     store = make_store()
-    feed = Feed(store, view, batch_size=4, order=Shuffle(2), residency=residency, return_series=True, return_index=True)
+    feed = Feed(
+        store,
+        view,
+        batch_size=4,
+        order=Shuffle(2),
+        dtype=None,
+        loading=stoker.feed.Loading(residency=residency),
+        returns=stoker.feed.Returns(series=True, index=True),
+    )
     samples = all_samples(view, LENGTHS)
     for batch in feed:
         for row, number in enumerate(batch["sample"].tolist()):
@@ -60,7 +70,9 @@ def test_series_values_and_index_are_those_of_the_sample(view: Any, residency: s
 def test_an_offset_keeps_code_0_for_padding_and_missing_categories(view: Any, residency: str) -> None:
     store = make_store()
     options: dict[str, Any] = {"batch_size": 4, "order": Shuffle(2), "residency": residency, "columns": ["mood", "country", "x"]}
-    for stored, shifted in zip(Feed(store, view, **options), Feed(store, view, **options, category_offset=1), strict=True):
+    for stored, shifted in zip(
+        flat_feed(store, view, **options), flat_feed(store, view, **options, category_offset=1), strict=True
+    ):
         assert stored["country"].dtype == torch.int32
         assert shifted["country"].dtype == torch.int64
         assert shifted["country"].tolist() == ((stored["country"] + 1) * stored["valid"]).tolist()
@@ -72,7 +84,9 @@ def test_an_offset_keeps_code_0_for_padding_and_missing_categories(view: Any, re
 
 def test_runs_between_gaps_have_the_number_of_their_series() -> None:
     store = with_time([[0, 1, 2, 9, 10, 11], [0, 1, 2]], label=np.array([7, 8]))
-    batch = next(iter(Feed(store, Windows(3, max_gap=1), batch_size=3, return_series=True, columns=["t", "label"])))
+    batch = next(
+        iter(Feed(store, Windows(3, max_gap=1), batch_size=3, returns=stoker.feed.Returns(series=True), columns=["t", "label"]))
+    )
     assert batch["series"].tolist() == [0, 0, 1]
     assert batch["label"].tolist() == [7, 7, 8]
     assert batch["t"].tolist() == [[0, 1, 2], [9, 10, 11], [0, 1, 2]]
@@ -80,7 +94,9 @@ def test_runs_between_gaps_have_the_number_of_their_series() -> None:
 
 def test_a_dataset_has_the_series_index() -> None:
     store = make_store()
-    feed = Feed(store, Windows(3), batch_size=4, return_series=True, category_offset=1)
+    feed = Feed(
+        store, Windows(3), batch_size=4, returns=stoker.feed.Returns(series=True), categories=stoker.feed.CategoryCodes(offset=1)
+    )
     batch = next(iter(feed))
     taken = feed.as_dataset()[[0, 1, 2, 3]]
     assert_same_batch(taken, {name: batch[name] for name in taken})
@@ -89,6 +105,15 @@ def test_a_dataset_has_the_series_index() -> None:
 def test_options_that_change_batches_are_part_of_the_identity_and_others_are_not() -> None:
     store = make_store()
     options: dict[str, Any] = {"return_series": True, "observed": True, "category_offset": 1, "device_transform": dict}
-    plain, other = Feed(store, Windows(3), batch_size=4).identity(), Feed(store, Windows(3), batch_size=4, **options).identity()
-    assert {name for name in plain if plain[name] != other[name]} == {*options, "columns"}
-    assert Feed(store, Windows(3), batch_size=4, threads=2).identity() == plain
+    plain, other = (
+        Feed(store, Windows(3), batch_size=4).identity(),
+        flat_feed(store, Windows(3), batch_size=4, **options).identity(),
+    )
+    assert {name for name in plain if plain[name] != other[name]} == {
+        "returns",
+        "observed",
+        "category_offset",
+        "device_transform",
+        "columns",
+    }
+    assert Feed(store, Windows(3), batch_size=4, loading=stoker.feed.Loading(threads=2)).identity() == plain

@@ -102,7 +102,7 @@ def test_a_distributed_sampler_shares_the_samples(num_ranks: int) -> None:
 
 
 def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> None:
-    dataset = stoker.Feed(ragged(), stoker.Sequences(16), batch_size=2, return_index=True).as_dataset()
+    dataset = stoker.Feed(ragged(), stoker.Sequences(16), batch_size=2, returns=stoker.feed.Returns(index=True)).as_dataset()
     parts = ConcatDataset([Subset(dataset, [0, 1, 2]), Subset(dataset, [3, 4, 5])])
     for batch in DataLoader(parts, batch_size=2, collate_fn=dataset.collate):
         assert_same(batch, dataset[batch["sample"]])

@@ -8,10 +8,12 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from tests.feed.stores import LENGTHS, every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples, tiny_store
+from tests.harness.flat_feed import flat_feed
 
 from stoker import Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
 
@@ -57,7 +59,8 @@ def open_for(residency: str, folder: Path) -> Store:
 
 def check(store: Store, view: Any, *, batch_size: int, columns: list[str] | None = None, **options: Any) -> int:
     """Compare an epoch with its twin; returns the number of batches."""
-    feed = Feed(store, view, batch_size=batch_size, columns=columns, **options)
+    options = {"dtype": None, **options}  # as stored
+    feed = flat_feed(store, view, batch_size=batch_size, columns=columns, **options)
     names = columns or [name for name, column in store.schema.items() if column.dtype is not None]
     twin = Twin(store, view, columns=names, dtype=options.get("dtype"), normalize=options.get("normalize"))
     assert feed.num_samples == len(twin.samples)
@@ -189,3 +192,19 @@ def test_the_twin_sees_a_difference() -> None:
     expected["xf4"][1, 2] = -expected["xf4"][1, 2]
     with pytest.raises(AssertionError, match="differs in xf4, row 1"):
         assert_same_batch(batch, expected)
+
+
+def test_every_target_of_segments_comes_exactly_once() -> None:
+    """Every step of a series but its first is a target, once, and stands where its input ends."""
+    for lengths in ([*range(26)], [1, 0, 2], [8] * 5, [9] * 5, [16] * 3):
+        starts = np.cumsum([0, *lengths])[:-1]
+        store = Store.from_arrays(lengths=lengths, x=np.arange(sum(lengths)))
+        for last in ("pad", "short"):
+            seen = []
+            for batch in Feed(store, Segments(8, shift=1), batch_size=5, order=Shuffle(), last_batch=last):
+                mask = batch["target_mask"] if "target_mask" in batch else torch.ones_like(batch["x"], dtype=torch.bool)
+                mask = mask & batch["valid"][:, None] if last == "pad" else mask
+                assert (batch["x"][mask] + 1).equal(batch["x_target"][mask])
+                seen += batch["x_target"][mask].tolist()
+            targets = [step for start, size in zip(starts, lengths, strict=True) for step in range(start + 1, start + size)]
+            assert sorted(seen) == targets

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from tests.feed.stores import every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples
+from tests.harness.flat_feed import flat_feed
 
 import stoker
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
@@ -78,8 +79,8 @@ def test_batches_are_those_of_one_store_with_all_series(view: Any, residency: st
     twin = Twin(join(stores), view, columns=COLUMNS, dtype=None, normalize=normalize)
     if residency == "stream":
         stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(stores)]
-    options: dict[str, Any] = {"columns": COLUMNS, "normalize": normalize, "residency": residency, "threads": 0}
-    feed = Feed(stores, view, batch_size=5, order=Shuffle(2), return_index=True, **options)
+    options: dict[str, Any] = {"columns": COLUMNS, "normalize": normalize, "residency": residency, "threads": 0, "dtype": None}
+    feed = flat_feed(stores, view, batch_size=5, order=Shuffle(2), return_index=True, **options)
     assert feed.num_samples == len(twin.samples)
     seen = []
     for batch in feed:
@@ -107,7 +108,7 @@ def test_ranks_read_the_slow_list_of_due_times(
     stores = [Store.from_arrays(x=[np.full(i % 3 + 1, s, dtype=np.float32) for i in range(size)]) for s, size in enumerate(sizes)]
     options: dict[str, Any] = {"batch_size": batch_size, "order": Shuffle(9), "weights": weights, "threads": threads}
     options |= {"return_index": True, "return_store": True, "residency": residency}
-    feeds = [Feed(stores, Sequences(3), rank=rank, world_size=world, **options) for rank in range(world)]
+    feeds = [flat_feed(stores, Sequences(3), rank=rank, world_size=world, **options) for rank in range(world)]
     expected = slow_order(feeds[0], weights, epochs=3)
     bounds = np.cumsum([0, *sizes])
     for epoch in range(3):
@@ -130,7 +131,7 @@ ORDERS = [Sequential(), Shuffle(1), BlockShuffle(2, block=3, window=6), BlockShu
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_without_weights_every_sample_comes_once_per_epoch(order: Any) -> None:
-    make = partial(Feed, make_stores(), Windows(3, stride=2), batch_size=3, columns=["xf4"], order=order, return_index=True)
+    make = partial(flat_feed, make_stores(), Windows(3, stride=2), batch_size=3, columns=["xf4"], order=order, return_index=True)
     assert_exactly_once(make, worlds=(1, 2, 3, 4))
 
 
@@ -152,13 +153,15 @@ def test_resumes_at_every_position(options: dict[str, Any], tmp_path: Path) -> N
     stores = make_stores()
     if options.get("residency") == "stream":
         stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(stores)]
-    make = partial(Feed, stores, Windows(3, stride=2), **{"batch_size": 10, "columns": ["xf4"], "return_index": True, **options})
+    make = partial(
+        flat_feed, stores, Windows(3, stride=2), **{"batch_size": 10, "columns": ["xf4"], "return_index": True, **options}
+    )
     assert_resumes_exactly(make, worlds=(1, 2))
 
 
 def test_the_state_is_a_few_integers_and_knows_its_stores() -> None:
     stores = make_stores()
-    make = partial(Feed, view=Windows(3), batch_size=4, columns=["xf4"], order=BlockShuffle(1))
+    make = partial(flat_feed, view=Windows(3), batch_size=4, columns=["xf4"], order=BlockShuffle(1))
     feed = make(stores, weights=[1, 2, 3])
     next(iter(feed))
     state = json.loads(json.dumps(feed.state_dict()))
@@ -175,7 +178,7 @@ def test_the_state_is_a_few_integers_and_knows_its_stores() -> None:
 
 def test_set_epoch_goes_to_the_epochs_of_each_store() -> None:
     make = partial(
-        Feed, make_stores(), Windows(3), batch_size=4, columns=["xf4"], order=Shuffle(1), weights=[1, 1, 4], return_index=True
+        flat_feed, make_stores(), Windows(3), batch_size=4, columns=["xf4"], order=Shuffle(1), weights=[1, 1, 4], return_index=True
     )
     feed, other = make(), make()
     epochs = [[batch["sample"].tolist() for batch in feed] for _ in range(3)]
@@ -187,7 +190,14 @@ def test_set_epoch_goes_to_the_epochs_of_each_store() -> None:
 def test_subsets_are_one_per_store() -> None:
     stores, view = make_stores(), Windows(3)
     split = stoker.split.chronological(stores[1], view, fractions=(0.5, 0.5))
-    feed = Feed(stores, view, batch_size=4, columns=["xf4"], subset=[None, split.train, None], return_index=True, return_store=True)
+    feed = Feed(
+        stores,
+        view,
+        batch_size=4,
+        columns=["xf4"],
+        subset=[None, split.train, None],
+        returns=stoker.feed.Returns(index=True, store=True),
+    )
     counts = np.bincount(np.concatenate([batch["store"][batch["store"] >= 0] for batch in feed]))
     whole = [Feed(store, view, batch_size=1).num_samples for store in stores]
     assert counts.tolist() == [whole[0], len(split.train), whole[2]]
@@ -199,39 +209,15 @@ def test_subsets_are_one_per_store() -> None:
         Feed(stores, view, batch_size=4, subset=[None, split.train, None], normalize="zero")
 
 
-def texts_store(folder: Path, texts: list[str], values: list[float]) -> Store:
-    return stoker.pack({"x": [[value, value] for value in values], "label": texts}, folder, dtype={"label": "category"})
-
-
-@pytest.mark.promise("P9")
-def test_codes_of_categories_mean_the_same_in_all_stores(tmp_path: Path) -> None:
-    a = texts_store(tmp_path / "a", ["up", "down"], [1, 2])
-    b = texts_store(tmp_path / "b", ["down", "flat", "up"], [2, 3, 1])
-    for residency in ("host", "device"):
-        feed = Feed([a, b], Sequences(2), batch_size=5, columns=["x", "label"], residency=residency)
-        batch = next(iter(feed))
-        assert feed.categories == {"label": ["up", "down", "flat"]}
-        assert (batch["label"] + 1).tolist() == batch["x"][:, 0].tolist()
-    again = pickle.loads(pickle.dumps(feed.dataset))
-    assert again[[0, 1, 2, 3, 4]]["label"].tolist() == feed.dataset[[0, 1, 2, 3, 4]]["label"].tolist()
-    known = Feed(a, Sequences(2), batch_size=2, categories={"label": ["flat", "down", "up"]})
-    assert next(iter(known))["label"].tolist() == [2, 1]
-    with pytest.raises(OptionError, match=r"column 'label' of .*b holds 'flat'; expected one of the 2 texts of categories="):
-        Feed(b, Sequences(2), batch_size=2, categories={"label": ["up", "down"]})
-
-
-@pytest.mark.promise("P9", control=True)
-def test_negative_control_stored_codes_alone_mix_up_classes(tmp_path: Path) -> None:
-    a = texts_store(tmp_path / "a", ["up", "down"], [1, 2])
-    b = texts_store(tmp_path / "b", ["down", "up"], [2, 1])
-    codes = np.concatenate([store.column("label") for store in (a, b)])
-    values = np.concatenate([[one["x"][0] for one in store] for store in (a, b)])
-    assert len({*zip(codes.tolist(), values.tolist(), strict=True)}) == 4
-
-
 def test_the_dataset_of_a_mixture_survives_pickling(tmp_path: Path) -> None:
     stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(make_stores())]
-    feed = Feed(stores, Windows(3), batch_size=4, columns=["xf4", "si8"], return_index=True, return_store=True)
+    feed = Feed(
+        stores,
+        Windows(3),
+        batch_size=4,
+        columns=["xf4", "si8"],
+        returns=stoker.feed.Returns(index=True, store=True),
+    )
     dataset = feed.dataset
     again = pickle.loads(pickle.dumps(dataset))
     numbers = list(range(0, len(dataset), 3))
@@ -243,7 +229,9 @@ def test_the_dataset_of_a_mixture_survives_pickling(tmp_path: Path) -> None:
 
 def test_the_captured_batches_are_those_of_the_feed() -> None:
     options: dict[str, Any] = {"order": Shuffle(1), "residency": "device", "return_index": True, "return_store": True}
-    make = partial(Feed, make_stores(), Windows(3, tail="drop"), batch_size=4, columns=["xf4", "si8"], weights=[1, 2, 1], **options)
+    make = partial(
+        flat_feed, make_stores(), Windows(3, tail="drop"), batch_size=4, columns=["xf4", "si8"], weights=[1, 2, 1], **options
+    )
     captured = [{name: tensor.clone() for name, tensor in batch.items()} for batch in make().captured()]
     for a, b in zip(captured, make(), strict=True):
         assert_same_batch(a, b)
@@ -278,13 +266,13 @@ STORE = Store.from_arrays(x=[np.zeros(4)], y=[np.zeros(4)])
         (
             [STORE, STORE],
             {"scaler": stoker.split.SeriesScaler.fit(STORE, None, columns=["x"])},
-            "scaler= is for one store, but the feed has 2",
+            "a scaler is for one store, but the feed has 2",
         ),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(stores: Any, options: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Feed(stores, Windows(4, tail="drop"), batch_size=2, **options)
+        flat_feed(stores, Windows(4, tail="drop"), batch_size=2, **options)
 
 
 def with_missing(store: Store, seed: int) -> Store:
@@ -307,7 +295,7 @@ def test_masks_random_places_and_series_are_those_of_one_store(view: Any, reside
     stores = [with_missing(store, seed) for seed, store in enumerate(make_stores())]
     options: dict[str, Any] = {"batch_size": 5, "columns": COLUMNS, "observed": OBSERVED, "return_index": True, "threads": 0}
     options |= {"return_series": True, "normalize": normalize, "residency": residency, "order": Sequential()}
-    one, several = Feed(join(stores), view, **options), Feed(stores, view, **options)
+    one, several = flat_feed(join(stores), view, **options), flat_feed(stores, view, **options)
     for _ in range(2):
         batches = {}
         for batch in one:
@@ -337,7 +325,7 @@ def rows_of(batch: dict[str, torch.Tensor]) -> dict[int, dict[str, Any]]:
 
 
 def test_samples_at_random_places_are_found_store_by_store_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = partial(Feed, make_stores(), Sequences(3, keep="random"), batch_size=5, columns=COLUMNS, order=Shuffle(2))
+    make = partial(flat_feed, make_stores(), Sequences(3, keep="random"), batch_size=5, columns=COLUMNS, order=Shuffle(2))
     joined = list(make())
     monkeypatch.setattr(mixture, "MOST_JOINED", 0)
     for a, b in zip(make(), joined, strict=True):
@@ -358,9 +346,9 @@ def test_no_window_of_several_stores_spans_a_gap(view: Any, residency: str, tmp_
         (tmp_path / f"{seed}.csv").write_text("\n".join(rows) + "\n")
         stores.append(stoker.pack(tmp_path / f"{seed}.csv", tmp_path / f"{seed}.stoker", series="s", time="t"))
     options: dict[str, Any] = {"batch_size": 4, "columns": ["x"], "return_index": True, "residency": residency}
-    feed, expected = Feed(stores, view, **options), []
+    feed, expected = flat_feed(stores, view, **options), []
     for store in stores:
-        expected += [row["x"] for batch in Feed(store, view, **options) for row in rows_of(batch).values()]
+        expected += [row["x"] for batch in flat_feed(store, view, **options) for row in rows_of(batch).values()]
     rows_seen = {number: row["x"] for batch in feed for number, row in rows_of(batch).items()}
     assert [rows_seen[number] for number in range(feed.num_samples)] == expected
     again = pickle.loads(pickle.dumps(feed.dataset))
@@ -377,7 +365,7 @@ def test_negative_control_rows_of_the_wrong_store_are_seen(monkeypatch: pytest.M
     monkeypatch.setattr(MixtureGather, "_fill", wrong)
     stores = make_stores()
     twin = Twin(join(stores), Windows(3), columns=["xf8"], dtype=None, normalize=None)
-    batch = next(iter(Feed(stores, Windows(3), batch_size=5, columns=["xf8"], return_index=True)))
+    batch = next(iter(Feed(stores, Windows(3), batch_size=5, columns=["xf8"], returns=stoker.feed.Returns(index=True))))
     expected = twin.batch(batch["sample"].tolist(), 5, valid=True, shows_numbers=True)
     with pytest.raises(AssertionError, match="the batch"):
         assert_same_batch(batch, expected)

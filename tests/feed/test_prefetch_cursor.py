@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.flat_feed import flat_feed
 
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
 from stoker.errors import FeedError, OptionError
@@ -28,7 +29,7 @@ def test_a_state_becomes_seed_cursor_and_choices() -> None:
 
 def feed(view: Any = None, lengths: tuple[int, ...] = (30, 12, 7), **options: Any) -> Feed:
     store = Store.from_arrays(x=[np.arange(float(size)) for size in lengths])
-    return Feed(store, view or Windows(4), **{"batch_size": 4, **options})
+    return flat_feed(store, view or Windows(4), **{"batch_size": 4, **options})
 
 
 @pytest.mark.promise("P5")

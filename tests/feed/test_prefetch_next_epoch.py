@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness.flat_feed import flat_feed
 from tests.harness.threads import feed_threads, wait_until
 from torch import nn
 
 import stoker
 from stoker.train import Trainer
-from stoker.train.loop import CallbackReport
+from stoker.train.callbacks import CallbackReport
 
 BATCHES = 10
 
@@ -35,7 +36,7 @@ class Counted:
 
 def feed_of(transform: Counted | None = None, **options: Any) -> stoker.Feed:
     store = stoker.Store.from_arrays(x=[np.arange(4.0 * BATCHES, dtype=np.float32)])
-    return stoker.Feed(store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(3), transform=transform, **options)
+    return flat_feed(store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(3), transform=transform, **options)
 
 
 def epoch_of(feed: stoker.Feed, *, ahead: bool) -> list[list[float]]:

@@ -18,7 +18,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from tests.feed.stores import write_store
+from tests.harness.flat_feed import flat_feed
 
+import stoker
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.feed import read_ahead
@@ -116,7 +118,15 @@ def needed_pages(store: Store, name: str, starts: Array, counts: Array) -> set[i
 @pytest.mark.parametrize("order", [Shuffle(), BlockShuffle(block=7, window=28)], ids=["shuffle", "blocks"])
 @pytest.mark.parametrize("threads", [0, 3])
 def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, threads: int, store: Store, asked: Asked) -> None:
-    feed = Feed(store, view, batch_size=16, order=order, residency="stream", threads=threads, return_index=True, last_batch="short")
+    feed = Feed(
+        store,
+        view,
+        batch_size=16,
+        order=order,
+        loading=stoker.feed.Loading(residency="stream", threads=threads),
+        returns=stoker.feed.Returns(index=True),
+        last_batch="short",
+    )
     for batch in feed:
         found = feed.samples.locate(batch["sample"].numpy())
         for name in ("x", "w"):
@@ -129,7 +139,14 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
 ) -> None:
     monkeypatch.setattr(read_ahead, "UNIT_BYTES", 1)  # a batch at a time
     feed = Feed(
-        store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", return_index=True, last_batch="short"
+        store,
+        view,
+        order=Shuffle(),
+        columns=["x"],
+        batch_size=16,
+        loading=stoker.feed.Loading(residency="stream"),
+        returns=stoker.feed.Returns(index=True),
+        last_batch="short",
     )
     for number, batch in enumerate(feed):
         found = feed.samples.locate(batch["sample"].numpy())
@@ -141,7 +158,14 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
 
 def test_blocks_are_asked_for_a_window_ahead_and_once_each(store: Store, asked: Asked) -> None:
     order = BlockShuffle(block=10, window=100)
-    feed = Feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", threads=0, columns=["x"])
+    feed = Feed(
+        store,
+        Windows(50, stride=20),
+        batch_size=16,
+        order=order,
+        loading=stoker.feed.Loading(residency="stream", threads=0),
+        columns=["x"],
+    )
     batches = iter(feed)
     next(batches)
     asked.wait_for(2)
@@ -158,7 +182,14 @@ def test_blocks_are_asked_for_a_window_ahead_and_once_each(store: Store, asked: 
 
 def test_a_pass_that_is_resumed_asks_only_for_what_is_left(store: Store, asked: Asked) -> None:
     order = BlockShuffle(block=10, window=100)
-    feed = Feed(store, Windows(50, stride=20), batch_size=25, order=order, residency="stream", threads=0, columns=["x"])
+    feed = Feed(
+        store,
+        Windows(50, stride=20),
+        batch_size=25,
+        order=order,
+        loading=stoker.feed.Loading(residency="stream", threads=0),
+        columns=["x"],
+    )
     feed.load_state_dict({**feed.state_dict(), "position": feed.num_samples // 100 * 100 - 50})
     assert len(list(feed)) < 8
     assert len(asked.calls) == 1
@@ -176,7 +207,12 @@ def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Pa
     """Nothing can be asked for there, so nothing may be."""
     steps = (PAGE - HEADER) // 8
     store = write_store(Store.from_arrays(lengths=[steps, 0, 0], x=np.arange(float(steps))), tmp_path / "s")
-    feed = Feed(store, Sequences(10**6), batch_size=1, residency="stream", threads=0)
+    feed = Feed(
+        store,
+        Sequences(10**6),
+        batch_size=1,
+        loading=stoker.feed.Loading(residency="stream", threads=0),
+    )
     assert [batch["lengths"].tolist() for batch in feed] == [[steps], [0], [0]]
 
 
@@ -186,7 +222,7 @@ def hint_threads() -> list[threading.Thread]:
 
 def stream(store: Store, **options: Any) -> Feed:
     order = BlockShuffle(block=10, window=100)
-    return Feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", columns=["x"], **options)
+    return flat_feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", columns=["x"], **options)
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "forgotten"])

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness.flat_feed import flat_feed
 from tests.harness.object_folder import Storage
 
 import stoker
 from stoker.feed.feed import Feed
+from stoker.feed.gather import HostGather
 from stoker.feed.remote_blocks import Forecast, make_hints
-from stoker.feed.transfer import HostGather
 from stoker.store.block_cache import NEVER
 from stoker.store.remote import RemoteStore, cached_file, upload
+
+pytestmark = pytest.mark.scale
 
 BLOCK = 1 << 16
 STEPS = BLOCK // 4  # of float32
@@ -60,9 +63,9 @@ ORDERS = {
 def test_batches_are_those_from_disk(local: stoker.Store, tmp_path: Path, order: str, threads: int) -> None:
     options: dict[str, Any] = {"batch_size": 64, "order": ORDERS[order], "return_index": True}
     blocks = 2 * NUM_BLOCKS if order == "shuffle" else 40
-    there = Feed(opened(tmp_path, blocks=blocks), WINDOW, threads=threads, **options)
+    there = flat_feed(opened(tmp_path, blocks=blocks), WINDOW, threads=threads, **options)
     assert there.residency.where == "stream"
-    here = Feed(local, WINDOW, **options)
+    here = flat_feed(local, WINDOW, **options)
     for _ in range(2):
         for one, other in zip(there, here, strict=True):
             assert all(torch.equal(one[name], other[name]) for name in other)
@@ -78,8 +81,8 @@ def test_blocks_of_a_slow_thread_stay_until_it_has_gathered(
 ) -> None:
     """The last batch of a window is slow, while the other thread is far into the next: the cache has no room for both windows."""
     options: dict[str, Any] = {"batch_size": 64, "order": ORDERS["blocks"], "return_index": True}
-    expected = [batch["x"] for batch in Feed(local, WINDOW, **options)]
-    slow = next(itertools.islice(Feed(local, WINDOW, **options), 7, None))["sample"][0].item()
+    expected = [batch["x"] for batch in flat_feed(local, WINDOW, **options)]
+    slow = next(itertools.islice(flat_feed(local, WINDOW, **options), 7, None))["sample"][0].item()
     gather = HostGather.gather
 
     def slowly(self: HostGather, numbers: Any, *arguments: Any, **given: Any) -> Any:
@@ -88,7 +91,7 @@ def test_blocks_of_a_slow_thread_stay_until_it_has_gathered(
         return gather(self, numbers, *arguments, **given)
 
     monkeypatch.setattr(HostGather, "gather", slowly)
-    with Feed(opened(tmp_path, blocks=40), WINDOW, threads=2, **options) as feed:
+    with flat_feed(opened(tmp_path, blocks=40), WINDOW, threads=2, **options) as feed:
         assert all(torch.equal(batch["x"], other) for batch, other in zip(feed, expected, strict=True))
 
 
@@ -110,7 +113,16 @@ def test_a_second_epoch_from_the_cache_makes_no_request(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("storage")
 def test_ranks_of_one_machine_share_a_cache(local: stoker.Store, tmp_path: Path) -> None:
     stores = [opened(tmp_path) for _ in range(2)]
-    feeds = [Feed(store, WINDOW, batch_size=32, order=ORDERS["blocks"], rank=i, world_size=2) for i, store in enumerate(stores)]
+    feeds = [
+        Feed(
+            store,
+            WINDOW,
+            batch_size=32,
+            order=ORDERS["blocks"],
+            distributed=stoker.feed.Distributed(rank=i, world_size=2),
+        )
+        for i, store in enumerate(stores)
+    ]
     whole = Feed(local, WINDOW, batch_size=64, order=ORDERS["blocks"])
     for one, other, both in zip(*feeds, whole, strict=True):
         assert torch.equal(torch.cat([one["x"], other["x"]]), both["x"])
@@ -128,8 +140,8 @@ def test_a_dataset_travels_to_another_process(local: stoker.Store, tmp_path: Pat
 @pytest.mark.usefixtures("storage")
 def test_two_stores_one_of_them_remote(local: stoker.Store, tmp_path: Path) -> None:
     options: dict[str, Any] = {"batch_size": 64, "order": ORDERS["blocks"]}
-    there = Feed([opened(tmp_path), local], WINDOW, residency="stream", **options)
-    for one, other in zip(there, Feed([local, local], WINDOW, **options), strict=True):
+    there = flat_feed([opened(tmp_path), local], WINDOW, residency="stream", **options)
+    for one, other in zip(there, flat_feed([local, local], WINDOW, **options), strict=True):
         assert torch.equal(one["x"], other["x"])
 
 
@@ -210,7 +222,7 @@ def test_a_cache_of_a_quarter_fetches_little_more_than_the_optimum(
     before = store.traffic.bytes_read
     uses: list[int] = []
     monkeypatch.setattr("stoker.feed.feed.make_hints", recording(uses))
-    feed = Feed(store, WINDOW, batch_size=64, order=chosen, columns=["x"], threads=1)
+    feed = Feed(store, WINDOW, batch_size=64, order=chosen, columns=["x"], loading=stoker.feed.Loading(threads=1))
     for _ in range(4):
         for _ in feed:
             pass

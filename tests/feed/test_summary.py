@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.flat_feed import flat_feed
 
-from stoker import BlockShuffle, Feed, Segments, Sequences, Store, Windows
+from stoker import BlockShuffle, Feed, Sequences, Store, Windows
 
 
 def make(view: Any, **options: Any) -> Feed:
     store = Store.from_arrays(lengths=[9, 5, 1], x=np.zeros(15, dtype=np.float32), w=np.zeros((15, 3)), y=np.arange(3))
-    return Feed(store, view, **{"batch_size": 4, **options})
+    return flat_feed(store, view, **{"batch_size": 4, **options})
 
 
 def line(feed: Feed, name: str) -> str:
@@ -24,8 +25,8 @@ def line(feed: Feed, name: str) -> str:
 @pytest.mark.parametrize(
     ("feed", "name", "expected"),
     [
-        ({"view": Sequences(6)}, "a", "batch x float32[4, steps], w float64[4, steps, 3], y int64[4]: up to 704 B"),
-        ({"view": Sequences(6, layout="packed")}, "a", "batch x float32[steps], w float64[steps, 3], y int64[4]: up to 704 B"),
+        ({"view": Sequences(6)}, "a", "batch x float32[4, steps], w float32[4, steps, 3], y int64[4]: up to 416 B"),
+        ({"view": Sequences(6, layout="packed")}, "a", "batch x float32[steps], w float32[steps, 3], y int64[4]: up to 416 B"),
         ({"view": Windows(4), "dtype": "float16"}, "a", "batch x float16[4, 4], w float16[4, 4, 3], y int64[4]: 160 B"),
         ({"view": Windows(3, horizon=1), "columns": "x"}, "a", "batch x float32[4, 3], x_target [4, 1]: 64 B"),
         ({"view": Windows(4), "batch_size": 3}, "batches", "3 of 3"),
@@ -35,11 +36,6 @@ def line(feed: Feed, name: str) -> str:
             {"view": Windows(4), "rank": 1, "world_size": 2},
             "batches",
             "2 of 4 on each of 2 ranks (this is rank 1); the last one has 1 sample, its other rows are padding (False in `valid`)",
-        ),
-        (
-            {"view": Segments(4, compat="time-moe"), "columns": "x"},
-            "batches",
-            "1 of 4; the last one has 3 samples, its other rows are padding (False in `loss_masks`)",
         ),
         ({"view": Windows(4), "threads": 2, "prefetch": 5}, "threads", "2, 5 batches ahead"),
         ({"view": Windows(4), "residency": "device"}, "residency", "device: as given"),

@@ -32,8 +32,7 @@ def window_samples(view: Windows | Segments, lengths: Sequence[int]) -> list[Sam
         starts = [start for start in range(0, size, stride) if start + span <= size]
         covered = starts[-1] + span if starts else 0
         after = starts[-1] + stride if starts else 0
-        keeps_tail = not starts if view.compat else view.tail == "keep"
-        if keeps_tail and covered < size and size - after >= least:
+        if view.tail == "keep" and covered < size and size - after >= least:
             starts.append(after)
         found += [Sample(series, start, min(span, size - start)) for start in starts]
     return found

@@ -15,9 +15,9 @@ import xxhash
 from stoker import _disk
 from stoker.store import manifest as manifests
 from stoker.store.manifest import MANIFEST_NAME, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.opening import open_store
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, Kind, Level, Texts
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 Array = npt.NDArray[Any]
 

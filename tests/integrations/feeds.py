@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tests.harness.flat_feed import flat_feed
 
 import stoker
 
@@ -23,4 +24,4 @@ def store() -> stoker.Store:
 
 
 def feed(**options: Any) -> stoker.Feed:
-    return stoker.Feed(store(), VIEW, **{"batch_size": 4, "last_batch": "drop", "dtype": "float32", **options})
+    return flat_feed(store(), VIEW, **{"batch_size": 4, "last_batch": "drop", "dtype": "float32", **options})

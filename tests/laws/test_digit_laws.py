@@ -12,8 +12,7 @@ from tests.harness import num_examples
 from tests.recipes.tabular.digits.digits_twin import mixed_numbers, printed_digits
 
 from stoker_recipes.tabular import Digits, join_digits, split_digits
-from stoker_recipes.tabular.digits.split import HIGHEST, LOWEST
-from stoker_recipes.tabular.digits.window import DigitWindow
+from stoker_recipes.tabular.digits.split import HIGHEST, LOWEST, DigitWindow
 
 BITS = st.integers(0, 2**64 - 1).map(lambda bits: float(np.uint64(bits).view(np.float64)))
 DECIMALS = st.builds(lambda digits, place: float(f"{digits}e{place}"), st.integers(-(10**17), 10**17), st.integers(-40, 60))

@@ -17,7 +17,9 @@ import pytest
 from hypothesis import given, settings
 from tests.feed.stores import every_number, write_store
 from tests.harness import num_examples
+from tests.harness.flat_feed import flat_feed
 
+import stoker
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Weighted, Windows
 from stoker.feed.prefetch import FeedRanks, Steps
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
@@ -48,7 +50,7 @@ def read(feeds: list[Feed], steps: int | None = None) -> list[int]:
 
 def make_ranks(store: Store, world: int, **options: Any) -> list[Feed]:
     given = {"return_index": True, **options}
-    return [Feed(store, Sequences(4), rank=rank, world_size=world, **given) for rank in range(world)]
+    return [flat_feed(store, Sequences(4), rank=rank, world_size=world, **given) for rank in range(world)]
 
 
 @pytest.mark.promise("P8")
@@ -67,7 +69,7 @@ def test_every_sample_once_in_one_order(
     size: int, batch_size: int, worlds: list[int], order: Any, last: str, threads: int, residency: str
 ) -> None:
     options = {"batch_size": batch_size, "order": order, "last_batch": last, "threads": threads, "residency": residency}
-    assert_exactly_once(partial(Feed, numbered(size), Sequences(4), return_index=True, **options), worlds=worlds)  # type: ignore[arg-type]
+    assert_exactly_once(partial(flat_feed, numbered(size), Sequences(4), return_index=True, **options), worlds=worlds)  # type: ignore[arg-type]
 
 
 @pytest.mark.promise("P5")
@@ -116,7 +118,7 @@ def test_what_is_dropped_is_the_rest_and_nothing_is_repeated(size: int, batch_si
 def test_weights_are_drawn_exactly_over_any_restarts() -> None:
     """An epoch of a weighted order has a number of draws of its own; each is handed out once."""
     weights = np.arange(1.0, 12.0)
-    make = partial(Feed, numbered(11), Sequences(4), batch_size=4, order=Weighted(weights, num_samples=30), return_index=True)
+    make = partial(flat_feed, numbered(11), Sequences(4), batch_size=4, order=Weighted(weights, num_samples=30), return_index=True)
     whole = read([make()])
     assert len(whole) == 30
     assert np.abs(np.bincount(whole, minlength=11) - 30 * weights / weights.sum()).max() < 1
@@ -133,7 +135,7 @@ CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [
     (Windows(3, stride=2, horizon=2), {"order": BlockShuffle(block=4, window=8), "threads": 1}),
     (Windows(3, stride=2), {"order": BlockShuffle(), "residency": "device"}),
     (Segments(3), {"order": ByLength(group=4, pool=2), "threads": 2}),
-    (Segments(3, compat="time-moe"), {"order": Shuffle(5), "columns": ["xf4"], "normalize": "zero"}),
+    (Segments(3, shift=1), {"order": Shuffle(5), "columns": ["xf4"], "normalize": "zero"}),
     (Sequences(6), {"order": ByLength(group=4, pool=1), "last_batch": "short"}),
     (Sequences(6, buckets=(2, 6)), {"order": Shuffle(), "last_batch": "drop", "batch_size": 2}),
     (Sequences(6, layout="packed"), {"order": Shuffle(), "threads": 2}),
@@ -150,14 +152,14 @@ def test_resumes_at_every_position(view: Any, options: dict[str, Any], tmp_path:
     store = every_number()
     if options.get("residency") == "stream":
         store = write_store(store, tmp_path / "s")
-    assert_resumes_exactly(partial(Feed, store, view, **{"batch_size": 3, "columns": ["xf8", "wf4", "si8"], **options}))
+    assert_resumes_exactly(partial(flat_feed, store, view, **{"batch_size": 3, "columns": ["xf8", "wf4", "si8"], **options}))
 
 
 @pytest.mark.promise("P5")
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("view", [Windows(4, stride=2, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
 def test_resumes_at_every_position_on_other_numbers_of_ranks(view: Any, order: Any) -> None:
-    make = partial(Feed, every_number(), view, batch_size=3, order=order, columns=["xf8"], return_index=True)
+    make = partial(flat_feed, every_number(), view, batch_size=3, order=order, columns=["xf8"], return_index=True)
     assert_resumes_exactly(make, worlds=(1, 2, 3), epochs=2)
 
 
@@ -180,7 +182,8 @@ RESUME = """
 import json, sys
 import numpy as np
 from stoker import Feed, Shuffle, Windows, open
-feed = Feed(open(sys.argv[1]), Windows(4, stride=2), batch_size=5, order=Shuffle(), return_index=True, threads=2)
+from stoker.feed import Loading, Returns
+feed = Feed(open(sys.argv[1]), Windows(4, stride=2), batch_size=5, order=Shuffle(), returns=Returns(index=True), loading=Loading(threads=2))
 feed.load_state_dict(json.loads(sys.argv[2]))
 print(json.dumps([batch["sample"].tolist() for epoch in range(2) for batch in feed]))
 """
@@ -189,7 +192,7 @@ print(json.dumps([batch["sample"].tolist() for epoch in range(2) for batch in fe
 @pytest.mark.promise("P5")
 def test_resumes_in_a_new_process(tmp_path: Path) -> None:
     store = write_store(every_number(), tmp_path / "s")
-    feed = Feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), return_index=True)
+    feed = Feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), returns=stoker.feed.Returns(index=True))
     batches = iter(feed)
     next(batches), next(batches)
     state = json.dumps(feed.state_dict())
@@ -279,12 +282,12 @@ def test_a_lost_sample_would_be_seen() -> None:
     """Negative control: ranks whose shares overlap or leave a gap."""
 
     class Careless(Feed):
-        def __init__(self, *arguments: Any, gap: int, **options: Any) -> None:
-            super().__init__(*arguments, **options)
+        def __init__(self, *arguments: Any, gap: int, distributed: stoker.feed.Distributed, **options: Any) -> None:
+            super().__init__(*arguments, distributed=distributed, **options)
             original = self.plan.numbers
             self.plan.numbers = lambda epoch, start, stop: original(epoch, max(0, start + gap), stop)  # type: ignore[method-assign]
 
-    make = partial(Careless, numbered(20), Sequences(4), batch_size=3, return_index=True)
+    make = partial(Careless, numbered(20), Sequences(4), batch_size=3, returns=stoker.feed.Returns(index=True))
     with pytest.raises(AssertionError, match=r"epoch 0 on 1 rank has 13 samples; expected 20; sample 0 did not come"):
         assert_exactly_once(partial(make, gap=1))
     with pytest.raises(AssertionError, match=r"sample 2 came twice: as row 2 of batch 0 .* and as row 0 of batch 1"):

@@ -20,6 +20,7 @@ from tests.harness import num_examples
 from tests.store.shrink import shrunk
 from tests.store.twin import Refused, Row, assert_equals_twin, slow_pack
 
+import stoker
 from stoker.errors import BadValueError, SourceEmptyError, TimeOrderError
 from stoker.store.pack.api import pack
 
@@ -113,13 +114,13 @@ def check(source: Any, folder: Path, rows: Sequence[Row], options: dict[str, Any
     if not any(group for _, group in expected):
         check_refused(source, folder, options, (SourceEmptyError,))
         return
-    store = pack(source, folder / "out", threads=2, **options)
+    store = pack(source, folder / "out", resources=stoker.Resources(threads=2), **options)
     assert_equals_twin(store, expected, series=options["series"])
 
 
 def check_refused(source: Any, folder: Path, options: dict[str, Any], errors: tuple[type[Exception], ...]) -> None:
     with pytest.raises(errors):
-        pack(source, folder / "out", threads=2, **options)
+        pack(source, folder / "out", resources=stoker.Resources(threads=2), **options)
     assert not (folder / "out").exists()
 
 
@@ -155,7 +156,7 @@ def check_files(folder: Path, source: str, parts: list[Sequence[Row]], options: 
     if not any(group for _, group in groups):
         check_refused(source, folder, options, (SourceEmptyError,))
         return
-    assert_equals_twin(pack(source, folder / "out", threads=2, **options), groups, series=None)
+    assert_equals_twin(pack(source, folder / "out", resources=stoker.Resources(threads=2), **options), groups, series=None)
 
 
 CUTS = st.lists(st.integers(0, 90), max_size=3)

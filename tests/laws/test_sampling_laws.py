@@ -79,9 +79,9 @@ def test_each_sample_comes_as_often_as_its_weight_says(weights: list[float], num
 def window_views(draw: st.DrawFn) -> Windows | Segments:
     """Any windows or segments."""
     options: dict[str, Any] = {"tail": draw(st.sampled_from(["keep", "drop"]))}
-    target = draw(st.sampled_from(["", "horizon", "shift", "compat"]))
+    target = draw(st.sampled_from(["", "horizon", "shift"]))
     if target:
-        options[target] = "time-moe" if target == "compat" else draw(st.integers(1, 12))
+        options[target] = draw(st.integers(1, 12))
     length = draw(st.integers(1, 20))
     return Segments(length, **options) if draw(st.booleans()) else Windows(length, stride=draw(st.integers(1, 30)), **options)
 
@@ -100,7 +100,7 @@ def test_windows_are_those_of_a_walk(view: Windows | Segments, lengths: list[int
 def test_kept_tails_lose_no_step(view: Windows | Segments, lengths: list[int]) -> None:
     stride = view.windows.stride if isinstance(view, Segments) else view.stride
     reach = view.horizon or view.length  # as far as targets reach on from window to window
-    if view.tail != "keep" or view.compat or stride > reach:
+    if view.tail != "keep" or stride > reach:
         return
     first_target = view.length if view.horizon else view.shift
     seen = {step for _, start, count in listed(view.over(twins.ragged(lengths))) for step in range(start, start + count)}

@@ -10,16 +10,17 @@ import msgspec
 import pytest
 
 from stoker.errors import ConfigError, OptionError, TrainError
+from stoker.extend import disk
 from stoker.train import run
 from stoker.train.run import Run
 from stoker_recipes.run_folder import (
     RECIPE_NAME,
     check_free,
+    check_same,
     claim_run,
     make_settings,
     read_recipe,
     read_settings,
-    write_settings,
 )
 
 RECORD = {"recipe": "wave", "data": "a.csv", "settings": {"lr": 0.1}}
@@ -30,16 +31,27 @@ def check(settings: dict[str, Any]) -> None:
         raise TypeError(f"unexpected settings {sorted(settings)}")
 
 
-def claim(folder: Path, record: dict[str, Any] = RECORD, *, resume: bool = False, overwrite: bool = False) -> None:
-    claim_run(folder, record, results=["model.bin"], check=check, resume=resume, overwrite=overwrite)
+def claim(folder: Path, record: dict[str, Any] = RECORD, *, overwrite: bool = False) -> None:
+    claim_run(folder, record, results=["model.bin"], overwrite=overwrite)
 
 
 def test_a_new_run_is_recorded_and_resumes_as_the_same(tmp_path: Path) -> None:
     claim(tmp_path / "run")
     assert read_recipe(tmp_path / "run", "wave", check=check) == RECORD
-    claim(tmp_path / "run", resume=True)
+    check_same(tmp_path / "run", RECORD, check=check)
     with pytest.raises(OptionError, match="is a run with other data or settings"):
-        claim(tmp_path / "run", {**RECORD, "data": "b.csv"}, resume=True)
+        check_same(tmp_path / "run", {**RECORD, "data": "b.csv"}, check=check)
+
+
+def test_a_folder_of_something_else_is_not_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.txt").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(OptionError, match="was not made by Stoker"):
+            claim(tmp_path, overwrite=overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    monkeypatch.setattr(disk, "claim_folder", lambda *given, **options: None)
+    claim(tmp_path)
+    assert (tmp_path / RECIPE_NAME).exists(), "negative control: without the check it is"
 
 
 def test_an_earlier_run_is_replaced_only_when_asked(tmp_path: Path) -> None:
@@ -85,6 +97,7 @@ def test_other_folders_are_refused(tmp_path: Path, text: str | None, error: type
 class Wave(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Settings of a recipe."""
 
+    recipe: str = "wave"
     epochs: int = 1
     save_every: int | None = None
 
@@ -96,9 +109,10 @@ class Wave(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def test_settings_are_checked_written_and_read_again(tmp_path: Path) -> None:
     settings = make_settings(Wave, {"epochs": 3}, recipe="wave")
-    check_free(tmp_path / "run")
-    write_settings(tmp_path / "run", settings)
+    claim(tmp_path / "run", msgspec.to_builtins(settings))
     assert read_settings(tmp_path / "run", Wave, recipe="wave") == settings
+    check_free(tmp_path / "run")  # it ended before its first step
+    Run(tmp_path / "run").end("finished")
     with pytest.raises(OptionError, match="has a run already"):
         check_free(tmp_path / "run")
     for given, message in (({"epochs": "x"}, r"wave: Expected `int`"), ({"epochs": 0}, "epochs is 0")):

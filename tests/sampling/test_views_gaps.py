@@ -16,6 +16,7 @@ from stoker.sampling import views
 from stoker.sampling.gaps import find_runs
 from stoker.sampling.subset import Runs, Subset
 from stoker.sampling.views import Lengths
+from stoker.sampling.window_index import find_entry, guide_of
 
 VIEWS = [
     Windows(3),
@@ -61,7 +62,7 @@ def test_samples_are_those_of_the_runs(steps: list[list[int]], max_gap: int, vie
     assert firsts.tolist() == [sum(series < one for series, _, _ in expected) for one in range(len(steps) + 1)]
 
 
-@given(SERIES, st.integers(1, 4), st.sampled_from(VIEWS), st.sampled_from(["_DENSE_SERIES", "_GUIDED_ENTRIES"]))
+@given(SERIES, st.integers(1, 4), st.sampled_from(VIEWS), st.sampled_from(["_DENSE_SERIES", "GUIDED_ENTRIES"]))
 def test_a_large_index_finds_the_same_samples(steps: list[list[int]], max_gap: int, view: Any, limit: str) -> None:
     """Beyond some numbers of runs the index is sparse, or has no records."""
     lengths, runs = with_gaps(steps, max_gap)
@@ -77,10 +78,10 @@ def test_a_large_index_finds_the_same_samples(steps: list[list[int]], max_gap: i
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=50), st.integers(0, 40))
 def test_a_guided_search_is_a_plain_one(counts: list[int], power: int) -> None:
     firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64) << power
-    guide = views.guide_of(firsts)
+    guide = guide_of(firsts)
     rng = np.random.default_rng(0)
     for number in [*firsts[firsts < firsts[-1]].tolist(), *(rng.integers(0, firsts[-1], 20).tolist() if firsts[-1] else [])]:
-        assert views.find_entry(number, firsts, *guide) == np.searchsorted(firsts, number, side="right") - 1
+        assert find_entry(number, firsts, *guide) == np.searchsorted(firsts, number, side="right") - 1
 
 
 @given(st.integers(1, 4), st.lists(st.integers(1, 4), min_size=24, max_size=24), st.sampled_from(VIEWS))

@@ -18,9 +18,7 @@ STRIDES = [1, 2, LENGTH - 1, LENGTH, LENGTH + 1, LENGTH + 3, 2 * LENGTH + 9]
 TAILS = ["keep", "drop"]
 VIEWS: list[Windows | Segments] = [
     *(Windows(LENGTH, stride=s, tail=t, **target) for s, t, target in itertools.product(STRIDES, TAILS, TARGETS)),  # type: ignore[arg-type]
-    *(Windows(LENGTH, stride=stride, compat="time-moe") for stride in STRIDES),
     *(Segments(LENGTH, tail=tail, **target) for tail, target in itertools.product(TAILS, TARGETS)),  # type: ignore[arg-type]
-    Segments(LENGTH, compat="time-moe"),
     Windows(1),
     Windows(1, stride=3, tail="drop"),
     Segments(1, shift=1),
@@ -77,23 +75,6 @@ def test_samples_in_any_order_equal_the_twin(view: Windows | Segments, rng: np.r
     assert as_tuples(samples.locate(numbers)) == [expected[number] for number in numbers]
 
 
-@pytest.mark.parametrize("stride", [1, 3, 2048])
-@pytest.mark.parametrize("steps", [0, 1, 2, 2047, 2048, 2049, 4096, 6144, 6145])
-def test_time_moe_has_the_windows_of_its_own_data_set(stride: int, steps: int) -> None:
-    count = 0 if steps < 2 else 1 + max(0, steps - (2048 + 1)) // stride
-    samples = Windows(2048, stride=stride, compat="time-moe").over(twins.ragged([steps]))
-    assert samples.num_samples == count
-    assert samples.row == 2049
-    if count:
-        assert listed(samples)[-1] == (0, (count - 1) * stride, min(2049, steps - (count - 1) * stride))
-
-
-def test_time_moe_segments_are_windows_with_a_stride_of_their_length() -> None:
-    view = Segments(2048, compat="time-moe")
-    assert (view.shift, view.span) == (1, 2049)
-    assert [view.over(twins.ragged([n])).num_samples for n in (1, 2047, 2048, 2049, 4096, 6144, 6145)] == [0, 1, 1, 1, 1, 2, 3]
-
-
 @pytest.mark.parametrize("stride", [1, 3, LENGTH])
 def test_keep_loses_no_step(stride: int) -> None:
     for steps in range(1, 40):
@@ -139,7 +120,6 @@ def test_a_padded_window_holds_at_least_a_target() -> None:
             [2, 10],
             ["2 steps (16.7%) are in no window (tail='drop').", "1 of 2 series have no window: they are too short."],
         ),
-        (Segments(5, compat="time-moe"), [12], ["1 steps (8.3%) are in no window (compat='time-moe' drops them)."]),
         (Windows(5, stride=10), [20], ["10 steps (50.0%) are in no window (the stride)."]),
         (
             Windows(5, horizon=1),

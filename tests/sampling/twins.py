@@ -70,10 +70,6 @@ def uniform(length: int, num_series: int) -> Lengths:
 
 def window_starts(view: Windows, num_steps: int) -> Iterator[int]:
     """Where the windows of one series begin, by walking along it."""
-    if view.compat:
-        if num_steps >= 2:
-            yield from (k * view.stride for k in range(1 + max(0, num_steps - (view.length + 1)) // view.stride))
-        return
     seen = start = 0
     while start + view.span <= num_steps:
         yield start

@@ -10,9 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -31,8 +30,8 @@ Path("model.pt").write_bytes(b"new")
 os.rename("run", "elsewhere")
 Path("elsewhere/new").write_bytes(b"new")
 os.remove("twice.txt"); os.remove("pipe.fifo"); os.chmod("log.txt", 0o600)
+parent = os.getpid()
 if os.fork() == 0:  # a worker that ends with its parent, as those of a DataLoader do
-    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(0.05)
         Path("worker.txt").write_text("more")
@@ -217,20 +216,76 @@ def test_a_scratch_folder_is_removed_only_if_it_is_stale(home: Path, monkeypatch
 
 
 def test_a_diagnosis_that_starts_does_not_remove_the_folder_of_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of files that a start makes is followed by one of another start."""
+    """Another start comes right after the folder is made, before it is held, and again when it is held."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    for name in ("mkdir", "replace"):
-        original = getattr(_disk.disk, name)
+    made: list[Path] = []
+    original = _disk.disk.mkdir
 
-        def change(*args: Any, original: Callable[..., None] = original) -> None:
-            original(*args)
-            sandbox._remove_leftovers()
+    def make(path: Path, mode: int) -> None:
+        original(path, mode)
+        if path.name.startswith(SCRATCH):
+            made.append(path)
+            if len(made) == 1:
+                sandbox._remove_leftovers()
 
-        monkeypatch.setattr(_disk.disk, name, change)
+    monkeypatch.setattr(_disk.disk, "mkdir", make)
     with Sandbox(None) as entered:
-        assert entered._scratch is not None
-        assert entered._scratch.is_dir()
-    assert not entered._scratch.exists()
+        sandbox._remove_leftovers()
+        assert [path.is_dir() for path in made] == [False, True]
+        assert entered._scratch == made[1]
+    assert not made[1].exists()
+
+
+ENTERING = """
+import ctypes, os, socket, sys
+from stoker.sandbox import sandbox
+ours, theirs = socket.socketpair()
+class Watched(socket.socket):
+    def sendall(self, data, *flags):
+        signal = ctypes.c_int()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(signal), 0, 0, 0)  # PR_GET_PDEATHSIG
+        print(signal.value)
+        super().sendall(data)
+sandbox.socket.socket = Watched
+plan = sandbox.SandboxPlan(modes=["off"], scratch=None, rules={}, needed=[], mirrored=[], socket=theirs.detach())
+ours.sendall(b".")
+sandbox.enter(sandbox.msgspec.json.encode(plan).decode())
+"""
+
+
+def test_the_program_ends_with_its_parent_before_the_parent_knows_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", ENTERING], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == signal.SIGKILL
+
+
+@pytest.mark.promise("P18")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("user", [None, pytest.param(NOBODY, marks=pytest.mark.slow)], ids=["as is", "a user without rights"])
+def test_the_next_diagnosis_removes_the_scratch_of_one_that_was_killed(home: Path, mode: str, user: int | None) -> None:
+    if user is not None:
+        give_to(user, home.parent)
+    temporary = home.parent / "temporary"
+    process, _ = start_program(home, mode, user=user)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for_none_in(home)
+    left = [path for path in temporary.iterdir() if path.name.startswith(SCRATCH)]
+    assert len(left) == 1, "negative control: a kill leaves it"
+    assert any(path.name == "log.txt" for path in left[0].rglob("*"))
+    (home / "train.py").write_text("raise SystemExit(3)")
+    process = start(home, mode, user=user)
+    process.communicate(timeout=60)
+    assert [path for path in temporary.iterdir() if path.name.startswith(SCRATCH)] == []
+
+
+@pytest.mark.promise("P18")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_diagnosis_that_is_asked_to_end_removes_its_scratch(home: Path, number: signal.Signals) -> None:
+    process, _ = start_program(home, "landlock")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert [path.name for path in (home.parent / "temporary").iterdir() if path.name.startswith(SCRATCH)] == []
 
 
 def test_negative_control_a_folder_that_no_process_holds_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

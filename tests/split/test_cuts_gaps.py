@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from tests.harness import num_examples
 from tests.split.stores import with_time
 
+import stoker
 from stoker import Feed, Segments, Store, Windows
 from stoker.errors import LeakError, OptionError
 from stoker.feed.columns import lengths_of
@@ -107,6 +108,8 @@ def test_groups_scalers_and_feeds_keep_the_numbers_of_series() -> None:
         np.testing.assert_allclose(scaler.scales("x").centers[series, 0], x[sorted(some)].mean())
         assert bounds[series] <= min(some) <= max(some) < bounds[series + 1]
     seen = [
-        int(one) for batch in Feed(store, view, subset=split.train, batch_size=4, return_series=True) for one in batch["series"]
+        int(one)
+        for batch in Feed(store, view, subset=split.train, batch_size=4, returns=stoker.feed.Returns(series=True))
+        for one in batch["series"]
     ]
     assert {one for one in seen if one >= 0} == held.keys()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.feed.stores import write_store
 from tests.feed.twin import all_samples
+from tests.harness.flat_feed import flat_feed
 
 import stoker
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
@@ -79,13 +80,21 @@ def test_every_value_is_scaled_by_its_series(
         view,
         batch_size=3,
         columns=["x", "other", "group"],
-        scaler=scaler,
+        normalize=scaler,
         dtype=delivered,
-        residency=residency,
+        loading=stoker.feed.Loading(residency=residency),
         order=Shuffle(1),
-        return_index=True,
+        returns=stoker.feed.Returns(index=True),
     )
-    plain = Feed(store, view, batch_size=3, columns=["other"], residency=residency, order=Shuffle(1), dtype=delivered)
+    plain = Feed(
+        store,
+        view,
+        batch_size=3,
+        columns=["other"],
+        loading=stoker.feed.Loading(residency=residency),
+        order=Shuffle(1),
+        dtype=delivered,
+    )
     expected = slow_samples(store, view, scaler, feed.columns[0].dtype)
     assert feed.columns[0].dtype == np.dtype(delivered or (dtype if dtype.startswith("float") else "float32"))
     for batch, unscaled in zip(feed, plain, strict=True):
@@ -113,7 +122,7 @@ def fitted(store: Store, view: Any = VIEW) -> tuple[stoker.split.Split, SeriesSc
 def test_on_disk_in_a_stream_and_as_a_dataset(tmp_path: Path) -> None:
     store = write_store(make_store(), tmp_path / "store")
     split, scaler = fitted(store)
-    make = partial(Feed, store, VIEW, subset=split.train, batch_size=4, scaler=scaler, order=Shuffle(0), return_index=True)
+    make = partial(flat_feed, store, VIEW, subset=split.train, batch_size=4, scaler=scaler, order=Shuffle(0), return_index=True)
     for one, other in zip(make(residency="host"), make(residency="stream", threads=2), strict=True):
         assert torch.equal(one["x"], other["x"])
     dataset = pickle.loads(pickle.dumps(make().as_dataset()))
@@ -126,7 +135,7 @@ def test_on_disk_in_a_stream_and_as_a_dataset(tmp_path: Path) -> None:
 def test_predictions_are_inverted() -> None:
     store = make_store()
     split, scaler = fitted(store)
-    feed = Feed(store, VIEW, subset=split.valid, batch_size=64, scaler=scaler, return_index=True)
+    feed = Feed(store, VIEW, subset=split.valid, batch_size=64, normalize=scaler, returns=stoker.feed.Returns(index=True))
     raw = Feed(store, VIEW, subset=split.valid, batch_size=64)
     batch, unscaled = next(iter(feed)), next(iter(raw))
     held = batch["valid"]
@@ -141,18 +150,18 @@ def test_a_leak_is_refused() -> None:
     store = make_store()
     split, scaler = fitted(store)
     for subset in (split.train, split.valid, None):
-        Feed(store, VIEW, subset=subset, batch_size=2, scaler=scaler)
+        Feed(store, VIEW, subset=subset, batch_size=2, normalize=scaler)
     careless = SeriesScaler.fit(store, None, columns=["x"])
     for subset in split:
         with pytest.raises(LeakError, match=r"fitted on all steps of the store, not on the training subset of the split"):
-            Feed(store, VIEW, subset=subset, batch_size=2, scaler=careless)
+            Feed(store, VIEW, subset=subset, batch_size=2, normalize=careless)
     of_valid = SeriesScaler.fit(store, split.valid, columns=["x"], unseen="global")
     other = chronological(store, VIEW, fractions=(0.5, 0.5), overlap="inputs")
     for subset, wrong in ((split.train, of_valid), (split.valid, of_valid), (other.valid, scaler)):
         with pytest.raises(LeakError, match="fitted on another subset"):
-            Feed(store, VIEW, subset=subset, batch_size=2, scaler=wrong)
+            Feed(store, VIEW, subset=subset, batch_size=2, normalize=wrong)
     by_series = grouped(store, VIEW, fractions=(0.5, 0.5), seed=1)
-    Feed(store, VIEW, subset=by_series.valid, batch_size=2, scaler=careless)
+    Feed(store, VIEW, subset=by_series.valid, batch_size=2, normalize=careless)
 
 
 @pytest.mark.promise("P16", control=True)
@@ -173,7 +182,7 @@ def test_negative_control_a_scaler_of_all_steps_shows_the_future() -> None:
     def batches(data: Store, fit_on: Any) -> torch.Tensor:
         scaler = SeriesScaler.fit(data, fit_on, columns=["x"], unseen="global")
         scaler.fitted_on = split.train.fingerprint
-        return torch.cat([batch["x"] for batch in Feed(data, VIEW, subset=split.train, batch_size=8, scaler=scaler)])
+        return torch.cat([batch["x"] for batch in Feed(data, VIEW, subset=split.train, batch_size=8, normalize=scaler)])
 
     assert torch.equal(batches(store, split.train), batches(changed, split.train))
     assert not torch.equal(batches(store, None), batches(changed, None))

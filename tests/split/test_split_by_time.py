@@ -30,7 +30,7 @@ views: st.SearchStrategy[Any] = st.one_of(
     ),
     st.builds(Windows, st.integers(1, 9), stride=st.integers(1, 12), shift=st.integers(0, 3)),
     st.builds(Segments, st.integers(1, 9), shift=st.integers(0, 2)),
-    st.just(Windows(5, compat="time-moe")),
+    st.just(Windows(5, shift=1, tail="drop")),
 )
 reaches = st.tuples(st.integers(0, 6), st.integers(0, 7), st.none() | st.integers(0, 6))
 """Horizon beyond that of the view, warm-up, and embargo beyond the least."""
@@ -127,7 +127,14 @@ def test_ten_billion_windows_cost_two_numbers(tmp_path: Path) -> None:
     split = chronological(store, Windows(100, horizon=10), warm_up=50)
     assert len(split.train) == 7 * 10**9 - 109
     assert all(len(subset.runs.firsts) == 1 for subset in split)
-    feed = stoker.Feed(store, Windows(100, horizon=10), subset=split.test, batch_size=3, order=stoker.Shuffle(), return_index=True)
+    feed = stoker.Feed(
+        store,
+        Windows(100, horizon=10),
+        subset=split.test,
+        batch_size=3,
+        order=stoker.Shuffle(),
+        returns=stoker.feed.Returns(index=True),
+    )
     assert feed.samples.locate(np.array([0, feed.num_samples - 1])).starts.tolist() == [85 * 10**8 + 50, size - 110]
     assert next(iter(feed))["x"].shape == (3, 100)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.feed.stores import write_store
+from tests.harness.flat_feed import flat_feed
 from tests.laws.test_feed_laws import ORDERS
 from tests.split import twin
 from tests.split.stores import plain
@@ -57,7 +58,7 @@ def test_a_feed_has_the_samples_of_its_part(kind: str) -> None:
 def test_every_sample_of_a_part_once(kind: str, order: Any) -> None:
     store, view, split = split_of(kind)
     for residency in ("host", "device"):
-        make = partial(Feed, store, view, subset=split.train, batch_size=3, order=order, residency=residency)
+        make = partial(flat_feed, store, view, subset=split.train, batch_size=3, order=order, residency=residency)
         assert_exactly_once(make)
         assert_exactly_once(partial(make, return_index=True, threads=2))
 
@@ -66,7 +67,7 @@ def test_every_sample_of_a_part_once(kind: str, order: Any) -> None:
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.kind)
 def test_a_feed_of_a_part_resumes_exactly(order: Any) -> None:
     store, view, split = split_of("folds")
-    make = partial(Feed, store, view, subset=split.train, batch_size=16, order=order, return_index=True)
+    make = partial(flat_feed, store, view, subset=split.train, batch_size=16, order=order, return_index=True)
     assert_resumes_exactly(make, worlds=(1, 2))
 
 
@@ -87,7 +88,7 @@ def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
     store = write_store(plain(LENGTHS), tmp_path / "store")
     view = Windows(5, stride=2, horizon=1)
     split = chronological(store, view)
-    make = partial(Feed, store, view, subset=split.train, batch_size=4, order=stoker.BlockShuffle(block=3, window=12))
+    make = partial(flat_feed, store, view, subset=split.train, batch_size=4, order=stoker.BlockShuffle(block=3, window=12))
     assert_exactly_once(partial(make, residency="stream", return_index=True))
     dataset = make().as_dataset()
     again = pickle.loads(pickle.dumps(dataset))

@@ -20,6 +20,8 @@ from stoker.store.block_cache import ABSENT, NEVER, PRESENT, RESERVED, UNVERIFIE
 from stoker.store.manifest import HEADER_BYTES, MANIFEST_NAME, Manifest, read_manifest
 from stoker.store.shards import hash_block
 
+pytestmark = pytest.mark.scale
+
 BLOCK = 1 << 16
 NUM_BLOCKS = 20
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from tests.harness import tiny_store
 
 from stoker.store.inspect import inspect
 from stoker.store.pack.api import pack
+from stoker.store.pack.options import Time
 from stoker.store.store import Store
 
 
@@ -56,3 +59,37 @@ def test_it_can_be_written_as_json(tmp_path: Path) -> None:
 def test_what_is_not_finite_is_reported_with_its_place(tmp_path: Path) -> None:
     store = pack({"k": [1, 2, 2], "x": [0.0, 1.0, np.nan]}, tmp_path / "out", series="k")
     assert inspect(store).to_dict()["columns"][1]["first_nonfinite"] == [1, 1]
+
+
+def counted(store: Store, name: str) -> int:
+    """How many values of a column are missing, by looking at each."""
+    column, values = store.schema[name], store.column(name)
+    if column.dtype is not None and column.dtype.kind == "f":
+        return int(np.isnan(values).sum())
+    return int((values == (-1 if column.kind == "category" else np.iinfo(np.int64).min)).sum())
+
+
+@pytest.mark.parametrize("missing", ["keep", "ffill", "drop"])
+@pytest.mark.parametrize("rules", [{}, {"duplicates": "last"}, {"freq": "1h"}, {"freq": "1h", "duplicates": "first"}])
+@pytest.mark.parametrize("sort", [False, True])
+def test_missing_values_are_counted_as_they_are_in_the_store(
+    tmp_path: Path, rules: dict[str, Any], missing: Any, sort: bool
+) -> None:
+    if missing == "drop" and "freq" in rules:
+        pytest.skip("refused: one adds what the other drops")
+    hours = [0, 1, 1, 4, 9, 0, 2, 2, 3] if "duplicates" in rules or sort else [0, 1, 2, 4, 9, 0, 2, 3, 5]
+    if sort and not rules.get("duplicates") and "freq" in rules:
+        hours = [0, 1, 2, 4, 9, 0, 2, 3, 5]
+    times = np.datetime64("2024-01-01T00", "h") + np.array(hours)
+    table = {
+        "k": [1] * 5 + [2] * 4,
+        "t": times.astype("datetime64[ns]"),
+        "x": [1.0, np.nan, 2.0, np.nan, 3.0, np.nan, 4.0, 5.0, np.nan],
+        "word": pa.array(["a", None, "b", None, None, "a", None, "b", "a"]),
+        "seen": pa.array([None, 1, 2, None, 4, 5, None, 7, 8], pa.timestamp("s")),
+    }
+    store = pack(table, tmp_path / "out", series="k", time=Time("t", **rules), sort=sort, missing=missing)
+    shown = {column["name"]: column["missing"] for column in inspect(store).to_dict()["columns"]}
+    for name in ("t", "x", "word", "seen"):
+        assert shown[name] == counted(store, name), name
+    assert "freq" not in rules or missing == "ffill" or shown["word"] > 4, "the case of steps that were added"

@@ -14,6 +14,8 @@ from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExi
 from stoker.store import object_storage
 from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, FoundObject, Traffic, open_bucket
 
+pytestmark = pytest.mark.scale
+
 
 class Backend:
     """Answers with what it is given, one per request; an exception is raised, the last one stays."""

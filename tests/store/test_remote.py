@@ -28,6 +28,8 @@ from stoker.store import object_storage, remote
 from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.remote import RemoteStore, upload
 
+pytestmark = pytest.mark.scale
+
 BLOCK = 1 << 16
 
 
@@ -307,3 +309,30 @@ def test_a_server_that_is_not_there_ends_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"manifest\.json failed 7 times, the last time with") as caught:
         stoker.open(f"{url}/a", cache=tmp_path / "cache")
     assert "\n" not in str(caught.value)
+
+
+def test_inspect_and_verify_take_the_url_of_a_store(storage: Storage, local: stoker.Store) -> None:
+    uploaded(storage, local)
+    summary = stoker.inspect("test://a").to_dict()
+    expected = stoker.inspect(local).to_dict()
+    assert {name: summary[name] for name in summary if name != "path"} == {
+        name: expected[name] for name in expected if name != "path"
+    }
+    assert local.path is not None
+    done, steps = stoker.verify(local.path), []
+    assert stoker.verify("test://a", report=lambda part, total: steps.append((part, total))) == done
+    assert steps[-1] == (done.num_bytes, done.num_bytes)
+
+
+@pytest.mark.parametrize("at", [0, 130, -1])
+def test_verify_finds_a_changed_byte_of_a_remote_store(storage: Storage, local: stoker.Store, at: int) -> None:
+    backend = uploaded(storage, local)
+    assert local.manifest is not None
+    shard = next(column.values for column in local.manifest.columns if column.name == "y")
+    assert shard is not None
+    path = backend.folder / shard.file
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreDamagedError, match=f"test://a is damaged: {shard.file} .column 'y'.* Upload the store again"):
+        stoker.verify("test://a")

@@ -21,6 +21,8 @@ from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.object_storage import open_bucket
 from stoker.store.remote import upload
 
+pytestmark = pytest.mark.scale
+
 
 @pytest.fixture(scope="module", params=SERVERS)
 def bucket(request: pytest.FixtureRequest) -> Iterator[str]:

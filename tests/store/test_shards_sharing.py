@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stoker.store.shards import fill_null, from_numpy, from_texts, to_numpy
+from stoker.store.arrow import fill_null, from_numpy, from_texts, to_numpy
 
 DTYPES = ["?", "i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"]
 

@@ -14,10 +14,9 @@ from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
 from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
-from stoker.store import versions
 from stoker.store.manifest import HEADER_BYTES
+from stoker.store.opening import open_store
 from stoker.store.store import Series
-from stoker.store.versions import open_store
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
 
@@ -232,37 +231,3 @@ def test_a_shard_truncated_in_place_kills_its_reader_and_is_named_by_the_next(tm
     assert zygote.run(read_while_truncated, path=built.path, victim=victim).signal == signal.SIGBUS
     with pytest.raises(StoreDamagedError, match=f"{victim.name} has 128 bytes, but 40,128 are expected: it holds column 'price'"):
         built.open()
-
-
-def test_open_looks_again_when_the_store_was_replaced_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tiny_store(tmp_path / "store", columns=["price"], seed=1)
-    replacements = iter([2, 3])
-    read = versions.read_manifest
-
-    def replacing(folder: Path) -> Any:
-        found = read(folder)
-        seed = next(replacements, None)
-        if seed is not None:
-            for path in folder.iterdir():
-                path.unlink()
-            tiny_store(folder, columns=["price"], seed=seed)
-        return found
-
-    monkeypatch.setattr(versions, "read_manifest", replacing)
-    store = open_store(old.path)
-    assert store.digest == read(old.path).digest != old.manifest.digest
-
-
-def test_open_does_not_look_forever_at_a_damaged_store(built: TinyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    next(iter(built.path.glob("*.npy"))).unlink()
-    looks: list[Path] = []
-    read = versions.read_manifest
-
-    def counting(folder: Path) -> Any:
-        looks.append(folder)
-        return read(folder)
-
-    monkeypatch.setattr(versions, "read_manifest", counting)
-    with pytest.raises(StoreDamagedError, match="is missing"):
-        open_store(built.path)
-    assert len(looks) == 1

@@ -13,16 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import stoker
 from stoker import _disk
 from stoker.errors import ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreExistsError
 from stoker.store import manifest as manifests
 from stoker.store import writer as target
 from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
+from stoker.store.opening import open_store
 from stoker.store.pack import plan as plans
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker.store.writer import make_work
 from stoker_recipes.tabular.sequences.store import pack_sequences
 from stoker_recipes.tfa.indicators.engine import write_features
@@ -109,7 +110,7 @@ def test_the_names_of_the_series_count_among_the_columns(out: Path, tmp_path: Pa
     before = contents(out)
     source = wide_rows(tmp_path / "wide.parquet", manifests.MAX_COLUMNS)
     with pytest.raises(SourceTooLargeError, match=r"has 4,096 columns, which make 4,097 with the names of the series"):
-        pack(source, out, memory="1GB", replace=True)
+        pack(source, out, resources=stoker.Resources(memory="1GB"), replace=True)
     assert contents(out) == before
     table = pa.table({"k": ["a"], **{f"c{i}": [1.0] for i in range(manifests.MAX_COLUMNS)}})
     with pytest.raises(SourceTooLargeError, match=r"which make 4,097 with the names of the series"):

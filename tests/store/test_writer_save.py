@@ -11,8 +11,8 @@ from tests.harness import FaultyFiles, tiny_store
 
 from stoker.errors import DiskError
 from stoker.store.inspect import verify
+from stoker.store.opening import open_store
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker.store.writer import make_work
 
 

@@ -56,10 +56,8 @@ def feed(*, rank: int, world: int) -> stoker.Feed:
         store,
         stoker.Windows(12, horizon=1),
         batch_size=BATCH,
-        global_batch_size=BATCH * PER_UPDATE,
+        distributed=stoker.feed.Distributed(global_batch_size=BATCH * PER_UPDATE, rank=rank, world_size=world),
         order=stoker.Shuffle(3),
-        rank=rank,
-        world_size=world,
     )
 
 
@@ -81,8 +79,8 @@ def run(
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     trainer = trainer_of(
-        model, loss, optimizer, loggers=[kept], log_every=1, max_grad_norm=1.0, ema=0.9, seed=1, parallel=kind, folder=folder,
-        save_every=1 if stop_at else None, callbacks=[StopAt(stop_at)] if stop_at else [],
+        model, loss, optimizer, log_every=1, max_grad_norm=1.0, ema=0.9, seed=1, parallel=kind, folder=folder,
+        save_every=1 if stop_at else None, callbacks=[kept, *([StopAt(stop_at)] if stop_at else [])],
     )  # fmt: skip
     result = trainer.fit(feed(rank=rank, world=world), epochs=2, resume=resume)
     state = contents.take(trainer.components, {})

@@ -17,7 +17,7 @@ from torch import nn
 
 import stoker
 from stoker.train import Cosine, EarlyStopping
-from stoker.train.loop import Result
+from stoker.train.fit import Result
 
 TIMES = ("time", "rate", "wait", "memory")
 """What differs between two runs that are the same."""

@@ -21,7 +21,7 @@ import torch
 from tests.harness import Zygote
 from tests.train.hog import hog
 from tests.train.runs import bits, make_store
-from tests.train.training import network, pairs, same_weights
+from tests.train.training import grouped, network, pairs, same_weights
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -33,6 +33,7 @@ from stoker.train import engine as engine_module
 from stoker.train.autotune import Timed
 from stoker.train.engine import Engine, Snapshot, Stream
 from stoker.train.run import read_record, recorded_setup
+from stoker.train.settings import Execution
 from stoker.train.trainer import Trainer
 
 LONG = 600
@@ -43,7 +44,7 @@ SHORT = 8
 
 def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> Trainer:
     """With an optimizer as people make it, and nothing said about how steps are computed."""
-    given = {"progress": False, **options}
+    given = grouped({"progress": False, **options})
     return Trainer(model, loss or nn.MSELoss(), torch.optim.AdamW(model.parameters(), lr=1e-2), **given)
 
 
@@ -75,7 +76,7 @@ def faster_with_all(setup: Setup) -> float:
 @pytest.mark.promise("P23")
 def test_by_default_nothing_is_measured_and_steps_are_those_of_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "peek", lambda *given: pytest.fail("a batch was asked for"))
-    result = trainer_of(network(), progress=True, max_seconds=1e-9).fit(pairs(), epochs=LONG)
+    result = trainer_of(network(), progress=True).fit(pairs(), epochs=LONG, max_seconds=1e-9)
     assert result.setup == Setup()
     assert result.trials == ()
 
@@ -92,7 +93,7 @@ def test_by_default_nothing_is_measured_and_steps_are_those_of_the_plain_loop(mo
 )
 def test_measured_takes_what_is_faster_but_no_value_that_was_given(options: Any, expected: Setup, pace: Any) -> None:
     pace(faster_with_all)
-    result = trainer_of(network(), speed="measured", max_seconds=1e-9, **options).fit(pairs(), epochs=LONG)
+    result = trainer_of(network(), measured=True, **options).fit(pairs(), epochs=LONG, max_seconds=1e-9)
     assert result.setup == expected
 
 
@@ -112,9 +113,9 @@ def test_what_is_asked_for_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fused_optimizer_that_cannot_be_is_refused() -> None:
     model = network()
     with pytest.raises(OptionError, match="RMSprop has no fused implementation; Adam, AdamW"):
-        Trainer(model, nn.MSELoss(), torch.optim.RMSprop(model.parameters()), fused=True)
+        Trainer(model, nn.MSELoss(), torch.optim.RMSprop(model.parameters()), execution=Execution(fused=True))
     with pytest.raises(OptionError, match="made with foreach=True"):
-        Trainer(model, nn.MSELoss(), torch.optim.AdamW(model.parameters(), foreach=True), fused=True)
+        Trainer(model, nn.MSELoss(), torch.optim.AdamW(model.parameters(), foreach=True), execution=Execution(fused=True))
 
 
 # ---- measuring leaves no trace ----
@@ -170,7 +171,7 @@ def fitted(kind: str, **options: Any) -> tuple[nn.Module, torch.Tensor]:
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=ALIKE.get(kind, ())) for kind in SOURCES])
 def test_measuring_leaves_no_trace_in_data_or_random_numbers(kind: str, pace: Any) -> None:
     pace(lambda setup: 1.0)  # nothing is faster, so nothing is chosen
-    measured, after = fitted(kind, speed="measured")
+    measured, after = fitted(kind, measured=True)
     told, expected = fitted(kind)
     assert same_weights(measured, told)
     assert torch.equal(after, expected)
@@ -187,7 +188,7 @@ def test_batches_that_are_read_ahead_would_leave_one(kind: str, pace: Any, monke
 
     monkeypatch.setattr(Stream, "peek", peek)
     pace(lambda setup: 1.0)
-    assert not same_weights(fitted(kind, speed="measured")[0], fitted(kind)[0])
+    assert not same_weights(fitted(kind, measured=True)[0], fitted(kind)[0])
 
 
 class Counting(nn.Module):
@@ -210,10 +211,10 @@ class Counting(nn.Module):
 def test_what_modules_count_is_put_back(pace: Any) -> None:
     pace(lambda setup: 1.0)
     found = []
-    for speed in ("measured", "exact"):
+    for measured in (True, False):
         torch.manual_seed(0)
         model, criterion = Counting(), Counting()
-        trainer_of(model, criterion, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=SHORT)
+        trainer_of(model, criterion, precision="fp32", compile=False, measured=measured).fit(pairs(), epochs=SHORT)
         found.append((model.calls, criterion.calls, model.line.weight.detach().clone()))
     assert found[0][:2] == found[1][:2] == (12 * SHORT, 12 * SHORT)
     assert torch.equal(found[0][2], found[1][2])
@@ -258,11 +259,11 @@ class Keeping(nn.Module):
 
 
 @functools.cache
-def weights_of_keeping(kind: str, speed: str, *, puts_back: bool = True) -> torch.Tensor:
+def weights_of_keeping(kind: str, measured: bool, *, puts_back: bool = True) -> torch.Tensor:
     SHARED.clear()
     torch.manual_seed(0)
     model = Keeping(kind)
-    trainer_of(model, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=SHORT)
+    trainer_of(model, precision="fp32", compile=False, measured=measured).fit(pairs(), epochs=SHORT)
     return model.line.weight.detach().clone()
 
 
@@ -273,7 +274,7 @@ KEPT = ["tensor", "other tensor", "dict", "list", "new", "deque", "set", "shared
 @pytest.mark.parametrize("kind", KEPT)
 def test_what_modules_keep_in_tensors_and_containers_is_put_back(kind: str, pace: Any) -> None:
     pace(lambda setup: 1.0)
-    assert torch.equal(weights_of_keeping(kind, "measured"), weights_of_keeping(kind, "exact"))
+    assert torch.equal(weights_of_keeping(kind, True), weights_of_keeping(kind, False))
 
 
 @pytest.mark.promise("P23", control=True)
@@ -281,7 +282,7 @@ def test_what_modules_keep_in_tensors_and_containers_is_put_back(kind: str, pace
 def test_negative_control_what_is_not_put_back_would_be_seen(kind: str, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pace(lambda setup: 1.0)
     monkeypatch.setattr(engine_module, "_put_back", lambda layer, attributes: None)
-    assert not torch.equal(weights_of_keeping(kind, "measured", puts_back=False), weights_of_keeping(kind, "exact"))
+    assert not torch.equal(weights_of_keeping(kind, True, puts_back=False), weights_of_keeping(kind, False))
 
 
 def test_a_digest_sees_every_bit() -> None:
@@ -339,7 +340,7 @@ def run_in(folder: Path, *, stop_at: int | None = None, resume: bool = False, **
 def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_checkpoint(tmp_path: Path, pace: Any) -> None:
     pace(faster_with_all)
     with pytest.raises(Stop):
-        run_in(tmp_path / "killed", stop_at=0, speed="measured")
+        run_in(tmp_path / "killed", stop_at=0, measured=True)
     chosen = Setup(precision="bf16", fused=True)
     assert recorded_setup(tmp_path / "killed") == chosen
     trials = {trial["name"]: trial for trial in read_record(tmp_path / "killed").last.trials}
@@ -347,7 +348,7 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
     assert trials["fused"]["gain_low"] == trials["fused"]["gain_high"] == 2.0
     assert not list((tmp_path / "killed" / "checkpoints").glob("step-*"))
     pace(lambda setup: 1.0)  # now another setup would be chosen
-    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
+    setup, model = run_in(tmp_path / "killed", resume=True, measured=True)
     assert setup == chosen
     setup, copied = run_in(tmp_path / "copied", **asdict(chosen))
     assert setup == chosen
@@ -358,12 +359,12 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
 def test_a_run_that_chose_again_would_be_seen(tmp_path: Path, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: resume without looking at what is recorded."""
     pace(faster_with_all)
-    _, whole = run_in(tmp_path / "whole", speed="measured")
+    _, whole = run_in(tmp_path / "whole", measured=True)
     with pytest.raises(Stop):
-        run_in(tmp_path / "killed", stop_at=0, speed="measured")
+        run_in(tmp_path / "killed", stop_at=0, measured=True)
     monkeypatch.setattr(Trainer, "_known_setup", lambda *given, **options: None)
     pace(lambda setup: 1.0)
-    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
+    setup, model = run_in(tmp_path / "killed", resume=True, measured=True)
     assert setup == Setup()
     assert not same_weights(model, whole)
 
@@ -481,7 +482,7 @@ def test_a_choice_by_the_clock_would_give_several(monkeypatch: pytest.MonkeyPatc
     for number in range(2):
         monkeypatch.undo()
         pace(lambda setup, number=number: 1.0 if number else faster_with_all(setup))
-        found.append(train_here(speed="measured", precision="fp32", compile=False, epochs=7)["bits"])
+        found.append(train_here(measured=True, precision="fp32", compile=False, epochs=7)["bits"])
     assert found[0] != found[1]
 
 
@@ -497,8 +498,8 @@ def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(
     options: Any = {"precision": "fp32", "compile": False}
     with beside():
         with pytest.raises(Killed):
-            train_here(tmp_path / "run", kill_at=moment, speed="measured", **options)
-        ended = train_here(tmp_path / "run", resume=True, speed="measured", **options)
+            train_here(tmp_path / "run", kill_at=moment, measured=True, **options)
+        ended = train_here(tmp_path / "run", resume=True, measured=True, **options)
         assert all(one.config["setup"] == ended["setup"] for one in read_record(tmp_path / "run").sessions)
         assert train_here(tmp_path / "copy", **{**options, **ended["setup"]}) == ended
 
@@ -506,7 +507,7 @@ def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(
 @pytest.mark.promise("P23")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("options", [{}, {"fused": True, "precision": "bf16"}, {"speed": "measured"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fused": True, "precision": "bf16"}, {"measured": True}], ids=str)
 def test_kill_9_at_ten_moments_leaves_one_set_of_bits(torch_zygote: Zygote, options: dict[str, Any], tmp_path: Path) -> None:
     """A measured run has the bits of one that copies its setup."""
     with hog():
@@ -517,4 +518,4 @@ def test_kill_9_at_ten_moments_leaves_one_set_of_bits(torch_zygote: Zygote, opti
             ended = torch_zygote.run(train_in_child, folder=folder, resume=True, **options).check()
             copied = torch_zygote.run(train_in_child, folder=str(tmp_path / f"copy-{moment}"), **ended["setup"]).check()
             assert copied == ended
-            assert "speed" in options or ended["setup"] == {**asdict(Setup()), **options}
+            assert "measured" in options or ended["setup"] == {**asdict(Setup()), **options}

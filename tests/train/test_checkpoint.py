@@ -15,7 +15,7 @@ from tests.harness import FaultyFiles
 from tests.train.test_state_dict import DTYPES
 from tests.train.trees import bits, is_same, state
 
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 from stoker.errors import CheckpointError, DiskFullError
 from stoker.train import checkpoint
 from stoker.train import checkpoint as images

@@ -18,34 +18,34 @@ from stoker import _disk
 from stoker.errors import CheckpointError, CheckpointInvalidError
 from stoker.train import checkpoint
 from stoker.train import checkpoint as folders
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
-    with Checkpoints(tmp_path / "checkpoints") as opened:
+def checkpoints(tmp_path: Path) -> Iterator[CheckpointFolder]:
+    with CheckpointFolder(tmp_path / "checkpoints") as opened:
         yield opened
 
 
-def save(checkpoints: Checkpoints, *steps: int, **options: Any) -> None:
+def save(checkpoints: CheckpointFolder, *steps: int, **options: Any) -> None:
     for step in steps:
         checkpoints.save(step, state(step), {"epoch": step // 10}, wait=True, **options)
 
 
-def names(checkpoints: Checkpoints) -> list[str]:
+def names(checkpoints: CheckpointFolder) -> list[str]:
     return sorted(path.name for path in checkpoints.folder.iterdir())
 
 
-def test_a_folder_without_checkpoints_has_no_latest_and_no_best(checkpoints: Checkpoints) -> None:
+def test_a_folder_without_checkpoints_has_no_latest_and_no_best(checkpoints: CheckpointFolder) -> None:
     assert checkpoints.latest() is None
     assert checkpoints.latest(strict=True) is None
     assert checkpoints.best() is None
     assert not checkpoints.folder.exists()
 
 
-def test_the_latest_is_what_was_saved_last(checkpoints: Checkpoints) -> None:
+def test_the_latest_is_what_was_saved_last(checkpoints: CheckpointFolder) -> None:
     save(checkpoints, 10, 20)
-    found = Checkpoints(checkpoints.folder).latest()
+    found = CheckpointFolder(checkpoints.folder).latest()
     assert found is not None
     assert (found.step, found.path) == (20, checkpoints.folder / "step-000000020")
     assert found.facts == {"step": 20, "epoch": 2}
@@ -54,12 +54,12 @@ def test_the_latest_is_what_was_saved_last(checkpoints: Checkpoints) -> None:
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_only_the_newest_stay(tmp_path: Path, keep: int) -> None:
-    with Checkpoints(tmp_path, keep=keep) as checkpoints:
+    with CheckpointFolder(tmp_path, keep=keep) as checkpoints:
         save(checkpoints, *range(1, 6))
         assert names(checkpoints) == ["LATEST", *(f"step-{step:09d}" for step in range(6 - keep, 6))]
 
 
-def test_the_best_stays_until_there_is_a_better_one(checkpoints: Checkpoints) -> None:
+def test_the_best_stays_until_there_is_a_better_one(checkpoints: CheckpointFolder) -> None:
     save(checkpoints, 1)
     save(checkpoints, 2, best=True)
     save(checkpoints, 3, 4, 5)
@@ -71,7 +71,7 @@ def test_the_best_stays_until_there_is_a_better_one(checkpoints: Checkpoints) ->
     assert names(checkpoints) == ["BEST", "LATEST", "step-000000005", "step-000000006"]
 
 
-def test_a_step_that_is_saved_again_replaces_itself(checkpoints: Checkpoints) -> None:
+def test_a_step_that_is_saved_again_replaces_itself(checkpoints: CheckpointFolder) -> None:
     save(checkpoints, 1, 2)
     checkpoints.save(2, {"model": {"x": 1}}, {}, best=True, wait=True)
     assert names(checkpoints) == ["BEST", "LATEST", "step-000000002", "step-000000002-2"]
@@ -80,7 +80,9 @@ def test_a_step_that_is_saved_again_replaces_itself(checkpoints: Checkpoints) ->
     assert (found.step, found.parts) == (2, {"model": {"x": 1}})
 
 
-def test_saves_are_of_the_moment_whatever_the_training_does_next(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saves_are_of_the_moment_whatever_the_training_does_next(
+    checkpoints: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = threading.Event()
     write = checkpoint.write_captured
     monkeypatch.setattr(checkpoint, "write_captured", lambda *arguments: (go_on.wait(), write(*arguments)))
@@ -99,18 +101,18 @@ def test_saves_are_of_the_moment_whatever_the_training_does_next(checkpoints: Ch
 def test_a_save_that_was_begun_is_finished_when_the_interpreter_ends(tmp_path: Path, run_python: Any) -> None:
     run_python(
         "import sys, torch\n"
-        "from stoker.train.checkpoint import Checkpoints\n"
-        "Checkpoints(sys.argv[1]).save(3, {'model': {'w': torch.ones(1 << 20)}}, {})",
+        "from stoker.train.checkpoint import CheckpointFolder\n"
+        "CheckpointFolder(sys.argv[1]).save(3, {'model': {'w': torch.ones(1 << 20)}}, {})",
         str(tmp_path / "c"),
     )
-    found = Checkpoints(tmp_path / "c").latest()
+    found = CheckpointFolder(tmp_path / "c").latest()
     assert found is not None
     assert found.step == 3
 
 
-def test_a_run_that_did_not_read_what_is_here_must_not_replace_it(checkpoints: Checkpoints) -> None:
+def test_a_run_that_did_not_read_what_is_here_must_not_replace_it(checkpoints: CheckpointFolder) -> None:
     save(checkpoints, 100, 200)
-    other = Checkpoints(checkpoints.folder)
+    other = CheckpointFolder(checkpoints.folder)
     with pytest.raises(CheckpointError, match=r"checkpoints of another run .*step-000000200"):
         other.save(1, {}, {})
     with pytest.raises(CheckpointError, match="checkpoints of another run"):
@@ -123,10 +125,10 @@ def test_a_run_that_did_not_read_what_is_here_must_not_replace_it(checkpoints: C
         other.save(301, {}, {})
 
 
-def test_a_run_that_went_back_replaces_what_was_newer(checkpoints: Checkpoints) -> None:
+def test_a_run_that_went_back_replaces_what_was_newer(checkpoints: CheckpointFolder) -> None:
     save(checkpoints, 1, 2, 3)
     (checkpoints.folder / "step-000000003" / "model.safetensors").unlink()
-    resumed = Checkpoints(checkpoints.folder)
+    resumed = CheckpointFolder(checkpoints.folder)
     with pytest.warns(UserWarning, match="step-000000003"):
         found = resumed.latest()
     assert found is not None
@@ -138,7 +140,7 @@ def test_a_run_that_went_back_replaces_what_was_newer(checkpoints: Checkpoints) 
 # ---- a disk that refuses ----
 
 
-def test_training_continues_when_the_disk_is_full_and_the_last_good_one_stays(checkpoints: Checkpoints) -> None:
+def test_training_continues_when_the_disk_is_full_and_the_last_good_one_stays(checkpoints: CheckpointFolder) -> None:
     save(checkpoints, 1)
     with FaultyFiles(error_at=(3, errno.ENOSPC), sticky=True):
         message = (
@@ -151,7 +153,7 @@ def test_training_continues_when_the_disk_is_full_and_the_last_good_one_stays(ch
     assert names(checkpoints) == ["LATEST", "step-000000001", "step-000000003"]
 
 
-def test_a_failure_is_reported_at_the_next_save_and_the_third_in_a_row_ends_the_run(checkpoints: Checkpoints) -> None:
+def test_a_failure_is_reported_at_the_next_save_and_the_third_in_a_row_ends_the_run(checkpoints: CheckpointFolder) -> None:
     with FaultyFiles(error_at=(0, errno.ENOSPC), sticky=True):
         checkpoints.save(1, state(1), {})
         for step in (2, 3):
@@ -164,7 +166,7 @@ def test_a_failure_is_reported_at_the_next_save_and_the_third_in_a_row_ends_the_
 
 
 def test_an_old_checkpoint_that_cannot_be_removed_is_reported_of_but_the_new_one_counts(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    checkpoints: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(checkpoints, 1, 2)
 
@@ -185,8 +187,8 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_reported_of_but_the_new_one
 
 
 def test_a_reader_sees_a_whole_checkpoint_at_any_time(tmp_path: Path) -> None:
-    reader, newest = Checkpoints(tmp_path), 0
-    with Checkpoints(tmp_path, keep=1) as writer, warnings.catch_warnings():
+    reader, newest = CheckpointFolder(tmp_path), 0
+    with CheckpointFolder(tmp_path, keep=1) as writer, warnings.catch_warnings():
         warnings.simplefilter("error")
         for step in range(1, 60):
             writer.save(step, state(step), {})
@@ -198,7 +200,7 @@ def test_a_reader_sees_a_whole_checkpoint_at_any_time(tmp_path: Path) -> None:
     assert newest >= 58
 
 
-def overtake(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def overtake(checkpoints: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a writer go on in the moment between LATEST and the files that it names."""
     read = checkpoint.read
 
@@ -211,18 +213,18 @@ def overtake(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reader_that_is_overtaken_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Checkpoints(tmp_path, keep=1) as writer:
+    with CheckpointFolder(tmp_path, keep=1) as writer:
         save(writer, 1)
         overtake(writer, monkeypatch)
-        found = Checkpoints(tmp_path).latest(strict=True)
+        found = CheckpointFolder(tmp_path).latest(strict=True)
         assert found is not None
         assert found.step == 2
 
 
 def test_negative_control_a_reader_that_does_not_start_over_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Checkpoints(tmp_path, keep=1) as writer:
+    with CheckpointFolder(tmp_path, keep=1) as writer:
         save(writer, 1)
         overtake(writer, monkeypatch)
         monkeypatch.setattr(folders, "_RETRIES", 1)
         with pytest.raises(CheckpointInvalidError, match="is missing"):
-            Checkpoints(tmp_path).latest(strict=True)
+            CheckpointFolder(tmp_path).latest(strict=True)

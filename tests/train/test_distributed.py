@@ -14,7 +14,7 @@ from tests.harness import Case, Zygote
 from tests.train import together
 from tests.train.together import Report
 
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 
 KINDS = ("ordered", "ddp", "fsdp")
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ def test_what_would_let_ranks_wait_forever_is_refused_on_all(kind: str, reports:
     assert "holds a run already" in first[1]
     assert second[1] == f"TrainError: rank 0 has stopped: {first[1]}"
     assert "the shapes of the model's weights" in first[2]
-    assert first[3] == second[3] == "OptionError: parallel is 'all'; expected one of 'auto', 'ddp', 'fsdp', 'ordered'."
+    assert first[3] == second[3] == "OptionError: execution.parallel is 'all'; expected one of 'auto', 'ddp', 'fsdp', 'ordered'."
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,7 +181,7 @@ def test_a_signal_to_all_ranks_saves_once_and_ends_them(torch_zygote: Zygote, tm
     for rank in ranks:
         rank.kill(signal.SIGTERM)
     assert [rank.wait().signal for rank in ranks] == [signal.SIGTERM, signal.SIGTERM]
-    with Checkpoints(tmp_path / "run" / "checkpoints") as checkpoints:
+    with CheckpointFolder(tmp_path / "run" / "checkpoints") as checkpoints:
         found = checkpoints.latest(strict=True)
     assert found is not None
     assert found.step >= 29

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.train.training import PLAIN, network, pairs, trainer_of
+from tests.harness.flat_feed import flat_feed
+from tests.train.training import PLAIN, grouped, network, pairs, trainer_of
 from torch import nn
 
 import stoker
@@ -113,10 +114,10 @@ class Case:
     def fit(self, folder: Path, *, resume: bool, allow: Sequence[str] = (), seed: int = 0) -> Trainer:
         torch.manual_seed(seed)
         model, store = self.model(), self.store()
-        feed = stoker.Feed(store, self.view, batch_size=self.batch_size, order=self.order, **dict(self.feed))
+        feed = flat_feed(store, self.view, batch_size=self.batch_size, order=self.order, **dict(self.feed))
         valid = stoker.Feed(store, self.valid_view, batch_size=16) if self.has_valid else None
         options: dict[str, Any] = {**PLAIN, "save_every": 3, **dict(self.trainer)}
-        trainer = Trainer(model, self.loss, self.optimizer, folder=folder, **options)
+        trainer = Trainer(model, self.loss, self.optimizer, folder=folder, **grouped(options))
         trainer.fit(feed, valid=valid, epochs=self.epochs, resume=resume, allow=allow)
         return trainer
 
@@ -242,7 +243,7 @@ def test_what_does_not_change_the_run_is_not_compared(begun: Path) -> None:
         replace(BASE, feed=(("threads", 2),)),
         replace(BASE, feed=(("residency", "host"),)),
         replace(BASE, trainer=(("log_every", 7),)),
-        replace(BASE, trainer=(("keep_checkpoints", 3),)),
+        replace(BASE, trainer=(("keep", 3),)),
     ):
         same.fit(begun, resume=True, seed=7)
 

@@ -16,10 +16,11 @@ from torch import nn
 
 import stoker
 from stoker.train.autotune import Setup
+from stoker.train.callbacks import writers_of
 from stoker.train.engine import Engine, Stream
+from stoker.train.fit import Fit, Signals
 from stoker.train.graph import Gathering, Graphs, eager_steps
 from stoker.train.loggers import Log
-from stoker.train.loop import Fit, Signals
 from stoker.train.optimizer import LearningRate
 from stoker.train.step import EagerStep
 
@@ -64,7 +65,7 @@ def fit_in_graphs(trainer: Any, batches: Any, *, epochs: int = 1) -> Any:
     parts = trainer._parts
     with Engine(parts, stream, total_updates=None) as engine, Signals() as signals:
         work = engine.work(trainer.setup)
-        log = Log(trainer.loggers)
+        log = Log(writers_of(trainer.callbacks))
         fit = Fit(parts, engine, work, stream, setup=trainer.setup, epochs=epochs, log=log, signals=signals)
         fit.run()
     return work
@@ -131,7 +132,7 @@ def test_a_feed_on_the_device_is_gathered_within_the_graph(stand_in: list[int]) 
             stoker.Windows(8, horizon=1),
             batch_size=32,
             order=stoker.Shuffle(7),
-            residency="device",
+            loading=stoker.feed.Loading(residency="device"),
             last_batch="drop",
         )
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
+from stoker.train.ema import Ema
 from stoker.train.metrics import AUC, Mean, Metric
-from stoker.train.step import Ema
 
 pytestmark = pytest.mark.gpu
 

@@ -17,8 +17,10 @@ from tests.cli.training_folder import make_folder
 import stoker
 from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, StorageError
 from stoker.store.object_storage import Bucket, open_bucket
-from stoker.train.checkpoint import Checkpoints
-from stoker.train.mirror import Mirror, MirroredCheckpoints
+from stoker.train.checkpoint import CheckpointFolder
+from stoker.train.mirror import Mirror, MirroredFolder
+
+pytestmark = pytest.mark.scale
 
 pytest.importorskip("obstore", reason="object storage needs obstore (pip install 'stoker[remote]')")
 
@@ -31,7 +33,7 @@ def url(tmp_path: Path) -> str:
 def saved(folder: Path, url: str, *steps: int, bucket: Bucket | None = None) -> None:
     """A run that saves at some steps."""
     mirror = Mirror(bucket or open_bucket(url), folder, keep=2)
-    with MirroredCheckpoints(folder / "checkpoints", keep=2, mirror=mirror) as checkpoints:
+    with MirroredFolder(folder / "checkpoints", keep=2, mirror=mirror) as checkpoints:
         checkpoints.latest()
         (folder / "run.json").write_text(json.dumps({"steps": steps}))
         for step in steps:
@@ -39,7 +41,7 @@ def saved(folder: Path, url: str, *steps: int, bucket: Bucket | None = None) -> 
 
 
 def step_of(folder: Path) -> int | None:
-    with Checkpoints(folder / "checkpoints") as checkpoints:
+    with CheckpointFolder(folder / "checkpoints") as checkpoints:
         found = checkpoints.latest(strict=True)
     return None if found is None else found.step
 
@@ -189,7 +191,7 @@ def test_a_run_continues_on_a_machine_without_its_folder(tmp_path: Path, url: st
     """Its weights are those of a run that was never stopped, and metrics.jsonl has every step once."""
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path)
-    config = stoker.experiment.load("c.yaml", overrides=[f"train.checkpoint_url={url}", "train.epochs=2"])
+    config = stoker.experiment.load("c.yaml", overrides=[f"train.checkpoints.copies={url}", "train.epochs=2"])
     stoker.experiment.run(config, folder="whole", progress=False)
     shutil.rmtree(tmp_path / "bucket")
 
@@ -228,18 +230,19 @@ def test_no_credentials_in_the_folder_of_a_run_its_copies_or_its_messages(tmp_pa
     }  # fmt: skip
     arguments = ["train", "c.yaml", "--set", "epochs=1"]
     done = call(
-        stoker_command(*arguments, "--set", "train.folder=run", "--set", f"train.checkpoint_url={url}"), tmp_path, **environment
+        stoker_command(*arguments, "--set", "train.folder=run", "--set", f"train.checkpoints.copies={url}"), tmp_path, **environment
     )
     assert done.code == 0, done.err
     told = done.out + done.err
-    for bad in (f"s3://me:{SECRETS[2]}@bucket/runs", f"https://host/runs?X-Amz-Signature={SECRETS[3]}"):
-        for name in ("train.checkpoint_url", "data.store"):
-            refused = call(
-                stoker_command(*arguments, "--set", "train.folder=bad", "--set", f"{name}={bad}"), tmp_path, **environment
-            )
-            assert refused.code == 2
-            assert "which may be credentials" in refused.err
-            told += refused.out + refused.err
+    bad = {
+        "train.checkpoints.copies": f"s3://me:{SECRETS[2]}@bucket/runs",
+        "data.store": f"https://host/runs?X-Amz-Signature={SECRETS[3]}",
+    }
+    for name, url in bad.items():
+        refused = call(stoker_command(*arguments, "--set", "train.folder=bad", "--set", f"{name}={url}"), tmp_path, **environment)
+        assert refused.code == 2
+        assert "which may be credentials" in refused.err
+        told += refused.out + refused.err
     assert not [one for one in SECRETS if one in told]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name.startswith("commit-") for path in files)

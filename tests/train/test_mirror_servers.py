@@ -15,8 +15,10 @@ from tests.harness.storage_servers import SERVERS
 import stoker
 from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError
 from stoker.store.object_storage import open_bucket
-from stoker.train.checkpoint import Checkpoints
-from stoker.train.mirror import Mirror, MirroredCheckpoints
+from stoker.train.checkpoint import CheckpointFolder
+from stoker.train.mirror import Mirror, MirroredFolder
+
+pytestmark = pytest.mark.scale
 
 pytest.importorskip("obstore", reason="object storage needs obstore (pip install 'stoker[remote]')")
 
@@ -31,7 +33,7 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
 def save(folder: Path, url: str, *steps: int, size: int = 3) -> None:
     """A run that saves at some steps."""
     folder.mkdir(exist_ok=True)
-    with MirroredCheckpoints(folder / "checkpoints", keep=2, mirror=Mirror(open_bucket(url), folder, keep=2)) as checkpoints:
+    with MirroredFolder(folder / "checkpoints", keep=2, mirror=Mirror(open_bucket(url), folder, keep=2)) as checkpoints:
         checkpoints.latest()
         (folder / "run.json").write_text("{}")
         for step in steps:
@@ -39,7 +41,7 @@ def save(folder: Path, url: str, *steps: int, size: int = 3) -> None:
 
 
 def weights(folder: Path) -> bytes:
-    with Checkpoints(folder / "checkpoints") as checkpoints:
+    with CheckpointFolder(folder / "checkpoints") as checkpoints:
         found = checkpoints.latest(strict=True)
     assert found is not None
     return (found.path / "model.safetensors").read_bytes()
@@ -92,7 +94,7 @@ def test_a_run_continues_on_a_machine_without_its_folder(bucket: str, tmp_path: 
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path)
     whole, stopped = (
-        stoker.experiment.load("c.yaml", overrides=[f"train.checkpoint_url={bucket}/runs/{name}", "train.epochs=2"])
+        stoker.experiment.load("c.yaml", overrides=[f"train.checkpoints.copies={bucket}/runs/{name}", "train.epochs=2"])
         for name in ("whole", "stopped")
     )
     result = stoker.experiment.run(whole, folder="whole", progress=False)

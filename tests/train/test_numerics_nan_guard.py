@@ -166,7 +166,7 @@ def test_negative_control_without_the_check_of_buffers_statistics_are_lost(monke
 @pytest.mark.promise("P14")
 def test_bad_updates_are_skipped_where_that_is_asked_for() -> None:
     ours, kept = network(norm=True), Kept()
-    trainer = trainer_of(ours, poisoned("data", 3), guard="skip", loggers=[kept])
+    trainer = trainer_of(ours, poisoned("data", 3), guard="skip", callbacks=[kept])
     with pytest.warns(UserWarning, match="at update 3 of epoch 0 .* The update was skipped"):
         result = trainer.fit(pairs())
     assert (result.step, result.skipped) == (12, 1)

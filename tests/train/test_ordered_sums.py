@@ -16,6 +16,8 @@ from torch import nn
 import stoker
 from stoker.errors import OptionError
 
+pytestmark = pytest.mark.scale
+
 ROOT = Path(__file__).parents[2]
 WORLDS = (1, 2, 4)
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from stoker._disk import Lock
 from stoker.errors import CheckpointError, CheckpointInvalidError, FeedError, OptionError, TrainError
-from stoker.train import loop as fit_module
-from stoker.train.loop import Result
+from stoker.train import fit as fit_module
+from stoker.train.fit import Result
 from stoker.train.run import read_record
 
 State = dict[str, torch.Tensor]
@@ -167,7 +167,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path) -> 
     ):
         trainer_of(network(), folder=folder).fit(pairs(), epochs=2, resume=True)
     assert (folder / "metrics.jsonl").read_bytes() == log
-    result = trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+    result = trainer_of(network(), folder=folder).fit(pairs(), overwrite=True)
     assert result.step == 12
 
 
@@ -206,8 +206,8 @@ def test_a_cell_that_is_run_again_replaces_its_run_where_that_is_asked_for(tmp_p
         (folder / "notes.txt").parent.mkdir(exist_ok=True)
         (folder / "notes.txt").write_text("mine")
         model = network(seed=seed)
-        trainer = trainer_of(model, folder=folder, overwrite=True)
-        assert trainer.fit(pairs()).step == 12
+        trainer = trainer_of(model, folder=folder)
+        assert trainer.fit(pairs(), overwrite=True).step == 12
         assert trainer.fit(pairs(), epochs=2, resume=True).step == 24
     assert (folder / "notes.txt").read_text() == "mine"
     assert {line["step"] for line in log_of(folder)} == {12, 24}
@@ -221,10 +221,10 @@ def test_overwriting_leaves_what_is_not_of_a_run(tmp_path: Path) -> None:
     (folder / "checkpoints" / "step-000000001").mkdir(parents=True)
     (folder / "checkpoints" / "step-000000001" / "weights.bin").write_text("of another tool")
     with pytest.raises(OptionError, match=r"checkpoints is there, but no run\.json says that it is of a run of stoker"):
-        trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+        trainer_of(network(), folder=folder).fit(pairs(), overwrite=True)
     (folder / "run.json").write_text('{"mine": true}')
     with pytest.raises(OptionError, match=r"run\.json is damaged: .* cannot be known to be of a run of stoker"):
-        trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+        trainer_of(network(), folder=folder).fit(pairs(), overwrite=True)
     assert (folder / "checkpoints" / "step-000000001" / "weights.bin").read_text() == "of another tool"
     shutil.rmtree(folder)
     folder.mkdir()
@@ -247,7 +247,7 @@ def test_negative_control_without_the_marker_files_of_other_tools_are_lost(tmp_p
         for module in ("run", "trainer"):
             patch.setattr(f"stoker.train.{module}.check_own", lambda folder: None)
         patch.setattr("stoker.train.trainer.check_new", lambda folder: None)
-        trainer_of(network(), folder=tmp_path / "theirs", overwrite=True).fit(pairs())
+        trainer_of(network(), folder=tmp_path / "theirs").fit(pairs(), overwrite=True)
         trainer_of(network(), folder=log.parent).fit(pairs())
     assert not theirs.exists()
     assert log.read_text() != '{"mine": true}\n', "written into"
@@ -257,7 +257,7 @@ def test_a_file_beside_the_checkpoints_survives_an_overwrite(tmp_path: Path) -> 
     folder = tmp_path / "run"
     trainer_of(network(), folder=folder).fit(pairs())
     (folder / "checkpoints" / "best-so-far.txt").write_text("mine")
-    assert trainer_of(network(), folder=folder, overwrite=True).fit(pairs()).step == 12
+    assert trainer_of(network(), folder=folder).fit(pairs(), overwrite=True).step == 12
     assert (folder / "checkpoints" / "best-so-far.txt").read_text() == "mine"
 
 
@@ -266,7 +266,7 @@ def test_a_run_that_is_being_trained_is_not_overwritten(tmp_path: Path, monkeypa
     folder = tmp_path / "run"
     trainer_of(network(), folder=folder).fit(pairs())
     with Lock(folder), pytest.raises(TrainError, match="is being trained by process"):
-        trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+        trainer_of(network(), folder=folder).fit(pairs(), overwrite=True)
     assert read_record(folder).last.last_step == 12
 
 

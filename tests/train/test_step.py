@@ -79,5 +79,5 @@ def test_further_scalars_of_the_loss_are_logged() -> None:
         return {"loss": nn.functional.mse_loss(prediction, batch[1]), "mae": nn.functional.l1_loss(prediction, batch[1])}
 
     kept = Kept()
-    trainer_of(network(), loss, loggers=[kept], log_every=4).fit(pairs())
+    trainer_of(network(), loss, callbacks=[kept], log_every=4).fit(pairs())
     assert [step for step, values in kept.lines if "mae" in values] == [4, 8, 12]

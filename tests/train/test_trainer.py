@@ -23,7 +23,7 @@ from stoker.train.trainer import Trainer
 
 def test_trains_validates_and_reports() -> None:
     kept, model = Kept(), network()
-    trainer = trainer_of(model, loggers=[kept], log_every=5, max_grad_norm=1.0)
+    trainer = trainer_of(model, callbacks=[kept], log_every=5, max_grad_norm=1.0)
     before = trainer.evaluate(pairs(4, seed=9))["loss"]
     result = trainer.fit(pairs(), valid=pairs(4, seed=9), epochs=4)
     assert (result.stopped, result.step, result.epoch) == ("finished", 48, 4)
@@ -73,7 +73,7 @@ def test_early_stopping_stops() -> None:
 
 
 def test_a_budget_ends_the_run() -> None:
-    result = trainer_of(network(), max_seconds=1e-9).fit(pairs(), epochs=1_000_000)
+    result = trainer_of(network()).fit(pairs(), epochs=1_000_000, max_seconds=1e-9)
     assert result.stopped == "budget"
     assert result.step <= 12
 
@@ -88,7 +88,7 @@ def test_a_schedule_moves_the_rate_of_each_group() -> None:
         seen.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"]))
         return 0 * nn.functional.mse_loss(model(batch[0]), batch[1])
 
-    trainer_of(model, loss, optimizer, schedule=lambda step, total: step / total, loggers=[kept], log_every=6).fit(pairs())
+    trainer_of(model, loss, optimizer, schedule=lambda step, total: step / total, callbacks=[kept], log_every=6).fit(pairs())
     assert seen == [(k / 12, 0.5 * (k / 12)) for k in range(12)]
     assert [values["lr"] for _, values in kept.lines if "lr" in values] == [5 / 12, 11 / 12]
     assert [group["lr"] for group in optimizer.param_groups] == [1.0, 0.5], "the optimizer is given back as it was"
@@ -109,7 +109,7 @@ def test_measured_choices_are_reported_and_leave_no_trace(capsys: pytest.Capture
     """The run is that of a trainer which was told the same setup from the start."""
     ours, told = network(dropout=0.3), network(dropout=0.3)
     torch.manual_seed(5)
-    opened = {"precision": "auto", "graph": "auto", "compile": "auto", "speed": "measured", "progress": True}
+    opened = {"precision": "auto", "graph": "auto", "compile": "auto", "measured": True, "progress": True}
     result = trainer_of(ours, optimizer=torch.optim.AdamW(ours.parameters()), **opened).fit(pairs(), epochs=80)
     assert {trial.name for trial in result.trials} == {"fused", "graph", "bf16", "compile"}
     assert "there is no GPU" in capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_an_iterator_loses_no_batch_to_measurements() -> None:
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
     batches = pairs(300)
-    trainer_of(network(), loss, precision="auto", speed="measured").fit(iter(batches))
+    trainer_of(network(), loss, precision="auto", measured=True).fit(iter(batches))
     assert seen[-300:] == [float(x[0, 0]) for x, _ in batches]
 
 
@@ -165,8 +165,6 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
         ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0; expected a number above 0"),
         ({"metrics": ["mae"]}, "metrics is .*; expected a dict of names and metrics"),
         ({"early_stopping": "loss"}, "early_stopping is 'loss'; expected EarlyStopping"),
-        ({"device": "cuda"}, "sees no GPU here"),
-        ({"device": "gpu"}, "expected 'cpu', 'cuda' or 'cuda:N'"),
     ],
     ids=str,
 )
@@ -212,7 +210,7 @@ def test_metrics_are_checked_before_the_first_update(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_valid", [True, False])
 def test_what_early_stopping_watches_is_checked_before_the_first_update(has_valid: bool) -> None:
     kept = Kept()
-    trainer = trainer_of(network(), early_stopping=EarlyStopping("val_mae"), loggers=[kept])
+    trainer = trainer_of(network(), early_stopping=EarlyStopping("val_mae"), callbacks=[kept])
     with pytest.raises(OptionError, match="early stopping watches 'val_mae', but an epoch has loss"):
         trainer.fit(pairs(), valid=pairs(2) if has_valid else None)
     assert not kept.lines

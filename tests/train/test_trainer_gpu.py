@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from tests.train.hog import hog
-from tests.train.training import Kept
+from tests.train.training import Kept, grouped
 from torch import nn
 
 import stoker
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 from stoker.errors import NonFiniteError, TrainError
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.graph import Gathering
 
 pytestmark = pytest.mark.gpu
@@ -47,7 +47,7 @@ def feed_of(residency: str = "device", *, last_batch: Any = "drop") -> stoker.Fe
         batch_size=32,
         order=stoker.Shuffle(3),
         device=DEVICE,
-        residency=residency,
+        loading=stoker.feed.Loading(residency=residency),
         last_batch=last_batch,
     )
 
@@ -55,7 +55,7 @@ def feed_of(residency: str = "device", *, last_batch: Any = "drop") -> stoker.Fe
 def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> stoker.Trainer:
     optimizer = options.pop("optimizer", None) or torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     given = {"precision": "fp32", "graph": False, "compile": False, "progress": False, **options}
-    return stoker.Trainer(model, loss or nn.MSELoss(), optimizer, **given)
+    return stoker.Trainer(model, loss or nn.MSELoss(), optimizer, **grouped(given))
 
 
 def assert_same(one: nn.Module, other: nn.Module) -> None:
@@ -85,8 +85,8 @@ def test_a_graph_does_what_eager_steps_do(options: dict[str, Any]) -> None:
     batches = [*pairs(10), *pairs(1, rows=5, seed=3)]
     eager, graph = net(), net()
     kept = Kept(), Kept()
-    trainer_of(eager, loggers=[kept[0]], log_every=1, **options).fit(batches, epochs=4)
-    trainer_of(graph, graph=True, loggers=[kept[1]], log_every=1, **options).fit(batches, epochs=4)
+    trainer_of(eager, callbacks=[kept[0]], log_every=1, **options).fit(batches, epochs=4)
+    trainer_of(graph, graph=True, callbacks=[kept[1]], log_every=1, **options).fit(batches, epochs=4)
     assert_same(eager, graph)
     assert kept[1].losses() == kept[0].losses()
 
@@ -162,7 +162,16 @@ def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(fused: bool | None, t
         torch.manual_seed(2)
         options: Any = {"folder": tmp_path / name, "save_every": 60} if name is not None else {}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        trainer = stoker.Trainer(model, nn.MSELoss(), optimizer, fused=fused, max_grad_norm=1.0, ema=0.9, progress=False, **options)
+        trainer = stoker.Trainer(
+            model,
+            nn.MSELoss(),
+            optimizer,
+            execution=stoker.train.Execution(fused=fused),
+            max_grad_norm=1.0,
+            ema=0.9,
+            progress=False,
+            **options,
+        )
         trainer.fit(Ending(pairs(), at), epochs=40, resume=resume)
         return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
@@ -200,7 +209,7 @@ def test_running_statistics_are_kept_by_a_graph() -> None:
 def test_a_graph_draws_new_random_numbers_each_time() -> None:
     model, kept = net(dropout=0.5), Kept()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
-    trainer_of(model, optimizer=optimizer, graph=True, loggers=[kept], log_every=1).fit([pairs(1)[0]] * 12)
+    trainer_of(model, optimizer=optimizer, graph=True, callbacks=[kept], log_every=1).fit([pairs(1)[0]] * 12)
     assert len(set(kept.losses())) > 6
 
 
@@ -284,8 +293,8 @@ def test_bad_updates_are_skipped(graph: bool) -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_precisions_train_alike(precision: str, graph: bool) -> None:
     exact, ours = Kept(), Kept()
-    trainer_of(net(), loggers=[exact], log_every=4).fit(pairs(), epochs=6)
-    trainer_of(net(), loggers=[ours], log_every=4, precision=precision, graph=graph).fit(pairs(), epochs=6)
+    trainer_of(net(), callbacks=[exact], log_every=4).fit(pairs(), epochs=6)
+    trainer_of(net(), callbacks=[ours], log_every=4, precision=precision, graph=graph).fit(pairs(), epochs=6)
     np.testing.assert_allclose(ours.losses()[-6:], exact.losses()[-6:], rtol=0.25)
 
 
@@ -365,7 +374,7 @@ def test_a_measured_setup_leaves_no_trace_and_can_be_copied() -> None:
     model, told = net(dropout=0.1), net(dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(4)
-    result = trainer_of(model, optimizer=optimizer, precision="auto", graph="auto", speed="measured").fit(pairs(), epochs=100)
+    result = trainer_of(model, optimizer=optimizer, precision="auto", graph="auto", measured=True).fit(pairs(), epochs=100)
     assert {trial.name for trial in result.trials} >= {"fused", "graph", "tf32", "bf16"}
     torch.manual_seed(4)
     copied: Any = asdict(result.setup)
@@ -380,7 +389,7 @@ def test_a_measured_setup_leaves_no_trace_and_can_be_copied() -> None:
 def test_a_run_that_crashes_continues_bit_for_bit(
     graph: bool, residency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Checkpoints.save
+    original = CheckpointFolder.save
     loss_of = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
 
     def train(name: str, *, crash_at: int | None = None, resume: bool = False) -> dict[str, torch.Tensor]:
@@ -391,12 +400,12 @@ def test_a_run_that_crashes_continues_bit_for_bit(
         feed = feed_of(residency)
         saves = iter(range(1, 1000))
 
-        def save(self: Checkpoints, *given: Any, **options: Any) -> None:
+        def save(self: CheckpointFolder, *given: Any, **options: Any) -> None:
             if next(saves) == crash_at:
                 raise KeyboardInterrupt
             original(self, *given, **options)
 
-        monkeypatch.setattr(Checkpoints, "save", save)
+        monkeypatch.setattr(CheckpointFolder, "save", save)
         trainer.fit(feed, epochs=3, resume=resume)
         return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp  # here, so that the process that ranks are forked from imports it once
+from tests.harness.flat_feed import flat_feed
 from tests.train.training import Kept, Pair, adamw, network, pairs, trainer_of
 from torch import nn
 from torchmetrics import MeanAbsoluteError
@@ -28,6 +29,7 @@ from stoker.errors import StokerError
 from stoker.train import autotune
 from stoker.train import resume as contents
 from stoker.train.metrics import AUC
+from stoker.train.settings import Execution
 from stoker.train.trainer import Trainer
 
 Report = dict[str, Any]
@@ -73,7 +75,7 @@ def report(trainer: Trainer, kept: Kept, **more: Any) -> Report:
 def fitted(batches: Any, loss: Any = None, *, model: nn.Module | None = None, epochs: int = 2, **options: Any) -> Report:
     model, kept = model or network(), Kept()
     optimizer = options.pop("optimizer", None) or adamw(model)
-    trainer = trainer_of(model, loss, optimizer, loggers=[kept], log_every=1, **options)
+    trainer = trainer_of(model, loss, optimizer, callbacks=[kept], log_every=1, **options)
     valid = options.get("valid")
     result = trainer.fit(batches, epochs=epochs, valid=valid)
     return report(trainer, kept, step=result.step, stopped=result.stopped)
@@ -121,7 +123,7 @@ def guarded(folder: Path, kind: Any, *, guard: Any = "stop") -> Report:
     """One number of the last rank's rows is infinite."""
     batches, model, kept = pairs(6), network(), Kept()
     batches[3][0][-1, 2] = float("inf")
-    trainer = trainer_of(model, loggers=[kept], log_every=1, ema=0.9, guard=guard, parallel=kind)
+    trainer = trainer_of(model, callbacks=[kept], log_every=1, ema=0.9, guard=guard, parallel=kind)
     try:
         trainer.fit(shares(batches))
     except stoker.errors.NonFiniteError as error:
@@ -143,7 +145,7 @@ def scalars(folder: Path, kind: Any) -> Report:
         return {"loss": mean, "again": mean.detach() + 1}
 
     model, kept = network(), Kept()
-    trainer_of(model, loss, loggers=[kept], log_every=1, parallel=kind).fit(marked([16, 11, 8, 5]))
+    trainer_of(model, loss, callbacks=[kept], log_every=1, parallel=kind).fit(marked([16, 11, 8, 5]))
     return {"losses": kept.losses(), "again": [values["again"] for _, values in kept.lines if "again" in values]}
 
 
@@ -169,8 +171,8 @@ def chosen(folder: Path, kind: Any) -> Report:
     worth, share, autotune.WORTH_MEASURING, autotune.LARGEST_SHARE = autotune.WORTH_MEASURING, autotune.LARGEST_SHARE, 1, 1.0
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    options: Any = {"speed": "measured", "fused": False, "compile": False}
-    trainer = Trainer(model, nn.MSELoss(), optimizer, progress=False, log_every=50, parallel=kind, **options)
+    execution = Execution(measured=True, fused=False, compile=False, parallel=kind)
+    trainer = Trainer(model, nn.MSELoss(), optimizer, progress=False, execution=execution)
     epochs = 5 if kind != "fsdp" else 1  # long enough to be measured; shards have nothing to choose from
     result = trainer.fit(shares(pairs()), epochs=epochs)
     autotune.WORTH_MEASURING, autotune.LARGEST_SHARE = worth, share
@@ -198,14 +200,14 @@ def refused(folder: Path, kind: Any) -> Report:
 def parted(folder: Path, kind: Any) -> Report:
     """Random numbers differ between ranks; weights do not, though ranks began with others."""
     model, kept = network(seed=world()[0], dropout=0.5), Kept()
-    trainer = trainer_of(model, loggers=[kept], parallel=kind)
+    trainer = trainer_of(model, callbacks=[kept], parallel=kind)
     trainer.fit(shares(pairs()))
     full = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
     return {"random": torch.rand(3).tolist(), "own": [one.flatten().tolist() for one in full]}
 
 
 def budgeted(folder: Path, kind: Any) -> Report:
-    result = trainer_of(network(), parallel=kind, max_seconds=1e-6, folder=folder / f"budget-{kind}").fit(shares(pairs()))
+    result = trainer_of(network(), parallel=kind, folder=folder / f"budget-{kind}").fit(shares(pairs()), max_seconds=1e-6)
     return {"stopped": result.stopped, "step": result.step}
 
 
@@ -232,8 +234,8 @@ def feeds() -> tuple[stoker.Feed, stoker.Feed]:
     given: Any = {"batch_size": 8 // size, "rank": rank, "world_size": size}
     data = store()
     return (
-        stoker.Feed(data, stoker.Windows(WIDTH, horizon=1), order=stoker.Shuffle(5), **given),
-        stoker.Feed(data, stoker.Windows(WIDTH, stride=4, horizon=1), **given),
+        flat_feed(data, stoker.Windows(WIDTH, horizon=1), order=stoker.Shuffle(5), **given),
+        flat_feed(data, stoker.Windows(WIDTH, stride=4, horizon=1), **given),
     )
 
 
@@ -254,7 +256,7 @@ def run(
     model.register_forward_pre_hook(stop)
     train, valid = feeds()
     trainer = trainer_of(
-        model, loss, loggers=[kept], folder=folder, save_every=4, log_every=1, ema=0.9, max_grad_norm=1.0, parallel=kind
+        model, loss, callbacks=[kept], folder=folder, save_every=4, log_every=1, ema=0.9, max_grad_norm=1.0, parallel=kind
     )
     try:
         trainer.fit(train, valid=valid, epochs=epochs, resume=resume)

@@ -8,11 +8,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from stoker.train.settings import Checkpoints, Execution, Logging
 from stoker.train.trainer import Trainer
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 PLAIN = {"precision": "fp32", "graph": False, "compile": False, "progress": False}
 """Options that leave nothing to be measured."""
+GROUPS: Any = {"execution": Execution, "checkpoints": Checkpoints, "logging": Logging}
+
+
+def grouped(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a trainer, of which those of groups may be given flat; `save_every` and `log_every` are `every` of theirs."""
+    flat = {name: value for name, value in options.items() if name not in ("save_every", "log_every")}
+    inner: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for group, kind in GROUPS.items():
+        inner[group] = {name: flat.pop(name) for name in kind.__struct_fields__ if name in flat and name != "every"}
+    for group, name in (("checkpoints", "save_every"), ("logging", "log_every")):
+        inner[group] |= {"every": options[name]} if name in options else {}
+    return {**{group: GROUPS[group](**values) for group, values in inner.items() if values}, **flat}
 
 
 def pairs(num_batches: int = 12, *, rows: int = 16, seed: int = 0) -> list[Pair]:
@@ -48,7 +61,7 @@ def plain_loop(
 
 
 def trainer_of(model: nn.Module, loss: Any = None, optimizer: Any = None, **options: Any) -> Trainer:
-    return Trainer(model, loss or nn.MSELoss(), optimizer or adamw(model), **{**PLAIN, **options})
+    return Trainer(model, loss or nn.MSELoss(), optimizer or adamw(model), **grouped({**PLAIN, **options}))
 
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:

@@ -37,23 +37,23 @@ def test_a_section_is_read_with_names_in_full_and_ignored_by_training(folder: Pa
     assert sorted(section.space) == ["model.width", "optimizer.lr"]
     assert section.metric == "val_loss"
     assert stoker.experiment.load("c.yaml").data.batch_size == 32
-    (folder / "space.yaml").write_text("space: {optimizer.lr: [log, 1e-4, 1e-2]}\nbudget: 30\nmetric: val_mae\n")
-    other = read_search("c.yaml", "space.yaml")
-    assert (other.budget, other.metric, list(other.space)) == (30, "val_mae", ["optimizer.lr"])
+    (folder / "d.yaml").write_text("search: {space: {lr: [log, 1e-4, 1e-2]}, budget: 30, metric: val_mae, on_constant: warn}\n")
+    other = read_search("d.yaml")
+    assert (other.budget, other.metric, other.on_constant, list(other.space)) == (30, "val_mae", "warn", ["optimizer.lr"])
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("metric: val_loss", "does not say what to search"),
+        ("{metric: val_loss}", "does not say what to search"),
         ("{space: {lr: [log, 1, 2]}, speed: 3}", "search.speed is not known; expected one of space, budget"),
-        ("space: {learning_rat: [log, 1, 2]}", "search.space learning_rat is not known"),
+        ("{space: {learning_rat: [log, 1, 2]}}", "search.space learning_rat is not known"),
     ],
 )
 def test_an_invalid_section_is_an_error(folder: Path, text: str, words: str) -> None:
-    (folder / "space.yaml").write_text(text)
+    (folder / "d.yaml").write_text(f"search: {text}\n")
     with pytest.raises(ConfigError) as error:
-        read_search("c.yaml", "space.yaml")
+        read_search("d.yaml")
     assert words in str(error.value)
 
 
@@ -107,13 +107,15 @@ def test_a_study_keeps_its_metric_and_direction(folder: Path, capsys: pytest.Cap
     from stoker.cli.main import main
 
     main(["tune", "search", "c.yaml", "--budget", "2", "--quiet"])
-    for options, words in (
-        (["--metric", "loss"], "metric is 'loss', but the study 'search' in runs/c/study.journal has 'val_loss'"),
-        (["--direction", "maximize"], "direction is 'maximize', but the study 'search' in runs/c/study.journal has 'minimize'"),
+    (folder / "up.yaml").write_text(CONFIG + "  direction: maximize\n")
+    for config, options, words in (
+        ("c.yaml", ["--metric", "loss"], "metric is 'loss', but the study 'search' in runs/c/study.journal has 'val_loss'"),
+        ("up.yaml", [], "direction is 'maximize', but the study 'search' in runs/c/study.journal has 'minimize'"),
     ):
         capsys.readouterr()
+        options = [*options, "--storage", "runs/c/study.journal"]
         with pytest.raises(SystemExit) as end:
-            main(["tune", "search", "c.yaml", "--budget", "4", *options, "--quiet"])
+            main(["tune", "search", config, "--budget", "4", *options, "--quiet"])
         assert end.value.code == 2
         [line] = capsys.readouterr().err.splitlines()
         assert words in line

@@ -9,10 +9,10 @@
     python -m verdicts.public save
 
 The scripts belong to others and are not part of this project: `fetch` takes them from git repositories, a URL or a folder of clones.
-`recipes.toml` has a recipe per script, `requirements.txt` the packages that some of them import. All run on a CPU without a network,
-with synthetic data. Results are JSON lines, written as they come, in the folder given by --work (or --out). `table` compares verdicts
-with ablations, and `save` adds them to benchmarks/results/public_verdicts.json. `--parallel` gives each script two cores of its own,
-`--until` ends a run in time, and `--missing` continues it.
+`recipes.toml` has a recipe per script. The dependency group `public-scripts` of pyproject.toml has what some of them import. All run
+on a CPU without a network, with synthetic data. Results are JSON lines, written as they come, in the folder given by --work (or --out).
+`table` compares verdicts with ablations, and `save` adds them to benchmarks/results/public_verdicts.json. `--parallel` gives each script
+two cores of its own, `--until` ends a run in time, and `--missing` continues it.
 """
 
 from __future__ import annotations

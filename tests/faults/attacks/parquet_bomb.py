@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attempt import Survived, main
 
+import stoker
 from stoker.store.pack.api import pack
 
 UNFOLDED_BYTES = 400_000_000
@@ -27,7 +28,7 @@ def attempts(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
 
     def attempt() -> str:
         before = _peak_bytes()
-        store = pack(path, folder / "store", memory="192MB")
+        store = pack(path, folder / "store", resources=stoker.Resources(memory="192MB"))
         taken = _peak_bytes() - before
         if taken < UNFOLDED_BYTES // 2 and store.num_steps == UNFOLDED_BYTES // 8:
             raise Survived(f"it was packed right with {taken:,} bytes of memory")

@@ -14,8 +14,8 @@ import numpy as np
 from attempt import main
 from tests.harness import tiny_store
 
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 
 class Payload:

@@ -13,7 +13,7 @@ from attempt import main
 from tests.harness import seal_manifest, tiny_store
 
 from stoker.store.manifest import MANIFEST_NAME
-from stoker.store.versions import open_store
+from stoker.store.opening import open_store
 
 SECRET = b"\x93NUMPY a private file that lies outside of the store"
 

@@ -43,27 +43,6 @@ def test_pulses_are_grouped_by_the_plain_rule(
     )
 
 
-def test_ties_at_the_cut_go_to_the_lowest_sensor() -> None:
-    time, sensor = np.array([5, 5, 5, 4], dtype=np.int32), np.array([9, 2, 7, 8], dtype=np.int16)
-    grouped = group_pulses(time, np.ones(4, dtype=np.float32), sensor, np.zeros(4, dtype=np.bool_), np.array([0, 4]), max_doms=2)
-    assert grouped.sensor.tolist() == [2, 8]
-
-
-def test_first_means_first_in_the_file_where_times_are_not_sorted() -> None:
-    time, sensor = np.array([50, 10, 20, 30], dtype=np.int32), np.array([1, 1, 2, 3], dtype=np.int16)
-    grouped = group_pulses(time, np.ones(4, dtype=np.float32), sensor, np.zeros(4, dtype=np.bool_), np.array([0, 4]), max_doms=2)
-    assert grouped.sensor.tolist() == [2, 3]
-
-
-def test_events_come_from_anywhere_in_the_columns(rng: np.random.Generator) -> None:
-    pulses, offsets = random_pulses(rng, [30, 200, 15, 90])
-    chosen = np.array([3, 1, 1])
-    grouped = group_pulses(*pulses, offsets[chosen], offsets[chosen + 1])
-    alone = [group_pulses(*pulses, offsets[[one]], offsets[[one + 1]]) for one in chosen]
-    assert grouped.sensor.tolist() == np.concatenate([one.sensor for one in alone]).tolist()
-    assert grouped.time.tolist() == np.concatenate([one.time for one in alone]).tolist()
-
-
 def batch_of(rng: np.random.Generator, lengths: list[int]) -> EventBatch:
     pulses, offsets = random_pulses(rng, lengths)
     facts = {"target": rng.random((len(lengths), 2)), "event_id": np.arange(len(lengths)), "num_pulses": np.diff(offsets)}

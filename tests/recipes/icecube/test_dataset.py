@@ -124,7 +124,7 @@ def test_impossible_offsets_are_refused(store: stoker.Store) -> None:
     try:
         for value in (-1, 2**40):
             events._offsets[8] = value
-            with pytest.raises(StoreDamagedError, match=r"the offsets of series [78] are .* Run `stoker verify`"):
+            with pytest.raises(StoreDamagedError, match=r"the offsets of series [78] are .* Run `stoker inspect --verify`"):
                 events.__getitems__([3, 7, 8])
         assert len(events.__getitems__([3, 4])) == 2
     finally:

@@ -35,7 +35,7 @@ def ids(feed: EventFeed) -> list[int]:
 @pytest.mark.promise("P29")
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_event_comes_once_as_the_kernel_groups_it(store: stoker.Store, order: str) -> None:
-    feed = EventFeed(store, batch_size=32, order=ORDERS[order], threads=2)
+    feed = EventFeed(store, batch_size=32, order=ORDERS[order], loading=stoker.feed.Loading(threads=2))
     seen = []
     for batch in feed:
         numbers = np.searchsorted(store.column("event_id"), batch.event_id.numpy())
@@ -56,7 +56,15 @@ def test_every_event_comes_once_as_the_kernel_groups_it(store: stoker.Store, ord
 @pytest.mark.parametrize("order", ORDERS)
 def test_ranks_share_the_batches_of_one_process(store: stoker.Store, order: str) -> None:
     alone = [batch.event_id.tolist() for batch in EventFeed(store, batch_size=30, order=ORDERS[order])]
-    ranks = [EventFeed(store, batch_size=10, order=ORDERS[order], rank=rank, world_size=3) for rank in range(3)]
+    ranks = [
+        EventFeed(
+            store,
+            batch_size=10,
+            order=ORDERS[order],
+            distributed=stoker.feed.Distributed(rank=rank, world_size=3),
+        )
+        for rank in range(3)
+    ]
     together = [[number for batch in step for number in batch.event_id.tolist()] for step in zip(*ranks, strict=True)]
     assert together == alone
 
@@ -66,7 +74,11 @@ def test_ranks_share_the_batches_of_one_process(store: stoker.Store, order: str)
 def test_a_feed_resumes_at_every_batch_on_any_number_of_ranks(store: stoker.Store, order: str) -> None:
     def make(rank: int, world_size: int) -> EventFeed:
         return EventFeed(
-            store, batch_size=60 // world_size, order=ORDERS[order], rank=rank, world_size=world_size, threads=world_size - 1
+            store,
+            batch_size=60 // world_size,
+            order=ORDERS[order],
+            distributed=stoker.feed.Distributed(rank=rank, world_size=world_size),
+            loading=stoker.feed.Loading(threads=world_size - 1),
         )
 
     assert_resumes_exactly(make, worlds=(1, 2), samples=lambda batch: batch.event_id)

@@ -7,44 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-import pytest
 
 from stoker_recipes.icecube import generator, make_events, read_geometry
 from stoker_recipes.icecube.generator import EventFiles, make_file
 
 SMALL = EventFiles(files=4, events_per_file=1500)
-
-
-@pytest.fixture(scope="module")
-def sizes() -> dict[str, np.ndarray]:
-    """Pulses and sensors of events, and pulses of sensors."""
-    parts: dict[str, list[np.ndarray]] = {"pulses per event": [], "sensors per event": [], "pulses per sensor": []}
-    for number in range(1, SMALL.files + 1):
-        columns, meta = make_file(number, SMALL)
-        keys, counts = np.unique(columns["event_id"] * 5160 + columns["sensor_id"], return_counts=True)
-        parts["pulses per event"].append(meta["last_pulse_index"] - meta["first_pulse_index"] + 1)
-        parts["sensors per event"].append(np.unique(keys // 5160, return_counts=True)[1])
-        parts["pulses per sensor"].append(counts)
-    return {name: np.concatenate(values) for name, values in parts.items()}
-
-
-@pytest.mark.parametrize(
-    ("what", "quantile", "low", "high"),
-    [
-        ("pulses per event", 0.5, 58, 68),
-        ("pulses per event", 0.75, 82, 96),
-        ("pulses per event", 0.95, 190, 260),
-        ("pulses per event", 0.99, 700, 1900),
-        ("sensors per event", 0.5, 45, 53),
-        ("sensors per event", 0.95, 105, 135),
-        ("pulses per sensor", 0.5, 1, 1),
-        ("pulses per sensor", 0.9, 3, 5),
-    ],
-)
-def test_quantiles_are_those_of_the_real_files(
-    sizes: dict[str, np.ndarray], what: str, quantile: float, low: int, high: int
-) -> None:
-    assert low <= np.quantile(sizes[what], quantile) <= high
 
 
 def test_a_file_depends_on_the_seed_and_its_number_alone() -> None:
@@ -80,10 +47,3 @@ def test_written_files_have_the_schema_of_the_competition(tmp_path: Path) -> Non
     assert meta.column("batch_id").to_pylist() == [1] * 20 + [2] * 20
     assert pq.read_metadata(folder / "train_meta.parquet").num_row_groups == 2
     assert read_geometry(folder).tolist() == generator.geometry().tolist()
-
-
-def test_test_files_have_no_directions_and_numbers_of_their_own(tmp_path: Path) -> None:
-    folder = make_events(tmp_path, files=1, events=5)
-    make_events(tmp_path, files=1, events=5, split="test")
-    assert (folder / "test" / "batch_661.parquet").is_file()
-    assert pq.read_schema(folder / "test_meta.parquet").names == ["batch_id", "event_id", "first_pulse_index", "last_pulse_index"]

@@ -10,15 +10,12 @@ from tests.recipes.icecube.plain_model import vmf_loss
 
 from stoker_recipes.icecube.losses import (
     MAX_KAPPA,
-    DirectionLoss,
-    Mixture,
     VmfLoss,
+    VmfMixture,
     angular_error,
     kappa_penalty,
     log_density,
     make_mixture,
-    point_estimate,
-    to_angles,
     to_direction,
 )
 
@@ -28,7 +25,7 @@ def test_a_density_integrates_to_one() -> None:
     azimuth = (torch.arange(400, dtype=torch.float64) + 0.5) * 2 * math.pi / 400
     grid = torch.cartesian_prod(azimuth, zenith)
     mixture = make_mixture(torch.tensor([[0.3, -0.5, 0.2, 1.0, 0.1, 1.0, 0.0, 0.4, 30.0, -1.0, 0.0, 0.1, -1.0, 3.0, 0.4]]).double())
-    each = Mixture(*(part.expand(len(grid), *part.shape[1:]) for part in mixture))
+    each = VmfMixture(*(part.expand(len(grid), *part.shape[1:]) for part in mixture))
     area = torch.sin(grid[:, 1]) * (math.pi / 400) * (2 * math.pi / 400)
     assert abs(float((log_density(each, to_direction(grid)).exp() * area).sum()) - 1) < 1e-4
 
@@ -39,9 +36,9 @@ def test_float32_is_as_exact_at_a_large_kappa(kappa: float) -> None:
     """The published form adds -kappa and +kappa mu n: it loses kappa * 1e-7. This one does not."""
     n = to_direction(torch.tensor([[1.0, 1.2]], dtype=torch.float64))
     mu = to_direction(torch.tensor([[1.003, 1.199]], dtype=torch.float64))
-    mixture = Mixture(mu[None], torch.tensor([[kappa]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    mixture = VmfMixture(mu[None], torch.tensor([[kappa]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     exact = log_density(mixture, n)
-    narrow = log_density(Mixture(*(part.float() for part in mixture)), n.float())
+    narrow = log_density(VmfMixture(*(part.float() for part in mixture)), n.float())
     assert abs(float(narrow - exact)) < 2e-6 * max(1.0, abs(float(exact)))
 
 
@@ -87,33 +84,8 @@ def test_the_penalty_follows_the_published_schedule() -> None:
     assert kappa_penalty(steps, 0).tolist() == [0.0] * 6
 
 
-def test_the_point_estimate_is_the_mean_weighted_by_kappa() -> None:
-    raw = torch.zeros(1, 15, dtype=torch.float64)
-    raw[0, 0], raw[0, 6], raw[0, 12] = 1, 1, 1  # x, y, z
-    raw[0, 3], raw[0, 8], raw[0, 13] = 5, 3, 2
-    raw[0, 4] = 1
-    kappa = [math.log1p(math.exp(one)) + 1 for one in (5, 3, 2)]
-    weights = torch.tensor([1.0, 0, 0], dtype=torch.float64).softmax(0).tolist()
-    expected = torch.tensor([k * w for k, w in zip(kappa, weights, strict=True)], dtype=torch.float64)
-    found, length = point_estimate(make_mixture(raw))
-    torch.testing.assert_close(found[0], expected / expected.norm())
-    torch.testing.assert_close(length[0], expected.norm())
-
-
-def test_angles_and_directions_are_inverse() -> None:
-    angles = torch.rand(100, 2, dtype=torch.float64) * torch.tensor([2 * math.pi, math.pi])
-    torch.testing.assert_close(to_angles(3 * to_direction(angles)), angles)
-
-
 def test_angular_errors_have_no_floor() -> None:
     target = torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.5, 0.0]], dtype=torch.float64)
     predicted = target + torch.tensor([[0.0, 1e-9], [math.pi, math.pi - 2.0], [1.0, 0.0]], dtype=torch.float64)
     # Equal directions with other azimuths at the pole; opposite ones; and 1e-9 radians.
     assert angular_error(predicted, target).tolist() == pytest.approx([math.degrees(1e-9), 180.0, 0.0], rel=1e-6, abs=1e-12)
-
-
-def test_the_directional_loss_is_the_mean_angle() -> None:
-    target = torch.rand(20, 2, dtype=torch.float64)
-    raw = torch.randn(20, 3, dtype=torch.float64)
-    found = DirectionLoss()(raw, target)["loss"]
-    assert float(torch.rad2deg(found)) == pytest.approx(float(angular_error(to_angles(raw), target).mean()), rel=1e-6)

@@ -9,16 +9,9 @@ import torch
 from tests.recipes.icecube.plain_model import rms
 from torch import Tensor
 
-from stoker_recipes.icecube.model import attend, make_packing
+from stoker_recipes.icecube.model import attend
 
 LENGTHS = [5, 1, 40, 17, 1, 33, 16, 130]
-
-
-def test_packing_puts_cls_first_and_rows_of_no_event_last() -> None:
-    packing = make_packing(torch.tensor([0, 2, 2, 5], dtype=torch.int32), 7)
-    assert packing.offsets.tolist() == [0, 3, 4, 8]
-    assert packing.source.tolist() == [-1, 0, 1, -2, -3, 2, 3, 4, 5, 6]
-    assert packing.cls.tolist() == [0, 3, 4]
 
 
 def one_event(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

@@ -53,15 +53,6 @@ def test_tokens_equal_the_collator_bit_for_bit(rng: np.random.Generator, geometr
     assert torch.equal(expand(batch.tensors(), geometry, dtype=torch.bfloat16), padded[mask].bfloat16())
 
 
-def test_the_original_cut_by_time_alone_agrees_where_no_times_are_equal(rng: np.random.Generator, geometry: torch.Tensor) -> None:
-    pulses, offsets = random_pulses(rng, [400])
-    time = np.arange(400, dtype=np.int32) * 7 + 6000
-    batch = batch_of((time, *pulses[1:]), offsets)
-    _, first = np.unique(pulses[2], return_index=True)
-    earliest = np.sort(pulses[2][np.sort(first)[:128]])
-    assert batch.sensor.tolist() == earliest.tolist()
-
-
 def test_rows_behind_the_last_dom_are_zero(rng: np.random.Generator, geometry: torch.Tensor) -> None:
     pulses, offsets = random_pulses(rng, [30, 0, 500])
     batch = batch_of(pulses, offsets)
@@ -128,23 +119,6 @@ def test_padded_tokens_equal_the_plain_rule(rng: np.random.Generator, geometry: 
         assert not tokens[event, len(expected) :].any()
         if expected:
             np.testing.assert_allclose(tokens[event, : len(expected)], np.stack(expected), rtol=2.4e-7)
-
-
-def test_only_what_the_last_batch_used_is_cleared(rng: np.random.Generator, geometry: torch.Tensor) -> None:
-    room, used = np.zeros((6, 20, 19), dtype=np.float32), np.zeros((6, 20), dtype=np.int32)
-    for num_sensors in (30, 5160, 3, 5160):
-        pulses, offsets = random_pulses(rng, rng.permutation([12, 1, 0, 300, 60, 4000]).tolist(), num_sensors=num_sensors)
-        batch = batch_of(pulses, offsets, max_pulses=5, max_doms=20)
-        tokens, mask = pad(batch, geometry.numpy(), max_pulses=5, max_doms=20, out=room, used=used)
-        expected, known = pad(batch, geometry.numpy(), max_pulses=5, max_doms=20)
-        assert np.array_equal(tokens.view(np.int32), expected.view(np.int32))
-        assert np.array_equal(mask, known)
-        behind = np.arange(19) >= used[:, :, None]
-        assert not tokens[behind].any()
-        assert np.array_equal(used > 0, mask)
-    room[behind] = 8.0  # not used, so it stays
-    pad(batch, geometry.numpy(), max_pulses=5, max_doms=20, out=room, used=used)
-    assert (room[behind] == 8).all()
 
 
 @pytest.mark.promise("P29", control=True)

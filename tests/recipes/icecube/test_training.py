@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-import stoker
 from stoker.errors import ConfigError, OptionError
 from stoker_recipes.icecube import make_events, pack_events
-from stoker_recipes.icecube.data import geometry_of
-from stoker_recipes.icecube.feed import EventFeed
-from stoker_recipes.icecube.model import IceCubeModel
-from stoker_recipes.icecube.tokens import read_geometry, scale_geometry
-from stoker_recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
+from stoker_recipes.icecube.settings import make_settings, read_settings
+from stoker_recipes.icecube.training import TrainedIceCube, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
 
@@ -52,20 +48,6 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(ice: Path, tmp_path: 
     assert done.result.step == 8
     for name, tensor in weights_of(done).items():
         assert torch.equal(tensor, whole[name]), name
-
-
-def test_the_loss_of_a_batch_leaves_out_rows_without_an_event(ice: Path) -> None:
-    store = stoker.open(ice)
-    loss = EventLoss(geometry=scale_geometry(read_geometry(geometry_of(store))))
-    model = IceCubeModel("tiny", seed=0).eval()
-    (short,) = list(EventFeed(store, batch_size=56))
-    padded = next(iter(EventFeed(store, batch_size=60, last_batch="pad", multiples=(512, 4096))))
-    assert len(padded) == 60
-    assert len(padded.time) % 4096 == 0
-    for name, value in loss(model, short).items():
-        torch.testing.assert_close(loss(model, padded)[name], value)
-    loss(model.train(), padded)["loss"].backward()
-    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
 
 
 def test_a_finetune_starts_from_the_weights_of_a_run(ice: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.recipes.icecube.plain_model import random_events, random_model
 from torch import Tensor
 
 import stoker
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 from stoker_recipes.icecube import make_events, pack_events
 from stoker_recipes.icecube.losses import VmfLoss
 from stoker_recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from tests.recipes.tabular.frames import make_events, make_users
 
-from stoker.errors import OptionError
-from stoker_recipes.tabular.data import TabularSettings, make_settings, prepare
+from stoker_recipes.tabular.data import prepare
+from stoker_recipes.tabular.settings import TabularSettings
 
 
 def prepared(events: pd.DataFrame, **options: Any) -> Any:
@@ -40,20 +39,3 @@ def test_codes_never_leave_their_classes() -> None:
     sizes = [sub.num_classes for sub in layout.subs[layout.num_positions :]]
     assert (found.codes < sizes).all()
     assert found.codes.dtype == np.uint8  # no sub-column has more than 256 classes
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": "xl"}, "size is 'xl'; expected one of s, m, l"),
-        ({"epochs": 0}, "epochs is 0; expected an integer from 1"),
-        ({"epochs": 1.5}, "epochs is 1.5; expected an integer"),
-        ({"max_seconds": 0}, "max_seconds is 0; expected a number from 0.001"),
-        ({"epoch": 3}, "there is no option 'epoch'; expected one of size, epochs"),
-        ({"batch_size": True}, "batch_size is True; expected an integer"),
-    ],
-)
-def test_a_bad_option_has_one_clear_line(options: dict[str, Any], message: str) -> None:
-    """Upstream takes 0 epochs as 100, and unknown arguments as nothing."""
-    with pytest.raises(OptionError, match=message):
-        make_settings(**options)

@@ -12,7 +12,6 @@ from stoker_recipes.tabular import encodings
 from stoker_recipes.tabular.encodings import (
     Subjects,
     _ends,
-    find_intervals,
     fit_categorical,
     fit_character,
     fit_lat_long,
@@ -76,21 +75,6 @@ def test_many_categories_share_classes_and_come_back(
     alone = fit_categorical(values, subjects, column.type, may_share=False)
     assert alone.sizes == {"cat": 501 + has_null}
     assert alone.values == sorted(words)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1024])
-def test_intervals_are_found_as_numpy_does(rng: np.random.Generator, count: int) -> None:
-    highs = np.sort(rng.integers(0, 3 * count, count)).astype(np.float64)
-    values = np.concatenate([highs, highs + 0.5, [-1e300, 1e300]])
-    assert find_intervals(highs, values).tolist() == np.minimum(np.searchsorted(highs, values), count - 1).tolist()
-
-
-def test_bounds_leave_out_the_extreme_subjects() -> None:
-    data = np.repeat(np.arange(30.0), 3)
-    data[-1] = 1e9
-    bounds = rows_of(90, per_subject=3, least=5).bounds(data, np.ones(90, bool))
-    assert bounds == (5.0, 24.0)
-    assert rows_of(30, per_subject=3, least=5).bounds(data[:30], np.ones(30, bool)) is None
 
 
 def test_categories_and_missing_values_come_back(rng: np.random.Generator) -> None:
@@ -179,16 +163,6 @@ def test_frequent_prices_between_others_stay(rng: np.random.Generator) -> None:
     expensive = data > 200  # too few of each price, so their decimals are drawn
     assert 0.2 < np.mean(np.rint(back[expensive] * 100) % 100 == 99) < 0.45
     assert len(np.unique(back)) < 1.2 * len(np.unique(data))
-
-
-def test_decimals_are_drawn_only_where_they_are_frequent(rng: np.random.Generator) -> None:
-    plain = fit_numeric(read_values("x", pa.array(np.round(rng.lognormal(3, 1, 16_000), 2))), rows_of(16_000, least=6))
-    assert plain is not None
-    assert plain.endings == []
-    few = fit_numeric(read_values("x", pa.array(priced(rng, 16_000))), rows_of(16_000, least=6))
-    assert few is not None
-    assert [ending for ending, _ in few.endings] == [0.99]
-    assert few.endings[0][1] == pytest.approx(0.34, abs=0.06)
 
 
 @pytest.mark.promise("P30")

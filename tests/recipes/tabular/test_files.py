@@ -17,8 +17,11 @@ from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceNotFoundError
 from stoker_recipes.tabular import Synthesizer, files
-from stoker_recipes.tabular.data import PreparedSubjects, TabularSettings, prepare
+from stoker_recipes.tabular.data import PreparedSubjects, prepare
 from stoker_recipes.tabular.files import find_files, read_files
+from stoker_recipes.tabular.settings import TabularSettings
+
+pytestmark = pytest.mark.scale
 
 
 def make_mixed(num_subjects: int, rng: np.random.Generator) -> pd.DataFrame:

@@ -197,17 +197,6 @@ def test_given_events_and_columns_are_kept() -> None:
         assert (own[:, [0, 3, 4, 5]] == codes[subject, :length][:, [0, 3, 4, 5]]).all()
 
 
-def test_without_subjects_there_are_no_events() -> None:
-    found = generate_codes(make_model(context=False), 0, seed=1)
-    assert found.codes.shape == (0, 6)
-
-
-def test_the_model_stays_in_training_mode() -> None:
-    model = make_model(context=False).train()
-    generate_codes(model, 3, seed=1)
-    assert model.training
-
-
 def test_numbers_of_lengths_are_shared_out_evenly() -> None:
     numbers = spread(3, torch.arange(1000))
     assert torch.equal(spread(3, torch.arange(500, 600)), numbers[500:600])  # a function of the subject alone

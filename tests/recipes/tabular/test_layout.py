@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.errors import OptionError
-from stoker_recipes.tabular.layout import embedding_width, make_layout, position_sizes
+from stoker_recipes.tabular.layout import embedding_width, position_sizes
 
 
 @pytest.mark.parametrize(
@@ -18,10 +17,3 @@ def test_widths_are_those_of_the_sizes(classes: int, widths: tuple[int, ...]) ->
 def test_long_sequences_are_numbered_by_digits() -> None:
     assert position_sizes(99) == {"sidx_cat": 100, "slen_cat": 100, "ridx_cat": 100}
     assert list(position_sizes(345).items())[:4] == [("sidx_E2", 4), ("sidx_E1", 10), ("sidx_E0", 10), ("slen_E2", 4)]
-
-
-def test_an_unknown_size_and_an_empty_table_are_refused() -> None:
-    with pytest.raises(OptionError, match="size is 'xl'; expected one of s, m, l"):
-        make_layout([{"cat": 3}], size="xl")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="no column to learn"):
-        make_layout([], size="s")

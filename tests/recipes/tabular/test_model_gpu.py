@@ -37,7 +37,8 @@ def losses(*, graph: bool) -> list[float]:
 
     optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-3, weight_decay=0.01)
     trainer = stoker.Trainer(
-        whole, lambda model, batch: model(batch), optimizer, fused=True, graph=graph, compile=False, callbacks=[Keep()], seed=0,
+        whole, lambda model, batch: model(batch), optimizer,
+        execution=stoker.train.Execution(fused=True, graph=graph, compile=False), callbacks=[Keep()], seed=0,
         progress=False,
     )  # fmt: skip
     whole.model.lstm.dropout = 0.0

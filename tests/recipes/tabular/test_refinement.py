@@ -16,8 +16,6 @@ from stoker_recipes.tabular.refinement import (
     calibrate_lengths,
     inputs_of,
     refine_heads,
-    refining_batch_size,
-    refining_epochs,
     validate_heads,
 )
 
@@ -111,24 +109,6 @@ def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPa
             if model.layout.subs[sub].name == "tgt:t1/c1__cat":
                 left = moved[:, 2:30].numpy() - moved[:, 2:30].numpy() @ basis @ basis.T
                 assert np.abs(left).max() < 1e-4 * max(1.0, float(moved.abs().max()))
-
-
-def test_batches_fit_into_memory() -> None:
-    few = TabularModel(make_layout([{"cat": 4}], size="s"))
-    many = TabularModel(make_layout([{"cat": 4}, {"cat": 100_000}], size="s"))
-    assert refining_batch_size(few, 16, 1.0) == 128
-    assert refining_batch_size(few, 1024, 1.0) == 4096
-    assert refining_batch_size(many, 16, 1.0) == 128
-    assert refining_batch_size(many, 256, 2.0) == 335
-    assert refining_batch_size(many, 1024, 2.0) == 1024  # never smaller than those of training
-
-
-def test_many_classes_have_fewer_epochs_or_none() -> None:
-    few = TabularModel(make_layout([{"cat": 4}], size="s"))
-    many = TabularModel(make_layout([{"cat": 100_000}], size="s"))
-    assert refining_epochs(few, 40_000, 1.0) == refinement.EPOCHS
-    assert refining_epochs(many, 1000, 1.0) == 2
-    assert refining_epochs(many, 80_000, 1.0) == 0
 
 
 @pytest.mark.promise("P30")

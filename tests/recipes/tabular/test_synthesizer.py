@@ -205,11 +205,6 @@ def test_polars_frames_and_string_keys_come_back() -> None:
     assert found.schema["late"] == pl.Boolean
 
 
-def test_a_run_is_loaded_and_samples_the_same(tmp_path: Path) -> None:
-    model = Synthesizer(**SMALL).fit(make_events(40), key="user", folder=tmp_path / "run")
-    pd.testing.assert_frame_equal(Synthesizer.load(tmp_path / "run").sample(20), model.sample(20))
-
-
 def test_constant_gaps_are_generated_exactly() -> None:
     times = [
         time
@@ -220,12 +215,6 @@ def test_constant_gaps_are_generated_exactly() -> None:
     found = Synthesizer(**{**SMALL, "epochs": 6}).fit(events, key="user").sample(100)
     gaps = found.groupby("user")["time"].diff().dropna()
     assert (gaps == pd.Timedelta("36h")).mean() > 0.9
-
-
-def test_one_row_per_subject_is_a_table_of_single_rows() -> None:
-    users = make_users(60)
-    found = Synthesizer(**SMALL).fit(users, key="user").sample(40)
-    assert found["user"].tolist() == list(range(40))
 
 
 @pytest.mark.parametrize(

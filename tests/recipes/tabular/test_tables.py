@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tests.recipes.tabular.frames import make_events
 
@@ -42,19 +41,6 @@ def test_rows_are_grouped_in_their_order() -> None:
     assert grouped.lengths.tolist() == [2, 2, 1]
 
 
-def test_subjects_of_the_context_without_events_stay() -> None:
-    table = pa.table({"user": [7, 5, 7], "n": [0, 1, 2]})
-    grouped = group_rows(table, key="user", keys=pa.array([4, 5, 6, 7]))
-    assert grouped.lengths.tolist() == [0, 1, 0, 2]
-    assert grouped.starts.tolist() == [0, 0, 1, 1]
-
-
-def test_a_key_that_the_context_lacks_is_named() -> None:
-    table = pa.table({"user": [7, 9], "n": [0, 1]})
-    with pytest.raises(BadValueError, match="events has the user 9 in row 1, which context does not have"):
-        group_rows(table, key="user", keys=pa.array([7]))
-
-
 @pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
 def test_a_table_comes_back_as_its_own_kind_of_frame(kind: str) -> None:
     events = make_events(60)
@@ -73,12 +59,6 @@ def test_a_table_comes_back_as_its_own_kind_of_frame(kind: str) -> None:
     assert back["late"].tolist() == events["late"].tolist()
     assert back["late"].dtype == events["late"].dtype
     assert (back["score"].isna() == events["score"].isna()).all()
-
-
-def test_a_spec_survives_json() -> None:
-    spec, _ = fitted(read_table(make_events(60), "events")[0])
-    assert msgspec.json.decode(msgspec.json.encode(spec), type=TableSpec) == spec
-    assert spec.schema.field("time").type == pa.timestamp("s")
 
 
 def test_integers_with_missing_values_stay_integers() -> None:
@@ -158,14 +138,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(SourceInvalidError, match=r"x\.parquet cannot be read"):
         read_table(tmp_path / "x.parquet", "events")
-
-
-def test_files_are_read(tmp_path: Path) -> None:
-    table = pa.table({"user": [1, 2], "n": [1.5, 2.5]})
-    pq.write_table(table, tmp_path / "x.parquet")
-    (tmp_path / "x.csv").write_text("user,n\n1,1.5\n2,2.5\n")
-    assert read_table(tmp_path / "x.parquet", "events")[0].equals(table)
-    assert read_table(str(tmp_path / "x.csv"), "events")[0].equals(table)
 
 
 def test_strings_of_polars_kind_are_read_as_strings() -> None:

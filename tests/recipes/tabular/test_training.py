@@ -16,8 +16,7 @@ from stoker.errors import ConfigError, OptionError, StokerError
 from stoker_recipes.tabular import batches as batches_module
 from stoker_recipes.tabular import load_model, train
 from stoker_recipes.tabular import training as training_module
-from stoker_recipes.tabular.data import TabularSettings
-from stoker_recipes.tabular.training import Plateau, default_batch_size, resume, split_subjects
+from stoker_recipes.tabular.training import Plateau, resume
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 3, "device": "cpu"}
 
@@ -46,10 +45,6 @@ def test_a_run_learns_and_is_opened_again(tmp_path: Path) -> None:
     for name, weight in done.model.upstream_weights().items():
         assert (again.model.upstream_weights()[name] == weight).all()
     assert any("weight_context" in name for name in done.model.upstream_weights())
-    columns = tmp_path / "run" / "columns.json"  # a run of an earlier version, whose LSTM does not see the context
-    columns.write_text(json.dumps({name: one for name, one in json.loads(columns.read_text()).items() if name != "feeds_context"}))
-    older = load_model(tmp_path / "run", device="cpu").model
-    assert not any("weight_context" in name for name in older.upstream_weights())
 
 
 @pytest.mark.promise("P30")
@@ -152,19 +147,6 @@ def test_the_rate_halves_on_a_plateau() -> None:
         rates.append(plateau.factor)
     assert rates[:9] == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]
     assert rates[-1] == 0.1
-
-
-def test_subjects_are_split_once() -> None:
-    known, held_out = split_subjects(100, TabularSettings(seed=3))
-    assert sorted([*known, *held_out]) == list(range(100))
-    assert len(held_out) == 20
-    assert (split_subjects(100, TabularSettings(seed=3))[0] == known).all()
-    assert len(split_subjects(2, TabularSettings())[1]) == 1
-
-
-def test_batch_sizes_grow_with_the_subjects() -> None:
-    assert [default_batch_size(count, 10**5, 50) for count in (10, 2000, 10**5, 10**7)] == [8, 16, 1024, 2048]
-    assert default_batch_size(10**7, 10**5, 500) == default_batch_size(10**7, 2 * 10**6, 50) == 512
 
 
 @pytest.mark.promise("P30", control=True)

@@ -57,13 +57,6 @@ def test_categories_come_back(column: pa.Array) -> None:
     assert to_words(listed, column.type).type == column.type
 
 
-def test_chunks_are_one_column() -> None:
-    column = pa.chunked_array([["a", "b"], ["b", None], ["c"]])
-    values = read_values("x", column)
-    assert values.words.to_pylist() == ["a", "b", "c"]
-    assert values.data[values.valid].tolist() == [0, 1, 1, 2]
-
-
 def test_nan_is_missing() -> None:
     assert read_values("x", pa.array([1.0, float("nan"), None])).valid.tolist() == [True, False, False]
 

@@ -1,4 +1,4 @@
-"""What was wrong in a trainer of this kind, planted anew: each is refused in one line by the run, `stoker verify` or `check`."""
+"""What was wrong in a trainer of this kind, planted anew: each is refused in one line by the run, `stoker inspect --verify` or `check`."""
 
 from __future__ import annotations
 
@@ -51,13 +51,6 @@ def test_prices_that_are_missing(tmp_path: Path) -> None:
     change_bars(tmp_path, close=lambda close: np.where(np.arange(3000) == 1234, np.nan, close))
     line = refusal(lambda: prepared_of(tmp_path))
     assert line.startswith(f"close is nan in bar 1,235 of {tmp_path}/bars.csv (1 bars in all); expected prices above 0.")
-
-
-def test_a_missing_price_can_be_cut_out(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    change_bars(tmp_path, close=lambda close: np.where(np.arange(3000) == 1234, np.nan, close))
-    prepared = prepared_of(tmp_path, gaps="cut")
-    assert prepared.bars.lengths.tolist() == [1234, 1765]
 
 
 def test_rows_that_were_dropped(tmp_path: Path) -> None:

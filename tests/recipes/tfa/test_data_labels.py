@@ -11,7 +11,7 @@ from benchmarks.tfa.markets import market
 from stoker.errors import OptionError
 from stoker.testing import assert_no_future
 from stoker_recipes.tfa.audit import auc
-from stoker_recipes.tfa.data import Rule, count_labels, label_bars, trailing_volatility
+from stoker_recipes.tfa.data import Rule, label_bars, trailing_volatility
 
 
 def slow_label(close: list[float], volume: list[float], i: int, rule: Rule, emit_from: int) -> float:
@@ -75,21 +75,8 @@ def test_compat_labels_measure_volatility_and_masked_ones_do_not() -> None:
     assert abs(areas[False] - 0.5) < 0.05
 
 
-def test_volatility_is_that_of_the_last_returns() -> None:
-    close = market(60, "none", 1)["close"]
-    returns = np.diff(np.log(close))
-    found = trailing_volatility(close)
-    assert np.isnan(found[:20]).all()
-    np.testing.assert_allclose(found[20:], [returns[i - 20 : i].std() for i in range(20, 60)], rtol=1e-6)
-
-
 def test_invalid_options() -> None:
     with pytest.raises(OptionError, match="label_horizon is 0"):
         label_bars(np.ones(3), None, Rule(horizon=0))
     with pytest.raises(OptionError, match="the bars have no volume"):
         label_bars(np.ones(3), None, Rule(least_volume=5))
-
-
-def test_a_series_that_is_too_short_has_no_label() -> None:
-    assert np.isnan(label_bars(np.array([1.0, 2.0]), None, Rule(horizon=2))).all()
-    assert count_labels(np.array([0, 1, np.nan, 1], dtype=np.float32)) == {"rows": 4, "labelled": 0.75, "up": pytest.approx(2 / 3)}

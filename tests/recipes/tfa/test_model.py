@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from benchmarks.before import tfa_loop
@@ -95,21 +94,6 @@ def test_a_run_of_rows_is_its_windows(layers: int) -> None:
         torch.testing.assert_close(found, expected[name], rtol=0, atol=1e-12, msg=name)
 
 
-def test_several_runs_stay_apart() -> None:
-    _, ours = pair(torch.float64)
-    x = rows(3, 51, seed=3).double()
-    torch.testing.assert_close(ours(x), torch.cat([ours(one[None]) for one in x]), rtol=0, atol=1e-12)
-    assert ours(x).shape == (3, 4)
-
-
-def test_the_gradient_of_the_features_is_right_in_a_run() -> None:
-    theirs, ours = pair(torch.float64)
-    run = rows(52, seed=3).double().requires_grad_()
-    (found,) = torch.autograd.grad(ours(run[None]).square().sum(), run)
-    (expected,) = torch.autograd.grad(theirs(windows_of(run, 48)).square().sum(), run)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
-
-
 def test_without_positions_the_earlier_rows_are_a_bag_and_with_them_not() -> None:
     x = rows(2, 48).double()
     mixed = torch.cat([x[:, torch.randperm(47, generator=torch.Generator().manual_seed(0))], x[:, 47:]], dim=1)
@@ -120,13 +104,6 @@ def test_without_positions_the_earlier_rows_are_a_bag_and_with_them_not() -> Non
         assert (model(x) - model(mixed)).abs().max().item() > 1e-6 or is_bag
 
 
-def test_with_positions_a_run_is_its_windows_too() -> None:
-    torch.manual_seed(0)
-    model = Tfa(**moments(), length=8, positions=True).double()
-    run = rows(20).double()
-    torch.testing.assert_close(model(run[None])[0], model(windows_of(run, 8))[:, 0], rtol=0, atol=1e-12)
-
-
 def test_the_last_row_sees_nothing_behind_it() -> None:
     _, ours = pair(torch.float32, layers=2)
 
@@ -135,41 +112,6 @@ def test_the_last_row_sees_nothing_behind_it() -> None:
             return torch.cat([ours(torch.from_numpy(bars[i - 47 : i + 1]).float()[None])[0] for i in range(47, len(bars))])
 
     stoker.testing.assert_no_future(logits, rows(60).numpy(), first=47, at=[50, 55])
-
-
-def test_it_can_be_exported_with_any_number_of_windows() -> None:
-    _, ours = pair(torch.float32, layers=2)
-    x = rows(4, 48)
-    program = torch.export.export(ours.eval(), (x,), dynamic_shapes=({0: torch.export.Dim("windows", min=2, max=4096)},))
-    for batch in (rows(2, 48, seed=5), rows(9, 48, seed=6)):
-        torch.testing.assert_close(program.module()(batch), ours(batch), rtol=0, atol=1e-6)
-
-
-def test_it_trains_on_runs_and_on_windows_alike() -> None:
-    x = rows(48 + 4 * 32 - 1).numpy()
-    y = (x[:, 0] > 0).astype(np.float32)
-    store = stoker.Store.from_arrays(lengths=[len(x)], x=x, y=y)
-    views = {
-        "windows": (stoker.Windows(48, tail="drop"), 32),
-        "runs": (stoker.Windows(48 + 31, stride=32, tail="drop"), 1),
-    }
-    losses = {}
-    for name, (view, batch) in views.items():
-        torch.manual_seed(0)
-        model = Tfa(**moments(), width=16, heads=2, layers=2, hidden=16)
-        kept: list[float] = []
-
-        def loss(model: nn.Module, batch: Any, kept: list[float] = kept) -> torch.Tensor:
-            value = nn.functional.binary_cross_entropy_with_logits(model(batch["x"]), batch["y"][:, 47:])
-            kept.append(float(value.detach()))
-            return value
-
-        feed = stoker.Feed(store, view, batch_size=batch, last_batch="drop")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        stoker.Trainer(model, loss, optimizer, precision="fp32", compile=False, progress=False).fit(feed, epochs=2)
-        losses[name] = kept
-    assert len(losses["runs"]) == 8
-    np.testing.assert_allclose(losses["runs"], losses["windows"], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +126,6 @@ def test_it_trains_on_runs_and_on_windows_alike() -> None:
 def test_invalid_sizes_are_refused(sizes: dict[str, int], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         Tfa(**moments(), **sizes)
-
-
-def test_a_run_shorter_than_a_window_is_refused() -> None:
-    with pytest.raises(OptionError, match="a run has 47 rows; expected at least the 48 of a window"):
-        Tfa(**moments())(rows(1, 47))
 
 
 def test_unknown_names_and_moments_of_another_spec_are_refused() -> None:

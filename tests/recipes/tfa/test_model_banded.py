@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-import stoker
 from stoker_recipes.tfa.model import Banded, BandedBlock
 
 FEATURES = 5
@@ -112,18 +111,6 @@ def test_the_last_row_alone_is_that_of_the_batch(num_rows: int) -> None:
         torch.testing.assert_close(model.last(x[:, -model.reach :]), model.last(x), rtol=0, atol=0)
 
 
-def test_a_run_is_not_changed_by_another() -> None:
-    model = banded()
-    x = rows(3, 25)
-    torch.testing.assert_close(model(x), torch.cat([model(one[None]) for one in x]), rtol=0, atol=1e-6)
-
-
-def test_order_matters() -> None:
-    model = banded(layers=1)
-    x = rows(1, 7)
-    assert (model(x)[0, -1] - model(x[:, [5, 1, 2, 3, 4, 0, 6]])[0, -1]).abs().item() > 1e-4
-
-
 def test_a_band_without_its_gaps_sees_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     model = banded()
     honest = BandedBlock._along
@@ -132,30 +119,3 @@ def test_a_band_without_its_gaps_sees_the_future(monkeypatch: pytest.MonkeyPatch
     changed = x.clone()
     changed[0, 11:] *= 3
     assert not torch.equal(model(changed)[0, :11], model(x)[0, :11])
-
-
-def test_it_learns_from_a_feed() -> None:
-    x = rows(400).numpy()
-    store = stoker.Store.from_arrays(lengths=[400], x=x, y=(x[:, 0] > 0).astype("float32"))
-    torch.manual_seed(0)
-    model = Banded(mean=torch.zeros(FEATURES), std=torch.ones(FEATURES), window=8, width=16, heads=2)
-    skipped = model.reach - 1
-
-    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(model(batch["x"])[:, skipped:], batch["y"][:, skipped:])
-
-    feed = stoker.Feed(store, stoker.Windows(skipped + 32, stride=32, tail="drop"), batch_size=2, last_batch="drop")
-    trainer = stoker.Trainer(
-        model, loss, torch.optim.AdamW(model.parameters(), lr=1e-2), precision="fp32", compile=False, progress=False
-    )
-    before = trainer.evaluate(feed)["loss"]
-    trainer.fit(feed, epochs=8)
-    assert trainer.evaluate(feed)["loss"] < before / 2
-
-
-def test_it_can_be_exported_with_any_number_of_runs() -> None:
-    model = banded().eval()
-    program = torch.export.export(model, (rows(2, 20),), dynamic_shapes=({0: torch.export.Dim("runs", min=1, max=64)},))
-    for number in (1, 5):
-        x = rows(number, 20, seed=7)
-        torch.testing.assert_close(program.module()(x), model(x), rtol=0, atol=1e-6)

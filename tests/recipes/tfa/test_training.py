@@ -211,21 +211,6 @@ def test_bars_that_were_refused_can_be_fixed_in_the_same_folder(tmp_path: Path) 
         train(settings_of(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ({}, "spec.json is not a spec of features: Object missing required field features"),
-        ({"features": []}, "spec.json .*features"),
-        ({"features": [{"op": "FOO"}]}, r"spec.json at \$.features\[0\].op: found 'FOO'"),
-    ],
-)
-def test_an_invalid_spec_is_named(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
-    make_folder(tmp_path)
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
-    with pytest.raises(OptionError, match=message):
-        prepared_of(tmp_path)
-
-
 def test_rows_are_ready_and_blocks_are_apart(tmp_path: Path) -> None:
     make_folder(tmp_path)
     prepared = prepared_of(tmp_path)
@@ -265,18 +250,6 @@ def test_the_loss_is_that_of_known_labels_alone() -> None:
     expected = (2 * math.log1p(math.exp(-1.0)) + math.log1p(math.exp(0.5))) / 2
     assert float(found["loss"]) == pytest.approx(expected)
     assert found["valid"].tolist() == [[True, False, True], [False, False, False]]
-
-
-def test_verdicts_say_what_was_beaten() -> None:
-    best = Line(name="mlp", auc=0.7, log_loss=0.6, calibration=0.01)
-    assert judge(0.51, 0.52, best, 0.1, 0.01) == (
-        False,
-        "NO SKILL: an AUC of 0.510 is within chance (up to 0.520 with labels shifted in time). Do not use this model.",
-    )
-    assert judge(0.71, 0.52, best, 0.01, 0.01)[1].startswith(
-        "NO BETTER than a small network on the last row (AUC 0.710 against 0.700"
-    )
-    assert judge(0.8, 0.52, best, 0.1, 0.01)[0]
 
 
 @pytest.mark.parametrize(("area", "baseline"), [(1.0, 0.7), (0.97, 0.999), (0.9, 0.96), (0.6, 0.04), (0.02, 0.5)])

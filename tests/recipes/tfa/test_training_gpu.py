@@ -91,11 +91,9 @@ def test_steps_as_a_graph_have_the_losses_of_a_cpu(kind: str, compiled: bool) ->
             ),
             torch.optim.AdamW(model.parameters(), lr=1e-3),
             precision="fp32",
-            fused=True,
-            graph=device == DEVICE,
-            compile=compiled and device == DEVICE,
-            log_every=1,
-            loggers=[kept],
+            execution=stoker.train.Execution(fused=True, graph=device == DEVICE, compile=compiled and device == DEVICE),
+            logging=stoker.train.Logging(every=1),
+            callbacks=[kept],
             progress=False,
         )
         trainer.fit(feed, epochs=2)

@@ -68,21 +68,6 @@ def test_the_kernel_packs_as_its_slow_twin(length: int, data: st.DataObject) -> 
     assert rows_of(counts, length) == pack_slowly(counts, length)
 
 
-@settings(max_examples=num_examples(60), deadline=None)
-@given(st.integers(1, 2000), st.data())
-def test_every_position_is_placed_once_and_rows_do_not_overflow(length: int, data: st.DataObject) -> None:
-    counts = data.draw(st.lists(st.integers(1, length), min_size=1, max_size=40))
-    rows = rows_of(counts, length)
-    assert all(sum(count for _, _, count in row) <= length for row in rows)
-    placed = sorted(triple for row in rows for triple in row)
-    for piece, total in enumerate(counts):
-        end = 0
-        for _, skip, count in (one for one in placed if one[0] == piece):
-            assert (skip, count > 0) == (end, True)
-            end += count
-        assert end == total
-
-
 MIXES = {"m1_monthly": 131, "kdd_cup_2018": 302, "beijing_air": 688, "wiki-rolling": 852}
 
 
@@ -162,14 +147,6 @@ def test_the_loss_of_packed_series_is_that_of_the_same_series_one_per_row() -> N
     assert abs(mixed - losses[0]) > 1e-6, "negative control: without segments, series see each other"
 
 
-def test_long_series_are_not_packed_and_need_no_segments() -> None:
-    rows = rows_over(np.full(20, 1025), 512)
-    assert not rows.packed
-    batch = next(iter(Batches(rows, batch_size=3, steps=1)))
-    assert set(batch) == {"x", "y", "mask"}
-    assert batch["mask"].all()
-
-
 def test_values_are_scaled_in_float64_and_missing_ones_are_not_targets() -> None:
     values = np.array([5.0, 7.0, np.nan, 9.0, np.inf, 1.0])
     corpus = open_corpus(stoker.Store.from_arrays(x=[values]))
@@ -181,18 +158,6 @@ def test_values_are_scaled_in_float64_and_missing_ones_are_not_targets() -> None
     assert batch["x"][0, :5].numpy().tobytes() == expected[:5].tobytes()
     assert batch["y"][0, :5].numpy().tobytes() == expected[1:].tobytes()
     assert batch["mask"][0].tolist() == [True, False, True, False, True, False, False, False]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int16", "uint8"])
-def test_series_of_all_types_in_several_files(dtype: str) -> None:
-    store = stoker.Store.from_arrays(
-        a=[np.arange(9).astype(dtype), np.arange(4).astype(dtype)], b=[np.arange(9) * 0.5, np.arange(4) * 0.5]
-    )
-    corpus = open_corpus(store)
-    rows = PackedRows(Pieces(corpus, 16), CorpusScales(corpus, "none"), seed=0, packed=True)
-    found = np.sort(np.concatenate([batch["y"][batch["mask"]].numpy() for batch in FirstBatches(rows, batch_size=2, most=9)]))
-    expected = np.sort(np.concatenate([np.r_[np.arange(1, 9), np.arange(1, 4)] * scale for scale in (1, 0.5)]))
-    assert found.tolist() == expected.tolist()
 
 
 def many_batches(**options: Any) -> Batches:
@@ -233,16 +198,6 @@ def test_ranks_share_the_rows_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None
         parts.append(list(many_batches(batch_size=4, steps=20)))
     for together, first, second in zip(whole, *parts, strict=True):
         assert torch.equal(together["x"], torch.cat([first["x"], second["x"]]))
-
-
-def test_batches_prefetched_are_the_same() -> None:
-    batches = many_batches()
-    expected = list(batches)
-    ahead = many_batches()
-    found = list(ahead._ahead())
-    assert len(found) == 40
-    assert all(map(same, found, expected))
-    assert ahead.state_dict() == batches.state_dict()
 
 
 def test_compat_rows_give_each_window_once() -> None:

@@ -13,7 +13,7 @@ from tests.recipes.time_moe.waves import NAMES, make_waves, write_csv
 
 import stoker
 from stoker.errors import OptionError, SourceInvalidError
-from stoker_recipes.time_moe import files
+from stoker_recipes.time_moe import data as data_module
 from stoker_recipes.time_moe.data import Flat, open_corpus
 from stoker_recipes.time_moe.dataset import CompatSamples
 
@@ -40,13 +40,6 @@ def test_each_column_of_numbers_of_a_store_is_series_of_its_own() -> None:
     assert len(open_corpus(store, columns=["b"])) == 2
     with pytest.raises(OptionError, match=r"has no column of numbers 'c'; it has a, b"):
         open_corpus(store, columns=["c"])
-
-
-def test_a_series_is_found_by_its_name_alone(tmp_path: Path) -> None:
-    corpus = open_corpus(write_csv(tmp_path / "ett.csv", 20))
-    assert corpus.series_name(corpus.find("HUFL")) == "HUFL"
-    with pytest.raises(OptionError, match=r"has no series 'HUFX'; it has HUFL, .* Did you mean 'HUFL'\?"):
-        corpus.find("HUFX")
 
 
 def test_a_tree_of_binary_folders_is_read_in_place_in_the_order_of_names(tmp_path: Path) -> None:
@@ -146,8 +139,8 @@ def test_negative_control_binary_folders_alone_are_half_of_the_tree(tmp_path: Pa
     write_folder(tmp_path / "bin", series)
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"sequence": one.tolist()}) + "\n" for one in series))
     both = len(CompatSamples(open_corpus(tmp_path), 32))
-    walk = files._walk
-    monkeypatch.setattr(files, "_walk", lambda tree, left_out: (path for path in walk(tree, left_out) if path.is_dir()))
+    walk = data_module._walk
+    monkeypatch.setattr(data_module, "_walk", lambda tree, left_out: (path for path in walk(tree, left_out) if path.is_dir()))
     assert len(CompatSamples(open_corpus(tmp_path), 32)) * 2 == both == 2 * len(CompatSamples(open_corpus(tmp_path / "bin"), 32))
 
 
@@ -158,7 +151,7 @@ def test_series_of_integers_beside_floats_are_scaled_as_the_authors_scale_them(
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in ([3 * i % 17 for i in range(40)], [i / 7 for i in range(40)])))
     assert_samples_are_theirs(CompatSamples(open_corpus(path), 8, method="zero"), path, "zero")
-    monkeypatch.setattr(files, "Flat", lambda *, own=None, **fields: Flat(own=None, **fields))
+    monkeypatch.setattr(data_module, "Flat", lambda *, own=None, **fields: Flat(own=None, **fields))
     with pytest.raises(AssertionError):
         assert_samples_are_theirs(CompatSamples(open_corpus(path), 8, method="zero"), path, "zero")
 

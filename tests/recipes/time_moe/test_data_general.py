@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker_recipes.time_moe import files
+from stoker_recipes.time_moe import data as data_module
 from stoker_recipes.time_moe.data import NotSeries, open_corpus, read_series
 
 
@@ -51,11 +51,6 @@ def test_integers_that_float64_rounds_are_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_byte_order_mark_empty_lines_and_ends_of_lines(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf[1, 2]\r\n\r\n\n[3, 4, 5]")
-    assert [one.tolist() for one in read_series(tmp_path / "x.jsonl").series] == [[1, 2], [3, 4, 5]]
-
-
 @pytest.mark.parametrize(
     ("element", "message"),
     [
@@ -88,7 +83,7 @@ def test_what_is_not_a_series_is_one_line(tmp_path: Path, element: Any, message:
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
 def test_what_does_not_fit_into_memory_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = write(tmp_path / name, [1, 2, 3], [4, 5, 6])
-    monkeypatch.setattr(files, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(data_module, "MEMORY_SHARE", 0.0)
     with pytest.raises(
         SourceTooLargeError, match=r"needs more than half of the free memory\. Pack it first: stoker pack .* x\.stoker"
     ):

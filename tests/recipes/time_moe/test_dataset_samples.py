@@ -19,7 +19,7 @@ from tests.harness import num_examples
 import stoker
 from stoker.errors import OptionError
 from stoker_recipes.time_moe.data import Corpus, open_corpus
-from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Method, Pieces, train_ends
+from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
 
 Array = npt.NDArray[Any]
 
@@ -50,15 +50,6 @@ def test_every_target_is_in_exactly_one_piece(lengths: list[int], length: int, v
     assert pieces.locate(np.arange(pieces.num_samples)).counts.max() <= length
 
 
-def test_validation_begins_where_training_ends_and_shares_no_point() -> None:
-    corpus = corpus_of([np.arange(100.0), np.arange(33.0), np.arange(3.0)])
-    train, valid = (Pieces(corpus, 16, valid=0.25, part=part) for part in ("train", "valid"))
-    points = [{*targets(pieces), *(t - 1 for t in targets(pieces))} for pieces in (train, valid)]
-    assert not points[0] & points[1]
-    assert max(point for point in points[0] if point < 100) == 74
-    assert min(points[1]) == 75
-
-
 def test_integers_keep_their_values_and_constant_series_become_zero() -> None:
     rng = np.random.default_rng(0)
     corpus = open_corpus(stoker.Store.from_arrays(x=[np.arange(100), np.full(50, 7)]))
@@ -80,19 +71,6 @@ def zero_by_the_authors(values: Array) -> Array:
     from benchmarks.before.timemoe_dataset import zero_scaler
 
     return zero_scaler(values)
-
-
-@pytest.mark.parametrize("method", ["zero", "max"])
-def test_half_precision_does_not_overflow_and_one_nan_spoils_nothing(method: Method) -> None:
-    values = (np.random.default_rng(0).normal(size=5000) * 300).astype(np.float16)
-    values[17] = np.nan
-    corpus = corpus_of([values, np.full(4, np.nan, dtype=np.float16)])
-    scales = CorpusScales(corpus, method)
-    scales.know(np.array([0, 1, 0]))
-    finite = values[np.isfinite(values)].astype(float)
-    expected = (finite.mean(), finite.std()) if method == "zero" else (0.0, np.abs(finite).max())
-    np.testing.assert_allclose((scales.centers[0], scales.divisors[0]), expected, rtol=1e-12)
-    assert (scales.centers[1], scales.divisors[1]) == (0.0, 1.0)
 
 
 def test_scales_are_those_of_the_training_part_alone() -> None:

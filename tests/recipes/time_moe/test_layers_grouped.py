@@ -30,16 +30,6 @@ def test_gradients_of_products() -> None:
     assert torch.autograd.gradcheck(lambda a, b: grouped_product(a, b, ENDS), (rows, weights))
 
 
-def test_gradients_of_float32_weights_do_not_pass_through_shorter_numbers() -> None:
-    torch.manual_seed(0)
-    rows, weights = torch.randn(24, 5).bfloat16(), torch.randn(3, 4, 5, requires_grad=True)
-    out = grouped_product(rows, weights, ENDS)
-    assert out.dtype == torch.bfloat16
-    out.backward(torch.ones_like(out))
-    assert weights.grad is not None
-    torch.testing.assert_close(weights.grad[0], rows[:8].float().sum(0).expand(4, 5), rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("packed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_model_is_traced_as_one_graph(packed: bool) -> None:
     """Traced with gradients, and run as traced; which code comes of it is not looked at here."""

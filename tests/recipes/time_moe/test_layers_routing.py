@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness import num_examples
 
-from stoker_recipes.time_moe.layers import best, num_rows, route, sort_plainly
+from stoker_recipes.time_moe.layers import num_rows, route, sort_plainly
 
 
 @settings(max_examples=num_examples(60), deadline=None)
@@ -62,13 +62,3 @@ def test_gradients_of_moves(experts: torch.Tensor, move: str) -> None:
         return found * (is_real.unsqueeze(1) if found.dim() == 2 else is_real)
 
     assert torch.autograd.gradcheck(moved, (given,))
-
-
-def test_best_is_topk_with_its_gradient() -> None:
-    torch.manual_seed(0)
-    given = torch.rand(50, 8, dtype=torch.float64).softmax(-1).requires_grad_()
-    (shares, places), (values, indices) = best(given, 3), given.topk(3)
-    assert torch.equal(places, indices)
-    assert torch.equal(shares, values)
-    weight = torch.randn_like(shares)
-    assert torch.equal(*(torch.autograd.grad((found * weight).sum(), given)[0] for found in (shares, values)))

@@ -105,23 +105,6 @@ def test_packed_series_are_as_if_each_had_a_row_of_its_own() -> None:
     compare(model, model.loss(x, y, segments=segments), series)
 
 
-def test_packed_series_would_be_different_without_their_segments() -> None:
-    model, (x, y) = model_of(), points(1, 12)
-    segments = torch.tensor([[0] * 5 + [1] * 7])
-    assert abs(model.loss(x, y, segments=segments) - model.loss(x, y)) > 1e-3
-
-
-def test_positions_of_no_series_have_no_labels() -> None:
-    model, (x, y) = model_of(), points(1, 12)
-    segments = torch.tensor([[0] * 5 + [1] * 3 + [-1] * 4])
-    y[:, 8:] = torch.nan
-    masked = model.loss(x, y.nan_to_num(), torch.tensor([8]), segments)
-    found = model.loss(x, y, segments=segments)
-    torch.testing.assert_close(found, masked, rtol=0, atol=0)
-    found.backward()
-    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
-
-
 @pytest.mark.parametrize("constant", [False, True])
 def test_gradients_of_positions_that_are_nothing_stay_small(constant: bool) -> None:
     assert gradient_norm_of_zeros(constant, zero_biases=False) < 100

@@ -31,13 +31,6 @@ def test_forecast_is_that_without_a_cache(horizon: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_heads_are_the_largest_that_fit() -> None:
-    model = model_of(SIZES["tiny"], torch.float32)
-    with mock.patch.object(model.heads, "predict", wraps=model.heads.predict) as predict:
-        model.forecast(torch.randn(1, 5), 107)
-    assert [call.args[1] for call in predict.call_args_list] == [64, 32, 8, 1, 1, 1]
-
-
 def test_a_point_is_inspected_once() -> None:
     model = model_of(SIZES["tiny"], torch.float32)
     with mock.patch.object(Cache, "extend", autospec=True, side_effect=Cache.extend) as extend:

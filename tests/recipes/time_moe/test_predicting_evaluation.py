@@ -24,7 +24,6 @@ from stoker_recipes.time_moe.predicting import (
     find_period,
     forecast,
     plot_forecast,
-    scale_rows,
     window_starts,
 )
 
@@ -131,24 +130,6 @@ def test_the_period_is_the_highest_peak_of_the_autocorrelation(seed: int) -> Non
     assert find_period(values, period // 2) <= period // 2, "no more than the context"
 
 
-def test_a_daily_season_is_found_and_beats_repeating_the_last_point() -> None:
-    values = make_waves(1200, noise=0.05)["HUFL"]
-    score = evaluate(loaded(length=512), stoker.Store.from_arrays(x=[values]), context=200, horizon=48, stride=7)
-    by_name = {one.name: one.mse for one in score.baselines}
-    assert find_period(values[:840], 200) in (24, 168)
-    assert by_name["season by autocorrelation"] in (by_name["season of 24"], by_name["season of 168"])
-    assert by_name["season of 168"] == score.best_baseline.mse < 0.1 * score.naive_mse  # type: ignore[operator]
-
-
-def test_negative_control_without_the_autocorrelation_the_season_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predicting, "find_period", lambda values, most: 1)
-    monkeypatch.setattr(predicting, "PERIODS", ())
-    data = stoker.Store.from_arrays(x=[make_waves(1200, noise=0.05)["HUFL"]])
-    score = evaluate(loaded(length=512), data, context=200, horizon=48, stride=7)
-    assert [one.mse for one in score.baselines] == [score.naive_mse] * 2
-    assert score.best_baseline.mse == score.naive_mse
-
-
 def authors_windows(values: Any, context: int, horizon: int) -> Any:
     """Their benchmark set, window by window: scaled by the first 70 %, from the last 20 % (and a context) on, all but the last."""
     num_train, num_test = int(len(values) * 0.7), int(len(values) * 0.2)
@@ -181,32 +162,12 @@ def test_what_comes_behind_the_first_70_percent_does_not_scale() -> None:
     assert not np.array_equal(*last_windows(0.8)), "negative control: four fifths, as before"
 
 
-def test_a_real_model_runs_and_is_the_same_in_any_batches() -> None:
-    torch.manual_seed(0)
-    one = loaded(time_moe.TimeMoe(time_moe.SIZES["tiny"]).eval())
-    store = stoker.Store.from_arrays(x=[make_waves(120)["OT"]])
-    scores = [evaluate(one, store, context=24, horizon=9, stride=3, batch_size=size) for size in (1, 4, 100)]
-    assert [score.mse for score in scores] == pytest.approx([scores[0].mse] * 3, rel=1e-4)
-
-
 def test_forecasts_are_in_the_units_of_the_data() -> None:
     context = np.stack([1e6 + 5 * np.sin(np.arange(40.0)), np.full(40, 3.25), np.r_[np.nan, np.arange(39.0)]])
     found = forecast(loaded(), context, 4)
     np.testing.assert_allclose(found, np.repeat(context[:, -1:], 4, axis=1), rtol=1e-6)
     for method in ("max", "none"):
         np.testing.assert_allclose(forecast(loaded(method=method), context[:1], 2), np.full((1, 2), context[0, -1]), rtol=1e-6)
-
-
-def test_a_context_is_scaled_as_series_are_in_the_training() -> None:
-    values = make_waves(64)["HUFL"]
-    corpus = time_moe.open_corpus(stoker.Store.from_arrays(x=[values]))
-    from stoker_recipes.time_moe.dataset import CorpusScales
-
-    for method in ("zero", "max", "none"):
-        scales = CorpusScales(corpus, method)  # type: ignore[arg-type]
-        scales.know(np.array([0]))
-        _, centers, divisors = scale_rows(values[None], method)  # type: ignore[arg-type]
-        np.testing.assert_allclose((centers[0], divisors[0]), (scales.centers[0], scales.divisors[0]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("num_actual", [None, 10, 48])

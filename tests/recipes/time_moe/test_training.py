@@ -22,16 +22,8 @@ from stoker_recipes import time_moe
 from stoker_recipes.time_moe import training
 from stoker_recipes.time_moe.data import Corpus
 from stoker_recipes.time_moe.predicting import load_model
-from stoker_recipes.time_moe.training import (
-    Decay,
-    Trained,
-    make_model,
-    make_rows,
-    make_settings,
-    read_settings,
-    resume,
-    train,
-)
+from stoker_recipes.time_moe.settings import make_settings, read_settings
+from stoker_recipes.time_moe.training import Trained, make_model, make_rows, resume, train
 
 QUICK: dict[str, Any] = {
     "size": "tiny",
@@ -136,28 +128,6 @@ def test_binary_folders_in_place_with_all_kinds_of_samples(tmp_path: Path, sampl
     assert ("val_loss" in done.result.metrics) == (samples != "compat")
     kind = {"packed": "packed", "padded": "one piece per row", "compat": "compat"}[samples]
     assert f"({kind})" in str(done.rows)
-
-
-def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
-    first = train(ett, folder=tmp_path / "first", **QUICK)
-    model = make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
-    for name, weight in weights_of(first).items():
-        assert torch.equal(weight, model.state_dict()[name]), name
-    _disk.remove_folder(tmp_path / "first" / "weights")
-    with pytest.raises(OptionError, match=r"is an unfinished run. Export its weights first"):
-        make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
-
-
-def test_series_too_short_for_a_validation_are_trained_on_without_one(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text("[1, 2, 3, 5, 2, 1, 3, 4, 5, 1, 2, 1]\n" * 4)
-    reported: list[str] = []
-    done = train(tmp_path / "x.jsonl", **QUICK, report=reported.append)
-    assert (done.result.step, done.rows.valid) == (6, None)
-    assert reported == [
-        f"{tmp_path}/x.jsonl: no validation, as no series has 2 points in its last tenth. Use longer series, or set valid."
-    ]
-    with pytest.raises(OptionError, match="has no samples for the valid part"):
-        train(tmp_path / "x.jsonl", **QUICK, valid=0.1)
 
 
 @pytest.mark.parametrize("samples", ["packed", "padded"])
@@ -269,23 +239,3 @@ def test_heads_are_weighted_in_the_training(ett: Path, tmp_path: Path) -> None:
     assert torch.equal(latest[1:], begin[1:]), "heads that count nothing stay as they were"
     assert not torch.equal(latest[:1], begin[:1])
     assert read_settings(tmp_path / "run").head_weights == [1, 0, 0, 0]
-
-
-def test_negative_control_weights_that_the_model_does_not_get_leave_all_heads_equal(
-    ett: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    equal = weights_of(train(ett, **QUICK))
-    make = training.make_model
-    monkeypatch.setattr(training, "make_model", lambda settings: make(msgspec.structs.replace(settings, head_weights=None)))
-    ignored = weights_of(train(ett, **QUICK, head_weights=[1, 0, 0, 0]))
-    assert all(torch.equal(tensor, ignored[name]) for name, tensor in equal.items())
-
-
-def test_the_learning_rate_goes_down_half_a_cosine() -> None:
-    decay = Decay(total=100, end=0.5, warmup=10)
-    factors = [decay(step, None) for step in range(101)]
-    assert factors[0] == 1 / 11
-    assert factors[10] == 1.0
-    assert factors[55] == pytest.approx(0.75)
-    assert factors[100] == pytest.approx(0.5)
-    assert factors[10:] == sorted(factors[10:], reverse=True)

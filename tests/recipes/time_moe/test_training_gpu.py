@@ -8,7 +8,7 @@ from tests.recipes.time_moe.test_kernels_gpu import apart
 from tests.recipes.time_moe.test_model import model_of
 from torch import Tensor
 
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 from stoker_recipes.time_moe import SIZES, Size, TimeMoe
 
 pytestmark = [

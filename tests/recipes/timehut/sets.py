@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 _AEON = find_spec("aeon")  # found, not imported: that takes seconds
 FOLDER = Path(str(_AEON and _AEON.origin)).parent / "datasets" / "data"
@@ -24,3 +25,7 @@ def write_tsv(folder: Path, name: str = "Waves", *, num: int = 12, steps: int = 
             lines.append("\t".join([str(1 + i % 2), *values]))
         (folder / f"{name}_{part}.tsv").write_text("\n".join(lines) + "\n")
     return folder / f"{name}_TRAIN.tsv", folder / f"{name}_TEST.tsv"
+
+
+SMALL: dict[str, Any] = {"hidden": 6, "depth": 4, "width": 12, "epochs": 6}
+"""Options of a small encoder."""

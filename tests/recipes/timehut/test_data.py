@@ -54,14 +54,6 @@ def test_arrays_of_users_become_series() -> None:
             as_series(wrong)
 
 
-def test_short_series_are_centred_and_empty_ones_left_out() -> None:
-    values = np.full((3, 6, 1), np.nan, np.float32)
-    values[0, :2, 0], values[1, :, 0] = [1, 2], range(6)
-    found = for_training(values)
-    assert found.shape == (2, 6, 1)
-    assert np.flatnonzero(~np.isnan(found[0, :, 0])).tolist() == [2, 3]
-
-
 def test_long_series_are_cut_into_sections() -> None:
     values = np.arange(20, dtype=np.float32).reshape(2, 10, 1)
     found = for_training(values, max_length=3)

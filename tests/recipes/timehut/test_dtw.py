@@ -54,13 +54,6 @@ def test_targets_are_those_of_the_paper() -> None:
     assert np.allclose(instance_targets(padded, tau=0.3), expected, rtol=1e-12)  # padding at both ends does not count
 
 
-def test_gaps_are_interpolated_and_constant_series_have_targets() -> None:
-    data = np.ones((3, 5, 1))
-    data[1, 2], data[2] = np.nan, np.arange(5)[:, None]
-    assert np.isfinite(instance_targets(data, tau=1.0)).all()
-    assert instance_targets(data[:1], tau=1.0).tolist() == [[1.0]]
-
-
 def test_errors_name_what_is_wrong() -> None:
     with pytest.raises(OptionError, match=r"series has the shape \(3, 4\)"):
         dtw_distances(np.zeros((3, 4)))

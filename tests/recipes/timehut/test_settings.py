@@ -18,13 +18,6 @@ def test_methods_have_their_own_defaults() -> None:
     assert make_settings("softclt", tau_temporal=0.0).tau_temporal == 0
 
 
-def test_updates_follow_the_rule_of_ts2vec() -> None:
-    assert make_settings().num_updates(100_000, 2) == 200
-    assert make_settings().num_updates(100_001, 2) == 600
-    assert make_settings(epochs=200).num_updates(480, 2) == 400
-    assert make_settings(updates=7).num_updates(480, 2) == 7
-
-
 def test_errors_name_the_setting() -> None:
     for name, value in (("method", "clt"), ("lr", math.nan), ("batch_size", 0), ("dropout", 1.0), ("seed", -1), ("epochs", 0)):
         with pytest.raises(OptionError, match=f"^{name} is {value!r}; expected "):
@@ -37,11 +30,6 @@ def test_cosine_is_the_formula_of_the_authors() -> None:
     found = temperatures("cosine", 40, low=0.15, high=0.75, period=10.5)
     expected = [0.15 + (0.75 - 0.15) / 2 * (1 + np.cos(np.pi * epoch / 10.5)) for epoch in range(40)]
     assert np.allclose(found, expected, rtol=1e-14)
-
-
-def test_a_line_goes_from_the_largest_to_the_smallest() -> None:
-    assert temperatures("linear", 4, low=0.2, high=0.8).tolist() == pytest.approx([0.8, 0.6, 0.4, 0.2])
-    assert temperatures("constant", 3, low=0.2, high=0.8).tolist() == [0.8] * 3
 
 
 def test_a_temperature_of_zero_is_an_error() -> None:

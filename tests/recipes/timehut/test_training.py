@@ -6,18 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from tests.recipes.timehut.sets import files, write_tsv
+from tests.recipes.timehut.sets import SMALL, files, write_tsv
 
-import stoker
-from stoker.errors import ConfigError, OptionError
+from stoker.errors import OptionError
 from stoker_recipes.timehut import training
 from stoker_recipes.timehut.data import for_training, read_series
-from stoker_recipes.timehut.training import load_encoder, new_population, train
-
-SMALL: dict[str, Any] = {"hidden": 6, "depth": 4, "width": 12, "epochs": 6}
+from stoker_recipes.timehut.predicting import load_encoder
+from stoker_recipes.timehut.training import new_population, train
 
 
 @pytest.fixture(scope="module")
@@ -74,20 +71,6 @@ def test_a_run_that_stops_resumes_exactly(run: Path, tmp_path: Path, monkeypatch
     assert torch.equal(done.encoder.row, load_encoder(run).row)
 
 
-def test_a_run_predicts_and_embeds_longer_series(run: Path) -> None:
-    data, test = files("UnitTest")
-    table = stoker.load(run).predict(str(test))
-    expected = json.loads((run / "score.json").read_bytes())["accuracy"]["svm"]
-    labels = read_series(test).labels
-    assert labels is not None
-    assert np.mean([one == other for one, other in zip(table["prediction"].to_pylist(), labels, strict=True)]) == expected
-    values = read_series(data).values
-    found = load_encoder(run)(values)
-    module = stoker.load(run).model
-    assert np.abs(module(torch.from_numpy(values)).numpy() - found).max() < 1e-4
-    assert load_encoder(run)(np.tile(values, (1, 3, 1))).shape == (20, 12)
-
-
 def test_multivariate_ragged_series_are_trained_on(tmp_path: Path) -> None:
     data, test = files("JapaneseVowels")
     done = train(data, test=test, folder=tmp_path / "run", method="softclt", hidden=6, depth=4, width=12, updates=3)
@@ -105,14 +88,3 @@ def test_a_folder_of_something_else_is_refused(run: Path, tmp_path: Path) -> Non
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
     with pytest.raises(OptionError, match="is not a run of timehut"):
         load_encoder(tmp_path)
-
-
-def test_a_damaged_encoder_is_named(tmp_path: Path) -> None:
-    data, _ = write_tsv(tmp_path)
-    train(data, folder=tmp_path / "run", **{**SMALL, "epochs": 1})
-    path = tmp_path / "run" / "encoder.safetensors"
-    content = path.read_bytes()
-    path.unlink()
-    path.write_bytes(content[:100])
-    with pytest.raises(ConfigError, match=r"encoder\.safetensors is damaged"):
-        load_encoder(tmp_path / "run")

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from stoker.store.formats.base import Chunk, RowLocation
-from stoker.store.formats.csv import CsvSource, Dialect
+from stoker.store.formats.csv import Csv, CsvSource
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
 
-class Csv:
+class CsvFile:
     """Writes a file and reads it: as a source, or by a pack."""
 
     def __init__(self, folder: Path) -> None:
@@ -22,7 +22,7 @@ class Csv:
 
     def source(self, content: str | bytes, **dialect: Any) -> CsvSource:
         self.path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return CsvSource(self.path, "table.csv", Dialect(**dialect))
+        return CsvSource(self.path, "table.csv", Csv(**dialect))
 
     def table(self, content: str | bytes, **dialect: Any) -> dict[str, list[Any]]:
         """All values, read with the types of the first block."""
@@ -31,7 +31,8 @@ class Csv:
 
     def pack(self, content: str | bytes, **options: Any) -> Store:
         self.path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return pack(self.path, self.folder / "out", replace=True, **options)
+        fields = {name: options.pop(name) for name in list(options) if name in Csv.__dataclass_fields__}
+        return pack(self.path, self.folder / "out", replace=True, csv=Csv(**fields), **options)
 
 
 def chunks_of(source: CsvSource, schema: pa.Schema | None, start: RowLocation | None = None) -> list[Chunk]:

@@ -69,7 +69,7 @@ def test_a_source_with_its_name_in_each_row() -> None:
         assert chunk.table["file"].to_pylist() == ["rows"] * chunk.table.num_rows
     (first, *_) = chunks_of(named, schema=pa.schema([named.schema().field("file"), ("a", pa.int64())]))
     assert first.table.column_names == ["file", "a"]
-    with pytest.raises(OptionError, match="source_column='b' is a column of rows already"):
+    with pytest.raises(OptionError, match="name_column='b' is a column of rows already"):
         NamedSource(Rows(), "b").schema()
 
 

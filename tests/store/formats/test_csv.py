@@ -18,17 +18,17 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from tests.harness import num_examples
-from tests.store.formats.csv_file import Csv, chunks_of, joined
+from tests.store.formats.csv_file import CsvFile, chunks_of, joined
 from tests.store.shrink import shrunk
 
 from stoker.errors import SourceError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.csv import CsvSource, Dialect
+from stoker.store.formats.csv import Csv, CsvSource
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Csv:
-    return Csv(tmp_path)
+def text(tmp_path: Path) -> CsvFile:
+    return CsvFile(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def text(tmp_path: Path) -> Csv:
         ("a\ntrue\nfalse\n", {}, {"a": [True, False]}),
     ],
 )
-def test_dialects(text: Csv, content: str, dialect: dict[str, Any], expected: dict[str, list[Any]]) -> None:
+def test_dialects(text: CsvFile, content: str, dialect: dict[str, Any], expected: dict[str, list[Any]]) -> None:
     assert text.table(content, **dialect) == expected
 
 
 @pytest.mark.parametrize(
     "compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress], ids=["gz", "bz2", "xz", "zst"]
 )
-def test_compressed_tables(text: Csv, compress: Callable[[bytes], bytes]) -> None:
+def test_compressed_tables(text: CsvFile, compress: Callable[[bytes], bytes]) -> None:
     content = b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(500))
     store = text.pack(compress(content))
     assert store.column("b").tolist() == [i * i for i in range(500)]
@@ -75,7 +75,7 @@ def test_compressed_tables(text: Csv, compress: Callable[[bytes], bytes]) -> Non
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1", "cp1252"])
-def test_encodings(text: Csv, encoding: str) -> None:
+def test_encodings(text: CsvFile, encoding: str) -> None:
     store = text.pack("größe,wo\n1.5,Köln\n2.5,Zürich\n".encode(encoding), encoding=encoding)
     assert store.column("größe").tolist() == [1.5, 2.5]
     assert list(store.texts("wo")) == ["Köln", "Zürich"]
@@ -86,8 +86,11 @@ def test_encodings(text: Csv, encoding: str) -> None:
     ["größe,b\n1,2\n", "a,b\n1,Köln\n", "a,b\n" + "1,x\n" * 200 + "1,Köln\n", "key,b\nKöln,1\n"],
     ids=["header", "value", "late value", "key"],
 )
-def test_a_wrong_encoding_is_said(text: Csv, content: str) -> None:
-    with shrunk(), pytest.raises(SourceInvalidError, match=r"table.csv is not utf-8\. Pass the right encoding=, like 'latin-1'"):
+def test_a_wrong_encoding_is_said(text: CsvFile, content: str) -> None:
+    with (
+        shrunk(),
+        pytest.raises(SourceInvalidError, match=r"table.csv is not utf-8\. Pass the right Csv.encoding=., like 'latin-1'"),
+    ):
         text.pack(content.encode("latin-1"), series="key" if content.startswith("key") else None)
 
 
@@ -109,7 +112,7 @@ def test_quoted_values_arrive_whole_over_any_border(
     writer.writerows([("text", "n"), *rows])
     path = tmp_path_factory.mktemp("csv") / "table.csv"
     path.write_bytes(file.getvalue().encode())
-    source = CsvSource(path, "table.csv", Dialect(delimiter=delimiter, header=True))
+    source = CsvSource(path, "table.csv", Csv(delimiter=delimiter, header=True))
     schema = pa.schema({"text": pa.string(), "n": pa.int64()})
     with shrunk(line_bytes=size):
         chunks = chunks_of(source, schema)
@@ -117,7 +120,7 @@ def test_quoted_values_arrive_whole_over_any_border(
     assert list(zip(table["text"], table["n"], strict=True)) == rows
 
 
-def test_reading_continues_from_every_chunk(text: Csv) -> None:
+def test_reading_continues_from_every_chunk(text: CsvFile) -> None:
     content = "k,t,x\n" + "".join(f'{i},"a\n{i}",{i / 7}\n' + "\n" * (i % 3) for i in range(60))
     source = text.source(content)
     schema = pa.schema({"x": pa.float64(), "t": pa.string()})
@@ -133,7 +136,7 @@ def test_reading_continues_from_every_chunk(text: Csv) -> None:
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gz", "zst"])
-def test_reading_continues_within_compressed_text(text: Csv, compress: Callable[[bytes], bytes]) -> None:
+def test_reading_continues_within_compressed_text(text: CsvFile, compress: Callable[[bytes], bytes]) -> None:
     source = text.source(compress("é,x\n".encode("utf-16") + "".join(f"ö{i},{i}\n" for i in range(50)).encode("utf-16-le")))
     schema = pa.schema({"é": pa.string(), "x": pa.int64()})
     with shrunk():
@@ -149,7 +152,7 @@ def test_reading_continues_within_compressed_text(text: Csv, compress: Callable[
 
 
 @pytest.mark.parametrize("first", ["a,a", "a,b,a", "caf\u00e9,cafe\u0301", ",x,"])
-def test_equal_names_are_refused(text: Csv, first: str) -> None:
+def test_equal_names_are_refused(text: CsvFile, first: str) -> None:
     count = len(first.split(","))
     with pytest.raises(SourceInvalidError, match="has two columns named"):
         text.pack(f"{first}\n{','.join('1' * count)}\n")
@@ -171,11 +174,11 @@ def test_any_unicode_name_arrives(tmp_path_factory: pytest.TempPathFactory, name
     csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, ["1.5"] * len(names)])
     path = tmp_path_factory.mktemp("names") / "table.csv"
     path.write_bytes(file.getvalue().encode())
-    source = CsvSource(path, "table.csv", Dialect(delimiter=",", header=True))
+    source = CsvSource(path, "table.csv", Csv(delimiter=",", header=True))
     assert source.schema() == pa.schema([(name, pa.float64()) for name in names])
 
 
-def test_too_many_columns_are_refused(text: Csv) -> None:
+def test_too_many_columns_are_refused(text: CsvFile) -> None:
     with pytest.raises(SourceTooLargeError, match="has 70,000 columns; at most 65,536 can be read"):
         text.pack(",".join(f"c{i}" for i in range(70_000)) + "\n" + ",".join("1" * 70_000) + "\n")
     wide = ",".join(f"c{i}" for i in range(5000)) + "\n" + ",".join("1" * 5000) + "\n"
@@ -186,7 +189,7 @@ def test_too_many_columns_are_refused(text: Csv) -> None:
     assert len(text.pack(wide, wide=True)) == 5000
 
 
-def test_an_endless_first_line_is_refused(text: Csv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_first_line_is_refused(text: CsvFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_format, "MAX_HEADER_BYTES", 3 << 20)
     with pytest.raises(SourceTooLargeError, match=r"has a first or second line of more than 3\.1 MB"):
         text.pack(b"x" * (5 << 20))
@@ -196,6 +199,6 @@ def test_an_endless_first_line_is_refused(text: Csv, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("content", [b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, b"PAR1" + bytes(300)])
-def test_a_file_that_is_not_text_is_refused(text: Csv, content: bytes) -> None:
+def test_a_file_that_is_not_text_is_refused(text: CsvFile, content: bytes) -> None:
     with pytest.raises(SourceError, match=r"table\.csv"):
         text.pack(content)

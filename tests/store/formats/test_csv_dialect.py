@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from stoker.errors import OptionError, StokerError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.csv import DELIMITERS, CsvSource, Dialect, fields_of, settle
+from stoker.store.formats.csv import DELIMITERS, Csv, CsvSource, fields_of, settle
 
 
 @pytest.mark.parametrize("delimiter", DELIMITERS)
 def test_each_delimiter_is_found(delimiter: str) -> None:
     lines = [delimiter.join(row) for row in (["a", "b", "c"], ["1", "2.5", "x"], ["3", "", "y"])]
-    assert settle(Dialect(), lines).delimiter == delimiter
+    assert settle(Csv(), lines).delimiter == delimiter
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_each_delimiter_is_found(delimiter: str) -> None:
     ],
 )
 def test_the_delimiter_is_what_splits_all_lines_alike(lines: list[str], delimiter: str) -> None:
-    assert settle(Dialect(), lines).delimiter == delimiter
+    assert settle(Csv(), lines).delimiter == delimiter
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_the_delimiter_is_what_splits_all_lines_alike(lines: list[str], delimite
     [("a,b", True), ("1,2", False), ("1,b", True), (",1", False), ("2020-01-01,1", True), ("nan,1e5", False), ("?,1", False)],
 )
 def test_a_first_line_of_numbers_is_not_a_header(first: str, header: bool) -> None:
-    assert settle(Dialect(), [first, "1,2"]).header is header
+    assert settle(Csv(), [first, "1,2"]).header is header
 
 
 def test_fields_follow_quotes_and_escapes() -> None:
-    assert fields_of('a,"b,c","d""e"', Dialect()) == ["a", "b,c", 'd"e']
-    assert fields_of("a,'b,c'", Dialect(quote="'")) == ["a", "b,c"]
-    assert fields_of('a,"b', Dialect(quote="")) == ["a", '"b']
-    assert fields_of(r"a\,b,c", Dialect(escape="\\")) == ["a,b", "c"]
+    assert fields_of('a,"b,c","d""e"', Csv()) == ["a", "b,c", 'd"e']
+    assert fields_of("a,'b,c'", Csv(quote="'")) == ["a", "b,c"]
+    assert fields_of('a,"b', Csv(quote="")) == ["a", '"b']
+    assert fields_of(r"a\,b,c", Csv(escape="\\")) == ["a,b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_fields_follow_quotes_and_escapes() -> None:
 )
 def test_options_that_is_invalid_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Dialect(**options)
+        Csv(**options)
 
 
 LINES = st.lists(st.sampled_from(["", "  ", "a,b", "1,2", "1;2", '"a', 'b"', '"x,y",3', "# a | b", "\r"]), max_size=150)
@@ -84,7 +84,7 @@ def test_a_short_sample_gives_the_layout_of_a_long_one(
     def layout(sample_bytes: int) -> object:
         with mock.patch.object(csv_format, "_SHORT_SAMPLE_BYTES", sample_bytes):
             try:
-                return CsvSource(path, "a", Dialect(skip=skip))._layout
+                return CsvSource(path, "a", Csv(skip=skip))._layout
             except StokerError as error:
                 return str(error)
 

@@ -10,10 +10,9 @@ import pytest
 from benchmarks.time_moe.folder import walks, write_folder
 
 from stoker.errors import SourceEmptyError, SourceInvalidError, SourceNotFoundError
-from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names(given: Any) -> list[str]:
-    return [source.name for source in find_sources(given, dialect=Dialect())]
+    return [source.name for source in find_sources(given)]
 
 
 def test_folders_are_read_in_sorted_order(folder: Path) -> None:

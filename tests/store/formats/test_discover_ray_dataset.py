@@ -14,6 +14,8 @@ import pytest
 import stoker
 from stoker.errors import OptionError, SourceEmptyError
 
+pytestmark = pytest.mark.scale
+
 
 class Dataset:
     """What a data set offers: blocks by reference, in the order of the rows only if that is asked for."""
@@ -71,4 +73,4 @@ def test_a_data_set_of_ray(ray: Any, tmp_path: Path) -> None:
     for one in store:
         assert np.array_equal(one["x"], 2 * rows["x"][rows["k"] == one["k"]])
     with pytest.raises(OptionError, match="a table in memory cannot be packed in parts"):
-        stoker.pack(doubled, tmp_path / "b.stoker", series="k", on="ray")
+        stoker.pack(doubled, tmp_path / "b.stoker", series="k", resources=stoker.Resources(ray="ray"))

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes
 
+import stoker
 from stoker.errors import OptionError, SourceInvalidError, TimeOrderError
 from stoker.store.append import append
-from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import StreamSource, find_sources, is_table, table_source
 from stoker.store.pack.api import pack
 
@@ -244,7 +244,7 @@ def batches(count: int, held: list[int]) -> pa.RecordBatchReader:
 @pytest.mark.promise("P25")
 def test_a_stream_is_never_collected(tmp_path: Path) -> None:
     held: list[int] = []
-    store = pack(batches(200, held), tmp_path / "out", series="k", memory="192MB")
+    store = pack(batches(200, held), tmp_path / "out", series="k", resources=stoker.Resources(memory="192MB"))
     assert len(store) == 200 << 16
     assert max(held) - held[0] < 100 << 20, "half of the stream was in memory"
 
@@ -258,7 +258,7 @@ def test_queries_are_streamed_and_run_again_where_types_need_it(tmp_path: Path) 
         "pyarrow": dataset.dataset(tmp_path / "data"),
     }
     for name, query in queries.items():
-        assert isinstance(find_sources(query, dialect=Dialect())[0], StreamSource)
+        assert isinstance(find_sources(query)[0], StreamSource)
         store = pack(query, tmp_path / name, series="k")
         np.testing.assert_array_equal(store.column("x"), [1.0, np.nan, 3.0])
 

@@ -21,6 +21,8 @@ from stoker.store.formats import remote_files
 from stoker.store.formats.remote_files import RangedFile, RemotePath, find_remote
 from stoker.store.object_storage import Bucket
 
+pytestmark = pytest.mark.scale
+
 pytest.importorskip("obstore", reason="needs stoker[remote]")
 
 

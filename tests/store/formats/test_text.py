@@ -21,7 +21,7 @@ from hypothesis import given
 
 from stoker.errors import OptionError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import text as texts
-from stoker.store.formats.json import JsonLinesSource
+from stoker.store.formats.jsonl import JsonLinesSource
 from stoker.store.formats.text import Readable, line_blocks, open_text
 
 LINES = b"".join(b"%d,%d\n" % (i, i * i) for i in range(300))
@@ -109,7 +109,7 @@ def test_a_reader_in_a_cycle_is_closed_without_a_warning(tmp_path: Path, form: s
 
 
 def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalidError, match=r"file is not utf-16.*Pass the right encoding="):
+    with pytest.raises(SourceInvalidError, match=r"file is not utf-16.*Pass the right Csv.encoding="):
         decoded(tmp_path, b"\xff\xfe\x00\xd8\x00\x00", "utf-8")
     with pytest.raises(OptionError, match="'klingon' is not an encoding"):
         decoded(tmp_path, LINES, "klingon")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import stoker
 from stoker.store.pack import on_ray, tasks
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
@@ -58,12 +59,14 @@ def _twice(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def pack_on_fake(source: Any, path: Path | str, *, run: Callable[..., Any] | None = None, **options: Any) -> Store:
-    """`pack(on="ray")` on a cluster in this process."""
+def pack_on_fake(
+    source: Any, path: Path | str, *, run: Callable[..., Any] | None = None, memory: str = "1GB", **options: Any
+) -> Store:
+    """`pack(resources=Resources(ray="ray"))` on a cluster in this process."""
     on_ray._LAST.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_ray, "connect", lambda address: FakeRay(run))
-        return pack(source, path, on="ray", **options)
+        return pack(source, path, resources=stoker.Resources(ray="ray", memory=memory), **options)
 
 
 def small_tasks(patch: pytest.MonkeyPatch | None = None) -> None:

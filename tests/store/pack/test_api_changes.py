@@ -12,8 +12,8 @@ import pytest
 from tests.store.shrink import shrunk
 
 from stoker.errors import SourceChangedError, SourceError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
-from stoker.store.versions import open_store
 
 
 def write(path: Path, value: float) -> None:

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
+import stoker
 from stoker.errors import OptionError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 ROWS = 150
 """Of each file."""
@@ -77,14 +78,37 @@ def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: s
     whole = pack(inputs / form, tmp_path / "whole", **SHAPES[shape])
     expected = contents(whole)
     for threads in (1, 3):
-        assert contents(pack(inputs / form, tmp_path / "threads", replace=True, threads=threads, **SHAPES[shape])) == expected
-    assert contents(pack(inputs / form, tmp_path / "memory", replace=True, memory="256MB", threads=8, **SHAPES[shape])) == expected
+        assert (
+            contents(
+                pack(
+                    inputs / form, tmp_path / "threads", replace=True, resources=stoker.Resources(threads=threads), **SHAPES[shape]
+                )
+            )
+            == expected
+        )
+    assert (
+        contents(
+            pack(
+                inputs / form,
+                tmp_path / "memory",
+                replace=True,
+                resources=stoker.Resources(memory="256MB", threads=8),
+                **SHAPES[shape],
+            )
+        )
+        == expected
+    )
     for limits in (
         {"run_bytes": 1500, "chunk_bytes": 1100, "line_bytes": 700},
         {"run_bytes": 3500, "fan_in": 3, "journal_bytes": 2000},
     ):
         with shrunk(**limits):
-            assert contents(pack(inputs / form, tmp_path / "limits", replace=True, threads=3, **SHAPES[shape])) == expected
+            assert (
+                contents(
+                    pack(inputs / form, tmp_path / "limits", replace=True, resources=stoker.Resources(threads=3), **SHAPES[shape])
+                )
+                == expected
+            )
 
 
 @pytest.mark.promise("P3")

@@ -16,7 +16,7 @@ from tests.store.shrink import shrunk
 
 from stoker.store.formats.arrow import ArrowSource
 from stoker.store.formats.base import DataSource, RowLocation
-from stoker.store.formats.csv import CsvSource, Dialect
+from stoker.store.formats.csv import Csv, CsvSource
 from stoker.store.formats.discover import TableSource
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.pack.api import pack
@@ -46,7 +46,7 @@ def test_chunks_have_about_the_size_that_was_asked_for(tmp_path: Path, table: pa
         source = ArrowSource(tmp_path / "a.arrow", "a")
     elif form == "csv":
         pa.csv.write_csv(table, tmp_path / "a.csv")
-        source = CsvSource(tmp_path / "a.csv", "a", Dialect())
+        source = CsvSource(tmp_path / "a.csv", "a", Csv())
     else:
         source = TableSource(table, "a")
     sizes = [task().table.nbytes for task in source.read(source.schema(), start=RowLocation(), chunk_bytes=CHUNK)]

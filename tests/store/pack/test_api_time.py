@@ -49,7 +49,7 @@ def test_both_places_are_named(tmp_path: Path, limits: dict[str, int], files: di
     source = write(tmp_path, **files)
     with shrunk(**limits), pytest.raises(TimeOrderError) as caught:
         pack(source, tmp_path / "out", series="k", time="t")
-    advice = "duplicates='first' (or last, keep)" if " equals " in message else "sort=True"
+    advice = "Time(duplicates='first') (or last, keep)" if " equals " in message else "sort=True"
     assert str(caught.value) == message.replace("{}", str(tmp_path)) + f". Fix the rows, or pass {advice}."
     assert not (tmp_path / "out").exists()
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
+import stoker
 from stoker.errors import BadValueError, SchemaError, TimeOrderError
 from stoker.store.pack.api import pack
 
@@ -134,7 +135,7 @@ def test_sorting_and_duplicates_of_a_wide_table(tmp_path: Path, limits: dict[str
     frame.to_csv(tmp_path / "a.csv", index=False)
     expected = frame.sort_values("t", kind="stable").drop_duplicates("t", keep="last")
     with shrunk(**limits):
-        store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time="t", sort=True, duplicates="last")
+        store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time=stoker.Time("t", duplicates="last"), sort=True)
     for name in "ab":
         one = store[store.find(name)]
         assert one["t"].tolist() == expected["t"].tolist()

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
+import stoker
 from stoker.errors import BadValueError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
@@ -96,7 +97,14 @@ def test_files_of_different_columns_are_packed_like_their_twin(tmp_path: Path, f
     for limits, threads in itertools.product([SMALL, smallest], [1, 3]) if missing == "ffill" else [(smallest, 3)]:
         with shrunk(**limits):
             assert (
-                pack(tmp_path / "in", tmp_path / "parts", replace=True, wide=True, missing=missing, threads=threads).digest
+                pack(
+                    tmp_path / "in",
+                    tmp_path / "parts",
+                    replace=True,
+                    wide=True,
+                    missing=missing,
+                    resources=stoker.Resources(threads=threads),
+                ).digest
                 == whole.digest
             )
 
@@ -109,6 +117,7 @@ def test_late_floats_and_words_are_settled_for_their_file_alone(tmp_path: Path) 
     source = write(tmp_path, b="y,x\n" + rows.replace("\n", ",7\n") + "oops,7\n")
     with (
         shrunk(**SMALL),
-        pytest.raises(BadValueError, match=r"column 'y' of .*b.csv holds values that are not int64 .*\(first in row 61: 'oops'\)"),
+        pytest.raises(BadValueError, match=r"column 'y' of .*b.csv holds 'oops' in row 61") as error,
     ):
         pack(source, tmp_path / "out", replace=True, wide=True)
+    assert (error.value.row, error.value.column) == (61, "y")

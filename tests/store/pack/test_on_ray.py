@@ -17,6 +17,8 @@ from stoker.errors import OptionError, SourceInvalidError, StoreExistsError
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.pack import tasks
 
+pytestmark = pytest.mark.scale
+
 OPTIONS: dict[str, Any] = {"series": "user", "time": "ts", "sort": True}
 FILE_ROWS = 250_000
 """Rows of a file of about 8 MB: as many as one task reads."""
@@ -46,7 +48,11 @@ def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) 
     source = write_events(tmp_path / "raw", files=8, rows=FILE_ROWS)
     seen: list[tuple[str, float]] = []
     store = stoker.pack(
-        source, tmp_path / "ray.stoker", on="ray", progress=lambda phase, share, rows: seen.append((phase, share)), **OPTIONS
+        source,
+        tmp_path / "ray.stoker",
+        resources=stoker.Resources(ray="ray"),
+        progress=lambda phase, share, rows: seen.append((phase, share)),
+        **OPTIONS,
     )
     stoker.pack(source, tmp_path / "one.stoker", **OPTIONS)
     assert contents(tmp_path / "ray.stoker") == contents(tmp_path / "one.stoker")
@@ -73,7 +79,7 @@ def test_a_node_that_dies_amid_a_pack_changes_nothing(cluster: Any, tmp_path: Pa
 
     thread = threading.Thread(target=kill)
     thread.start()
-    stoker.pack(source, tmp_path / "ray.stoker", on="ray", **OPTIONS)
+    stoker.pack(source, tmp_path / "ray.stoker", resources=stoker.Resources(ray="ray"), **OPTIONS)
     thread.join()
     assert killed
     stoker.pack(source, tmp_path / "one.stoker", **OPTIONS)
@@ -88,14 +94,14 @@ def test_errors_of_tasks_come_back_as_they_are(cluster: Any, tmp_path: Path) -> 
     data[100:2000] = bytes(1900)
     (tmp_path / "raw" / "1.parquet").write_bytes(data)
     with pytest.raises(SourceInvalidError, match=r"1\.parquet is damaged or not Parquet"):
-        stoker.pack(source, tmp_path / "ray.stoker", on="ray", **OPTIONS)
+        stoker.pack(source, tmp_path / "ray.stoker", resources=stoker.Resources(ray="ray"), **OPTIONS)
     assert not (tmp_path / "ray.stoker").exists()
 
 
 def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(OptionError, match=r"on='ray' needs the package ray: install stoker\[ray\]"):
-        stoker.pack(write_events(tmp_path / "raw", files=1), tmp_path / "a.stoker", on="ray")
+        stoker.pack(write_events(tmp_path / "raw", files=1), tmp_path / "a.stoker", resources=stoker.Resources(ray="ray"))
 
 
 def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +122,7 @@ def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: 
     with pytest.raises(StoreExistsError, match="holds a store already"):
         pack_on_fake(source, tmp_path / "a.stoker", **OPTIONS)
     assert not inspected
-    options = stoker.store.PackOptions(**OPTIONS)
+    options = stoker.store.PackOptions(series="user", times=stoker.Time("ts"), sort=True)
     known = tasks.inspect_sources(source, options, 0, 2)
     tasks.make_task_plan(source, options, known)
     assert inspected == ["0.parquet", "2.parquet", "1.parquet"]
@@ -130,7 +136,7 @@ def test_what_one_process_has_to_do_is_refused(tmp_path: Path) -> None:
     for source, options, text in (
         ({"x": [1.0]}, {}, "a table in memory is not seen by other processes"),
         ("a.csv", {"sql": "FROM source"}, "sql= is one statement over all rows"),
-        ("a.csv", {"time": "t", "timezone": "Europe/Berlin"}, "ambiguous='infer' follows the rows"),
+        ("a.csv", {"time": stoker.Time("t", timezone="Europe/Berlin")}, "ambiguous='infer' follows the rows"),
     ):
         with pytest.raises(OptionError, match=text):
             pack_on_fake(source, tmp_path / "a.stoker", **options)  # type: ignore[arg-type]

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
+import stoker
 from stoker.errors import StoreNotFoundError
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 LIMITS = {"chunk_bytes": 600, "run_bytes": 1500, "line_bytes": 500, "journal_bytes": 900, "fan_in": 2}
 
@@ -82,9 +83,9 @@ SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "wide": (text, {"wide": True, "columns": "left,k"}),
     "wide, each file its own": (various, {"wide": True, "time": "t"}),
     "wide with a time": (text, {"wide": True, "time": "t", "columns": "t,left"}),
-    "merged and regular": (hourly, {"series": "k", "time": "t", "sort": True, "duplicates": "last", "freq": "1h"}),
-    "merged and filled": (hourly, {"time": "t", "sort": True, "duplicates": "last", "missing": "ffill"}),
-    "wide and local": (local, {"wide": "{series}_{value}", "time": "t", "timezone": "Europe/Berlin", "freq": "15min"}),
+    "merged and regular": (hourly, {"series": "k", "time": stoker.Time("t", duplicates="last", freq="1h"), "sort": True}),
+    "merged and filled": (hourly, {"time": stoker.Time("t", duplicates="last"), "sort": True, "missing": "ffill"}),
+    "wide and local": (local, {"wide": "{series}_{value}", "time": stoker.Time("t", timezone="Europe/Berlin", freq="15min")}),
     "lists": (lists, {"series": "k", "dtype": "name=category"}),
     "lists in rows": (lists, {}),
 }
@@ -189,12 +190,12 @@ def test_memory_and_threads_may_change_in_between(tmp_path: Path) -> None:
     make(tmp_path)
     source = str(tmp_path / "*.parquet")
     with shrunk(**LIMITS):
-        expected = contents(pack(source, tmp_path / "whole", threads=1, **options))
+        expected = contents(pack(source, tmp_path / "whole", resources=stoker.Resources(threads=1), **options))
         with pytest.raises(Stopped):
-            pack(source, tmp_path / "out", progress=Reports(14), threads=1, **options)
+            pack(source, tmp_path / "out", progress=Reports(14), resources=stoker.Resources(threads=1), **options)
     with shrunk(**{**LIMITS, "chunk_bytes": 233, "run_bytes": 4000, "fan_in": 5}):
         again = Reports()
-        store = pack(source, tmp_path / "out", progress=again, threads=3, memory="300MB", **options)
+        store = pack(source, tmp_path / "out", progress=again, resources=stoker.Resources(memory="300MB", threads=3), **options)
     assert again.seen[0][2] > 60
     assert contents(store) == expected
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import stoker
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 from stoker.store.formats.discover import table_source
 from stoker.store.pack.api import pack
@@ -67,8 +68,9 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"4 differences from {folder}/a.parquet: {folder}/b.parquet has no column 'n'; "
         f"column 'x' of {folder}/b.parquet is string, not double; {folder}/d.parquet has an extra column 'z'; "
-        f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or name common columns with columns=[...]."
+        f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or pass columns='k,t', which all of them have."
     )
+    assert pack(str(tmp_path / "*.parquet"), tmp_path / "out", columns="k,t").num_steps == 4 * len(FIRST["k"])
 
 
 def test_a_named_type_settles_what_would_be_drift(tmp_path: Path) -> None:
@@ -101,7 +103,8 @@ def test_a_column_that_is_missing_in_one_file_takes_the_type_of_the_others(tmp_p
 
 
 def plan(table: dict[str, Any], **options: Any) -> PackPlan:
-    return make_plan([table_source(table)], PackOptions(**options))
+    time = options.pop("time", None)
+    return make_plan([table_source(table)], PackOptions(**options, times=None if time is None else stoker.Time(time)))
 
 
 def test_how_rows_are_grouped() -> None:

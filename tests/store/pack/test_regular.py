@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from tests.store.shrink import shrunk
 
+import stoker
 from stoker.errors import BadValueError, OptionError, TimeOrderError
 from stoker.store.pack import regular
 from stoker.store.pack.api import pack
@@ -78,9 +79,9 @@ def test_equal_times_and_missing_steps_are_those_of_pandas(
 ) -> None:
     table, is_sorted = panel
     expected = twin(table, sort=not is_sorted, duplicates=duplicates, freq=freq, missing=missing)
-    options: dict[str, Any] = {"duplicates": duplicates, "freq": freq, "missing": missing, "sort": not is_sorted}
+    options: dict[str, Any] = {"missing": missing, "sort": not is_sorted}
     with tempfile.TemporaryDirectory() as folder, shrunk(**limits):
-        store = pack(table, folder + "/out", series="k", time="t", **options)
+        store = pack(table, folder + "/out", series="k", time=stoker.Time("t", freq=freq, duplicates=duplicates), **options)
         assert store.column("k").tolist() == sorted(expected)
         for one, rows in zip(store, expected.values(), strict=True):
             assert one["t"].tolist() == rows.index.as_unit("us").astype(np.int64).tolist()
@@ -107,17 +108,17 @@ def test_months_follow_the_calendar(
 ) -> None:
     table = {"k": [0] * len(times) + [1] * len(times), "t": np.array(times * 2, "datetime64[ms]"), "x": np.arange(2.0 * len(times))}
     with shrunk(**limits):
-        store = pack(table, tmp_path / "out", series="k", time="t", freq=freq)
+        store = pack(table, tmp_path / "out", series="k", time=stoker.Time("t", freq=freq))
     assert [one["t"].astype("datetime64[ms]").astype("datetime64[D]").astype(str).tolist() for one in store] == [expected] * 2
 
 
 def test_days_of_a_zone_follow_its_clock_and_hours_do_not(tmp_path: Path) -> None:
     days = pd.date_range("2021-03-26", periods=6, freq="D", tz="Europe/Berlin")
     table = pd.DataFrame({"t": days.delete([2, 3]), "x": 1.0})
-    store = pack(table, tmp_path / "days", time="t", freq="1d")
+    store = pack(table, tmp_path / "days", time=stoker.Time("t", freq="1d"))
     assert store.column("t").tolist() == days.as_unit("us").asi8.tolist()
     with pytest.raises(TimeOrderError, match="not on the grid of freq='24h'"):
-        pack(table, tmp_path / "hours", time="t", freq="24h")
+        pack(table, tmp_path / "hours", time=stoker.Time("t", freq="24h"))
 
 
 @pytest.mark.promise("P25")
@@ -129,13 +130,13 @@ def test_a_time_off_the_grid_is_named(tmp_path: Path, limits: dict[str, int]) ->
     )
     (tmp_path / "a.csv").write_text("k,t,x\n" + rows)
     with shrunk(**limits), pytest.raises(TimeOrderError) as caught:
-        pack(tmp_path / "a.csv", tmp_path / "out", series="k", time="t", freq="1h")
+        pack(tmp_path / "a.csv", tmp_path / "out", series="k", time=stoker.Time("t", freq="1h"))
     assert str(caught.value) == (
         f"the time 't' of k 'b' is not on the grid of freq='1h': 2020-01-01 02:30:00 in row 23 of {tmp_path}/a.csv is "
         f"between two steps after 2020-01-01 01:00:00 in row 22 of {tmp_path}/a.csv. "
-        "Fix the row, choose another freq=, or only declare it with regular=False."
+        "Fix the row, choose another freq=, or only declare it with Time(regular=False)."
     )
-    store = pack(tmp_path / "a.csv", tmp_path / "out", series="k", time="t", freq="60min", regular=False)
+    store = pack(tmp_path / "a.csv", tmp_path / "out", series="k", time=stoker.Time("t", freq="60min", regular=False))
     assert (store.freq, store.lengths.tolist(), notes(store)) == ("60min", [20, 3], [])
 
 
@@ -145,42 +146,43 @@ def gap(**columns: Any) -> dict[str, Any]:
 
 def test_integers_become_floats_only_where_steps_are_missing(tmp_path: Path) -> None:
     table = gap(n=np.array([1, 2], "i2"), ok=np.array([True, False]), seen=np.array([5, 6], "datetime64[s]"), w=["a", "b"])
-    store = pack(table, tmp_path / "out", time="t", freq="1h")
+    store = pack(table, tmp_path / "out", time=stoker.Time("t", freq="1h"))
     assert store.column("n").tobytes() == np.array([1, np.nan, np.nan, 2]).tobytes()
     assert store.column("ok").tobytes() == np.array([1, np.nan, np.nan, 0]).tobytes()
     assert store.column("seen").tolist() == [5, -(2**63), -(2**63), 6]
     assert store.column("w").tolist() == [0, -1, -1, 1]
     assert store.schema["n"].nonfinite.nan == 2
-    assert pack(table, tmp_path / "whole", time="t", freq="3h").schema["n"].label == "int16"
-    filled = pack(table, tmp_path / "filled", time="t", freq="1h", missing="ffill")
+    assert pack(table, tmp_path / "whole", time=stoker.Time("t", freq="3h")).schema["n"].label == "int16"
+    filled = pack(table, tmp_path / "filled", time=stoker.Time("t", freq="1h"), missing="ffill")
     assert (filled.schema["n"].label, filled.column("n").tolist()) == ("int16", [1, 1, 1, 2])
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("rules", "missing", "message"),
     [
         (
-            {"freq": "1h", "missing": "error"},
+            {"freq": "1h"},
+            "error",
             r"has 2 missing steps of freq='1h' after 2020-01-01T00:00:00. Fix the file, or pass missing",
         ),
-        ({"freq": "1h", "missing": "drop"}, "freq= adds missing steps, and missing='drop' drops them"),
-        ({"freq": "1h", "duplicates": "keep"}, "freq= needs one row per time, so duplicates='keep' is invalid"),
-        ({"freq": "1ms"}, "freq='1ms' is finer than the times of column 't', which are in s"),
-        ({"freq": "soon"}, "freq is 'soon'; expected a number and a unit"),
-        ({"regular": False}, "regular=False says that freq= is only declared, so it needs freq="),
-        ({"duplicates": "some"}, "duplicates='some' is invalid; expected one of error, first, last, keep"),
+        ({"freq": "1h"}, "drop", "freq= adds missing steps, and missing='drop' drops them"),
+        ({"freq": "1h", "duplicates": "keep"}, "keep", "freq= needs one row per time, so duplicates='keep' is invalid"),
+        ({"freq": "1ms"}, "keep", "freq='1ms' is finer than the times of column 't', which are in s"),
+        ({"freq": "soon"}, "keep", "freq is 'soon'; expected a number and a unit"),
+        ({"regular": False}, "keep", "regular=False says that freq= is only declared, so it needs freq="),
+        ({"duplicates": "some"}, "keep", "duplicates='some' is invalid; expected one of error, first, last, keep"),
     ],
 )
-def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit(tmp_path: Path, rules: dict[str, Any], missing: str, message: str) -> None:
     with pytest.raises((OptionError, BadValueError), match=message):
-        pack(gap(x=[1.0, 2.0]), tmp_path / "out", time="t", **options)
+        pack(gap(x=[1.0, 2.0]), tmp_path / "out", time=stoker.Time("t", **rules), missing=missing)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_frequency_that_is_far_too_fine_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     times = np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[ns]")
     with pytest.raises(OptionError, match=r"has 31,622,399,999 missing steps of freq='1ms' .* at most 100,000,000 can be added"):
-        pack({"t": times, "x": [1.0, 2.0]}, tmp_path / "out", time="t", freq="1ms")
+        pack({"t": times, "x": [1.0, 2.0]}, tmp_path / "out", time=stoker.Time("t", freq="1ms"))
 
 
 @pytest.mark.promise("P25")
@@ -195,7 +197,9 @@ def test_a_large_gap_is_added_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(regular.StepRules, "apply", counted)
     times = np.array(["2020-01-01", "2020-02-01", "2020-02-02"] * 2, dtype="datetime64[s]")
-    store = pack({"k": [0] * 3 + [1] * 3, "t": times, "x": np.arange(6.0)}, tmp_path / "out", series="k", time="t", freq="1h")
+    store = pack(
+        {"k": [0] * 3 + [1] * 3, "t": times, "x": np.arange(6.0)}, tmp_path / "out", series="k", time=stoker.Time("t", freq="1h")
+    )
     assert store.lengths.tolist() == [32 * 24 + 1] * 2
     assert (np.diff(store[1]["t"]) == 3600).all()
     assert max(sizes) <= 100
@@ -212,7 +216,7 @@ def test_series_that_are_rows_keep_their_values(tmp_path: Path) -> None:
         }
     )
     with shrunk(run_bytes=1, chunk_bytes=1):
-        store = pack(table, tmp_path / "out", time="t", freq="1h", duplicates="last")
+        store = pack(table, tmp_path / "out", time=stoker.Time("t", freq="1h", duplicates="last"))
     assert store.lengths.tolist() == [3, 0, 1, 2]
     assert list(store.texts("label")) == ["a", "b", "c", "d"]
     assert store.column("size").tolist() == [1, 2, 3, 4]
@@ -225,10 +229,10 @@ def test_negative_control_without_the_held_row_equal_times_of_two_blocks_stay(
 ) -> None:
     table = {"t": [1] * 100, "x": np.arange(100.0)}
     with shrunk(run_bytes=1, chunk_bytes=1):
-        assert pack(table, tmp_path / "one", time="t", duplicates="first").num_steps == 1
+        assert pack(table, tmp_path / "one", time=stoker.Time("t", duplicates="first")).num_steps == 1
         monkeypatch.setattr(regular.StepRules, "_with_held", lambda self, block: block)
         with pytest.raises((TimeOrderError, IndexError)):
-            pack(table, tmp_path / "several", time="t", duplicates="first")
+            pack(table, tmp_path / "several", time=stoker.Time("t", duplicates="first"))
 
 
 # Without a frequency

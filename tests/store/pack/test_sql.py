@@ -65,7 +65,7 @@ def test_a_statement_is_packed_like_a_table_with_its_result(prices: Path) -> Non
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 4}, {"memory": "192MB"}])
 def test_threads_and_memory_do_not_change_the_bytes(prices: Path, options: dict[str, Any]) -> None:
     usual = pack("p*.csv", "a", series="symbol", sql=JOIN)
-    assert pack("p*.csv", "b", series="symbol", sql=JOIN, **options).digest == usual.digest
+    assert pack("p*.csv", "b", series="symbol", sql=JOIN, resources=stoker.Resources(**options)).digest == usual.digest
 
 
 @pytest.mark.promise("P25")
@@ -126,10 +126,9 @@ def test_the_other_options_apply_to_the_result(prices: Path) -> None:
     store = pack("p*.csv", "a", wide=True, time="day", sort=True, sql=wide)
     assert list(store.texts("series")) == ["open", "close"]
     named = pack(
-        "p*.csv",
+        stoker.Files("p*.csv", name_column="file"),
         "b",
         series="symbol",
-        source_column="file",
         sql="SELECT symbol, close, file FROM source",
         columns=["close", "file"],
     )
@@ -215,7 +214,7 @@ import resource, sys
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq
 import stoker
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-stoker.pack("big.parquet", "out", series="k", memory="192MB", sql="SELECT k, x + 1 AS y, x FROM source")
+stoker.pack("big.parquet", "out", series="k", resources=stoker.Resources(memory="192MB"), sql="SELECT k, x + 1 AS y, x FROM source")
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 

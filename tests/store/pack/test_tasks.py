@@ -22,11 +22,11 @@ from stoker.store.pack.tasks import PackTasks, make_task_plan
 OPTIONS: dict[str, dict[str, Any]] = {
     "keys": {"series": "user"},
     "sorted": {"series": "user", "time": "ts", "sort": True},
-    "rules": {"series": "user", "time": "ts", "duplicates": "last"},
-    "steps": {"series": "user", "time": "ts", "sort": True, "duplicates": "last", "freq": "1s", "columns": "n,kind"},
+    "rules": {"series": "user", "time": stoker.Time("ts", duplicates="last")},
+    "steps": {"series": "user", "time": stoker.Time("ts", duplicates="last", freq="1s"), "sort": True, "columns": "n,kind"},
     "files": {},
     "filled": {"series": "user", "time": "ts", "missing": "ffill", "sort": True},
-    "texts": {"series": "kind", "columns": "x,n", "source_column": "file"},
+    "texts": {"series": "kind", "columns": "x,n,file"},
 }
 
 
@@ -48,8 +48,9 @@ def test_tasks_make_the_bytes_of_one_pack(
 ) -> None:
     if ranges == "one":
         monkeypatch.setattr(tasks, "MIN_RANGE_BYTES", 1 << 30)
-    pack(events, tmp_path / "one.stoker", **OPTIONS[name])
-    pack_on_fake(events, tmp_path / "ray.stoker", **OPTIONS[name])
+    source = stoker.Files(events, name_column="file") if name == "texts" else events
+    pack(source, tmp_path / "one.stoker", **OPTIONS[name])
+    pack_on_fake(source, tmp_path / "ray.stoker", **OPTIONS[name])
     assert contents(tmp_path / "ray.stoker") == contents(tmp_path / "one.stoker")
     assert not Path(f"{tmp_path}/ray.stoker.parts").exists()
 
@@ -114,7 +115,7 @@ def test_types_that_do_not_hold_all_values_are_widened(
             times = pa.array(np.arange(400) * step + i * 1000, pa.timestamp("s"))
             pq.write_table(pa.table({"k": np.full(400, i), "t": times, "x": values}), raw / f"{i}.parquet")
     if case == "missing steps":
-        options |= {"time": "t", "freq": "1s"}
+        options |= {"time": stoker.Time("t", freq="1s")}
     expected = pack(str(raw / "*"), tmp_path / "one.stoker", **options)
     assert expected.schema["x"].dtype == np.float64
     pack_on_fake(str(raw / "*"), tmp_path / "ray.stoker", **options)

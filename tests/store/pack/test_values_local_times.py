@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tests.store.shrink import shrunk
 
+import stoker
 from stoker.errors import BadValueError, OptionError
 from stoker.store.pack import values
 from stoker.store.pack.api import pack
@@ -35,7 +36,7 @@ def test_a_repeated_hour_is_resolved_by_the_order_of_rows(tmp_path: Path, zone: 
     pd.testing.assert_index_equal(times.tz_localize(None).tz_localize(zone, ambiguous="infer"), times, check_names=False)
     rows.to_csv(tmp_path / "a.csv", index=False)
     with shrunk(**limits):
-        store = pack(tmp_path / "a.csv", tmp_path / "out", series="k", time="t", timezone=zone, freq=freq)
+        store = pack(tmp_path / "a.csv", tmp_path / "out", series="k", time=stoker.Time("t", freq=freq, timezone=zone))
     assert store.schema["t"].unit == f"ns, {zone}"
     for one in store:
         assert one["t"].tolist() == times.as_unit("ns").asi8.tolist()
@@ -52,7 +53,7 @@ def test_a_wide_table_of_local_hours(tmp_path: Path, form: str) -> None:
         rows.to_csv(source, index=False)
     elif form == "parquet":
         rows.to_parquet(source, index=False)
-    store = pack(source, tmp_path / "out", wide=True, time="date", timezone=ZONE, duplicates="last", freq="1h")
+    store = pack(source, tmp_path / "out", wide=True, time=stoker.Time("date", freq="1h", duplicates="last", timezone=ZONE))
     one = store[store.find("MT_003")]
     assert one["date"].tolist() == times.as_unit("ns").asi8.tolist()
     assert one["value"].tolist() == (np.arange(48.0) * 2).tolist()
@@ -65,8 +66,8 @@ def test_an_hour_that_is_passed_once_needs_a_rule(tmp_path: Path, ambiguous: str
     rows = pd.DataFrame({"t": local, "x": 1.0})
     for given, why in (("infer", "pass through that hour only once"), ("error", "ambiguous='error' refuses it")):
         with pytest.raises(BadValueError, match=rf"is 2021-10-31T02:30:00 in row 2 of <DataFrame>, which occurs twice .*{why}"):
-            pack(rows, tmp_path / "out", time="t", timezone=ZONE, ambiguous=given)
-    store = pack(rows, tmp_path / "out", time="t", timezone=ZONE, ambiguous=ambiguous)
+            pack(rows, tmp_path / "out", time=stoker.Time("t", timezone=ZONE, ambiguous=given))
+    store = pack(rows, tmp_path / "out", time=stoker.Time("t", timezone=ZONE, ambiguous=ambiguous))
     expected = local.tz_localize(ZONE, ambiguous=np.full(3, pandas)).as_unit("ns").asi8
     assert store.column("t").tolist() == expected.tolist()
 
@@ -78,8 +79,8 @@ def test_an_hour_that_does_not_exist_needs_a_rule(tmp_path: Path) -> None:
     with pytest.raises(
         BadValueError, match=r"is 2021-03-28T02:30:00 in row 2 of <DataFrame>, which does not exist in Europe/Berlin"
     ):
-        pack(rows, tmp_path / "out", time="t", timezone=ZONE)
-    store = pack(rows, tmp_path / "out", time="t", timezone=ZONE, nonexistent="shift")
+        pack(rows, tmp_path / "out", time=stoker.Time("t", timezone=ZONE))
+    store = pack(rows, tmp_path / "out", time=stoker.Time("t", timezone=ZONE, nonexistent="shift"))
     expected = local.tz_localize(ZONE, nonexistent="shift_forward").as_unit("ns").asi8
     assert store.column("t").tolist() == expected.tolist()
 
@@ -98,7 +99,7 @@ def test_an_hour_that_does_not_exist_needs_a_rule(tmp_path: Path) -> None:
 )
 def test_zones_that_do_not_fit(tmp_path: Path, times: Any, zone: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        pack(pd.DataFrame({"t": times, "x": 1.0}), tmp_path / "out", time="t", timezone=zone)
+        pack(pd.DataFrame({"t": times, "x": 1.0}), tmp_path / "out", time=stoker.Time("t", timezone=zone))
     assert not (tmp_path / "out").exists()
 
 
@@ -107,4 +108,4 @@ def test_negative_control_without_the_order_of_rows_a_repeated_hour_is_one(tmp_p
     monkeypatch.setattr(values.LocalTimes, "_second_passes", lambda self, times, *more: np.zeros(len(times), dtype=bool))
     monkeypatch.setattr(values.LocalTimes, "finish", lambda self: None)
     rows = pd.DataFrame({"t": autumn("h", periods=12).tz_localize(None), "x": 1.0})
-    assert pack(rows, tmp_path / "out", time="t", timezone=ZONE, duplicates="first").num_steps == 11
+    assert pack(rows, tmp_path / "out", time=stoker.Time("t", duplicates="first", timezone=ZONE)).num_steps == 11

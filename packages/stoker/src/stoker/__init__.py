@@ -21,14 +21,19 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockShuffle",
     "ByLength",
+    "Csv",
     "EarlyStopping",
     "Feed",
+    "Files",
+    "Mixture",
+    "Resources",
     "Segments",
     "Sequences",
     "Sequential",
     "Shuffle",
     "StokerError",
     "Store",
+    "Time",
     "Trainer",
     "Weighted",
     "Windows",
@@ -47,13 +52,18 @@ __all__ = [
 _LAZY = {
     "BlockShuffle": "stoker.sampling.orders:BlockShuffle",
     "ByLength": "stoker.sampling.orders:ByLength",
+    "Csv": "stoker.store.formats.csv:Csv",
     "EarlyStopping": "stoker.train.early_stopping:EarlyStopping",
     "Feed": "stoker.feed.feed:Feed",
+    "Mixture": "stoker.sampling.mixture:Mixture",
+    "Files": "stoker.store.formats.discover:Files",
+    "Resources": "stoker.store.pack.options:Resources",
     "Segments": "stoker.sampling.views:Segments",
     "Sequences": "stoker.sampling.views:Sequences",
     "Sequential": "stoker.sampling.orders:Sequential",
     "Shuffle": "stoker.sampling.orders:Shuffle",
     "Store": "stoker.store.store:Store",
+    "Time": "stoker.store.pack.options:Time",
     "Trainer": "stoker.train.trainer:Trainer",
     "Weighted": "stoker.sampling.orders:Weighted",
     "Windows": "stoker.sampling.views:Windows",
@@ -62,18 +72,19 @@ _LAZY = {
     "compare": "stoker.compare:compare",
     "inspect": "stoker.store.inspect:inspect",
     "load": "stoker.experiment.predict:load",
-    "open": "stoker.store.versions:open_store",
+    "open": "stoker.store.opening:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("augment", "diagnose", "errors", "experiment", "gate", "ray", "split", "testing", "train", "tune")
+_MODULES = ("augment", "diagnose", "errors", "experiment", "feed", "gate", "ray", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
     from stoker import diagnose as diagnose
     from stoker import errors as errors
     from stoker import experiment as experiment
+    from stoker import feed as feed
     from stoker import gate as gate
     from stoker import ray as ray
     from stoker import split as split
@@ -82,13 +93,17 @@ if TYPE_CHECKING:
     from stoker import tune as tune
     from stoker.experiment.predict import load
     from stoker.feed.feed import Feed
+    from stoker.sampling.mixture import Mixture
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.store.append import append, compact
+    from stoker.store.formats.csv import Csv
+    from stoker.store.formats.discover import Files
     from stoker.store.inspect import inspect, verify
+    from stoker.store.opening import open_store as open
     from stoker.store.pack.api import pack
+    from stoker.store.pack.options import Resources, Time
     from stoker.store.store import Store
-    from stoker.store.versions import open_store as open
     from stoker.train.early_stopping import EarlyStopping
     from stoker.train.trainer import Trainer
 else:

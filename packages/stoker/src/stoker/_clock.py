@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,23 @@ class RunQueueDelay:
             # The rest of the wait was for threads and processes of this program.
             waited = max(0, min(waited, self.taken_ns))
         return waited, spent
+
+
+class TimeWithCore:
+    """A clock that stands still while the calling thread waits for a core: on a busy machine only differences of it can be compared.
+
+    Where the system does not report these waits, it is `now_ns`.
+    """
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        with contextlib.suppress(OSError):
+            self._file = (TASKS / str(threading.get_native_id()) / "schedstat").open("rb", buffering=0)
+
+    def __call__(self) -> int:
+        """Return the time in ns since some moment."""
+        now = now_ns()
+        return now if self._file is None else now - int(os.pread(self._file.fileno(), 64, 0).split()[1])
 
 
 def _others_ns() -> int | None:

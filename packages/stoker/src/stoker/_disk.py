@@ -1,11 +1,11 @@
-"""Disk access: every byte that Stoker writes goes through this module.
+"""Disk access: every byte that Stoker keeps goes through this module.
 
     write_file, AppendFile, LogFile    write files
     make_folder, claim_folder, scratch_folder, remove_folder
     Lock, is_locked                    one writer per folder
     check_path, open_plain             check paths and files of users
 
-Files of caches are written by _cache_files.py, with the operations of `Disk`.
+Files of caches are written by _cache_files.py, with the operations of `Disk`; files of a sandbox by sandbox/files.py.
 
 A reader sees the old state or the new one, never a part: a file is written under a temporary name, synced, renamed, and its folder
 is synced; a file with its final name is never written to again. The one exception is a log, which grows line by line under its
@@ -96,22 +96,6 @@ class Disk:
     def rmdir(self, path: Path) -> None:
         """Remove an empty folder."""
         os.rmdir(path)
-
-    def symlink(self, target: str, path: Path) -> None:
-        """Make a symbolic link."""
-        os.symlink(target, path)
-
-    def chmod(self, path: Path, mode: int) -> None:
-        """Set the mode of a file or folder."""
-        os.chmod(path, mode)
-
-    def chown(self, path: Path, user: int, group: int) -> None:
-        """Set the owner of a file, folder or link."""
-        os.chown(path, user, group, follow_symlinks=False)
-
-    def utime(self, path: Path, times_ns: tuple[int, int]) -> None:
-        """Set the times of access and change of a file, folder or link."""
-        os.utime(path, ns=times_ns, follow_symlinks=False)
 
     def sync_folder(self, path: Path) -> None:
         """Return only when the names in a folder would survive a power loss."""
@@ -388,34 +372,6 @@ def _next_part(file: BinaryIO) -> tuple[int, int]:
         os.lseek(descriptor, raw, os.SEEK_SET)
 
 
-def move_by_copy(source: Path, target: Path, rename: Callable[[Path, Path], None], *, keeps: bool) -> None:
-    """Do what `rename` refuses between two disks: copy a file, link or folder beside the target, and rename the copy.
-
-    With `keeps` the source stays, and an existing target is an error. Errors of `rename` are raised as they are.
-    """
-    if keeps and os.path.lexists(target):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(source), None, str(target))
-    copy = target.with_name(f".{os.urandom(8).hex()}.tmp")
-    is_folder = source.is_dir() and not source.is_symlink()
-    try:
-        if is_folder:
-            shutil.copytree(source, copy, symlinks=True)
-        else:
-            shutil.copy2(source, copy, follow_symlinks=False)
-        (os.replace if keeps else rename)(copy, target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            remove_tree(copy)
-        raise
-    if not keeps:
-        remove_tree(source)
-
-
-def write_to_kernel(path: Path, text: str) -> None:
-    """Write to a file of `/proc`, which takes effect at once."""
-    path.write_text(text)
-
-
 def open_lock(path: Path) -> int:
     """Open a file for locks, which is made if it does not exist."""
     with naming(path):
@@ -494,19 +450,6 @@ def remove_folder(path: Path) -> None:
         remove_folder(entry)
     with naming(path):
         disk.rmdir(path)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove what a program of the user has made: as `remove_folder`, also where its modes do not permit it."""
-    if not os.path.lexists(path):
-        return
-    if stat.S_ISDIR(os.lstat(path).st_mode):
-        disk.chmod(path, 0o700)
-        for entry in path.iterdir():
-            remove_tree(entry)
-        disk.rmdir(path)
-    else:
-        disk.unlink(path)
 
 
 def beside(path: Path, form: str) -> Path:

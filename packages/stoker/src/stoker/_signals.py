@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the commands of `stoker`."""
+"""Ctrl-C, SIGTERM and SIGHUP in the commands of `stoker`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import os
 import signal
 from types import FrameType
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(BaseException):
-    """The process received SIGTERM."""
+    """The process received SIGTERM or SIGHUP: a terminal that is closed."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.number = number
 
 
 def handle_stops() -> None:
-    """Let Ctrl-C and SIGTERM call `stop`, unless they are ignored, as by nohup."""
+    """Let these signals call `stop`, unless they are ignored, as by nohup."""
     for number in STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, stop)
@@ -29,7 +33,7 @@ def stop(number: int, frame: FrameType | None) -> None:
     if _imports(frame):
         os.write(2, b"stoker: stopped.\n")
         os._exit(128 + number)
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
 def _imports(frame: FrameType | None) -> bool:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import re
 import unicodedata
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-from stoker.errors import OptionError
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories that are escaped."""
@@ -88,49 +84,6 @@ def without_credentials(text: str) -> str:
         'postgresql://me@host/db?sslpassword=…'
     """
     return _SECRET_VALUE.sub(r"\1…", _PASSWORD.sub(r"\1@", text))
-
-
-def check_device(device: str | torch.device) -> torch.device:
-    """The torch device, a GPU with its index; raises `OptionError` where this machine does not have it."""
-    import torch
-
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N' ({str(error).splitlines()[0]}).") from None
-    if found.type == "cuda":
-        if not torch.cuda.is_available():
-            raise OptionError(f"device is {device!r}, but torch {torch.__version__} sees no GPU here. Use device='cpu'.")
-        index = found.index if found.index is not None else torch.cuda.current_device()
-        if index >= torch.cuda.device_count():
-            raise OptionError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs here.")
-        return torch.device("cuda", index)
-    return found
-
-
-@contextlib.contextmanager
-def sync_debug_mode(mode: str, cuda: Any = None) -> Iterator[None]:
-    """Let torch warn about operations that wait for the GPU (`"warn"`), or refuse them (`"error"`), within the block.
-
-    The mode applies to the whole process, so it is always restored. The warning of torch that the mode is a prototype is suppressed:
-    where warnings are errors, it would leave the mode on.
-    """
-    if cuda is None:
-        import torch
-
-        cuda = torch.cuda
-    before = cuda.get_sync_debug_mode()
-    try:
-        _set_sync_debug_mode(cuda, mode)
-        yield
-    finally:
-        _set_sync_debug_mode(cuda, before)
-
-
-def _set_sync_debug_mode(cuda: Any, mode: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*debug mode is a prototype")
-        cuda.set_sync_debug_mode(mode)
 
 
 def redact(text: str) -> str:

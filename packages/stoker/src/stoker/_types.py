@@ -10,12 +10,17 @@ import ast
 import inspect
 import math
 import textwrap
+from dataclasses import is_dataclass
+from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
+import msgspec
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec import inspect as types
+
+from stoker.errors import OptionError
 
 Array = npt.NDArray[Any]
 
@@ -54,16 +59,53 @@ def expected(info: types.Type, *, limits: bool = False, python: bool = False) ->
     return names.get(type(info), "a string")
 
 
+S = TypeVar("S", bound=Struct)
+
+
+def checked(settings: S, *, path: str = "") -> S:
+    """The settings with values of their types: a struct made in Python may hold anything.
+
+    Raises:
+        OptionError: A value is of another type, or beyond its limits. The message names the field as it was given, after `path`.
+    """
+    values: dict[str, Any] = {}
+    fields, hints = _schema(type(settings))
+    for name, info in fields.items():
+        value = getattr(settings, name)
+        if isinstance(info, types.StructType):
+            if not isinstance(value, info.cls):
+                raise OptionError(f"{path}{name} is {value!r}; expected {info.cls.__name__}(…).", parameter=f"{path}{name}")
+            values[name] = checked(value, path=f"{path}{name}.")
+            continue
+        if isinstance(value, float):
+            value = float(value)  # np.float64 is one
+        try:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise msgspec.ValidationError
+            values[name] = msgspec.convert(value, hints[name])
+        except msgspec.ValidationError:
+            words = expected(info, limits=isinstance(value, int) and value >= LARGE, python=True)
+            raise OptionError(f"{path}{name} is {value!r}; expected {words}.", parameter=f"{path}{name}") from None
+    return msgspec.structs.replace(settings, **values)
+
+
+@cache
+def _schema(record: type) -> tuple[dict[str, types.Type], dict[str, Any]]:
+    """Types and annotations of the fields by name; reading them takes longer than a step of a small model."""
+    fields = {field.name: field.type for field in types.type_info(record).fields}  # type: ignore[attr-defined]
+    return fields, get_type_hints(record, include_extras=True)
+
+
 def docstrings(record: type) -> dict[str, str]:
-    """The text under each field of a struct, those of its base classes first."""
-    found: dict[str, str] = {}
+    """Return the text under each field of a struct or dataclass, those of its base classes first."""
+    texts: dict[str, str] = {}
     for kind in reversed(record.__mro__):
-        if not issubclass(kind, Struct) or kind is Struct:
+        if kind in (object, Struct) or not (issubclass(kind, Struct) or is_dataclass(kind)):
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
         for one, text in pairwise(body):
             if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
                 value: Any = ast.literal_eval(text.value)
-                found[one.target.id] = " ".join(str(value).split())
-    return found
+                texts[one.target.id] = " ".join(str(value).split())
+    return texts

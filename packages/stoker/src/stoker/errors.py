@@ -184,7 +184,7 @@ class ManifestError(StoreError, ValueError):
 class StoreDamagedError(StoreError, ValueError):
     """A shard is missing, short, swapped or changed.
 
-    To do: Restore the file that the message names from a copy, or pack again. `stoker verify` checks every byte.
+    To do: Restore the file that the message names from a copy, or pack again. `stoker inspect --verify` checks every byte.
     """
 
 

@@ -24,6 +24,7 @@ In addition to the public names of stoker, an extension may import these from he
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,9 +33,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker import _disk as disk
+from stoker._device import check_device
 from stoker._lazy import lazy
-from stoker._text import check_device, printable, readable_bytes
-from stoker.errors import ExtensionError
+from stoker._text import printable, readable_bytes
+from stoker.errors import ConfigError, ExtensionError
 
 _LAZY = {
     "ALIGNMENT": "stoker._kernels:ALIGNMENT",
@@ -60,6 +62,7 @@ else:
 
 __all__ = [
     "ALIGNMENT",
+    "RECIPE_NAME",
     "Array",
     "FolderFormat",
     "Recipe",
@@ -67,6 +70,7 @@ __all__ = [
     "clear_bytes",
     "disk",
     "folder_format",
+    "how_to_install",
     "kernel",
     "lazy",
     "load",
@@ -75,12 +79,19 @@ __all__ = [
     "printable",
     "readable_bytes",
     "recipe",
+    "recipe_of_run",
     "registered",
 ]
 
 Group = Literal["commands", "recipes", "formats"]
-RECIPES_PACKAGE = "packages/stoker-recipes"
-"""The folder of a clone with Stoker's own recipes, which messages name: they are a distribution of their own."""
+RECIPE_NAME = "recipe.json"
+"""The file that marks the folder of a run as one of a recipe: an object whose entry "recipe" is the name."""
+
+
+def how_to_install(extra: str | None = None) -> str:
+    """Return the sentence that says how to install Stoker's recipes, or what an extra of Stoker needs. It is not on a package index."""
+    target = "./packages/stoker-recipes" if extra is None else f"'./packages/stoker[{extra}]'"
+    return f"In the folder of a clone of Stoker: pip install {target}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +104,13 @@ class Recipe:
         open_run: Opens the folder of a run for `stoker predict`: `open_run(folder, latest=, device=)` returns a `TrainedRun`. None
             where the recipe makes no predictions per window.
         owns_config: Whether `stoker train FILE.yaml` is for this recipe, by the contents of the file.
+        owns_folder: Whether a folder without `recipe.json` has a model of this recipe, such as a published checkpoint.
     """
 
     commands: Mapping[str, click.Command] = field(default_factory=dict)
     open_run: Callable[..., Any] | None = None
     owns_config: Callable[[Mapping[str, Any]], bool] = lambda tree: False
+    owns_folder: Callable[[Path], bool] = lambda folder: False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +131,7 @@ class FolderFormat:
 @cache
 def registered(group: Group) -> dict[str, EntryPoint]:
     """Return the extensions of a group by name, without importing them."""
-    found = entry_points(group=f"stoker.{group}")
-    return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.name)}
+    return {entry.name: entry for entry in sorted(entry_points(group=f"stoker.{group}"), key=lambda entry: entry.name)}
 
 
 @cache
@@ -133,8 +145,7 @@ def load(group: Group, name: str) -> Any:
     if entry is None:
         known = ", ".join(registered(group)) or "none"
         raise ExtensionError(
-            f"{name!r} is not registered as one of stoker.{group}; known: {known}. Stoker's own recipes are in {RECIPES_PACKAGE} of a "
-            f"clone: pip install ./{RECIPES_PACKAGE}."
+            f"{name!r} is not one of the installed {group} (stoker.{group}): {known}. To install Stoker's recipes: {how_to_install()}"
         )
     try:
         return entry.load()
@@ -148,6 +159,24 @@ def recipe(name: str) -> Recipe:
     """Return a recipe by name; see `load` for errors."""
     loaded: Recipe = load("recipes", name)
     return loaded
+
+
+def recipe_of_run(folder: Path) -> str | None:
+    """Return the name of the recipe that a run is of, or None for the run of a configuration.
+
+    Raises:
+        ConfigError: The file that names the recipe is damaged.
+        ExtensionError: The recipe is not installed.
+    """
+    path = folder / RECIPE_NAME
+    if not path.is_file():
+        return None
+    try:
+        name = json.loads(path.read_bytes())["recipe"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path} is damaged: {error}. Put it back, or train the run again.", path=path) from error
+    recipe(str(name))
+    return str(name)
 
 
 def folder_format(path: Path) -> FolderFormat | None:

@@ -104,7 +104,7 @@ def _for_workers(config: Config, workers: int) -> Config:
         config,
         data=replace(data, **paths, global_batch_size=size),
         # Ray keeps as many as its own settings say.
-        train=replace(config.train, keep_checkpoints=1, grad_accum_steps=1),
+        train=replace(config.train, checkpoints=replace(config.train.checkpoints, keep=1), grad_accum_steps=1),
         **{name: replace(one, function=_absolute(one.function)) for name, one in own.items()},
     )
 

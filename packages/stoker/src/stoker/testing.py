@@ -23,6 +23,7 @@ import numpy as np
 from stoker._batch import entries_of, is_tensor
 from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.feed.prefetch import Distributed
 
 TellSamples = Callable[[Any], Sequence[Hashable]]
 """Which samples a batch has: one value for each, the same whenever and wherever the sample comes."""
@@ -46,12 +47,12 @@ def assert_exactly_once(
 
     Args:
         make_feed: Makes a new feed, of stoker or any other loader, each time. It is called with `rank` and `world_size` if it
-            takes them, so `functools.partial(stoker.Feed, store, view, batch_size=8)` works.
+            takes them (of `stoker.Feed` with `distributed`), so `functools.partial(stoker.Feed, store, view, batch_size=8)` works.
         worlds: Numbers of ranks to test.
         epochs: Epochs to read.
         num_samples: Samples per epoch; by default what the feed (or its `dataset`) says.
         samples: A function from a batch to one value per sample; by default the indices that stoker gives
-            (`return_index=True`), otherwise the content of each row.
+            (`Returns(index=True)`), otherwise the content of each row.
         one_order: False lets the order depend on the number of ranks.
 
     Raises:
@@ -61,7 +62,7 @@ def assert_exactly_once(
         >>> import numpy as np, stoker
         >>> from functools import partial
         >>> store = stoker.Store.from_arrays(x=[np.arange(10.0)])
-        >>> make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=2, order=stoker.Shuffle(), return_index=True)
+        >>> make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=2, order=stoker.Shuffle())
         >>> stoker.testing.assert_exactly_once(make, worlds=(1, 2))
     """
     first: dict[int, list[Seen]] = {}
@@ -91,7 +92,7 @@ def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
         if one.sample in places:
             fail(
                 f"in {place}, {one} came twice: as {places[one.sample]} and as {one.place}. "
-                f"(If the data hold equal samples, number them: return_index=True for a feed of stoker, samples= for others)"
+                f"(If the data hold equal samples, number them: returns=Returns(index=True) for a feed of stoker, samples= for others)"
             )
         places[one.sample] = one.place
     if expected is not None and len(seen) != expected:
@@ -437,6 +438,8 @@ def make_ranks(make_feed: MakeFeed, world: int) -> list[Any]:
         parameters = dict(inspect.signature(make_feed).parameters)
     except (TypeError, ValueError):  # some callables hide what they take
         parameters = {}
+    if "distributed" in parameters:  # a feed of stoker
+        return [make_feed(distributed=Distributed(rank=rank, world_size=world)) for rank in range(world)]
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     if takes_any or {"rank", "world_size"} <= parameters.keys():
         return [make_feed(rank=rank, world_size=world) for rank in range(world)]
@@ -546,7 +549,7 @@ def _num_rows(content: Content) -> int:
         shapes = ", ".join(f"{name} {list(entry.shape)}" for name, entry in content.items()) or "nothing"
         raise OptionError(
             f"the samples of a batch are unknown, because its entries have no common first axis: {shapes}. "
-            f"Give samples=, a function from a batch to one value per sample (a feed of stoker: return_index=True)."
+            f"Give samples=, a function from a batch to one value per sample (a feed of stoker: returns=Returns(index=True))."
         )
     return next(iter(lengths.values()))
 

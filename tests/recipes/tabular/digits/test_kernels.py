@@ -7,12 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from tests.harness import num_examples
 from tests.recipes.tabular.digits.digits_twin import mixed_numbers, money
 
 from stoker_recipes.tabular import Statistics, analyze
@@ -62,17 +59,6 @@ def table(rng: np.random.Generator, num_rows: int) -> pd.DataFrame:
 def test_both_ways_have_the_same_bits(num_rows: int, rng: np.random.Generator) -> None:
     frame = table(rng, num_rows)
     check_same(plain(frame), with_kernels(frame))
-
-
-@given(
-    st.lists(st.floats() | st.integers(-(10**6), 10**6).map(lambda cents: cents / 100), max_size=40),
-    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40),
-    st.lists(st.integers(-(10**16), 10**17), max_size=40),
-)
-@settings(max_examples=num_examples(150))
-def test_any_few_values_have_the_same_bits(floats: list[float], whole: list[int], moments: list[int]) -> None:
-    for values in (np.array(floats, dtype=np.float64), np.array(whole, dtype=np.int64), np.array(moments, dtype="M8[us]")):
-        check_same(plain({"x": values}), with_kernels({"x": values}))
 
 
 @pytest.mark.promise("P11", control=True)

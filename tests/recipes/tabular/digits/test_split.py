@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from benchmarks.before.mostlyai_digits import arithmetic_digits, split_printed
 from tests.recipes.tabular.digits.digits_twin import WINDOWS, hard_numbers, mixed_numbers, money, printed_digits
 
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import OptionError
 from stoker_recipes.tabular import split_digits
 
 COLUMNS = {
@@ -73,10 +71,6 @@ def test_some_digits_by_hand(value: float, expected: str) -> None:
     assert split_digits([value]).digits[0].tolist() == [int(digit) for digit in expected.replace(".", "")]
 
 
-def test_from_1e50_on_the_leading_digit_stays_at_place_49() -> None:
-    assert split_digits([4.25e60], max_decimal=49).digits[0].tolist()[:5] == [4, 2, 5, 0, 0]
-
-
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("window", [(18, -8), (3, -1), (49, -20)], ids=str)
 @pytest.mark.parametrize("name", COLUMNS)
@@ -84,16 +78,6 @@ def test_the_frame_is_that_of_the_way_it_replaces(name: str, window: tuple[int, 
     expected = split_printed(COLUMNS[name], *window)
     found = split_digits(COLUMNS[name], max_decimal=window[0], min_decimal=window[1], frame=True)
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
-
-
-@pytest.mark.parametrize(
-    "column", [pd.Series([1.0, np.inf]), pd.Series([True]), pd.Series(["a"]), pd.Series([True], dtype="boolean")]
-)
-def test_what_the_old_way_refuses_is_refused(column: Any) -> None:
-    with pytest.raises(ValueError, match=r".*"):
-        split_printed(column)
-    with pytest.raises(BadValueError):
-        split_digits(column, frame=True)
 
 
 def test_a_column_without_values_keeps_its_index_which_the_old_way_cannot() -> None:
@@ -105,12 +89,6 @@ def test_a_column_without_values_keeps_its_index_which_the_old_way_cannot() -> N
     assert found["nan"].tolist() == [1, 1]
 
 
-def test_the_frame_can_be_written_to() -> None:
-    frame = split_digits(pd.Series([1.5, 2.5]), frame=True)
-    frame.loc[0, "E0"] = 7
-    assert frame["E0"].tolist() == [7, 2]
-
-
 @pytest.mark.promise("P11", control=True)
 def test_division_gets_half_of_money_and_integers_wrong_and_normals_right(rng: np.random.Generator) -> None:
     def wrong(values: Any) -> float:
@@ -119,19 +97,6 @@ def test_division_gets_half_of_money_and_integers_wrong_and_normals_right(rng: n
     assert 0.4 < wrong(money(rng, 20_000)) < 0.6
     assert 0.4 < wrong(rng.integers(-1_000_000, 1_000_000, 20_000).astype(np.float64)) < 0.6
     assert wrong(rng.normal(size=20_000)) < 0.001
-
-
-def test_parts_of_a_result_have_names() -> None:
-    digits = split_digits(np.array([-12.5, np.nan]), max_decimal=1, min_decimal=-1)
-    assert digits.columns == ("nan", "neg", "E1", "E0", "E-1")
-    assert digits.null.tolist() == [0, 1]
-    assert digits.negative.tolist() == [1, 0]
-    assert digits.digits.tolist() == [[1, 2, 5], [0, 0, 0]]
-    assert len(digits) == 2
-
-
-def test_minus_zero_has_no_sign() -> None:
-    assert split_digits([-0.0, -5e-324]).negative.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -155,22 +120,6 @@ def test_bounds_that_are_not_given_come_from_the_values(
     bounds: dict[str, Any] = {"max_decimal": None, "min_decimal": None} | options
     found = split_digits(np.array(values, dtype=np.float64), **bounds).window
     assert (found.max_decimal, found.min_decimal) == window
-
-
-@pytest.mark.parametrize(
-    ("values", "num_cut"),
-    [
-        ([19.99, 0.0, np.nan, -1e-8, 5e18], 0),
-        ([1e-9], 1),
-        ([1.123456789], 1),
-        ([1e19, 1e60], 2),
-        ([1e7 + 1 / 3], 1),
-        ([5e-324], 1),
-        ([2.5e-20], 1),
-    ],
-)
-def test_values_with_digits_outside_of_the_window_are_counted(values: list[float], num_cut: int) -> None:
-    assert split_digits(values).num_cut == num_cut
 
 
 def test_the_count_of_cut_values_follows_the_window(rng: np.random.Generator) -> None:
@@ -216,26 +165,3 @@ def test_the_example_of_the_manual_runs() -> None:
     assert names["digits"].columns == ("nan", "neg", "E3", "E2", "E1", "E0", "E-1", "E-2")
     assert names["digits"].matrix.tolist() == [[0, 0, 0, 0, 1, 9, 9, 9], [0, 1, 1, 2, 5, 0, 5, 0], [1, 0, 0, 0, 0, 0, 0, 0]]
     np.testing.assert_array_equal(names["back"], names["prices"])
-
-
-def test_kernels_are_compiled_once_whatever_is_split(run_python: Callable[..., str]) -> None:
-    """A kernel is compiled again for each kind of array, so all columns are brought to one kind; none has a parallel loop."""
-    counts = json.loads(run_python(SPLIT_ALL_KINDS))
-    assert counts == {"place_most": 1, "place_shortest": 1, "write_columns": 2, "widen_ranges": 1, "join_rows": 1}
-
-
-SPLIT_ALL_KINDS = """
-import json
-import numpy as np
-from stoker_recipes.tabular.digits.kernels import join_rows, place_most, place_shortest, widen_ranges, write_columns
-from stoker_recipes.tabular import join_digits, split_digits
-
-kinds = [np.ones(3), np.frombuffer(np.full(3, 1e300).tobytes()), np.ones(6, dtype=np.int16)[::2], [1.5, None], [1], []]
-for values in kinds:
-    for bounds in ({}, {"max_decimal": None, "min_decimal": None}, {"min_decimal": 3}):
-        split_digits(values, frame=True, **bounds)
-        join_digits(split_digits(values, **bounds))
-kernels = [place_most, place_shortest, write_columns, widen_ranges, join_rows]
-assert all(kernel.targetoptions["nogil"] and not kernel.targetoptions.get("parallel") for kernel in kernels)
-print(json.dumps({kernel.__name__: len(kernel.signatures) for kernel in kernels}))
-"""

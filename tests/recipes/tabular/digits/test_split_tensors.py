@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import BadValueError
 from stoker_recipes.tabular import join_digits, split_digits
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8]
@@ -35,18 +35,6 @@ def test_digits_of_a_gpu_are_there() -> None:
     digits = split_digits(values)
     assert digits.matrix.is_cuda  # type: ignore[union-attr]
     assert join_digits(digits).equal(values)
-
-
-def test_a_frame_of_a_tensor_is_that_of_its_values() -> None:
-    frame = split_digits(torch.tensor([1.5]), frame=True)
-    assert frame["E0"].tolist() == [1]
-    assert frame.equals(split_digits(torch.tensor([1.5], dtype=torch.bfloat16), frame=True))
-
-
-@pytest.mark.parametrize("values", [torch.zeros(2, 2), torch.tensor(1.0)])
-def test_a_tensor_is_one_column(values: torch.Tensor) -> None:
-    with pytest.raises(OptionError, match="expected one column of numbers"):
-        split_digits(values)
 
 
 @pytest.mark.parametrize("values", [torch.tensor([True]), torch.tensor([1j]), torch.tensor([float("inf")])])

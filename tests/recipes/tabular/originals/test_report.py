@@ -48,6 +48,6 @@ def test_a_model_reports_and_the_command_prints(tmp_path: Path) -> None:
     assert 0 < metrics["accuracy"]["univariate"] < 1
     for name, table in (("real", real), ("other", other)):
         pq.write_table(table, tmp_path / f"{name}.parquet")
-    command = stoker_command("quality", tmp_path / "real.parquet", tmp_path / "other.parquet", "--json")
+    command = stoker_command("tabular", "quality", tmp_path / "real.parquet", tmp_path / "other.parquet", "--json")
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == quality(real, other)

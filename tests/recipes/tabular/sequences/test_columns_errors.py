@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from stoker.errors import BadValueError, OptionError, SourceTooLargeError, StokerError
+from stoker.errors import BadValueError, OptionError, StokerError
 from stoker_recipes.tabular import pad_sequences
 
 KEYS = [7, 3, 7]
@@ -46,16 +46,6 @@ def test_options(options: dict[str, Any], expected: str) -> None:
 def test_a_missing_key_column_lists_those_that_are_there(frame: Any) -> None:
     text = message(frame({"a": [1], "b": [2]}), OptionError, key="user")
     assert text == "the table has no column 'user' to group by; it has a, b."
-
-
-def test_two_columns_of_one_name() -> None:
-    frame = pd.DataFrame([[1, 2, 3]], columns=["k", "v", "v"])
-    assert message(frame, OptionError) == "the table has two columns named 'v'. Rename one of them."
-
-
-def test_columns_of_different_lengths() -> None:
-    text = message({"k": KEYS, "v": [1, 2]}, OptionError)
-    assert text == "column 'v' has 2 rows, but 'k' has 3; expected the same number in all columns."
 
 
 @pytest.mark.parametrize(
@@ -93,13 +83,6 @@ def test_a_type_that_cannot_hold_a_value(values: Any, dtype: str, row: int, show
     assert text.startswith(f"column 'v' holds {shown} in row {row}, which {dtype} cannot hold.")
 
 
-def test_a_row_far_behind_is_named() -> None:
-    values = np.zeros(200_000)
-    values[150_000] = 0.5
-    text = message({"k": np.zeros(200_000, dtype=np.int64), "v": values}, BadValueError, dtype="int64")
-    assert text.startswith("column 'v' holds 0.5 (float) in row 150,001,")
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -129,11 +112,6 @@ def test_a_missing_key(keys: Any) -> None:
 )  # fmt: skip
 def test_invalid_contexts(keys: Any, contexts: Any, expected: str) -> None:
     assert message({"k": keys, "v": [1, 2, 3]}, StokerError, contexts=contexts).startswith(expected)
-
-
-def test_more_than_there_is_memory_for() -> None:
-    text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLargeError, max_length=2**31 - 2, contexts=np.arange(2**20))
-    assert text.startswith("1 columns of shape [1048576, 2147483646, 1] take 18,014.4 TB, which do not fit into memory.")
 
 
 def test_a_store_cannot_hold_every_key() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -15,8 +14,6 @@ import pytest
 from tests.recipes.tabular import sequences_twin as twin
 
 from stoker_recipes.tabular import pad_sequences
-
-Array = npt.NDArray[Any]
 
 ORDER = [4, 1, 4, 0, 2, 1, 4, 2, 0, 0, 3]
 VALUES = {"v": np.arange(11)}
@@ -119,8 +116,3 @@ def test_the_keys_are_returned(kind: str, expected: list[Any]) -> None:
 def test_two_zeros_are_one_key() -> None:
     found = pad_sequences({"k": [0.0, -0.0, 1.0], "v": [1, 2, 3]}, key="k")
     assert found["v"][..., 0].tolist() == [[1, 2], [3, 0]]
-
-
-def test_listed_contexts_may_be_of_another_width() -> None:
-    found = pad_sequences({"k": np.array([3, 5, 3], dtype=np.int16), "v": [1, 2, 3]}, key="k", contexts=np.array([5.0, 3.0]))
-    assert found["v"][..., 0].tolist() == [[2, 0], [1, 3]]

@@ -33,18 +33,6 @@ class TestNumbering:
         expected = [known.setdefault(key, len(known)) for key in keys.tolist()]
         assert self.numbers(keys, blocks, int(keys.min()), int(keys.max())) == (expected, list(known))
 
-    def test_the_ends_of_int64(self) -> None:
-        keys = np.array([2**63 - 1, -(2**63), 0, -(2**63), 2**63 - 1])
-        assert self.numbers(keys, 1, -(2**63), 2**63 - 1) == ([0, 1, 2, 1, 0], [2**63 - 1, -(2**63), 0])
-
-    @pytest.mark.parametrize("spread", [1, 2**40])
-    def test_frozen_it_learns_no_more(self, spread: int) -> None:
-        numbering = Numbering(0, 9 * spread, 10)
-        numbers = np.empty(3, dtype=np.int32)
-        numbering.add(np.array([5, 2, 9]) * spread, numbers)
-        numbering.add(np.array([9, 1, 5]) * spread, numbers, frozen=True)
-        assert (numbers.tolist(), len(numbering.keys)) == ([2, -1, 0], 3)
-
     def test_keys_that_share_a_slot_are_distinguished(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All keys of a table that is never larger than 8: they have to step aside for one another."""
         monkeypatch.setattr(kernels, "_FIRST_ROOM", 4)

@@ -59,16 +59,6 @@ def test_contexts_are_returned_and_rows_of_others_are_counted() -> None:
     assert repr(some) == ("<PaddedSequences of 2 contexts, 5 rows left out; x: float64 [2, 2, 1], n: int16 [2, 2, 1]>")
 
 
-def test_a_range_of_contexts() -> None:
-    found = pad_sequences({"k": [7, 3, 7], "v": [1, 2, 3]}, key="k", contexts=range(3, 8, 2))
-    assert (found.contexts.tolist(), found.lengths.tolist()) == ([3, 5, 7], [1, 0, 2])
-
-
-def test_the_mask_marks_rows() -> None:
-    found = pad_sequences(table(), key="user", max_length=3, contexts=[7, 1, 5])
-    assert found.mask.tolist() == [[True, True, True], [True, False, False], [False, False, False]]
-
-
 def test_columns_are_chosen_in_their_order() -> None:
     assert list(pad_sequences(table(), key="user")) == ["x", "n"]
     assert list(pad_sequences(table(), key="user", columns=["n", "x"])) == ["n", "x"]
@@ -140,13 +130,6 @@ def test_missing_floats_are_nan() -> None:
     check_padded(pad_sequences(nullable, key="user"), KEYS, expected)
 
 
-def test_integers_with_gaps_can_become_floats() -> None:
-    values = [1, None, 3, 4, 5, 6, 7, 8, 9]
-    given = pa.table({"user": KEYS, "v": values})
-    expected = {"v": np.array([np.nan if value is None else value for value in values])}
-    check_padded(pad_sequences(given, key="user", dtype="float64"), KEYS, expected)
-
-
 @pytest.mark.parametrize("source", TYPES)
 @pytest.mark.parametrize("target", TYPES)
 def test_a_type_for_all_columns(source: str, target: str) -> None:
@@ -185,29 +168,6 @@ def test_rows_end_to_end_need_no_key() -> None:
         check_padded(found, keys, columns, max_length=2, contexts=[0, 1, 2, 3])
         assert found.contexts is None
         check_packed(pad_sequences(columns, lengths=lengths, layout="packed"), keys, columns, contexts=[0, 1, 2, 3])
-
-
-def test_large_results_have_wide_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places that do not fit into the array of contexts get one of their own."""
-    expected = pad_sequences(table(), key="user", max_length=3)
-    monkeypatch.setattr("stoker_recipes.tabular.sequences.kernels.MAX_NARROW", 5)
-    found = pad_sequences(table(), key="user", max_length=3)
-    assert all(torch.equal(found[name].nan_to_num(), expected[name].nan_to_num()) for name in expected)
-
-
-def test_the_result_is_a_mapping() -> None:
-    found = pad_sequences(table(), key="user")
-    assert dict(found).keys() == {"x", "n"}
-    assert (len(found), "x" in found, "y" in found, found.num_contexts) == (2, True, False, 4)
-
-
-def test_the_given_table_stays_as_it_is() -> None:
-    given = table()
-    before = {name: values.copy() for name, values in given.items()}
-    pad_sequences(given, key="user", max_length=2, contexts=[7])
-    for name, values in given.items():
-        assert values.flags.writeable
-        assert values.tobytes() == before[name].tobytes()
 
 
 def test_large_tensors_are_the_same_and_each_is_saved_by_itself() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from benchmarks.before.mostlyai_sequences import BatchCollator, pad_by_group, pad_by_indices
@@ -48,11 +47,6 @@ def test_they_equal_the_loops(rng: np.random.Generator, max_length: int) -> None
     assert ("tgt:/__sidx_E0" in found) == (max_length >= 100)
 
 
-def test_long_sequences_have_digits(rng: np.random.Generator) -> None:
-    found = check(events(rng, 3, 240), 200)
-    assert [name for name in found if "__sidx" in name] == ["tgt:/__sidx_E2", "tgt:/__sidx_E1", "tgt:/__sidx_E0"]
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -71,14 +65,6 @@ def test_long_sequences_have_digits(rng: np.random.Generator) -> None:
 def test_keys_of_pandas_and_missing_ones(keys: Any) -> None:
     frame = pd.DataFrame({"user": keys, "tgt:/v__cat": np.arange(1, len(keys) + 1)})
     check(frame, 3)
-
-
-def test_a_missing_key_is_a_context_without_rows() -> None:
-    table = {"user": pa.array([4, None, 5, None]), "v": [1, 2, 3, 4]}
-    found = pad_sequences(table, key="user", max_length=2, compat="mostlyai")
-    assert found.contexts.to_pylist() == [4, None, 5]
-    assert found.lengths.tolist() == [1, 0, 1]
-    assert found["v"][..., 0].tolist() == [[1, 0, 0], [0, 0, 0], [3, 0, 0]]
 
 
 def test_packed_they_are_the_same_without_padding(rng: np.random.Generator) -> None:
@@ -106,9 +92,8 @@ def test_a_feed_over_the_store_gives_the_batches_of_the_collator(rng: np.random.
         batch_size=16,
         order=stoker.Shuffle(3),
         columns=columns,
-        return_index=True,
+        returns=stoker.feed.Returns(index=True, masks=False),
         last_batch="short",
-        masks=False,
     )
     collate = BatchCollator(window)
     orders = []

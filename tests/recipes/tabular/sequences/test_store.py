@@ -16,7 +16,6 @@ from tests.recipes.tabular import sequences_twin as twin
 import stoker
 from stoker.errors import BadValueError, OptionError, SourceNotFoundError, StoreExistsError
 from stoker_recipes.tabular import pack_sequences, pad_sequences
-from stoker_recipes.tabular.sequences.store import ChosenColumn
 
 KEYS = [7, 3, 7, 7, 9, 3, 7, 1, 9]
 VALUES = {"x": np.array([1.5, 2, np.nan, 4, -0.0, 6, 7, 8, np.inf]), "n": np.arange(10, 19, dtype=np.int16)}
@@ -54,12 +53,6 @@ def test_the_keys_are_a_column(keys: Any, label: str, expected: list[Any], tmp_p
     found = store.texts("context") if label == "text" else store.column("context").tolist()
     assert list(found) == expected
     assert stoker.verify(store.path).num_bytes > 0  # type: ignore[union-attr, arg-type]
-
-
-def test_one_row_a_context_is_not_mistaken_for_the_key() -> None:
-    store = pad_sequences({"k": [5, 6], "v": [1, 2]}, key="k", layout="packed").store()
-    assert (store.schema["context"].level, store.schema["v"].level) == ("series", "step")
-    assert series_of(store, "v") == [[1], [2]]
 
 
 def test_a_feed_serves_the_store() -> None:
@@ -147,21 +140,6 @@ def test_a_store_is_replaced_at_the_end_only(tmp_path: Path) -> None:
     second = pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3], replace=True)
     assert (len(second), len(first)) == (1, 4)
     assert series_of(first, "n")[0] == [17]
-
-
-def test_chosen_columns_are_the_same_slice_by_slice(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = rng.integers(0, 5, 20)
-    values = np.arange(lengths.sum())
-    starts = np.cumsum(lengths) - lengths
-    chosen = rng.permutation(20)[:12]
-    offsets = np.concatenate([[0], np.cumsum(lengths[chosen])])
-    column = ChosenColumn(values, starts[chosen], offsets)
-    whole = np.concatenate([values[starts[i] : starts[i] + lengths[i]] for i in chosen])
-    assert (len(column), column.nbytes, column.dtype, column.shape) == (len(whole), whole.nbytes, whole.dtype, whole.shape)
-    for size in (1, 3, 7, 1000):
-        monkeypatch.setattr("stoker_recipes.tabular.sequences.store._GATHERED_STEPS", max(size // 2, 1))
-        parts = [column[start : start + size] for start in range(0, len(whole), size)]
-        assert np.concatenate(parts).tolist() == whole.tolist()
 
 
 @pytest.mark.parametrize("form", ["csv", "table"])

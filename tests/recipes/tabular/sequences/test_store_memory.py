@@ -26,8 +26,9 @@ MEMORY = 256 << 20
 
 def encode(folder: Path, first: str = "") -> tuple[int, int]:
     """Run the command with 256 MB; returns the steps of the store, and the peak of the process."""
-    words = [str(folder / "in"), "--key", "k", "--context", str(folder / "users.parquet"), "--out", str(folder / "out")]
-    command = [sys.executable, "-c", SCRIPT, first, "encode", *words, "--memory", "256MB", "--threads", "2", "--replace", "--json"]
+    words = [str(folder / "in"), str(folder / "out"), "--key", "k", "--context", str(folder / "users.parquet")]
+    words += ["--memory", "256MB", "--threads", "2", "--overwrite", "--json"]
+    command = [sys.executable, "-c", SCRIPT, first, "tabular", "encode", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told, peak = done.stdout.splitlines()

@@ -19,7 +19,7 @@ import stoker
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics.dates import DateColumn
-from stoker_recipes.tabular.statistics.gather import CategoryColumn, EmptyColumn
+from stoker_recipes.tabular.statistics.gather import EmptyColumn
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
 from stoker_recipes.tabular.statistics.quantiles import KeyRun
 
@@ -37,15 +37,6 @@ def table(rng: np.random.Generator) -> pa.Table:
             "flag": rng.random(size) < 0.5,
         }
     )
-
-
-def test_each_column_has_its_kind(table: pa.Table) -> None:
-    found = analyze(table)
-    assert found.num_rows == 5000
-    assert found.names == table.column_names
-    kinds = [NumberColumn, NumberColumn, NumberColumn, CategoryColumn, DateColumn, CategoryColumn]
-    assert [type(column) for column in found.columns] == kinds
-    assert [column.num_null for column in found.columns] == [column.null_count for column in table.columns]
 
 
 def test_tables_in_memory(table: pa.Table) -> None:
@@ -86,15 +77,6 @@ def test_threads_do_not_matter(table: pa.Table, threads: int, tmp_path: Path) ->
     pq.write_table(table, tmp_path / "table.parquet", row_group_size=500)
     assert analyze(table, threads=threads) == analyze(table, threads=3)
     assert analyze(tmp_path / "table.parquet", threads=threads) == analyze(table)
-
-
-def test_text_whose_first_block_suggests_another_type(tmp_path: Path) -> None:
-    lines = ["a,b,c", *(f"{i},,{'' if i % 3 else 'x'}" for i in range(200_000)), "2.5,7,y"]
-    (tmp_path / "late.csv").write_text("\n".join(lines) + "\n")
-    found = analyze(tmp_path / "late.csv")
-    assert [(column.type, column.num_null) for column in found.columns] == [("double", 0), ("int64", 200_000), ("string", 133_333)]
-    assert isinstance(found["a"], NumberColumn)
-    assert found["a"].max == 199_999.0
 
 
 def test_text_that_does_not_fit_is_named(tmp_path: Path) -> None:
@@ -141,17 +123,6 @@ def test_a_column_without_any_value() -> None:
     assert (found["y"].min, found["y"].quantiles, found["y"].cnt_values) == (None, None, {})
 
 
-def test_a_table_without_rows() -> None:
-    found = analyze(pa.table({"x": pa.array([], pa.float64()), "s": pa.array([], pa.string()), "d": pa.array([], pa.date32())}))
-    assert found.num_rows == 0
-    assert [column.analysis()["has_nan"] for column in found.columns] == [False] * 3
-
-
-def test_objects_of_one_type_are_that_type() -> None:
-    found = analyze({"x": np.array([1, None, 3], dtype=object), "y": [1, np.int64(2), np.float32(0.5)]})
-    assert [column.type for column in found.columns] == ["int64", "double"]
-
-
 @pytest.mark.parametrize("kind", ["number", "date", "category"])
 def test_a_column_of_nothing_is_what_it_is_taken_for(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found: Any = analyze({"x": [None, None]}, kinds={"x": kind})["x"]
@@ -187,13 +158,6 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
 def test_bad_input_is_named(source: Any, options: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         analyze(source, **options)
-
-
-def test_negative_control_without_the_value_named_the_error_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker_recipes.tabular.statistics.analyze._unreadable", lambda given: None)
-    with pytest.raises((SourceInvalidError, OptionError)) as caught:
-        analyze({"b": [1], "a": [1j]})
-    assert "row 1" not in str(caught.value)
 
 
 def test_columns_of_a_mapping_keep_what_numpy_would_lose() -> None:

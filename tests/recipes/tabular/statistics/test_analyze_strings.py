@@ -17,7 +17,7 @@ from tests.harness import num_examples
 from stoker.errors import OptionError, SourceInvalidError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics import analyze as texts_module
-from stoker_recipes.tabular.statistics.analyze import TextForm, parse_number
+from stoker_recipes.tabular.statistics.analyze import parse_number
 
 NUMBER = r"(-?[0-9]*[\.]?[0-9]+(?:[eE][+\-]?\d+)?)"
 TEXTS = st.lists(
@@ -40,14 +40,6 @@ def test_numbers_have_the_bits_of_pandas(texts: list[str]) -> None:
     found = np.array([np.nan if (one := parse_number(text)) is None else one[1] for text in texts])
     expected = read_by_pandas([*texts, "0.5"]).to_numpy(dtype=np.float64)[:-1]  # one with decimals, so that all are floats
     assert np.where(np.isnan(found), np.nan, found).tobytes() == np.where(np.isnan(expected), np.nan, expected).tobytes()
-
-
-@given(TEXTS)
-def test_the_type_is_that_of_pandas(texts: list[str]) -> None:
-    form = TextForm()
-    for text in texts:
-        form.add(pa.array([text]))
-    assert str(texts_module.TYPES[form.form]).replace("double", "float64") == str(read_by_pandas(texts).dtype)
 
 
 def test_negative_control_the_nearest_float_is_another() -> None:
@@ -93,12 +85,6 @@ def test_negative_control_columns_that_are_not_converted_are_refused(
     monkeypatch.setattr(texts_module, "_readers", lambda *given, **options: {})
     with pytest.raises((OptionError, SourceInvalidError)):
         analyze({"x": values}, kinds={"x": kind})
-
-
-def test_negative_control_dates_parsed_in_parts_take_days_for_months(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts_module.pa, "concat_tables", lambda tables: tables[0])
-    found: Any = analyze({"x": pa.chunked_array([["1/3/2020"], ["13/2/2020"]])}, kinds={"x": "date"})["x"]
-    assert found.max == "2020-01-03"
 
 
 def test_without_pandas_dates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

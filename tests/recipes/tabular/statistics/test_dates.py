@@ -52,12 +52,6 @@ def test_the_same_json_as_the_original(rng: np.random.Generator) -> None:
         assert as_json(found) == as_json(expected), name
 
 
-def test_dates_of_arrow() -> None:
-    found = dates(pa.array([0, 59, None], pa.date32()))
-    assert (found.min, found.max, found.num_null) == ("1970-01-01", "1970-03-01", 1)
-    assert dates(pa.array([0, 59 * 86_400_000, None], pa.date64())).analysis() == found.analysis()
-
-
 @given(st.lists(MOMENTS, min_size=1, max_size=5))
 def test_strings_are_those_of_pandas(moments: list[int]) -> None:
     expected = pd.Series(np.array(moments).view("M8[us]")).astype(str).tolist()
@@ -72,13 +66,6 @@ def test_ranges_of_parts_though_full_ones_are_skipped(span: int, rng: np.random.
     parts = split_moments(micros.view("M8[us]"))
     assert least.tolist() == [int(parts[part].min()) for part in PARTS]
     assert most.tolist() == [int(parts[part].max()) for part in PARTS]
-
-
-def test_quantiles_are_timestamps_that_occur(rng: np.random.Generator) -> None:
-    micros = rng.integers(0, 10**15, 5001)
-    found = dates(pa.array(micros).cast(pa.timestamp("us")))
-    assert found.quantiles is not None
-    assert found.quantiles == moment_texts(np.quantile(micros, np.linspace(0, 1, 1001), method="closest_observation"))
 
 
 def test_a_time_that_microseconds_cannot_hold_is_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from benchmarks.before import mostlyai_statistics as before
 from stoker.errors import OptionError
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.statistics import gather
-from stoker_recipes.tabular.statistics.quantiles import KeyRun
 
 
 def table(rng: np.random.Generator, num_rows: int = 400, num_keys: int = 50) -> pd.DataFrame:
@@ -60,13 +58,6 @@ def test_negative_control_without_a_key_counts_and_extremes_are_those_of_rows(rn
         assert json.dumps(column.analysis()) != json.dumps(expected(frame, name)), name
 
 
-def test_keys_are_counted_by_their_rows() -> None:
-    found = analyze({"who": ["b", "a", "b", "b", "c"], "x": [1, 2, 1, 1, None]}, key="who")
-    assert (found.key, found.cnt_lengths, found.names) == ("who", {"1": 2, "3": 1}, ["x"])
-    column: Any = found["x"]
-    assert (column.cnt_values, column.min_n, column.max_n, column.num_keys) == ({"1": 1, "2": 1}, [1.0, 2.0], [2.0, 1.0], 3)
-
-
 def test_files_in_any_chunks_are_the_table(rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = table(rng, 3000, 40)
     whole = analyze(frame, key="who")
@@ -75,39 +66,6 @@ def test_files_in_any_chunks_are_the_table(rng: np.random.Generator, tmp_path: P
     monkeypatch.setattr(gather, "_MERGE_ROWS", 150)
     assert analyze(tmp_path, key="who") == whole
     assert analyze(tmp_path, key="who", columns="text,few")["few"] == whole["few"]
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        np.array([0.0, -0.0, 1.5]),
-        pd.Categorical(["a", "a", "b"]),
-        pd.to_datetime(["2020", "2020", "2021"]),
-        pa.array([Decimal("1.10"), Decimal("1.10"), Decimal("1.20")]),
-        [True, True, False],
-        pa.array(["a", "a", "b"], pa.string_view()),
-    ],
-    ids=str,
-)
-def test_keys_of_any_type(keys: Any) -> None:
-    column: Any = analyze({"who": keys, "x": [5, 5, 5]}, key="who")["x"]
-    assert (column.cnt_values, column.num_keys) == ({"5": 2}, 2)
-
-
-def test_values_of_any_type() -> None:
-    values = {
-        "truth": [True, True, False],
-        "decimal": pa.array([Decimal("19.99"), Decimal("19.99"), None]),
-        "zeros": [0.0, -0.0, np.inf],
-        "nothing": [None, None, None],
-        "code": [7, 7, 8],
-    }
-    found: Any = analyze({"who": [1, 1, 2], **values}, key="who", kinds={"code": "category"})
-    assert found["truth"].cnt_values == {"True": 1, "False": 1} or found["truth"].cnt_values == {"False": 1, "True": 1}
-    assert (found["decimal"].cnt_values, found["decimal"].max_n) == ({"19.99": 1}, [19.99])
-    assert (found["zeros"].cnt_values, found["zeros"].num_infinite) == ({"0.0": 1}, 1)
-    assert (found["nothing"].num_null, found["nothing"].num_keys) == (3, 2)
-    assert found["code"].cnt_values == {"7": 1, "8": 1}
 
 
 @pytest.mark.parametrize(
@@ -149,25 +107,6 @@ def test_negative_control_zeros_that_are_two_values_are_counted_twice(monkeypatc
     monkeypatch.setattr(gather, "_ZEROS", np.array([1, 2], dtype=np.uint64))  # two keys that no value here has
     found: Any = analyze({"who": [1, 1, 2, 3], "x": [-0.0, 0.0, -0.0, 1.0]}, key="who")["x"]
     assert found.cnt_values == {"0.0": 3, "1.0": 1}, "two keys have a zero"
-
-
-@pytest.mark.promise("P11", control=True)
-def test_negative_control_a_row_without_a_key_that_counts_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As before: counted as one more key."""
-    keys = gather._keys
-    monkeypatch.setattr(gather, "_keys", lambda column: keys(column).fill_null(-1))
-    found: Any = analyze({"who": [1.0, None, 2.0, None, 1.0], "x": [5.0, 6.0, 7.0, 5.0, 5.0]}, key="who")
-    assert found["x"].cnt_values == {"5.0": 2, "6.0": 1, "7.0": 1}
-    assert (found["x"].num_keys, found.cnt_lengths) == (3, {"1": 1, "2": 2})
-
-
-def test_negative_control_other_counts_by_key_are_seen(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    frame = pd.DataFrame({"who": rng.integers(0, 30, 3000), "x": rng.integers(-400, 400, 3000) / 4})
-    expected = analyze(frame, key="who")["x"].analysis("discrete")  # type: ignore[union-attr, call-arg]
-    monkeypatch.setattr(
-        gather.CountsByKey, "_keys_by_value", lambda self, name, keys, form: KeyRun(keys, np.ones(len(keys), np.int64))
-    )
-    assert analyze(frame, key="who")["x"].analysis("discrete") != expected  # type: ignore[union-attr, call-arg]
 
 
 def test_many_values_are_counted_by_key_for_discrete_encoding(rng: np.random.Generator) -> None:

@@ -33,19 +33,6 @@ def test_the_same_json_as_the_original(encoding: Encoding, rng: np.random.Genera
         assert as_json(found) == expected, name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(25))
-def test_the_same_json_as_the_original_for_many_columns(part: int, rng: np.random.Generator) -> None:
-    for name, values in number_columns(rng, int(rng.integers(1, 9000))).items():
-        assert as_json(number(values).analysis()) == as_json(analyze_numeric(values)), name
-
-
-def test_the_same_text_as_the_original(rng: np.random.Generator) -> None:
-    for name in ("money", "few", "large"):
-        values = number_columns(rng, 3000)[name]
-        assert str(number(values).analysis()) == str(analyze_numeric(values)), name
-
-
 def test_more_values_than_wait_at_a_time(rng: np.random.Generator) -> None:
     values = pd.Series(np.round(rng.gamma(2, 150, 700_000), 2), name="x")
     found = number(pa.chunked_array(np.array_split(values.to_numpy(), 40)))
@@ -83,11 +70,6 @@ def test_infinite_values_are_counted_and_left_out() -> None:
         found.analysis()
 
 
-def test_nan_and_null_are_both_missing() -> None:
-    found = number(pa.array([1.0, None, math.nan, 4.0]))
-    assert (found.num_values, found.num_null) == (4, 2)
-
-
 @pytest.mark.parametrize(
     ("values", "numbers"),
     [
@@ -101,15 +83,6 @@ def test_other_types_of_numbers(values: pa.Array, numbers: list[float]) -> None:
     found = number(values)
     assert [found.min, found.max] == numbers
     assert found.num_null == 1
-
-
-def test_booleans_and_categories_of_numbers_can_be_numbers() -> None:
-    column = analyze({"x": np.array([True, False, True])}, kinds={"x": "number"})["x"]
-    assert isinstance(column, NumberColumn)
-    assert as_json(column.analysis()) == as_json(analyze_numeric(pd.Series([True, False, True], name="x")))
-    column = analyze(pd.DataFrame({"x": pd.Categorical([3, 1, 3])}), kinds={"x": "number"})["x"]
-    assert isinstance(column, NumberColumn)
-    assert column.cnt_values == {"1": 1, "3": 2}
 
 
 def test_values_are_counted_one_by_one_only_where_all_were_kept(rng: np.random.Generator) -> None:

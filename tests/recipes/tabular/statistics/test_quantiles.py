@@ -27,13 +27,3 @@ def test_exact_up_to_the_limit_whatever_the_number_of_values(piece: int, rng: np
     distribution.add(KeyRun.of(np.array([5], dtype=np.uint64)))  # one value more than the limit
     assert distribution.rank_error > 0
     assert distribution.num_values == 100_001
-
-
-def test_no_values_have_no_quantiles() -> None:
-    assert len(Distribution(1024).quantiles()) == 0
-
-
-def test_one_value_is_all_quantiles() -> None:
-    distribution = Distribution(1024)
-    distribution.add(KeyRun.of(np.array([9], dtype=np.uint64)))
-    assert set(distribution.quantiles().tolist()) == {9}

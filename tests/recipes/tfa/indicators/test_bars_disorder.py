@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from stoker.errors import BadValueError, OptionError, TimeOrderError
+from stoker.errors import OptionError, TimeOrderError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 from stoker_recipes.tfa.indicators import bars
@@ -100,21 +100,6 @@ def test_a_store_is_inspected_where_it_was_packed_without_a_time_or_a_key(tmp_pa
     days = pack(table.drop_columns("symbol"), tmp_path / "days")
     with pytest.raises(TimeOrderError, match=r"falls: 2024-01-01.* in bar 3 comes after 2024-01-03"):
         features(days, SPEC)
-
-
-def test_a_string_in_a_store_is_named_with_its_bar(tmp_path: Path) -> None:
-    (tmp_path / "bars.csv").write_text("close\n1.5\n2.5\nfoo\n3.5\n")
-    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds strings: 'foo' in bar 3; expected numbers\."):
-        features(pack(tmp_path / "bars.csv", tmp_path / "bars"), SPEC)
-
-
-def test_a_break_is_found_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bars, "_PIECE", 4)
-    for row in range(1, 30):
-        times = np.arange(30)
-        times[row:] -= 5
-        with pytest.raises(TimeOrderError, match=f"in row {row + 1} comes after {row - 1} in row {row}"):
-            features({"close": np.ones(30), "ts": times}, SPEC)
 
 
 def test_negative_control_without_the_check_symbols_are_mixed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tests.recipes.tfa.indicators.markets import market
 from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
 
-import stoker_recipes.tabular
-import stoker_recipes.tfa
-from stoker.errors import OptionError
 from stoker.store.store import Store
 from stoker_recipes.tfa.indicators import engine
-from stoker_recipes.tfa.indicators.engine import features, shares
-
-
-def test_the_public_names() -> None:
-    assert stoker_recipes.tfa.features is features
-    assert stoker_recipes.tfa.FeatureStream.__name__ == "FeatureStream"
+from stoker_recipes.tfa.indicators.engine import features
 
 
 def test_the_frame() -> None:
@@ -63,39 +53,11 @@ def test_threads_and_shares_do_not_matter(compat: str | None, monkeypatch: pytes
         assert features(store, spec, compat=compat, threads=threads).values.tobytes() == whole.values.tobytes()
 
 
-def test_shares_are_cut_where_series_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "SHARE", 10)
-    assert list(shares(np.array([0, 4, 8, 12, 40, 41, 41]))) == [(0, 12), (12, 40), (40, 41)]
-    assert list(shares(np.array([0]))) == []
-    assert list(shares(np.array([0, 0, 0]))) == []
-
-
 def test_what_sentio_has_ready_is_known_from_where_it_begins() -> None:
     frame = features(series_of([50, 30]), {"features": [{"name": "z", "op": "ZWIN", "window": 20}]}, compat="sentio")
     expected = [*range(50), *range(30)]
     assert frame.bars_before.tolist() == expected
     assert frame.ready[:, 0].tolist() == [before >= 20 for before in expected]
-
-
-def test_ready_follows_the_rows_of_an_interleaved_table() -> None:
-    bars: dict[str, Any] = {**market(60), "symbol": np.arange(60) % 2}
-    frame = features(bars, {"features": [{"name": "z", "op": "ZWIN", "window": 20}]}, series="symbol", compat="sentio")
-    assert frame.ready[:, 0].tolist() == [i // 2 >= 20 for i in range(60)]
-
-
-def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> None:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(engine, "SHARE", 10)
-    monkeypatch.setattr(engine, "advance", fail)
-    with pytest.raises(RuntimeError, match="broken"):
-        features(series_of([20, 20, 20]), all_operators(), threads=2)
-
-
-def test_no_threads_at_all_are_refused() -> None:
-    with pytest.raises(OptionError, match="threads is 0, but at least 1 is needed"):
-        features(market(5), minimal_spec(), threads=0)
 
 
 def test_long_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,13 +39,6 @@ def test_the_golden_table(op: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=LOOSE.get(op, 0))
 
 
-def test_all_together_are_the_same_as_each_alone() -> None:
-    together = features(golden_bars(), golden_spec(), compat="sentio")
-    for op, (fields, _) in GOLDEN.items():
-        alone = features(golden_bars(), {"features": [{"name": op, "op": op, **fields}]}, compat="sentio")
-        assert together[op].tobytes() == alone[op].tobytes()
-
-
 def edge_bits() -> dict[str, str]:
     """As golden.EDGE_BITS says."""
     hashes = {name: hashlib.sha256() for name in OPERATORS}

@@ -18,11 +18,10 @@ from tests.recipes.tfa.indicators.specs import all_operators
 
 from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, StoreDamagedError
-from stoker.sampling.views import Windows
 from stoker.store.inspect import verify
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 from stoker_recipes.tfa.indicators import engine
 from stoker_recipes.tfa.indicators.engine import features, write_features
 
@@ -59,13 +58,6 @@ def test_the_store_holds_the_bars_and_their_features(bars: Store, tmp_path: Path
     assert note.endswith(f"(spec {frame.spec.content_hash}{arithmetic}, emit_from {frame.emit_from})")
 
 
-def test_rows_can_be_fed(bars: Store, tmp_path: Path) -> None:
-    feed = pytest.importorskip("stoker.feed.feed")
-    store = write_features(bars, SPEC, tmp_path / "out")
-    batches = list(feed.Feed(store, Windows(8), batch_size=4, columns=["features", "close"], device="cpu"))
-    assert {tuple(one["features"].shape[1:]) for one in batches} == {(8, 32)}
-
-
 def test_series_of_one_length_and_categories_are_kept(tmp_path: Path) -> None:
     import pyarrow as pa
 
@@ -88,15 +80,6 @@ def test_long_series_go_to_the_disk_in_pieces(tmp_path: Path, monkeypatch: pytes
     for threads in (1, 3):
         store = write_features(bars, SPEC, tmp_path / f"pieces {threads}", threads=threads)
         assert store.digest == whole.digest
-
-
-def test_an_older_store_is_replaced(bars: Store, tmp_path: Path) -> None:
-    pack(market(7), tmp_path / "out")
-    store = write_features(str(tmp_path / "bars"), SPEC, tmp_path / "out", replace=True)
-    assert store.digest == write_features(bars, SPEC, tmp_path / "other").digest
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
-        path.name for path in (tmp_path / "other").iterdir()
-    )
 
 
 def test_what_would_be_lost_is_refused(bars: Store, tmp_path: Path) -> None:

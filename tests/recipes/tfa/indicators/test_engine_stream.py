@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,14 +40,6 @@ def test_a_bar_in_any_form(form: Any) -> None:
     assert (rows[0].dtype, rows[0].shape) == (np.float32, (32,))
 
 
-def test_rows_are_the_callers_own() -> None:
-    stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
-    first = stream.push({"close": 1.0})
-    first[:] = 9
-    assert stream.push({"close": 2.0}).tolist() == [2]
-    assert first.tolist() == [9]
-
-
 @pytest.mark.parametrize("compat", [None, "sentio"])
 def test_ready_is_that_of_the_last_bar(compat: str | None) -> None:
     bars = market(250)
@@ -70,16 +61,6 @@ def test_a_missing_value_is_not_ready_and_forgotten(missing: Any) -> None:
     assert not stream.ready.any() or stream.num_bars == 4
     whole = FeatureStream({"features": [{"name": "e", "op": "EMA", "window": 2}]})
     assert [whole.push([0, 0, 0, close, 0])[0] for close in (1.0, 2.0, 4.0)][-1] == rows[-1]
-
-
-def test_a_history_and_then_bars() -> None:
-    bars = market(400)
-    stream = FeatureStream(SPEC)
-    history = stream.extend({name: values[:399] for name, values in bars.items()})
-    last = stream.push({name: values[399] for name, values in bars.items()})
-    assert np.concatenate([history, last[None]]).tobytes() == features(bars, SPEC).values.tobytes()
-    assert stream.extend({name: values[:0] for name, values in bars.items()}).shape == (0, 32)
-    assert stream.num_bars == 400
 
 
 def test_a_reset_begins_another_series() -> None:
@@ -135,25 +116,3 @@ def test_a_state_that_is_damaged_is_refused(change: Any, message: str) -> None:
     stream = FeatureStream(SPEC)
     with pytest.raises(OptionError, match=message):
         stream.restore({**stream.state(), **change})
-
-
-@pytest.mark.parametrize("compat", [None, "sentio"])
-def test_a_state_is_kept_in_a_file(tmp_path: Path, compat: str | None) -> None:
-    bars = market(300)
-    whole = features(bars, SPEC, compat=compat).values
-    stream = FeatureStream(SPEC, compat=compat)
-    stream.extend({name: values[:200] for name, values in bars.items()})
-    np.savez(tmp_path / "state.npz", **stream.state())
-    later = FeatureStream(SPEC, compat=compat)
-    with np.load(tmp_path / "state.npz", allow_pickle=False) as kept:
-        later.restore(kept)
-    assert (later.num_bars, later.ready.tolist()) == (200, stream.ready.tolist())
-    assert later.extend({name: values[200:] for name, values in bars.items()}).tobytes() == whole[200:].tobytes()
-
-
-def test_a_state_with_an_impossible_place_is_refused() -> None:
-    stream = FeatureStream(SPEC)
-    state = stream.state()
-    state["registers"][1] = 1e9
-    with pytest.raises(OptionError, match="the state is damaged: its position is 1e\\+09"):
-        stream.restore(state)

@@ -73,12 +73,6 @@ def test_each_operator_is_ready_from_the_bar_it_declares(window: int, source: st
     assert not frame.ready[frame.emit_from - 1].all()
 
 
-def test_a_later_emit_from_of_the_spec_is_kept_and_an_earlier_one_is_not() -> None:
-    content = {"features": [{"name": "a", "op": "EMA", "window": 200}]}
-    assert parse_spec({**content, "alignment_policy": {"emit_from_index": 64}}).emit_from == 199
-    assert parse_spec({**content, "alignment_policy": {"emit_from_index": 300}}).emit_from == 300
-
-
 def test_where_nothing_moves() -> None:
     flat = {name: np.full(100, 50.25) for name in ("open", "high", "low", "close")} | {"volume": np.zeros(100)}
     last = {
@@ -103,14 +97,6 @@ def test_what_float32_cannot_hold_is_not_ready() -> None:
     assert frame.ready[2:, frame.names.index("r")].all()
 
 
-@pytest.mark.parametrize("num_bars", [1, 2, 13])
-def test_a_window_that_is_longer_than_the_series_is_never_ready(num_bars: int) -> None:
-    frame = features(market(num_bars), all_operators(window=14))
-    too_long = frame.first >= num_bars
-    assert too_long.sum() > 20
-    assert np.isnan(frame.values[:, too_long]).all()
-
-
 def test_a_window_of_equal_values_deviates_by_exactly_nothing_wherever_the_price_was_before() -> None:
     close = np.concatenate([np.linspace(10, 3000.7, 500), np.full(60, 2718.28)])
     spec = {"features": [{"name": op, "op": op, "window": 20} for op in ("VOLATILITY", "ZWIN", "SMA")]}
@@ -129,14 +115,6 @@ def test_sums_do_not_drift() -> None:
     assert not np.allclose(theirs[199_000:], expected, rtol=0.1)  # what such sums are otherwise
 
 
-def test_volumes_are_added_up_to_the_last_share() -> None:
-    n = 3000
-    bars = {"close": np.arange(1.0, n + 1), "volume": np.full(n, 16_777_217.0)}
-    spec = {"features": [{"name": "obv", "op": "OBV"}]}
-    assert features(bars, spec)["obv"][-1] == np.float32(16_777_217.0 * (n - 1))
-    assert features(bars, spec, compat="sentio")["obv"][-1] != np.float32(16_777_217.0 * (n - 1))
-
-
 @given(bars=troubled_markets(300))
 @settings(max_examples=num_examples(30))
 def test_nothing_is_poisoned(bars: dict[str, Any]) -> None:
@@ -147,12 +125,3 @@ def test_nothing_is_poisoned(bars: dict[str, Any]) -> None:
     for content in (all_operators(), minimal_spec()):
         frame = features(longer, content)
         assert frame.ready[-1].all(), [name for name, ready in zip(frame.names, frame.ready[-1], strict=True) if not ready]
-
-
-@given(bars=troubled_markets(200))
-@settings(max_examples=num_examples(30))
-def test_a_bar_whose_own_values_are_missing_is_ready_for_nothing(bars: dict[str, Any]) -> None:
-    frame = features(bars, all_operators())
-    gone = np.all([~np.isfinite(values) for values in bars.values()], axis=0)
-    assert not frame.ready[gone].any()
-    assert np.isnan(frame.values[gone]).all()

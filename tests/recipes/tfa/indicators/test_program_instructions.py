@@ -6,25 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.recipes.tfa.indicators.markets import market
-from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
+from tests.recipes.tfa.indicators.specs import minimal_spec
 
 from stoker import _kernels
 from stoker_recipes.tfa.indicators import exact, sentio
 from stoker_recipes.tfa.indicators import program as instructions
-from stoker_recipes.tfa.indicators.engine import compile_spec, features
+from stoker_recipes.tfa.indicators.engine import compile_spec
 from stoker_recipes.tfa.indicators.spec import parse_spec
-
-
-@pytest.mark.parametrize("kernels", [exact, sentio])
-def test_the_numbers_of_instructions_do_not_overlap(kernels: object) -> None:
-    def numbers(module: object) -> dict[str, int]:
-        return {name: value for name, value in vars(module).items() if name.isupper() and isinstance(value, int)}  # type: ignore[arg-type]
-
-    shared = numbers(instructions)
-    own = {value for name, value in numbers(kernels).items() if name not in shared and "ROWS" not in name and name != "PERIOD"}
-    assert min(own) > max(shared.values())
-    assert max(value for name, value in shared.items() if name not in ("HIGHEST", "DISTANCE")) < instructions.HIGHEST
 
 
 @pytest.mark.parametrize("kernels", [exact, sentio])
@@ -44,21 +32,6 @@ def test_features_share_what_they_have_in_common(compat: str | None) -> None:
     assert programs[0].num_live == programs[1].num_live
     assert compile_spec(parse_spec(minimal_spec(), compat=compat)).sources == ("close",)
     assert len(compile_spec(parse_spec(minimal_spec(), compat=compat)).instructions) < 25
-
-
-def test_lanes_that_stand_side_by_side_are_copied_together() -> None:
-    program = compile_spec(parse_spec(minimal_spec()))
-    lanes = [run for run in program.runs.tolist() if run[2] > 1]
-    assert lanes == [[0, 2, 24], [24, 46, 8], [0, 26, 9]]
-
-
-def test_the_order_of_features_does_not_change_them() -> None:
-    content = all_operators(window=6)
-    backwards = {"features": content["features"][::-1]}
-    bars = market(150)
-    for compat in (None, "sentio"):
-        frame, other = features(bars, content, compat=compat), features(bars, backwards, compat=compat)
-        assert frame.values.tobytes() == np.ascontiguousarray(other.values[:, ::-1]).tobytes()
 
 
 def test_the_largest_of_any_window() -> None:

@@ -42,12 +42,6 @@ def test_every_operator_has_the_bits_of_its_twin(window: int) -> None:
     check_against_twin(golden_bars(120), all_operators(window=window, k=1.5, fast=3, slow=7, signal=2, d_period=window))
 
 
-def test_a_price_that_stays_infinite_has_not_changed() -> None:
-    bars = {name: np.array([np.inf, np.inf, 1.0, np.nan]) for name in ("open", "high", "low", "close")}
-    bars["volume"] = np.array([5036.0, 6066.0, 10.0, 20.0])
-    check_against_twin(bars, {"features": [{"name": "OBV", "op": "OBV"}]})
-
-
 @given(bars=troubled_markets(90), spec=any_specs(4))
 @settings(max_examples=num_examples(60))
 def test_any_spec_has_the_bits_of_the_twin_over_any_bars(bars: dict[str, Any], spec: Any) -> None:

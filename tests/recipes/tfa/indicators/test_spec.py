@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,9 @@ import pytest
 from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
 
 from stoker.errors import OptionError
-from stoker_recipes.tfa.indicators.operators import OPERATORS
 from stoker_recipes.tfa.indicators.spec import MEANING_CLOSE, parse_spec
 
 EMA = {"name": "a", "op": "EMA", "window": 20}
-
-
-def test_the_spec_of_55_is_read() -> None:
-    spec = parse_spec(minimal_spec())
-    assert len(spec.names) == 55
-    assert spec.names[:4] == ("close", "logret", "ema_2", "ema_3")
-    assert spec.features[40].settings.source == "logret"
-    assert {name for feature in spec.features for name in feature.reads} == {"close"}
 
 
 def test_a_spec_may_be_a_mapping_text_bytes_or_a_file(tmp_path: Path) -> None:
@@ -34,17 +24,6 @@ def test_a_spec_may_be_a_mapping_text_bytes_or_a_file(tmp_path: Path) -> None:
     for given in (text, text.encode(), path, str(path), whole):
         assert parse_spec(given).names == whole.names
         assert parse_spec(given).content_hash == whole.content_hash
-
-
-def test_defaults_are_those_of_the_operators() -> None:
-    spec = parse_spec({"features": [{"op": name} for name in OPERATORS]})
-    settings = {feature.operator.name: feature.settings for feature in spec.features}
-    assert (settings["EMA"].window, settings["RSI"].window, settings["MOMENTUM"].window) == (20, 14, 5)
-    assert (settings["BOLLINGER_UPPER"].window, settings["BOLLINGER_UPPER"].k) == (20, 2.0)
-    assert (settings["MACD_LINE"].fast, settings["MACD_LINE"].slow, settings["MACD_LINE"].signal) == (12, 26, 9)
-    assert settings["STOCHASTIC_D"].d_period == 3
-    assert spec.names[0] == "IDENT_close_0_2.0"
-    assert "EMA_close_20_2.0" in spec.names
 
 
 def test_features_without_a_name_get_that_of_sentios_python() -> None:
@@ -141,11 +120,3 @@ def test_the_arithmetic_may_be_said_in_the_spec_or_beside_it() -> None:
     assert parse_spec(parse_spec(all_operators()), compat="sentio").compat == "sentio"
     with pytest.raises(OptionError, match="compat is 'talib'; expected 'sentio'"):
         parse_spec(content, compat="talib")
-
-
-def test_the_hash_is_that_of_the_content_without_a_hash() -> None:
-    content = minimal_spec()
-    expected = "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    assert parse_spec(content).content_hash == expected
-    assert parse_spec({**content, "content_hash": expected}).content_hash == expected
-    assert parse_spec({**content, "features": content["features"][:-1]}).content_hash != expected

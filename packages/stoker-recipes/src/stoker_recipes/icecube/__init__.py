@@ -1,17 +1,6 @@
-"""IceCube: the direction of neutrinos from ragged events, from the Parquet files of the Kaggle competition to predictions.
+"""IceCube: the direction of neutrinos from ragged events, from the files of the Kaggle competition to predictions.
 
-    generator    files in the layout of the competition, with a signal that can be learned
-    packing      the files -> a store with one series per event
-    batches      events of a store -> ragged batches, grouped by DOM
-    tokens       ragged batches -> the tokens of a model, on the device
-    feed         resumable batches for the Trainer, in any order of stoker
-    dataset      a map-style `Dataset` for DataLoader, with ragged and padded collate functions
-    model        the transformer over DOMs; on a GPU trunk and kernels: its layers
-    vmf          the density of directions, losses and angles
-    optimizer    Muon beside AdamW, and the cycle of their learning rates
-    training     the folder of a run; tuning: its batch size; predicting: directions of new events, and their scores
-
-These are the public names; each is imported when first used.
+README.md lists the modules in the order of reading. These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING

@@ -31,7 +31,6 @@ from stoker.extend import Array, disk, kernel
 from stoker.store import (
     Chunk,
     DataSource,
-    Dialect,
     Packer,
     PackOptions,
     Progress,
@@ -165,7 +164,7 @@ def _numbered(folder: Path) -> dict[int, Path]:
 
 
 def _sources(paths: list[Path]) -> list[DataSource]:
-    return find_sources(paths, dialect=Dialect(), table=True) if paths else []
+    return find_sources(paths, table=True) if paths else []
 
 
 def _check_schema(source: DataSource, expected: dict[str, str]) -> None:

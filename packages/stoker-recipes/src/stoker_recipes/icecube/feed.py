@@ -62,7 +62,7 @@ class EventFeed(stoker.Feed):
         multiples: Round DOMs and pulses of a batch up to multiples of these two numbers, for few different shapes: a CUDA graph is
             captured for each shape.
         options: Options of `stoker.Feed`: `order` (by default `stoker.Sequential()`), `device`, `last_batch` (by default "short"),
-            `rank`, `world_size`, `threads`, `prefetch`, `residency`. With `last_batch="pad"` rows without an event have no DOMs, the
+            `loading`, `distributed`. With `last_batch="pad"` rows without an event have no DOMs, the
             event_id -1 and the target NaN.
 
     Raises:
@@ -105,7 +105,7 @@ class EventFeed(stoker.Feed):
             subset=None if where is None else stoker.split.where(store, view, where),
             columns=[*PULSE_COLUMNS, *EVENT_COLUMNS],
             transform=GroupByDom(max_pulses=max_pulses, max_doms=max_doms, multiples=multiples),
-            **{"last_batch": "short", **options},
+            **{"last_batch": "short", "dtype": None, **options},
         )
 
     def __iter__(self) -> Iterator[EventBatch]:  # type: ignore[override]

@@ -25,7 +25,7 @@ NEAR = 1e-7  # arccos has no slope at 1: it is cut this far from it
 DIRECTION_NEAR = 1e-4  # the same for the loss of the directional head
 
 
-class Mixture(NamedTuple):
+class VmfMixture(NamedTuple):
     """Components of each event: directions [B, K, 3], concentrations [B, K] and log weights [B, K]."""
 
     mu: Tensor
@@ -75,17 +75,17 @@ def angular_error(predicted: Tensor, target: Tensor) -> Tensor:
     return torch.rad2deg(angle_between(to_direction(predicted.double()), to_direction(target.double())))
 
 
-def make_mixture(raw: Tensor) -> Mixture:
+def make_mixture(raw: Tensor) -> VmfMixture:
     """The mixture that the numbers [B, 5 K] of a head describe."""
     raw = raw.view(raw.shape[0], -1, 5)
-    return Mixture(
+    return VmfMixture(
         F.normalize(raw[..., :3], dim=-1, eps=1e-12),
         (F.softplus(raw[..., 3]) + 1).clamp(max=MAX_KAPPA),
         F.log_softmax(raw[..., 4], -1),
     )
 
 
-def log_density(mixture: Mixture, direction: Tensor) -> Tensor:
+def log_density(mixture: VmfMixture, direction: Tensor) -> Tensor:
     """The log density of directions [B, 3] under the mixtures."""
     mu, kappa, log_weight = mixture
     far = (mu - direction.unsqueeze(-2)).square().sum(-1)
@@ -93,7 +93,7 @@ def log_density(mixture: Mixture, direction: Tensor) -> Tensor:
     return torch.logsumexp(log_weight + each, -1)
 
 
-def point_estimate(mixture: Mixture) -> tuple[Tensor, Tensor]:
+def point_estimate(mixture: VmfMixture) -> tuple[Tensor, Tensor]:
     """The direction of each mixture [B, 3], the mean of its components weighted by kappa; and the length of that mean.
 
     The length is a concentration: kappa, where the components agree.

@@ -26,8 +26,9 @@ from stoker_recipes.icecube.batches import MAX_DOMS, EventBatch
 from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EventFeed
 from stoker_recipes.icecube.losses import angular_error, make_mixture, point_estimate, to_angles
+from stoker_recipes.icecube.settings import read_settings
 from stoker_recipes.icecube.tokens import expand, read_geometry, scale_geometry
-from stoker_recipes.icecube.training import make_model, read_settings
+from stoker_recipes.icecube.training import make_model
 
 SLICES: Mapping[str, tuple[int, float]] = {"below 200": (0, 200), "200 to 999": (200, 1000), "from 1000": (1000, np.inf)}
 """Events by their number of pulses."""

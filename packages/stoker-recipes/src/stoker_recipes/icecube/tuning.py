@@ -14,7 +14,8 @@ from stoker.extend import check_device
 from stoker.tune import BatchSizeChoice, batch_size, step_of
 from stoker_recipes.icecube.batches import EventBatch
 from stoker_recipes.icecube.feed import EventFeed
-from stoker_recipes.icecube.training import make_feed, make_model, make_order, make_settings, make_trainer
+from stoker_recipes.icecube.settings import make_settings
+from stoker_recipes.icecube.training import make_feed, make_model, make_order, make_trainer
 
 _UPDATES = 1000  # of the schedule; its length does not change the time of a step
 

@@ -1,16 +1,6 @@
-"""Tabular sequences: learn the events of users, and generate new ones.
+"""Tabular sequences: learn a table of events, and generate others.
 
-    digits, sequences, statistics    columns as digits, events as sequences, what a table holds; calendar_features
-    files                       one file, or partitions         tables        files and frames <-> codes
-    values, encodings, dates    columns <-> classes
-    compat                      split, analyze and encode of mostlyai-engine; compat_*: its statistics, codes and files
-    intervals                   kernels over numbers            privacy       differentially private training
-    subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
-    model                       all heads in one matmul         batches       which subjects an update sees
-    training                    the folder of a run             generation    codes of new subjects
-    synthesizer                 `Synthesizer`: fit, sample      report        `quality`: metrics by mostlyai-qa
-
-These are the public names; each is imported when first used.
+README.md lists the modules in the order of reading. These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -21,9 +11,9 @@ _LAZY = {
     "Digits": "stoker_recipes.tabular.digits.split:Digits",
     "PackedSequences": "stoker_recipes.tabular.sequences.pad:PackedSequences",
     "PaddedSequences": "stoker_recipes.tabular.sequences.pad:PaddedSequences",
-    "Statistics": "stoker_recipes.tabular.statistics.result:Statistics",
+    "Statistics": "stoker_recipes.tabular.statistics.analyze:Statistics",
     "Synthesizer": "stoker_recipes.tabular.synthesizer:Synthesizer",
-    "TabularSettings": "stoker_recipes.tabular.data:TabularSettings",
+    "TabularSettings": "stoker_recipes.tabular.settings:TabularSettings",
     "analyze": "stoker_recipes.tabular.statistics.analyze:analyze",
     "calendar": "stoker_recipes.tabular.calendar_features:calendar",
     "join_days": "stoker_recipes.tabular.calendar_features:join_days",
@@ -43,7 +33,6 @@ if TYPE_CHECKING:
     from stoker_recipes.tabular.calendar_features import calendar as calendar
     from stoker_recipes.tabular.calendar_features import join_days as join_days
     from stoker_recipes.tabular.calendar_features import split_days as split_days
-    from stoker_recipes.tabular.data import TabularSettings as TabularSettings
     from stoker_recipes.tabular.digits.split import Digits as Digits
     from stoker_recipes.tabular.digits.split import join_digits as join_digits
     from stoker_recipes.tabular.digits.split import split_digits as split_digits
@@ -52,10 +41,11 @@ if TYPE_CHECKING:
     from stoker_recipes.tabular.sequences.pad import PaddedSequences as PaddedSequences
     from stoker_recipes.tabular.sequences.pad import pad_sequences as pad_sequences
     from stoker_recipes.tabular.sequences.store import pack_sequences as pack_sequences
+    from stoker_recipes.tabular.settings import TabularSettings as TabularSettings
+    from stoker_recipes.tabular.statistics.analyze import Statistics as Statistics
     from stoker_recipes.tabular.statistics.analyze import analyze as analyze
     from stoker_recipes.tabular.statistics.analyze import parse_dates as parse_dates
     from stoker_recipes.tabular.statistics.analyze import parse_numbers as parse_numbers
-    from stoker_recipes.tabular.statistics.result import Statistics as Statistics
     from stoker_recipes.tabular.synthesizer import Synthesizer as Synthesizer
     from stoker_recipes.tabular.training import load_model as load_model
     from stoker_recipes.tabular.training import train as train

@@ -6,7 +6,7 @@ Lengths are protected as values are: the longest sequences, of 5 to 7 subjects, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,73 +18,11 @@ from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array
 from stoker_recipes.tabular.encodings import LEAST_SUBJECTS
 from stoker_recipes.tabular.files import check_names, name_of, place_of
-from stoker_recipes.tabular.layout import SIZES, ModelLayout, Size, make_layout
+from stoker_recipes.tabular.layout import ModelLayout, Size, make_layout
+from stoker_recipes.tabular.settings import TabularSettings
 from stoker_recipes.tabular.tables import KINDS, LEAST_TABLE, TableSpec, group_rows, key_column, learn_table, read_table
 
 Say = Callable[[str, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TabularSettings:
-    """All settings of a model and its training."""
-
-    size: Size = "m"
-    """Widths of the model: "s", "m" or "l"."""
-    epochs: int = 100
-    """Passes over the training subjects, at most."""
-    batch_size: int | None = None
-    """Subjects per update. None: a power of two, about 1/64 of the subjects, from 8 to 2,048, less for large models."""
-    lr: float | None = None
-    """Learning rate. None: 0.004 times the root of batch_size / 32, at most 0.008."""
-    patience: int = 5
-    """Stop after this number of epochs in a row without a better validation loss."""
-    max_seconds: float | None = None
-    """Stop training after this time."""
-    max_grad_norm: float | None = None
-    """Clip the gradient to this norm; with `noise` that of each subject, by default to 1."""
-    noise: float | None = None
-    """Train with differential privacy: noise of this multiple of the norm is added to the sum of gradients. 1.5 is usual."""
-    max_epsilon: float = 10.0
-    """With `noise`: the privacy that training may cost."""
-    delta: float = 1e-5
-    """With `noise`: the probability that the promise of `max_epsilon` does not cover."""
-    window: int = 100
-    """Events of a sequence that an update sees, at most."""
-    valid_share: float = 0.2
-    """Share of subjects that training is validated with."""
-    protect: bool = True
-    """Keep only values that several subjects have."""
-    any_order: bool = True
-    """Learn columns in any order, so that any of them can be given in generation."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        limits: dict[str, tuple[float, float]] = {
-            "epochs": (1, 1e6), "batch_size": (1, 2**24), "lr": (1e-12, 10), "patience": (1, 1e6), "max_seconds": (1e-3, 1e9),
-            "max_grad_norm": (1e-12, 1e12), "noise": (0.1, 1e6), "max_epsilon": (1e-6, 1e6), "delta": (1e-12, 0.1),
-            "window": (1, 2**24), "valid_share": (1e-6, 0.9), "seed": (-(2**63), 2**63),
-        }  # fmt: skip
-        if self.size not in SIZES:
-            raise OptionError(f"size is {self.size!r}; expected one of {', '.join(SIZES)}.")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in limits or value is None:
-                continue
-            low, high = limits[field.name]
-            is_whole = field.name in ("epochs", "batch_size", "patience", "window", "seed")
-            if isinstance(value, bool) or not isinstance(value, int if is_whole else int | float) or not low <= value <= high:
-                kind = "an integer" if is_whole else "a number"
-                between = f"{int(low):,} to {int(high):,}" if is_whole else f"{low:g} to {high:g}"
-                raise OptionError(f"{field.name} is {value!r}; expected {kind} from {between}.")
-
-
-def make_settings(**options: Any) -> TabularSettings:
-    """Settings of options; an unknown one is an error."""
-    known = [field.name for field in fields(TabularSettings)]
-    for name in options:
-        if name not in known:
-            raise OptionError(f"there is no option {name!r}; expected one of {', '.join(known)}.")
-    return TabularSettings(**options)
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
@@ -93,8 +31,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     target: TableSpec
     context: TableSpec | None
     key: str | None
-    context_key: str | None = None
-    """The key of contexts; None in runs of versions that knew one name only."""
+    context_key: str | None
+    """The key of contexts; None where there are none."""
     has_number_keys: bool
     frame: str
     """The kind of frame that was given, which `sample` returns."""
@@ -104,10 +42,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     min_length: int
     median_length: float
     num_subjects: int
-    any_order: bool = True
+    any_order: bool
     """Whether columns were learned in any order, or in that of the table."""
-    feeds_context: bool = False
-    """Whether the LSTM sees the context; runs of earlier versions have none that does."""
 
     def layout(self) -> ModelLayout:
         """The layout of the model."""
@@ -119,7 +55,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
             median_length=self.median_length,
             size=self.size,
             predicts_left=False,  # a length is drawn before the first event
-            feeds_context=self.feeds_context,
+            feeds_context=True,
         )
 
     def ordered(self) -> dict[str, int]:
@@ -218,7 +154,7 @@ def prepare(
     if cut:
         say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
     options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
-    target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, **options)
+    target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, context=given, **options)
     other, other_codes = None, None
     if given is not None and given.column_names:
         other, other_codes = learn_table(context, "context", given, starts=np.arange(len(given)), is_sequence=False, **options)
@@ -236,7 +172,6 @@ def prepare(
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
         any_order=settings.any_order,
-        feeds_context=True,
     )
     return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 

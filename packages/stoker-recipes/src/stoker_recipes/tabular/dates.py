@@ -2,23 +2,25 @@
 
     Datetime    year, month, day, hour, minute, second, milli, micro, nano: those that differ between values; parts of a second
                 with more than 100 values are noise, which is drawn and not learned
-    Relative    start_*: the parts of the first date of a subject, of which days to seconds that are uniform are drawn, too;
+    Relative    start_*: the parts of the first date of a subject, of which days to seconds that are uniform are drawn, too; or the time
+                since a date of its context that no event is before; or the first integer, as `Numeric`
                 gap_*: the time since the event before, as `Numeric`
     Since       the time since another date of the same row that is never after it, as `Numeric`
 
 A relative date is exact in its own unit: constant gaps come back as they are, below a second or above a week. Missing dates are
-skipped: a gap is counted from the last date of the same subject, and only from there.
+skipped: a gap is counted from the last date of the same subject, and only from there. Where no gap is negative in the training data, none
+is generated: dates and integers of a subject never go back (`rise`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, structs
 
-from stoker.extend import Array
+from stoker.extend import Array, kernel
 from stoker_recipes.tabular import join_days, split_days
 from stoker_recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
 from stoker_recipes.tabular.values import Values, to_column
@@ -32,6 +34,8 @@ CLOCK = {
 """Nanoseconds of a part, and how many of them the next one has."""
 
 MOST_FRACTIONS = 100
+LEAST_RISES = 20
+"""Integers that rise this often within subjects, and never fall, do so by a rule: by chance they would once in 2**20 tables."""
 LEAST_OVERLAP = 0.1
 """A date is counted from another one of its row if it would be before that one in this share of other rows."""
 MOST_DEVIATIONS = 4.0
@@ -114,7 +118,7 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
         columns = [~values.valid if name == "nan" else np.where(values.valid, codes[name], 0) for name in self.sizes]
         return np.stack(columns, 1).astype(np.int64)
 
-    def times(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
+    def numbers(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
         """Times and whether they are there, of classes and of uniform numbers from [0, 1)."""
         valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
         given = dict(zip(self.sizes, codes.T, strict=True))
@@ -132,7 +136,7 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
-        data, valid = self.times(codes, uniform)
+        data, valid = self.numbers(codes, uniform)
         return to_column(np.where(valid, data, 0), valid, kind)
 
 
@@ -176,9 +180,18 @@ def _is_noise(name: str, values: Array, days: tuple[Array, Array], *, is_start: 
 class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
     """The first date of a subject by its parts, others by the time since the date before; `nan` where dates are missing."""
 
-    start: Datetime
+    start: Datetime | Numeric
     gap: Numeric
     has_null: bool
+    base: str | None = None
+    """The date of the context that the first one is counted from."""
+    floors: tuple[str, ...] = ()
+    """Other dates of the context that the first one is never before."""
+
+    @property
+    def rises(self) -> bool:
+        """Whether the dates of a subject never go back."""
+        return self.gap.lows[0] >= 0
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -199,20 +212,28 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
         start = {f"start_{name}": first for name, first in self.start.ordered().items()}
         return start | {f"gap_{name}": first for name, first in self.gap.ordered().items()}
 
-    def encode(self, values: Values, starts: Array) -> Array:
-        """The codes of values, (rows, sub-columns)."""
+    def encode(self, values: Values, starts: Array, bounds: Mapping[str, Values] | None = None) -> Array:
+        """The codes of values, (rows, sub-columns); `bounds` are the dates of contexts, a row per subject."""
         first, gap, has_gap = gaps_of(values, starts)
-        start = np.where(first[:, None], self.start.encode(values, starts), 0)
+        begins = values if self.base is None else _since_context(values, starts, (bounds or {})[self.base])
+        start = np.where(first[:, None], self.start.encode(begins, starts), 0)
         gaps = self.gap.encode(Values(family="number", data=gap, valid=has_gap), starts)
         columns = [start, gaps] if not self.has_null else [~values.valid[:, None], start, gaps]
         return np.asarray(np.concatenate(columns, 1), np.int64)
 
-    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
-        """The values of codes."""
+    def decode(
+        self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array, bounds: Mapping[str, Values] | None = None
+    ) -> pa.Array:
+        """The values of codes; `bounds` are the dates of contexts, a row per subject."""
         valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
         width = len(self.start.sizes)
         rest = codes[:, int(self.has_null) :]
-        begin, _ = self.start.times(rest[:, :width], uniform)
+        begin, _ = self.start.numbers(rest[:, :width], uniform)
+        of_row = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(codes))))
+        if self.base is not None:
+            begin = begin + (bounds or {})[self.base].data[of_row]
+        for name in self.floors:
+            begin = np.maximum(begin, (bounds or {})[name].data[of_row])
         gap, has_gap = self.gap.numbers(rest[:, width:], uniform)
         first = first_valid(valid, starts)
         # A running sum over all rows; a subject's own is the difference to its first date.
@@ -227,6 +248,8 @@ class Since(Encoding, frozen=True, kw_only=True, tag="since"):
 
     base: str
     gap: Numeric
+    rises: bool = False
+    """Whether the dates of a subject never go back."""
 
     @property
     def has_null(self) -> bool:
@@ -246,10 +269,14 @@ class Since(Encoding, frozen=True, kw_only=True, tag="since"):
         """The codes of gaps (`since`), (rows, sub-columns)."""
         return self.gap.encode(values, starts)
 
-    def decode_since(self, codes: Array, kind: pa.DataType, base: Values, uniform: Array) -> pa.Array:
+    def decode_since(self, codes: Array, kind: pa.DataType, starts: Array, base: Values, uniform: Array) -> pa.Array:
         """The values of codes and of the dates that they are counted from."""
-        data, valid = self.gap.numbers(codes, uniform)
-        return to_column(np.where(valid & base.valid, base.data + data, 0), valid & base.valid, kind)
+        gap, has_gap = self.gap.numbers(codes, uniform)
+        valid = has_gap & base.valid
+        data = np.where(valid, base.data + gap, 0)
+        if self.rises:  # later than the base, so still not before it
+            rise(data, valid, np.zeros(len(data), np.bool_), starts)
+        return to_column(data, valid, kind)
 
 
 def since(values: Values, base: Values) -> Values:
@@ -273,10 +300,58 @@ def find_base(values: Values, others: Mapping[str, Values], *, least: int) -> st
     return min(found, key=lambda name: found[name]) if found else None
 
 
-def fit_since(values: Values, base: str, other: Values, subjects: Subjects) -> Since | None:
+def fit_since(values: Values, base: str, other: Values, subjects: Subjects, *, rises: bool = False) -> Since | None:
     """Find intervals of the time between two dates; None where no value may be kept."""
     gap = fit_numeric(since(values, other), subjects)
-    return None if gap is None else Since(base=base, gap=gap)
+    return None if gap is None else Since(base=base, gap=gap, rises=rises)
+
+
+def find_floors(values: Values, starts: Array, others: Mapping[str, Values], *, least: int) -> tuple[str | None, list[str]]:
+    """Find the dates of contexts that no event is before: the one that first dates are counted from, and the others."""
+    first = first_valid(values.valid, starts)
+    owner = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(values))))[first]
+    begins = Values(family="time", data=values.data[first], valid=np.ones(len(owner), bool))
+    of_events = {
+        name: Values(family="time", data=other.data[owner], valid=other.valid[owner])
+        for name, other in others.items()
+        if other.valid.all() and len(owner) > 2 * least and (other.data[owner] <= begins.data).all()
+    }
+    base = find_base(begins, of_events, least=least)
+    return base, [name for name in of_events if name != base]
+
+
+def _since_context(values: Values, starts: Array, base: Values) -> Values:
+    """The time since the date of the context of each row."""
+    owner = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(values))))
+    return Values(family="number", data=values.data - base.data[owner], valid=values.valid)
+
+
+@kernel
+def rise(data: Array, valid: Array, fixed: Array, starts: Array) -> None:
+    """Raise the values of each subject that are before an earlier one, in place.
+
+    Fixed values stay. A value before a fixed one is at most as late as that one.
+    """
+    for subject in range(len(starts)):
+        begin, end = starts[subject], starts[subject + 1] if subject + 1 < len(starts) else len(data)
+        bound, is_bound = data[begin:end].max() if end > begin else 0, False
+        for i in range(end - 1, begin - 1, -1):
+            if valid[i] and fixed[i]:
+                bound, is_bound = data[i], True
+            elif valid[i] and is_bound:
+                data[i] = min(data[i], bound)
+        is_bound = False
+        for i in range(begin, end):
+            if valid[i]:
+                if is_bound and not fixed[i]:
+                    data[i] = max(data[i], bound)
+                bound, is_bound = data[i], True
+
+
+def never_falls(values: Values, starts: Array, *, least: int) -> bool:
+    """Whether values never fall within subjects, and rise at least `least` times."""
+    _, gap, has_gap = gaps_of(values, starts)
+    return bool(has_gap.any() and (gap[has_gap] >= 0).all() and (gap[has_gap] > 0).sum() >= least)
 
 
 def first_valid(valid: Array, starts: Array) -> Array:
@@ -296,14 +371,22 @@ def gaps_of(values: Values, starts: Array) -> tuple[Array, Array, Array]:
     return first, np.where(has_gap, values.data - values.data[before], 0) if len(rows) else rows, has_gap
 
 
-def fit_relative(values: Values, subjects: Subjects, kind: pa.DataType) -> Relative | None:
-    """Find parts of first dates and intervals of gaps; None where no value may be kept."""
+def fit_relative(
+    values: Values, subjects: Subjects, kind: pa.DataType, *, base: str | None = None, floors: Sequence[str] = (),
+    bounds: Mapping[str, Values] | None = None,
+) -> Relative | None:  # fmt: skip
+    """Find parts of first dates, or intervals of first integers, and intervals of gaps; None where no value may be kept."""
     first, gap, has_gap = gaps_of(values, subjects.starts)
-    start = fit_datetime(Values(family="time", data=values.data, valid=first), subjects, kind, is_start=True)
+    start: Datetime | Numeric | None
+    if base is not None or values.family == "number":
+        begins = values if base is None else _since_context(values, subjects.starts, (bounds or {})[base])
+        start = fit_numeric(Values(family="number", data=begins.data, valid=first), subjects)
+    else:
+        start = fit_datetime(Values(family="time", data=values.data, valid=first), subjects, kind, is_start=True)
     gaps = fit_numeric(Values(family="number", data=gap, valid=has_gap), subjects)
     if start is None or gaps is None:
         return None
     # Dates that are missing have a class of their own; a gap that is missing is that of a first date.
-    start = Datetime(parts=start.parts, unit=start.unit, low=start.low, high=start.high, has_null=False)
+    start = structs.replace(start, has_null=False)
     gaps = structs.replace(gaps, decimals=None, has_null=True)
-    return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()))
+    return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()), base=base, floors=tuple(floors))

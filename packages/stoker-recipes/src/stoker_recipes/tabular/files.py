@@ -57,7 +57,7 @@ def find_files(given: str | Path | Sequence[str | Path], what: str) -> list[Path
                 raise SourceNotFoundError(f"there is no file {path}. Give another one.")
             found.append(path)
             continue
-        sources = store.find_sources(str(path), dialect=store.Dialect(), table=True)
+        sources = store.find_sources(str(path), table=True)
         own = [source.path for source in sources if source.path is not None and source.path.suffix in SUFFIXES]
         if not own:
             raise SourceEmptyError(f"{path} has no file that ends in {', '.join(SUFFIXES)}. Give another folder.")

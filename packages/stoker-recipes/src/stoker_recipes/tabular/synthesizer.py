@@ -14,13 +14,23 @@ import stoker
 from stoker.errors import OptionError
 from stoker.extend import Array, disk
 from stoker_recipes.run_folder import read_recipe
-from stoker_recipes.tabular.data import ModelSpec, Say, check_unique, make_settings
-from stoker_recipes.tabular.dates import Since
+from stoker_recipes.tabular.data import ModelSpec, Say, check_unique
+from stoker_recipes.tabular.dates import Relative, Since, rise
 from stoker_recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker_recipes.tabular.files import name_of
 from stoker_recipes.tabular.generation import GivenCodes, generate_codes
 from stoker_recipes.tabular.report import check_options, quality
-from stoker_recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, number_keys, read_table, to_frame
+from stoker_recipes.tabular.settings import make_settings
+from stoker_recipes.tabular.tables import (
+    GroupedRows,
+    decode_table,
+    encode_table,
+    group_rows,
+    key_column,
+    number_keys,
+    read_table,
+    to_frame,
+)
 from stoker_recipes.tabular.training import TrainedTabular, load_model, train
 from stoker_recipes.tabular.values import read_values, to_column
 
@@ -152,7 +162,7 @@ class Synthesizer:
         _check_number("num_subjects", num_subjects)
         rows = self._contexts(num_subjects, rebalance or {}, _checked_seed(seed))
         spec = self.trained.spec
-        return to_frame(rows.add_column(0, _context_key(spec), _new_keys(self.trained, num_subjects)), spec.frame)
+        return to_frame(rows.add_column(0, str(spec.context_key), _new_keys(self.trained, num_subjects)), spec.frame)
 
     def _contexts(self, num_subjects: int, rebalance: Mapping[str, Any], seed: int, subjects: Array | None = None) -> pa.Table:
         """Generated contexts, without keys."""
@@ -203,28 +213,28 @@ class Synthesizer:
         names = [column.name for column in spec.target.columns]
         filled = _check_impute(impute, names)
         own, of_context = self._split_rebalance(rebalance or {}, names, has_context=context is not None)
-        keys, codes = None, None
+        keys, users = None, None
         if context is not None:
-            keys, codes = self._context_codes(context)
+            keys, users = self._read_contexts(context)
             num_subjects = self._agree(num_subjects, len(keys), "context")
         first = None
         if given is not None:
-            first = self._given(given, keys, filled)
-            keys = first[0] if keys is None else keys
-            num_subjects = self._agree(num_subjects, len(first[2].lengths), "given")
+            first = self._read_given(given, keys)
+            keys = first.keys if spec.key is not None else None
+            num_subjects = self._agree(num_subjects, len(first.lengths), "given")
         num_subjects = spec.num_subjects if num_subjects is None else num_subjects
         _check_number("num_subjects", num_subjects)
         numbers = None if keys is None else number_keys(keys)
-        if spec.context is not None and codes is None:
-            codes = encode_table(
-                self._contexts(num_subjects, of_context, seed, numbers), spec.context, starts=np.arange(num_subjects)
-            )
+        if spec.context is not None and users is None:
+            users = self._contexts(num_subjects, of_context, seed, numbers)
+        codes = None if spec.context is None else encode_table(users, spec.context, starts=np.arange(num_subjects))
+        known = None if first is None else self._codes_of_given(first, filled, users)
         rows, lengths = self._rows(
-            num_subjects, seed=seed, subjects=numbers, context=codes, given=None if first is None else first[2],
+            num_subjects, seed=seed, subjects=numbers, context=codes, given=known, users=users,
             temperature=temperature, top_p=top_p, **_draw_options(spec, own, filled),
         )  # fmt: skip
-        if first is not None:
-            rows = _follow(rows, _put_back(rows, lengths, first[1], first[2]), spec, first[1].column_names)
+        if first is not None and known is not None:
+            rows = _continued(rows, lengths, first.rows, known, spec)
         if spec.key is not None:
             named = keys if keys is not None else _new_keys(trained, num_subjects)
             rows = rows.add_column(0, spec.key, named.take(pa.array(np.repeat(np.arange(num_subjects), lengths))))
@@ -264,16 +274,16 @@ class Synthesizer:
             return quality(real, self.sample(count, seed=seed), **options)
         users = self.sample_context(count, seed=seed)
         options |= {"context": context, "synthetic_context": users, "holdout_context": holdout_context}
-        return quality(real, self.sample(context=users, seed=seed), context_key=_context_key(spec), **options)
+        return quality(real, self.sample(context=users, seed=seed), context_key=str(spec.context_key), **options)
 
-    def _rows(self, num_subjects: int, *, seed: int, **options: Any) -> tuple[pa.Table, Array]:
-        """Generated rows, and how many each subject has."""
+    def _rows(self, num_subjects: int, *, seed: int, users: pa.Table | None = None, **options: Any) -> tuple[pa.Table, Array]:
+        """Generated rows, and how many each subject has; `users` are the contexts of subjects."""
         spec = self.trained.spec
         limits = (spec.min_length, spec.max_length or 1)
         found = generate_codes(self.trained.model, num_subjects, seed=seed, lengths=limits, **options)
         starts = np.cumsum(found.lengths) - found.lengths
         uniform = found.uniform[:, int(spec.max_length is not None) :]
-        return decode_table(found.codes, spec.target, starts=starts, uniform=uniform), found.lengths
+        return decode_table(found.codes, spec.target, starts=starts, uniform=uniform, context=users), found.lengths
 
     def _split_rebalance(
         self, rebalance: Mapping[str, Mapping[Any, float]], names: Sequence[str], *, has_context: bool
@@ -294,22 +304,23 @@ class Synthesizer:
             raise OptionError(f"num_subjects is {asked!r}, but {what} has {count:,} subjects. Leave num_subjects out.")
         return count
 
-    def _context_codes(self, context: Any) -> tuple[pa.Array, Array]:
+    def _read_contexts(self, context: Any) -> tuple[pa.Array, pa.Table]:
+        """Keys and rows of contexts."""
         spec = self.trained.spec
         if spec.context is None or spec.key is None:
             raise OptionError("context is given, but the model was trained without one. Leave it out.")
         table, what = read_table(context, "context")[0], name_of(context, "context")
-        missing = [name for name in (_context_key(spec), *spec.context.schema.names) if name not in table.column_names]
+        missing = [name for name in (str(spec.context_key), *spec.context.schema.names) if name not in table.column_names]
         if missing:
             raise OptionError(
                 f"{what} lacks the columns {', '.join(map(repr, missing))}, which the model was trained with. Add them."
             )
-        keys = key_column(table, _context_key(spec), what)
-        check_unique(keys, _context_key(spec), what)
-        return keys, encode_table(table, spec.context, starts=np.arange(len(table)))
+        keys = key_column(table, str(spec.context_key), what)
+        check_unique(keys, str(spec.context_key), what)
+        return keys, table
 
-    def _given(self, given: Any, keys: pa.Array | None, filled: Sequence[str]) -> tuple[pa.Array | None, pa.Table, GivenCodes]:
-        """Keys, rows and codes of given events."""
+    def _read_given(self, given: Any, keys: pa.Array | None) -> GroupedRows:
+        """Given events by subject; those of single rows are numbered."""
         spec = self.trained.spec
         table, what = read_table(given, "given")[0], name_of(given, "given")
         names = [column.name for column in spec.target.columns]
@@ -322,18 +333,24 @@ class Synthesizer:
         self._check_bases(table)
         self._check_order([name for name in names if name in table.column_names], names)
         if spec.key is None:
-            rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
+            numbers = np.arange(len(table))
+            grouped = GroupedRows(rows=table, keys=pa.array(numbers), starts=numbers, lengths=np.ones(len(table), np.int64))
         else:
             grouped = group_rows(table, key=spec.key, keys=keys, what=what)
-            rows, starts, lengths, keys = grouped.rows, grouped.starts, grouped.lengths, grouped.keys
-        limit = spec.max_length or 1
-        if lengths.max(initial=0) > limit:
+        most, limit = int(grouped.lengths.max(initial=0)), spec.max_length or 1
+        if most > limit:
             raise OptionError(
-                f"{what} has {int(lengths.max()):,} events of one subject; the model was trained with at most {limit:,}. Give fewer."
+                f"{what} has {most:,} events of one subject; the model was trained with at most {limit:,}. Give fewer."
             )
+        return grouped
+
+    def _codes_of_given(self, given: GroupedRows, filled: Sequence[str], users: pa.Table | None) -> GivenCodes:
+        """The codes of given events."""
+        spec, rows, starts, lengths = self.trained.spec, given.rows, given.starts, given.lengths
         schema = spec.target.schema
+        names = schema.names
         whole = {name: rows[name] if name in rows.column_names else pa.nulls(len(rows), schema.field(name).type) for name in names}
-        codes = encode_table(pa.table(whole), spec.target, starts=starts).astype(np.int64)
+        codes = encode_table(pa.table(whole), spec.target, starts=starts, context=users).astype(np.int64)
         padded = np.zeros((len(lengths), int(lengths.max(initial=0)), codes.shape[1]), np.int64)
         is_given = np.zeros((*padded.shape[:2], len(names)), bool)
         owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -344,14 +361,14 @@ class Synthesizer:
                 continue
             there = np.ones(len(rows), bool)
             if column.name in filled and rows[column.name].null_count:
-                if column.encoding.__struct_config__.tag in ("relative", "relative_parts"):
+                if column.encoding.__struct_config__.tag in ("relative",):
                     raise OptionError(
                         f"impute names the column {column.name!r}, whose dates are relative to the event before; those that given has "
                         f"not cannot be filled. Leave it out."
                     )
                 there = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
             is_given[owner, inside, number] = there
-        return keys, rows, GivenCodes(codes=padded, is_given=is_given, lengths=lengths)
+        return GivenCodes(codes=padded, is_given=is_given, lengths=lengths)
 
     def _check_bases(self, given: pa.Table) -> None:
         for column in self.trained.spec.target.columns:
@@ -442,6 +459,39 @@ def _check_impute(impute: Any, names: Sequence[str]) -> list[str]:
     return list(impute)
 
 
+def _continued(drawn: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes, spec: ModelSpec) -> pa.Table:
+    """Generated rows that begin with the given ones, and follow them: dates are counted from given dates, and never go back."""
+    rows = _put_back(drawn, lengths, given, codes)
+    starts = np.cumsum(lengths) - lengths
+    owner = np.repeat(np.arange(len(lengths)), codes.lengths)
+    inside = np.arange(len(owner)) - np.repeat(np.cumsum(codes.lengths) - codes.lengths, codes.lengths)
+    columns = list(enumerate(spec.target.columns))
+    for number, column in sorted(
+        columns, key=lambda one: isinstance(one[1].encoding, Since)
+    ):  # after the dates that they are counted from
+        encoding, name = column.encoding, column.name
+        if not isinstance(encoding, Relative | Since):
+            continue
+        before, after = (read_values(name, table[name]) for table in (drawn, rows))
+        fixed = np.zeros(len(rows), np.bool_)
+        fixed[starts[owner] + inside] = codes.is_given[owner, inside, number]
+        data, valid = after.data.astype(np.int64), after.valid
+        if isinstance(encoding, Since):
+            bases = [read_values(encoding.base, table[encoding.base]) for table in (drawn, rows)]
+            data = np.where(fixed, data, data + bases[1].data - bases[0].data)
+            valid = valid & (fixed | bases[1].valid)
+        else:  # later dates were counted from drawn ones, which given ones have replaced
+            last = np.maximum.accumulate(np.where(fixed & valid, np.arange(len(data)), -1))
+            moves = (last >= np.repeat(starts, lengths)) & ~fixed
+            data[moves] += (after.data - before.data)[last[moves]]
+        if encoding.rises:
+            rise(data, valid, fixed, starts)
+        rows = rows.set_column(
+            number, rows.schema.field(name), to_column(np.where(valid, data, 0), valid, rows.schema.field(name).type)
+        )
+    return rows
+
+
 def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes) -> pa.Table:
     """Write given values where they were given: decoded ones may differ within their interval."""
     starts = np.cumsum(lengths) - lengths
@@ -455,22 +505,6 @@ def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes
         both = pa.chunked_array([*rows[name].chunks, *given[name].cast(rows[name].type).chunks], rows[name].type)
         rows = rows.set_column(place, rows.schema.field(name), both.take(pa.array(source)))
     return rows
-
-
-def _follow(drawn: pa.Table, rows: pa.Table, spec: ModelSpec, given: Sequence[str]) -> pa.Table:
-    """Move dates that were counted from drawn ones, of which some were replaced by given ones."""
-    for place, column in enumerate(spec.target.columns):
-        encoding, kind = column.encoding, spec.target.schema.field(column.name).type
-        if isinstance(encoding, Since) and encoding.base in given and column.name not in given:
-            before, after = (read_values(encoding.base, one[encoding.base]) for one in (drawn, rows))
-            own = read_values(column.name, rows[column.name])
-            moved = to_column(np.where(own.valid, own.data + after.data - before.data, 0), own.valid & after.valid, kind)
-            rows = rows.set_column(place, rows.schema.field(column.name), moved)
-    return rows
-
-
-def _context_key(spec: ModelSpec) -> str:
-    return spec.context_key or spec.key or "key"
 
 
 def _new_keys(trained: TrainedTabular, count: int) -> pa.Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,16 @@ from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array, disk
 from stoker_recipes.tabular import analyze
 from stoker_recipes.tabular.dates import (
+    LEAST_RISES,
     Datetime,
     Relative,
     Since,
     find_base,
+    find_floors,
     fit_datetime,
     fit_relative,
     fit_since,
-    gaps_of,
+    never_falls,
     since,
 )
 from stoker_recipes.tabular.encodings import (
@@ -286,11 +288,11 @@ class TableSpec(Struct, frozen=True, kw_only=True):
 def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjects, *, is_sequence: bool) -> str:
     """What a column is encoded as.
 
-    Dates that do not decrease within subjects are relative, other dates are not. Strings that few subjects share are characters.
+    Dates and integers that never fall within subjects are relative, others are not. Strings that few subjects share are characters.
     """
-    family = family_of(column.type)
+    family, is_whole = family_of(column.type), pa.types.is_integer(column.type)
     possible = {
-        "number": ("numeric", "categorical"), "time": ("datetime", "relative", "categorical"),
+        "number": ("numeric", "categorical", *(["relative"] if is_whole else [])), "time": ("datetime", "relative", "categorical"),
         "text": ("categorical", "character", "lat_long"), None: (),
     }[family]  # fmt: skip
     if asked != "auto" and family is not None:
@@ -303,10 +305,10 @@ def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjec
         return asked
     if column.null_count == len(column):
         return "categorical"
-    if family == "time" and is_sequence:
-        values = read_values(name, column)
-        _, gap, has_gap = gaps_of(values, subjects.starts)
-        return "relative" if has_gap.any() and (gap[has_gap] >= 0).all() else "datetime"
+    if (family == "time" or is_whole) and is_sequence:
+        least = LEAST_RISES if is_whole else 0
+        if never_falls(read_values(name, column), subjects.starts, least=least):
+            return "relative"
     if family == "text":
         values = read_values(name, column)
         counts = np.bincount(values.data[values.valid], minlength=len(values.words))
@@ -325,6 +327,7 @@ def fit_table(
     protect: bool,
     seed: int,
     is_sequence: bool,
+    context: pa.Table | None = None,
 ) -> TableSpec:
     """Choose and fit the encodings of all columns.
 
@@ -336,6 +339,7 @@ def fit_table(
         protect: Keep only values that several subjects have.
         seed: Of the number of subjects.
         is_sequence: Whether the rows of a subject are events, in order.
+        context: The contexts of subjects, whose dates may bound those of events.
 
     Raises:
         OptionError: A kind is unknown, or not possible for its column.
@@ -343,7 +347,9 @@ def fit_table(
     """
     names, bases = table.column_names, find_bases(table, encodings)
     drawn = np.random.default_rng([seed, 1]).integers(3, size=len(names))
-    owned = starts[np.diff(np.append(starts, len(table))) > 0]
+    has_events = np.diff(np.append(starts, len(table))) > 0
+    owned = starts[has_events]
+    users = context.filter(pa.array(has_events)) if context is not None and is_sequence else None
 
     def fit(number: int) -> tuple[ColumnSpec, int]:
         """Return the encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
@@ -352,12 +358,14 @@ def fit_table(
         subjects = Subjects(starts=owned, num_rows=len(table), least=least)
         if name in bases:
             base = bases[name]
-            later = fit_since(read_values(name, column), base, read_values(base, table[base]), subjects)
+            dates = read_values(name, column)
+            rises = is_sequence and never_falls(dates, owned, least=0)
+            later = fit_since(dates, base, read_values(base, table[base]), subjects, rises=rises)
             if later is not None:
                 return ColumnSpec(name=name, encoding=later), 0
         asked = encodings.get(name, "auto")
         kind = choose_kind(name, column, asked, subjects, is_sequence=is_sequence)
-        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto")
+        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto", users=users)
         if encoding is not None:
             return ColumnSpec(name=name, encoding=encoding), 0
         hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
@@ -391,7 +399,7 @@ def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **opti
     """
     try:
         spec = fit_table(table, starts=starts, **options)
-        return spec, encode_table(table, spec, starts=starts)
+        return spec, encode_table(table, spec, starts=starts, context=options.get("context"))
     except BadValueError:
         check_values(given, what)
         raise
@@ -433,8 +441,14 @@ def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) ->
         return list(pool.map(work, items))
 
 
-def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, is_asked: bool) -> AnyEncoding | None:
+def _fit(
+    name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, is_asked: bool, users: pa.Table | None
+) -> AnyEncoding | None:
     values = _values(name, column, kind)
+    if kind == "relative":
+        bounds = context_dates(users, column.type)
+        base, floors = find_floors(values, subjects.starts, bounds, least=LEAST_SUBJECTS + 2)
+        return fit_relative(values, subjects, column.type, base=base, floors=floors, bounds=bounds)
     if kind == "categorical":
         return fit_categorical(values, subjects, column.type, may_share=not is_asked)
     if kind == "character":
@@ -443,7 +457,29 @@ def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, i
         return fit_lat_long(name, values, subjects)
     if kind == "numeric":
         return fit_numeric(values, subjects, has_tails=pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
-    return (fit_relative if kind == "relative" else fit_datetime)(values, subjects, column.type)
+    return fit_datetime(values, subjects, column.type)
+
+
+def context_dates(users: pa.Table | None, kind: pa.DataType, names: Sequence[str] | None = None) -> dict[str, Values]:
+    """The dates of contexts in the unit of a column of dates: all that have one, or those of these names.
+
+    Raises:
+        OptionError: A context has none of a named date.
+    """
+    found: dict[str, Values] = {}
+    if users is None or family_of(kind) != "time":
+        return found
+    for name in users.column_names if names is None else names:
+        if family_of(users[name].type) != "time":
+            continue
+        try:
+            found[name] = read_values(name, users[name].cast(kind, safe=False))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # times of day, or of another zone
+            continue
+        if names is not None and not found[name].valid.all():
+            row = int(np.flatnonzero(~found[name].valid)[0])
+            raise OptionError(f"context has no {name!r} in row {row:,}; events were learned not to start before it. Fill it.")
+    return found
 
 
 def _values(name: str, column: pa.ChunkedArray, kind: str) -> Values:
@@ -451,8 +487,14 @@ def _values(name: str, column: pa.ChunkedArray, kind: str) -> Values:
     return read_values(name, column, family="text" if is_words else None)
 
 
-def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
+def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array, context: pa.Table | None = None) -> Array:
     """The codes of a table, (rows, sub-columns): of the smallest type that holds them, and a sub-column after the other in memory.
+
+    Args:
+        table: Rows of subjects side by side.
+        spec: Of the table.
+        starts: The first row of each subject.
+        context: The contexts of subjects, a row each.
 
     Raises:
         OptionError: A column is missing, or has another type.
@@ -463,14 +505,14 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
     ends = np.cumsum([len(sizes) for sizes in spec.sizes])
 
     def encode(number: int) -> None:
-        found = encode_column(table, spec.columns[number], spec.schema.field(number), starts)
+        found = encode_column(table, spec.columns[number], spec.schema.field(number), starts, context)
         codes[:, ends[number] - found.shape[1] : ends[number]] = found
 
     _on_threads(encode, range(len(spec.columns)), num_rows=len(table))
     return codes
 
 
-def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: Array) -> Array:
+def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: Array, context: pa.Table | None = None) -> Array:
     """The codes of a column, (rows, sub-columns)."""
     given = table[column.name]
     given = given if given.type == field.type else _cast(given, field)
@@ -478,6 +520,8 @@ def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: 
     if isinstance(column.encoding, Since):
         base = table[column.encoding.base]
         values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
+    if isinstance(column.encoding, Relative) and column.encoding.base is not None:
+        return np.asarray(column.encoding.encode(values, starts, context_dates(context, field.type, [column.encoding.base])))
     return np.asarray(column.encoding.encode(values, starts))
 
 
@@ -490,7 +534,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         ) from error
 
 
-def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array) -> pa.Table:
+def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array, context: pa.Table | None = None) -> pa.Table:
     """The values of codes.
 
     Args:
@@ -498,6 +542,7 @@ def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array
         spec: Of the table.
         starts: The first row of each subject.
         uniform: (rows, columns) numbers from [0, 1): where in its interval a number lies.
+        context: The contexts of subjects, a row each.
     """
     found: dict[str, pa.Array] = {}
     ends = np.cumsum([len(sizes) for sizes in spec.sizes])
@@ -507,7 +552,11 @@ def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array
         own = codes[:, ends[number] - len(column.encoding.sizes) : ends[number]].astype(np.int64)
         if isinstance(column.encoding, Since):
             base = read_values(column.encoding.base, found[column.encoding.base])
-            found[column.name] = column.encoding.decode_since(own, field.type, base, uniform[:, number])
+            found[column.name] = column.encoding.decode_since(own, field.type, starts, base, uniform[:, number])
+        elif isinstance(column.encoding, Relative):
+            names = [*([] if column.encoding.base is None else [column.encoding.base]), *column.encoding.floors]
+            bounds = context_dates(context, field.type, names) if names else {}
+            found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number], bounds)
         else:
             found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number])
     return pa.table([found[name] for name in spec.schema.names], schema=spec.schema) if found else pa.table({})

@@ -26,14 +26,15 @@ from safetensors.torch import load, save
 import stoker
 from stoker.errors import CheckpointError, ConfigError, OptionError
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
+from stoker_recipes.run_folder import RECIPE_NAME, check_same, claim_run, read_recipe
 from stoker_recipes.tabular import refinement
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
-from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
+from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, prepare
 from stoker_recipes.tabular.files import are_files
 from stoker_recipes.tabular.layout import ModelLayout
 from stoker_recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker_recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
+from stoker_recipes.tabular.settings import TabularSettings, make_settings
 from stoker_recipes.tabular.tables import read_table
 
 COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME = "columns.json", "model.safetensors", "context", "privacy.json"
@@ -170,7 +171,10 @@ def train(
         "encodings": dict(encodings or {}),
         "settings": asdict(settings),
     }
-    claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
+    if resume:
+        check_same(folder, record, check=_check)
+    else:
+        claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     disk.write_file(folder / COLUMNS_NAME, msgspec.json.encode(prepared.spec))
     for word, sentence in describe(prepared):
         say(word, sentence)
@@ -287,13 +291,10 @@ def _fit(
         lambda model, batch: model(batch),
         torch.optim.AdamW(_decayed(whole), lr=lr, weight_decay=WEIGHT_DECAY if is_small else LARGE_WEIGHT_DECAY),
         precision="tf32" if on_gpu else "fp32",
-        fused=True,
-        graph=False
-        if is_private
-        else True
-        if on_gpu and settings.size != "l"
-        else "auto",  # the dropout between the layers of "l" may not be captured
-        compile=False,
+        # The dropout between the layers of "l" may not be captured.
+        execution=stoker.train.Execution(
+            fused=True, compile=False, graph=False if is_private else True if on_gpu and settings.size != "l" else "auto"
+        ),
         max_grad_norm=None if is_private else settings.max_grad_norm,
         ema=EMA,
         schedule=lambda step, total: plateau.factor,
@@ -308,13 +309,13 @@ def _fit(
         ),
         callbacks=[] if is_private else [plateau],
         folder=folder,
-        keep_checkpoints=1,
-        max_seconds=settings.max_seconds,
+        checkpoints=stoker.train.Checkpoints(keep=1),
         seed=settings.seed,
-        config=asdict(settings),
+        logging=stoker.train.Logging(config=asdict(settings)),
         progress=progress,
     )
-    result = trainer.fit(batches, valid=None if is_private else valid, epochs=epochs, resume=resume)
+    seconds, held_back = settings.max_seconds, None if is_private else valid
+    result = trainer.fit(batches, valid=held_back, epochs=epochs, max_seconds=seconds, resume=resume)
     if not any((folder / "checkpoints").glob("step-*")):  # the trainer has said why, and goes on where another one may follow
         raise CheckpointError(
             f"{folder} has no checkpoint, as none could be written; so there is no model. Free some space, and train again with "

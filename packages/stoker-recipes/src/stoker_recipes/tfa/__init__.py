@@ -1,14 +1,6 @@
-"""TFA: predict the direction of market bars. Bars become indicators, labels and windows; a model is trained, scored and exported.
+"""TFA: the direction of market bars, from CSV files to a model that predicts bar by bar.
 
-    indicators  features of bars, exact or as Sentio rounds them; as a stream bar by bar
-    settings    the YAML of a training run, validated
-    data        CSV files -> series of bars -> features, labels, split and feeds
-    audit       checks for the mistakes that trainers of this kind have made
-    model       the models, and the GPU kernel of attention within windows
-    pipeline    training, from the YAML to the folder of a run, and the score on held-out rows next to baselines
-    bundle      a trained model as a folder that is checked by golden bars, and as a predictor bar by bar
-
-These are the public names; each is imported when first used.
+README.md lists the modules in the order of reading. These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING

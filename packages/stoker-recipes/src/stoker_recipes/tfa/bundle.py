@@ -24,26 +24,23 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import nn
 
 import stoker
 import stoker_recipes.tfa
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
-from stoker.experiment import Predicted, TrainedRun
 from stoker.extend import Array, disk
 from stoker.train import Exported
-from stoker_recipes.tfa.data import BARS_NAME, PRICES, bars_of, check_bars, read_bars, warm_up_of, without_compat
+from stoker_recipes.tfa.data import BARS_NAME, PRICES, read_bars, warm_up_of, without_compat
 from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
-from stoker_recipes.tfa.settings import DatasetSettings, Settings, read_settings
+from stoker_recipes.tfa.settings import Settings, read_settings
 from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
@@ -176,7 +173,7 @@ def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
 
 def _read_run(run: Path, *, latest: bool) -> _Trained:
     """The model of a run with its weights, and its golden bars."""
-    settings, bundle, spec, model = _read_model(run, latest=latest)
+    settings, bundle, spec, model = read_model(run, latest=latest)
     bars = _golden_bars(settings, run, bundle)
     features = stoker_recipes.tfa.features(bars, spec).values[bundle.warm_up :]
     with torch.inference_mode():
@@ -184,7 +181,7 @@ def _read_run(run: Path, *, latest: bool) -> _Trained:
     return _Trained(bundle=bundle, spec=spec, model=model, golden={**bars, "features": features, "logits": logits})
 
 
-def _read_model(run: Path, *, latest: bool) -> tuple[Settings, Bundle, dict[str, Any], TfaModel]:
+def read_model(run: Path, *, latest: bool) -> tuple[Settings, Bundle, dict[str, Any], TfaModel]:
     """The settings of a run, its description as a bundle, its features, and its model with its weights."""
     if not (run / CONFIG_NAME).is_file():
         raise ConfigError(f"{run} has no {CONFIG_NAME}, so it is not the folder of a run. Train one first: stoker train tfa.yaml")
@@ -430,86 +427,6 @@ def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-# ---- predictions for `stoker.load(run).predict(data)` ----
-
-_ROWS_AT_ONCE = 4096  # rows whose logits are computed together
-
-
-def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
-    """A run, for predictions of all bars of some files."""
-    settings, bundle, spec, model = _read_model(folder, latest=latest)
-    job = partial(_predict, settings, bundle, spec, model.to(device))
-    return TrainedRun(folder=folder, step=bundle.step, model=model, run=job)
-
-
-def _predict(
-    settings: Settings,
-    bundle: Bundle,
-    spec: dict[str, Any],
-    model: TfaModel,
-    data: Any,
-    *,
-    which: str,
-    horizon: int | None,
-    stride: int | None,
-    short: str,
-    batch_size: int,
-) -> list[Predicted]:
-    """The chance of a rise at each bar (or the last of each series) that has enough bars before it."""
-    if horizon is not None or stride is not None:
-        raise OptionError(
-            f"the model predicts the label of each bar (label_horizon {settings.label_horizon}). Leave out horizon, stride."
-        )
-    if isinstance(data, stoker.Store):
-        bars = bars_of(data, DatasetSettings(path=data.name))
-    else:
-        with disk.temporary_folder() as folder:
-            bars = read_bars([DatasetSettings(path=str(data))], folder)
-    numbered = replace(bars, columns={**bars.columns, _ROW: np.arange(bars.num_bars)})
-    checked = check_bars(numbered, gaps=settings.gaps)
-    rows, logits = [], []
-    for number in range(len(checked.names)):
-        columns = {name: values[checked.series(number)] for name, values in checked.columns.items()}
-        own = columns.pop(_ROW).astype(np.int64)
-        features = np.asarray(stoker_recipes.tfa.features(columns, spec).values, dtype=np.float32)
-        ready = np.isfinite(features).all(axis=1) & (np.arange(len(features)) >= bundle.warm_up)
-        # A bar has a logit where it and the rows before it, as many as the model sees, are ready.
-        since = np.arange(len(ready)) - np.maximum.accumulate(np.where(ready, -1, np.arange(len(ready))))
-        ends = np.flatnonzero(since >= bundle.reach)
-        ends = ends[ends == len(ready) - 1] if which == "last" and len(ready) else ends
-        for first in range(0, len(ends), _ROWS_AT_ONCE):
-            some = ends[first : first + _ROWS_AT_ONCE]
-            windows = np.stack([features[end + 1 - bundle.reach : end + 1] for end in some])
-            with torch.inference_mode():
-                found = model(torch.from_numpy(windows).to(next(model.parameters()).device))[:, -1]
-            rows.append(own[some])
-            logits.append(found.double().cpu().numpy())
-    row = np.concatenate([*rows, np.zeros(0, dtype=np.int64)])
-    logit = np.concatenate([*logits, np.zeros(0)])
-    series = np.searchsorted(bars.offsets, row, side="right") - 1
-    if which == "last":  # where a series is cut, only its end counts
-        is_end = row == bars.offsets[series + 1] - 1
-        row, logit, series = row[is_end], logit[is_end], series[is_end]
-    missing = np.setdiff1d(np.arange(len(bars.names)), series)
-    if len(missing) and (short == "error" or len(missing) == len(bars.names)):
-        one = int(missing[0])
-        needs = bundle.warm_up + bundle.reach
-        raise OptionError(
-            f"series {bars.names[one]!r} of {bars.sources[one]} has no prediction at its end: it needs {needs:,} complete bars in a "
-            f"row, and has {int(bars.lengths[one]):,} bars. Add earlier bars, or pass short='skip'."
-        )
-    store = stoker.Store.from_arrays(lengths=bars.lengths, close=bars.columns["close"])
-    times = pa.array(bars.times[row].astype("datetime64[ms]"))
-    values = {"prediction": 1 / (1 + np.exp(-logit)), "logit": logit}
-    steps = row - bars.offsets[series]
-    return [
-        Predicted(store=store, time=None, series=series, steps=steps, column="label", values=values, names=bars.names, times=times)
-    ]
-
-
-_ROW = "row"
 
 
 # ---- the predictor ----

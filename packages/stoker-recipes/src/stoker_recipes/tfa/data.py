@@ -409,7 +409,7 @@ class Prepared:
             order=order,
             device=device,
             columns=[FEATURES, LABEL],
-            return_index=return_index,
+            returns=stoker.feed.Returns(index=return_index),
         )
 
     def labelled_rows(self, part: str) -> Array:

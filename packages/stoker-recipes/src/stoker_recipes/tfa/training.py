@@ -199,7 +199,7 @@ def _held(folder: Path) -> Iterator[None]:
 def _begin(folder: Path, *, overwrite: bool) -> None:
     """Remove the files of an earlier run; one that ended before its first step is replaced without `overwrite`."""
     record = {"recipe": "tfa", "settings": {}}  # these are in config.yaml
-    claim_run(folder, record, results=RESULTS, check=dict, resume=False, overwrite=overwrite)
+    claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     for store in (folder / BARS_NAME).glob("*.stoker"):
         drop_store(store)
 
@@ -261,23 +261,23 @@ def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resu
         direction_loss(prepared.shape.run, weight),
         torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=settings.weight_decay),
         precision=settings.precision if settings.precision != "auto" else "fp32" if device == "cpu" else "bf16",
-        fused=True,
-        graph="auto" if device == "cpu" or int(os.environ.get("WORLD_SIZE") or 1) > 1 else True,
-        compile=False,
+        execution=stoker.train.Execution(
+            fused=True, graph="auto" if device == "cpu" or int(os.environ.get("WORLD_SIZE") or 1) > 1 else True, compile=False
+        ),
         grad_accum_steps=grad_accum_steps_of(settings),
         max_grad_norm=settings.gradient_clip_norm,
         schedule=stoker.train.OneCycle() if (settings.schedule or usual.schedule) == "one-cycle" else None,
         early_stopping=stoker.EarlyStopping("val_loss", patience=settings.early_stopping_patience or usual.patience, mode="min"),
         metrics={"auc": stoker.train.AUC()},
         folder=folder,
-        keep_checkpoints=1,
-        max_seconds=hours * 3600 if hours else None,
+        checkpoints=stoker.train.Checkpoints(keep=1),
         seed=settings.seed,
-        config=to_tree(_kept(settings, prepared)),
+        logging=stoker.train.Logging(config=to_tree(_kept(settings, prepared))),
         progress=progress,
     )
     train, valid = prepared.feed("train", device=device), prepared.feed("valid", device=device)
-    return trainer.fit(train, valid=valid, epochs=settings.epochs or usual.epochs, resume=resume)
+    seconds = hours * 3600 if hours else None
+    return trainer.fit(train, valid=valid, epochs=settings.epochs or usual.epochs, max_seconds=seconds, resume=resume)
 
 
 def direction_loss(run: int, pos_weight: torch.Tensor | None) -> Callable[[nn.Module, Any], dict[str, torch.Tensor]]:
@@ -403,9 +403,7 @@ def _fit_network(x: Array, y: Array, x_valid: Array, y_valid: Array, *, seed: in
         loss,
         torch.optim.AdamW(network.parameters(), lr=2e-3),
         precision="fp32",
-        fused=True,
-        graph=False,
-        compile=False,
+        execution=stoker.train.Execution(fused=True, graph=False, compile=False),
         progress=False,
         early_stopping=stoker.EarlyStopping("val_loss", patience=2, mode="min"),
     )

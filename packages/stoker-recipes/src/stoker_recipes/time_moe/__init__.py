@@ -1,14 +1,6 @@
-"""Time-MoE: forecasting with a mixture of experts, on series of any kind.
+"""Time-MoE: forecasts of any time series by a mixture of experts.
 
-    files          series from a store, the authors' trees of files, or tables
-    dataset        pieces of series and their scaling; `TimeMoeDataset` for the Trainer of Hugging Face
-    batches        rows without padding, as resumable batches
-    layers         sizes of a model and its parts: attention, experts, heads; kernels has their Triton kernels
-    model          the model, its loss, decoding, and official checkpoints
-    training       settings and training
-    forecasting    forecasts, evaluation, plots
-
-These are the public names; each is imported when first used.
+README.md lists the modules in the order of reading. These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING

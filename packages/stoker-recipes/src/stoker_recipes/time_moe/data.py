@@ -30,7 +30,7 @@ import xxhash
 import stoker
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, SourceTooLargeError
 from stoker.extend import Array, readable_bytes
-from stoker.store import is_time_moe, map_time_moe
+from stoker_recipes.time_moe.folders import is_time_moe, map_time_moe
 
 Report = Callable[[str], None]
 

@@ -169,44 +169,29 @@ def _measure_largest(values: Array, begins: Array, ends: Array, least: float, ce
         divisors[i] = largest if largest > 0 else 1.0
 
 
-def scaled_as_theirs(series: Array, method: Method, *, listed: bool) -> Array:
-    """A whole series scaled with the authors' arithmetic, in its own type, as float32.
-
-    `listed`: the series was a list of Python numbers, which without normalisation become float32 through float64.
-    """
+def scale_as_theirs(series: Array, method: Method) -> tuple[Any, Any]:
+    """Return what the authors subtract from a series, and what they divide it by, in the type of the series; None where they do not."""
     if not len(series) or method == "none":
-        return series.astype(np.float64 if listed else series.dtype).astype(np.float32)
+        return None, None
     with np.errstate(all="ignore"):
-        if method == "zero":
-            mean, deviation = series.mean(), series.std()
-            scaled = series - mean if deviation == 0 else (series - mean) / deviation
-        else:
-            largest = np.abs(series).max()
-            scaled = series if largest == 0 else series / largest
-        return np.asarray(scaled.astype(series.dtype).astype(np.float32))
+        divisor = series.std() if method == "zero" else np.abs(series).max()
+        return series.mean() if method == "zero" else None, None if divisor == 0 else divisor
 
 
 class CompatSamples:
-    """The windows of the authors' data set over all series."""
+    """The windows of the authors' data set over all series: of `length + 1` points, left-over points dropped.
+
+    A series that is shorter than a window is one window, padded with zeros. Values are computed by NumPy with the authors' arithmetic in
+    the type of the series: integers are truncated, and unsigned ones wrap around.
+    """
 
     def __init__(self, corpus: Corpus, length: int, *, stride: int | None = None, method: Method = "none") -> None:
         _check_method(method)
-        view = stoker.Windows(length, stride=stride or length, compat="time-moe")
         self.corpus = corpus
-        self._parts: list[Any] = []
-        for flat in corpus.flats:
-            if not np.any(np.diff(flat.store.offsets) > 1):
-                continue  # there is no window
-            store, column, normalize = flat.store, flat.column, None if method == "none" else method
-            # Negative results wrap around in unsigned integers, large ones in int8: only NumPy reproduces it.
-            wraps = normalize is not None and (flat.values.dtype.kind == "u" or flat.values.dtype == np.int8)
-            if flat.own is not None or wraps:
-                own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
-                series = [scaled_as_theirs(one, method, listed=flat.file in ("json", "jsonl")) for one in own]
-                store, column, normalize = stoker.Store.from_arrays(x=series), "x", None
-            feed = stoker.Feed(store, view, batch_size=1, columns=[column], normalize=normalize, residency="host")
-            self._parts.append(feed.as_dataset())
-        self._firsts: Array = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
+        self._length, self._stride, self._method = length, stride or length, method
+        counts = np.where(corpus.lengths > length, (corpus.lengths - length - 1) // self._stride + 1, corpus.lengths > 1)
+        self._firsts: Array = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._scales: dict[int, tuple[Any, Any]] = {}
         if not self._firsts[-1]:
             raise OptionError(f"{corpus.name} has no window: none of its {len(corpus):,} series has 2 points.")
 
@@ -218,17 +203,32 @@ class CompatSamples:
         import torch
 
         wanted = np.asarray(numbers, dtype=np.int64)
-        at = np.searchsorted(self._firsts, wanted, side="right") - 1
-        if len(set(at.tolist())) == 1:
-            batch: dict[str, Any] = self._parts[at[0]].__getitems__(wanted - self._firsts[at[0]]).batch
-            return batch
-        whole: dict[str, Any] = {}
-        for one in np.unique(at).tolist():
-            places = np.flatnonzero(at == one)
-            some = self._parts[one].__getitems__(wanted[places] - self._firsts[one]).batch
-            for name, rows in some.items():
-                whole.setdefault(name, torch.empty(len(wanted), *rows.shape[1:], dtype=rows.dtype))[torch.from_numpy(places)] = rows
-        return whole
+        series = np.searchsorted(self._firsts, wanted, side="right") - 1
+        starts = (wanted - self._firsts[series]) * self._stride
+        rows = np.zeros((len(wanted), self._length + 1), dtype=np.float32)
+        masks = np.zeros((len(wanted), self._length), dtype=np.int32)
+        for row, mask, number, start in zip(rows, masks, series.tolist(), starts.tolist(), strict=True):
+            points = self._points(number, start)
+            row[: len(points)], mask[: len(points) - 1] = points, 1
+        found = {"input_ids": rows[:, :-1], "labels": rows[:, 1:], "loss_masks": masks}
+        return {name: torch.from_numpy(values) for name, values in found.items()}
+
+    def _points(self, number: int, start: int) -> Array:
+        """Return the points of a window, scaled as the whole series is; each point is computed alone."""
+        at = int(self.corpus.flat_of(np.array(number)))
+        flat = self.corpus.flats[at]
+        series = self.corpus.series(number) if flat.own is None else flat.own[number - int(self.corpus.firsts[at])]
+        points = series[start : start + self._length + 1]
+        if self._method == "none":  # a list of Python numbers becomes float32 through float64
+            listed = flat.own is not None and flat.file in ("json", "jsonl")
+            return np.asarray(points.astype(np.float64 if listed else points.dtype).astype(np.float32))
+        if number not in self._scales:
+            self._scales[number] = scale_as_theirs(series, self._method)
+        center, divisor = self._scales[number]
+        with np.errstate(all="ignore"):
+            points = points if center is None else points - center
+            points = points if divisor is None else points / divisor
+            return np.asarray(points.astype(series.dtype).astype(np.float32))
 
 
 # ---- the data set for the Trainer of Hugging Face ----

@@ -36,7 +36,8 @@ from stoker_recipes.run_folder import RECIPE_NAME
 from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import LEAST_DEVIATION, CorpusScales, Method, train_ends
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
-from stoker_recipes.time_moe.training import find_size, read_settings
+from stoker_recipes.time_moe.settings import read_settings
+from stoker_recipes.time_moe.training import find_size
 
 # ---- a model and its forecasts ----
 

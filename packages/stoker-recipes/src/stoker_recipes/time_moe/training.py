@@ -32,93 +32,7 @@ from stoker_recipes.time_moe.data import Corpus, Report, open_corpus, warn
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
 from stoker_recipes.time_moe.layers import SIZES, Size
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
-
-Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
-
-
-MOST = 10**12  # upper bound of all counts
-
-
-class TimeMoeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `grad_accum_steps=8` gives)."""
-
-    recipe: Literal["time-moe"] = "time-moe"
-    data: str
-    size: str | Size | None = None
-    """A published size, or numbers; by default those of `model` or `init`, or 50m. A run saves the numbers."""
-    model: str | None = None  # a config.json, or a folder with one: random weights in a model of these sizes
-    init: str | None = None  # an official checkpoint to start from
-    length: int = 2048  # positions of a row
-    samples: Literal["packed", "padded", "compat"] = "packed"
-    """packed: short series share rows; padded: one piece of a series per row; compat: the authors' windows bit for bit."""
-    stride: int | None = None  # stride of the authors' windows; by default the length
-    normalize: Literal["zero", "max", "none"] = "zero"
-    columns: list[str] | None = None
-    batch_size: int = 8  # rows per batch and rank
-    grad_accum_steps: int = 1  # batches of an update
-    steps: int | None = None  # updates; by default as many as `epochs` passes over the data take
-    epochs: float = 1.0
-    lr: float = 1e-4
-    lr_end: float = 5e-5  # learning rate at the end of the cosine decay
-    warmup: int = 0
-    weight_decay: float = 0.1
-    max_grad_norm: float = 1.0
-    head_weights: list[float] | None = None  # relative weights of the losses of the heads; by default equal
-    valid: float | None = None  # share of each series, at its end, for validation; by default a tenth (compat: none)
-    valid_batches: int = 32  # most batches per validation
-    validate_every: int | None = None  # updates between validations; by default a tenth of all
-    save_every: int | None = None
-    precision: Precision = "auto"  # auto: bf16 on a GPU that supports it
-    graph: bool | Literal["auto"] = "auto"
-    compile: bool | Literal["auto"] = "auto"
-    activation_checkpointing: bool = False
-    max_seconds: float | None = None
-    seed: int = 9899
-
-    def checked(self) -> TimeMoeSettings:
-        """The settings themselves; raises `OptionError` for invalid ones."""
-        rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-            ("length batch_size grad_accum_steps steps valid_batches validate_every save_every stride",
-             lambda value: 1 <= value <= MOST, f"an integer from 1 to {MOST:,}"),
-            ("lr max_grad_norm epochs max_seconds", lambda value: 0 < value < math.inf, "a number above 0"),
-            ("warmup weight_decay seed", lambda value: 0 <= value < math.inf, "a number from 0"),
-            ("valid", lambda value: 0 <= value < 1, "a share from 0 to below 1"),
-        )  # fmt: skip
-        for names, holds, expected in rules:
-            for name in names.split():
-                if (value := getattr(self, name)) is not None and not holds(value):
-                    raise OptionError(f"{name} is {value!r}; expected {expected}.")
-        weights = self.head_weights
-        if weights is not None and not (all(0 <= one < math.inf for one in weights) and sum(weights) > 0):
-            raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
-        if self.model is not None and isinstance(self.size, str):
-            raise OptionError(f"size is {self.size!r} and model {self.model!r}; both set the size of the model. Pass one of them.")
-        if not 0 <= self.lr_end <= self.lr:
-            raise OptionError(f"lr_end is {self.lr_end!r}; expected a rate from 0 up to lr ({self.lr!r}).")
-        if self.samples == "compat" and self.valid:
-            raise OptionError(
-                "samples='compat' scales by whole series, so validation data at their ends would leak into training. "
-                "Use samples='packed' or 'padded', or valid=0."
-            )
-        if self.samples != "compat" and self.stride is not None:
-            raise OptionError("stride= needs samples='compat': the others use every target once.")
-        return self
-
-    @property
-    def valid_share(self) -> float:
-        """The share for validation, with its default."""
-        return self.valid if self.valid is not None else 0.0 if self.samples == "compat" else 0.1
-
-
-def make_settings(given: dict[str, Any]) -> TimeMoeSettings:
-    """Settings from plain values; raises `OptionError` for an invalid one."""
-    return run_folder.make_settings(TimeMoeSettings, given, recipe="time-moe")
-
-
-def read_settings(folder: Path) -> TimeMoeSettings:
-    """The settings of a run's folder."""
-    return run_folder.read_settings(folder, TimeMoeSettings, recipe="time-moe")
-
+from stoker_recipes.time_moe.settings import MOST, Precision, TimeMoeSettings, make_settings, read_settings
 
 # ---- training ----
 
@@ -409,18 +323,17 @@ def run(
         precision=precision,
         grad_accum_steps=settings.grad_accum_steps,
         max_grad_norm=settings.max_grad_norm,
-        graph=graph,
-        compile=False,  # layer by layer, above
-        fused=True,  # also what a graph needs
-        activation_checkpointing=settings.activation_checkpointing,
+        execution=stoker.train.Execution(
+            graph=graph,
+            compile=False,  # layer by layer, above
+            fused=True,  # also what a graph needs
+            activation_checkpointing=settings.activation_checkpointing,
+        ),
         schedule=Decay(total=total, end=settings.lr_end / settings.lr, warmup=settings.warmup),
         folder=folder,
-        save_every=settings.save_every,
-        max_seconds=settings.max_seconds,
-        log_every=max(1, min(50, every)),
-        device=there,
+        checkpoints=stoker.train.Checkpoints(every=settings.save_every),
+        logging=stoker.train.Logging(every=max(1, min(50, every)), config=msgspec.to_builtins(settings)),
         seed=settings.seed,
-        config=msgspec.to_builtins(settings),
         progress=progress,
     )
     given: dict[str, Any] = {"batch_size": settings.batch_size, "device": trainer.device}
@@ -428,14 +341,15 @@ def run(
     batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **given)
     valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **given)
     if folder is not None and is_first and not resume:
-        run_folder.write_settings(folder, settings)
+        run_folder.claim_run(folder, msgspec.to_builtins(settings))
     if progress and is_first:
         print("\n".join(printable(line) for line in str(rows).splitlines()), flush=True)
         print(f"  {total:,} updates of {per_update:,} rows: {total * per_update / rows.per_epoch:.3g} epochs", flush=True)
     with contextlib.ExitStack() as stack:
         if folder is not None and is_first and not resume:
             stack.enter_context(disk.removing_unless(folder / "run.json", folder / RECIPE_NAME))
-        result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
+        passes = -(-total // every)
+        result = trainer.fit(batches, valid=valid, epochs=passes, max_seconds=settings.max_seconds, resume=resume)
     weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
     if weights is not None and is_first:
         if folder is not None:

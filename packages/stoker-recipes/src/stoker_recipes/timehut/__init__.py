@@ -1,16 +1,6 @@
-"""TimeHUT: representations of time series by contrastive learning, with TS2Vec and SoftCLT beside it.
+"""TimeHUT: representations of time series, learned without labels, by TimeHUT, TS2Vec or SoftCLT.
 
-    settings     methods, all settings of an encoder, temperatures over epochs
-    data         files and arrays -> series                      crops        which pieces of series the two views have, and batches of them
-    encoder      dilated convolutions over a leading axis of members
-    losses       the three losses, with static shapes            dtw          distances of series, for SoftCLT
-    population   K encoders trained at once
-    gpu_step     an update by Triton kernels; encoder_kernels, loss_kernels
-    training     one encoder in the folder of a run              estimator    `Encoder`, an estimator of scikit-learn
-    evaluate     classifiers of representations, intervals       forecast, anomaly    TS2Vec's other protocols
-    search       hyperparameters, many at once                   archive      data sets x methods x seeds in one table
-
-These are the public names; each is imported when first used.
+README.md lists the modules in the order of reading. These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -23,35 +13,35 @@ _LAZY = {
     "METHODS": "stoker_recipes.timehut.settings:METHODS",
     "SPACES": "stoker_recipes.timehut.tuning:SPACES",
     "SearchObjective": "stoker_recipes.timehut.tuning:SearchObjective",
-    "alarms": "stoker_recipes.timehut.anomaly:alarms",
-    "anomaly_scores": "stoker_recipes.timehut.anomaly:anomaly_scores",
+    "alarms": "stoker_recipes.timehut.protocols:alarms",
+    "anomaly_scores": "stoker_recipes.timehut.protocols:anomaly_scores",
     "dtw_distances": "stoker_recipes.timehut.dtw:dtw_distances",
-    "load_encoder": "stoker_recipes.timehut.training:load_encoder",
+    "load_encoder": "stoker_recipes.timehut.predicting:load_encoder",
     "make_population": "stoker_recipes.timehut.population:make_population",
     "make_settings": "stoker_recipes.timehut.settings:make_settings",
     "read_series": "stoker_recipes.timehut.data:read_series",
     "run_archive": "stoker_recipes.timehut.archive:run_archive",
-    "score_alarms": "stoker_recipes.timehut.anomaly:score_alarms",
-    "score_forecasts": "stoker_recipes.timehut.forecast:score_forecasts",
-    "step_representations": "stoker_recipes.timehut.forecast:step_representations",
+    "score_alarms": "stoker_recipes.timehut.protocols:score_alarms",
+    "score_forecasts": "stoker_recipes.timehut.protocols:score_forecasts",
+    "step_representations": "stoker_recipes.timehut.protocols:step_representations",
     "train": "stoker_recipes.timehut.training:train",
 }
 
 if TYPE_CHECKING:
-    from stoker_recipes.timehut.anomaly import alarms as alarms
-    from stoker_recipes.timehut.anomaly import anomaly_scores as anomaly_scores
-    from stoker_recipes.timehut.anomaly import score_alarms as score_alarms
     from stoker_recipes.timehut.archive import run_archive as run_archive
     from stoker_recipes.timehut.data import read_series as read_series
     from stoker_recipes.timehut.dtw import dtw_distances as dtw_distances
     from stoker_recipes.timehut.estimator import Encoder as Encoder
-    from stoker_recipes.timehut.forecast import score_forecasts as score_forecasts
-    from stoker_recipes.timehut.forecast import step_representations as step_representations
     from stoker_recipes.timehut.population import make_population as make_population
+    from stoker_recipes.timehut.predicting import load_encoder as load_encoder
+    from stoker_recipes.timehut.protocols import alarms as alarms
+    from stoker_recipes.timehut.protocols import anomaly_scores as anomaly_scores
+    from stoker_recipes.timehut.protocols import score_alarms as score_alarms
+    from stoker_recipes.timehut.protocols import score_forecasts as score_forecasts
+    from stoker_recipes.timehut.protocols import step_representations as step_representations
     from stoker_recipes.timehut.settings import METHODS as METHODS
     from stoker_recipes.timehut.settings import EncoderSettings as EncoderSettings
     from stoker_recipes.timehut.settings import make_settings as make_settings
-    from stoker_recipes.timehut.training import load_encoder as load_encoder
     from stoker_recipes.timehut.training import train as train
     from stoker_recipes.timehut.tuning import SPACES as SPACES
     from stoker_recipes.timehut.tuning import SearchObjective as SearchObjective

@@ -12,8 +12,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from stoker.errors import OptionError
 from stoker.extend import Array, check_device
 from stoker_recipes.timehut.data import as_series, fit_scaler, for_training
+from stoker_recipes.timehut.predicting import TrainedEncoder
 from stoker_recipes.timehut.settings import make_settings
-from stoker_recipes.timehut.training import TrainedEncoder, new_population
+from stoker_recipes.timehut.training import new_population
 
 
 class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """One update on a GPU: from the tables of crops to the losses and the gradient of all weights, by Triton kernels.
 
 At the size of these encoders a GPU spends its time on starting kernels and on intermediate results: an update in torch's operations has
-about 700 kernels, here it has 68. `encoder_kernels` and `loss_kernels` have the kernels. Float32 is multiplied as torch's setting for
+about 700 kernels, here it has 68. The kernels are in `kernels`. Float32 is multiplied as torch's setting for
 float32 matmuls says: in TF32, or in full. Imported only on a GPU.
 """
 
@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from stoker_recipes.timehut import encoder_kernels, loss_kernels
+from stoker_recipes.timehut import kernels
 from stoker_recipes.timehut.batches import Tables
 from stoker_recipes.timehut.losses import LossTerms
 from stoker_recipes.timehut.model import ConvLayer, RowLayout
@@ -110,7 +110,7 @@ class _Step:
         last, num_layers = self.layout.blocks[-1], 2 * len(self.layout.blocks) - 2
         self.x = self.new(num_layers + 1, self.members, self.positions, self.layout.size.hidden)
         self.active = torch.empty_like(self.x)
-        self.input(encoder_kernels.input_kernel, self.weights, self.x[0], self.active[0])
+        self.input(kernels.input_kernel, self.weights, self.x[0], self.active[0])
         for i in range(num_layers):
             residual = self.x[i - 1] if i % 2 else None
             self.convolve(self.layout.layers[1 + i], self.active[i], self.x[i + 1], self.active[i + 1], residual=residual)
@@ -126,7 +126,7 @@ class _Step:
         last, num_layers = self.layout.blocks[-1], len(self.x) - 1
         found, of_z = torch.empty_like(self.weights), torch.empty_like(self.inner)
         self.launch(
-            loss_kernels.pyramid_gradient_kernel, (self.length, self.views, self.members),
+            kernels.pyramid_gradient_kernel, (self.length, self.views, self.members),
             self.pyramid, self.of_instance, self.of_temporal, upstream, of_z, self.tables.bounds, self.update, self.tables.keys,
             self.groups, self.views, *self.sizes(), **self.dropout,
         )  # fmt: skip
@@ -144,7 +144,7 @@ class _Step:
         self.weigh(last[0], self.active[-1], of_inner, found, num_layers)
         self.weigh(last[1], self.inner_active, of_z, found, num_layers)
         self.weigh(last[2], self.x[-1], of_z, found, num_layers)
-        self.input(encoder_kernels.input_weights_kernel, of_x[0], found, found)
+        self.input(kernels.input_weights_kernel, of_x[0], found, found)
         return found
 
     def sizes(self) -> tuple[int, int, int, int]:
@@ -152,7 +152,7 @@ class _Step:
 
     def input(self, kernel: Any, source: Tensor, out: Tensor, active: Tensor) -> None:
         tables, (first, *_) = self.tables, self.layout.layers
-        is_forward = kernel is encoder_kernels.input_kernel
+        is_forward = kernel is kernels.input_kernel
         tile = (32 if self.is_large else 16) if is_forward else 64
         given = tables.given if tables.given is not None else tables.mask
         self.launch(
@@ -177,7 +177,7 @@ class _Step:
         """out = conv(x) + residual, and its gelu."""
         shape, tile = self.shape(layer, OUT=64 if self.is_large else 32), TILE if self.is_large else {"M": 16}
         self.launch(
-            encoder_kernels.convolution_kernel,
+            kernels.convolution_kernel,
             (triton.cdiv(self.positions, tile["M"]), triton.cdiv(layer.outputs, shape["OUT"]), self.members),
             x, self.weights, out if residual is None else residual, out, out if active is None else active, self.tables.bounds, self.update,
             int(residual is not None), self.groups, self.row_size, layer.begin, layer.dilation, self.length, self.positions,
@@ -190,7 +190,7 @@ class _Step:
         """out = the gradient of x, through gelu if it is active, plus a residual."""
         shape, tile = self.shape(layer, IN=64 if self.is_large else 32), TILE if self.is_large else {"M": 16}
         self.launch(
-            encoder_kernels.input_gradient_kernel,
+            kernels.input_gradient_kernel,
             (triton.cdiv(self.positions, tile["M"]), triton.cdiv(layer.inputs, shape["IN"]), self.members),
             x, self.weights, gradient, out if residual is None else residual, out, self.tables.bounds, self.update,
             int(residual is not None), self.groups, self.row_size, layer.begin, layer.dilation, self.length, self.positions,
@@ -202,7 +202,7 @@ class _Step:
         shape = self.shape(layer)
         parts = triton.cdiv(layer.inputs, shape["IN"]) * layer.taps * triton.cdiv(layer.outputs, shape["OUT"])
         self.launch(
-            encoder_kernels.weights_kernel, (parts, self.members, number),
+            kernels.weights_kernel, (parts, self.members, number),
             x, gradient, out, self.tables.bounds, self.update, self.members, self.groups, self.row_size, layer.begin, first,
             self.length, self.positions, LONG=self.length > LONG, **WEIGHT_TILE, **shape,
         )  # fmt: skip
@@ -215,7 +215,7 @@ class _Step:
         squares = self.new(*shape[:3])
         crop = tables.bounds, self.update
         self.launch(
-            loss_kernels.pyramid_kernel, (self.size, self.views, self.members),
+            kernels.pyramid_kernel, (self.size, self.views, self.members),
             z, self.pyramid, squares, *crop, tables.keys, self.groups, self.views, *self.sizes(), **self.dropout,
         )  # fmt: skip
         tile = TEMPORAL_TILE if self.length > LONG else {**TEMPORAL_TILE, "ROWS": 32}
@@ -226,7 +226,7 @@ class _Step:
         last = terms.amc_temporal if terms.compat else terms.amc_instance
         counts = self.groups, self.members, self.views, *self.sizes()
         self.launch(
-            loss_kernels.instance_kernel, (self.size, self.members),
+            kernels.instance_kernel, (self.size, self.members),
             self.pyramid, squares, self.of_instance, parts, parts.shape[1], *crop, tables.tau,
             tables.tau if tables.target is None else tables.target, terms.amc_instance, last, terms.margin, *counts,
             TARGET=tables.target is not None, AMC=terms.has_amc, ROWS=max(16, triton.next_power_of_2(self.views)), **tiles,
@@ -234,7 +234,7 @@ class _Step:
         sums = self.new(self.members, self.batch, 4, self.size)
         for is_gradient in (False, True):
             self.launch(
-                loss_kernels.temporal_kernel, (blocks, self.batch, self.members),
+                kernels.temporal_kernel, (blocks, self.batch, self.members),
                 self.pyramid, squares, self.of_temporal, parts, parts.shape[1], sums, *crop, tables.tau, terms.tau_temporal,
                 terms.amc_temporal, terms.margin, *counts, SOFT=terms.has_soft_temporal, AMC=terms.has_amc, INSIDE=not terms.compat,
                 GRADIENT=is_gradient, **tile, **tiles,

@@ -25,9 +25,18 @@ from torch import Tensor, nn
 from stoker.errors import OptionError
 from stoker.extend import Array
 from stoker_recipes.timehut.batches import Crops, Tables, draw_crops, gather_batch, updates_per_epoch
-from stoker_recipes.timehut.encoder_views import encode_views, gather_views
 from stoker_recipes.timehut.losses import LossTerms, contrastive_loss
-from stoker_recipes.timehut.model import RowLayout, encode, expand, initial_weights, kept_positions, make_layout, pool_over_time
+from stoker_recipes.timehut.model import (
+    RowLayout,
+    encode,
+    encode_views,
+    expand,
+    gather_views,
+    initial_weights,
+    kept_positions,
+    make_layout,
+    pool_over_time,
+)
 from stoker_recipes.timehut.settings import EncoderSettings, temperatures
 
 SHARED = ("batch_size", "lr", "weight_decay", "hidden", "depth", "width", "dropout", "max_train_length", "compat")

@@ -65,27 +65,49 @@ class EncoderSettings:
     """
 
     method: str = "timehut"
+    """timehut, ts2vec or softclt."""
     epochs: int | None = None
+    """Passes over the series; by default `updates` counts."""
     updates: int = 0
+    """Updates; 0 for 200, or 600 for more than 100,000 values."""
     batch_size: int = 8
+    """Series per update."""
     lr: float = 1e-3
+    """Learning rate."""
     weight_decay: float = 0.01
+    """Weight decay."""
     hidden: int = 64
+    """Width of the hidden layers."""
     depth: int = 10
+    """Number of dilated convolutions."""
     width: int = 320
+    """Values of a representation."""
     dropout: float = 0.1
+    """Dropout of representations."""
     max_train_length: int = 3000
+    """Longer series are cut into parts of this length."""
     schedule: str = "constant"
+    """Temperature over epochs: cosine, linear or constant."""
     min_tau: float = 1.0
+    """Smallest temperature."""
     max_tau: float = 1.0
+    """Largest temperature."""
     t_max: float = 10.5
+    """Period of the temperature, in epochs."""
     amc_instance: float = 0.0
+    """Weight of the angular margin between series."""
     amc_temporal: float = 0.0
+    """Weight of the angular margin between steps."""
     amc_margin: float = 0.5
+    """The angular margin, in radians."""
     tau_instance: float = 0.0
+    """SoftCLT: sharpness of targets between series; 0 for hard ones."""
     tau_temporal: float = 0.0
+    """SoftCLT: sharpness of targets between steps; 0 for hard ones."""
     compat: bool = True
+    """TimeHUT's loss as its authors' code has it."""
     seed: int = 2002
+    """Seed of all random choices."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -13,29 +13,24 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import nn
+from safetensors.torch import save
 
 import stoker
-from stoker.errors import ConfigError, OptionError
-from stoker.experiment import Predicted, TrainedRun
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import claim_run, read_recipe
+from stoker_recipes.run_folder import check_same, claim_run, read_recipe
 from stoker_recipes.timehut.batches import updates_per_epoch
-from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series, read_store
+from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series
 from stoker_recipes.timehut.evaluation import CLASSIFIERS, fit_classifier
-from stoker_recipes.timehut.model import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
-from stoker_recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
+from stoker_recipes.timehut.model import make_layout, to_tensors
+from stoker_recipes.timehut.population import EncoderPopulation, make_population, targets_of
+from stoker_recipes.timehut.predicting import ENCODER_NAME, SCORE_NAME, TRAIN_NAME, TrainedEncoder, check_settings
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 
-ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "encoder.safetensors", "train.npz", "score.json"
 RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
 PASSES = 10
 """Checkpoints of a run."""
@@ -44,28 +39,6 @@ Say = Callable[[str, str], None]
 
 def _silent(word: str, sentence: str) -> None:
     return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedEncoder:
-    """A trained encoder with what it needs for new series."""
-
-    row: torch.Tensor
-    """The weights of the whole encoder."""
-    channels: int
-    settings: EncoderSettings
-    scaler: GlobalScaler | None
-    length: int
-    """Steps of the training series."""
-    updates: int
-
-    def __call__(self, values: Array) -> Array:
-        """Representations (N, width) of series (N, T, D), which are scaled first."""
-        if values.ndim != 3 or values.shape[2] != self.channels:
-            raise OptionError(f"the series have the shape {values.shape}; expected (series, steps, {self.channels} channels).")
-        scaled = values if self.scaler is None else self.scaler(values)
-        found: Array = encode_series(self.row[None], make_layout(self.settings.size(self.channels)), scaled)[0]
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +146,10 @@ def train(
     series = read_series(data)
     held_out = None if test is None else read_series(test)
     record = {"recipe": "timehut", **known, "settings": asdict(settings)}
-    claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
+    if resume:
+        check_same(folder, record, check=check_settings)
+    else:
+        claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     scaler = fit_scaler(series.values, normalize=normalize)
     for word, sentence in describe(series, held_out, scaler):
         say(word, sentence)
@@ -187,13 +163,11 @@ def train(
         lambda model, batch: model(batch).sum(),
         population.optimizer,
         precision="fp32" if where.type == "cpu" else "tf32",
-        graph="auto" if where.type == "cpu" else True,
-        compile=False,
+        execution=stoker.train.Execution(graph="auto" if where.type == "cpu" else True, compile=False),
         folder=folder,
-        save_every=per_pass,
-        log_every=max(1, per_pass // 2),
+        checkpoints=stoker.train.Checkpoints(every=per_pass),
+        logging=stoker.train.Logging(every=max(1, per_pass // 2), config={**known, **asdict(settings)}),
         seed=settings.seed,
-        config={**known, **asdict(settings)},
         progress=progress,
     )
     result = trainer.fit(CropBatches(population, per_pass=per_pass), epochs=-(-population.num_updates // per_pass), resume=resume)
@@ -244,13 +218,9 @@ def _describe_encoder(population: EncoderPopulation) -> str:
     return f"{kept:,} weights{dropped if whole > kept else ''}; {epochs}"
 
 
-def _check(settings: dict[str, Any]) -> None:
-    EncoderSettings(**settings)
-
-
 def resume(folder: str | Path, **common: Any) -> TrainedTimeHut:
     """Continue the run of a folder, with its own data and settings."""
-    found = read_recipe(Path(folder), "timehut", check=_check)
+    found = read_recipe(Path(folder), "timehut", check=check_settings)
     settings = dict(found["settings"])
     return train(found["data"], test=found["test"], folder=folder, normalize=found["normalize"], resume=True, **settings, **common)
 
@@ -280,93 +250,3 @@ def _finish(
         record = {"test_series": len(labels), "majority": majority, "accuracy": scores}
         disk.write_file(folder / SCORE_NAME, json.dumps(record, indent=1).encode() + b"\n")
     return scores, majority
-
-
-def load_encoder(folder: str | Path) -> TrainedEncoder:
-    """The encoder of a finished run.
-
-    Args:
-        folder: Folder of the run.
-
-    Raises:
-        OptionError: It is not a run of this recipe, or has not finished.
-    """
-    folder = Path(folder)
-    settings = EncoderSettings(**read_recipe(folder, "timehut", check=_check)["settings"])
-    path = folder / ENCODER_NAME
-    if not path.is_file():
-        raise OptionError(
-            f"{folder} has no {ENCODER_NAME}: its training has not finished. Resume it: stoker train --resume {folder}"
-        )
-    content = path.read_bytes()
-    try:
-        tensors = load(content)
-        facts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-        scaler = json.loads(facts["scaler"])
-        size = sizes_of(tensors)
-        scaler = {name: tuple(values) for name, values in (scaler or {}).items()}
-        row = from_tensors(tensors, size)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ConfigError(f"{path} is damaged: {error}") from error
-    return TrainedEncoder(
-        row=row,
-        channels=size.channels,
-        settings=settings,
-        scaler=GlobalScaler(**scaler) if scaler else None,
-        length=int(facts["length"]),
-        updates=int(facts["updates"]),
-    )
-
-
-# ---- predictions for `stoker.load(run).predict(data)` ----
-
-
-class EncoderModule(nn.Module):
-    """The encoder as a module: series (N, T, D) become representations (N, width)."""
-
-    def __init__(self, encoder: TrainedEncoder, device: str) -> None:
-        super().__init__()
-        self.row = nn.Parameter(encoder.row.to(device)[None], requires_grad=False)
-        self._layout, self._scaler = make_layout(encoder.settings.size(encoder.channels)), encoder.scaler
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Representations of series; NaN is missing."""
-        if self._scaler is not None:
-            x = (x - x.new_tensor(self._scaler.mean)) / x.new_tensor(self._scaler.std)
-        given = ~torch.isnan(x).any(-1)
-        return pool_over_time(encode(self.row, self._layout, torch.where(given[..., None], x, 0)[None], given[None]))[0]
-
-
-def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
-    """A run, for predictions of classes: `stoker.load` and `stoker predict`."""
-    encoder = load_encoder(folder)
-    return TrainedRun(
-        folder=folder, step=encoder.updates, model=EncoderModule(encoder, device), run=partial(_predict, folder, encoder)
-    )
-
-
-def _predict(folder: Path, encoder: TrainedEncoder, data: Any, *, which: str, horizon: int | None, stride: int | None,
-             short: str, batch_size: int) -> list[Predicted]:  # fmt: skip
-    """The class of every series, by the papers' SVM on the representations of the training series."""
-    if horizon is not None or stride is not None or which != "last":
-        raise OptionError("the model predicts one class per series. Leave out horizon, stride and which='all'.")
-    with np.load(folder / TRAIN_NAME, allow_pickle=False) as kept:
-        if "labels" not in kept:
-            raise OptionError(
-                f"{folder} was trained without labels, so it predicts no classes. Use `stoker embed` for representations."
-            )
-        known, labels = kept["embeddings"], kept["labels"]
-    series = data if isinstance(data, stoker.Store) else str(data)
-    values = (read_store(series, series.name) if isinstance(series, stoker.Store) else read_series(series)).values
-    found = fit_classifier(known, labels, method=encoder.settings.method).predict(encoder(values))
-    store = stoker.Store.from_arrays(value=[np.zeros(values.shape[1], np.float32)] * len(values))
-    return [
-        Predicted(
-            store=store,
-            time=None,
-            series=np.arange(len(values)),
-            steps=np.full(len(values), values.shape[1]),
-            column="label",
-            values={"prediction": found.tolist()},
-        )
-    ]

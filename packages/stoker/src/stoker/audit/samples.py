@@ -148,11 +148,11 @@ def is_map_style(dataset: Any) -> bool:
 
 
 def _feed_claims(feed: Feed) -> LoaderClaims:
-    from stoker.sampling.mixture import MixtureOrder
+    from stoker.sampling.mixture import Mixture
     from stoker.sampling.orders import ByLength, Sequential, Weighted
 
     order, repeats = feed.order, isinstance(feed.order, Weighted)
-    if isinstance(feed.order, MixtureOrder):
+    if isinstance(feed.order, Mixture):
         order, repeats = feed.order.order, feed.order.weights is not None
     dataset = None if feed.is_packed else feed.dataset
     return LoaderClaims(

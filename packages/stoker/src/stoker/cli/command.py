@@ -2,6 +2,7 @@
 
 Command     a command with all of this; `doing` is its line at the start
 announce    a line on stderr, unless -q
+print_json  the result with --json
 bar         a progress bar, unless -q; with -v also the time of each phase
 PATH        the type of a file or folder; TABLE, CONFIG and SPEC also take `-`
 """
@@ -10,20 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import io
+import json
 import os
 import re
 import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 from click.shell_completion import CompletionItem
 
-from stoker import _disk
+from stoker import _disk, extend
 from stoker._clock import busy_ns, now_ns
 from stoker._progress import Show, progress
 from stoker._text import is_url, printable, readable_bytes
@@ -31,6 +34,8 @@ from stoker.errors import DiskError, OptionError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from stoker.store.pack.options import Time
 
 # What is printed.
 
@@ -74,6 +79,12 @@ def announce(line: str) -> None:
     """Say on stderr what happens, unless -q. Of several processes, the first one speaks."""
     if not is_quiet() and not int(os.environ.get("RANK") or 0):
         click.echo(f"stoker: {printable(line)}", err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print the result of a command as one JSON document. NaN and Inf, which JSON does not have, become null."""
+    plain = json.loads(json.dumps(value, default=str), parse_constant=lambda name: None)
+    click.echo(json.dumps(plain, allow_nan=False))
 
 
 def say(word: str, sentence: str) -> None:
@@ -195,8 +206,9 @@ class PathType(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Let the shell complete names of files, and of recipes where one may stand instead of a configuration."""
-        recipes = sorted(getattr(ctx.command, "recipes", {})) if param.name == "config" else []
-        return [CompletionItem(one) for one in recipes if one.startswith(incomplete)] + [CompletionItem(incomplete, type="file")]
+        recipes = ctx.command.recipes() if param.name == "config" and isinstance(ctx.command, Command) else {}
+        names = [CompletionItem(name) for name in recipes if name.startswith(incomplete)]
+        return [*names, CompletionItem(incomplete, type="file")]
 
 
 PATH = PathType()
@@ -264,6 +276,8 @@ class Asked:
     """The object of click's context: what options of any command ask of `main`."""
 
     debug: bool = False
+    command: click.Command | None = None
+    """The command that runs."""
 
 
 def _set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -299,15 +313,16 @@ OPTIONS = "stoker.options"
 RecipeOf = Callable[[list[str]], tuple[str, list[str]] | None]
 
 
-def recipe_named(args: list[str], recipes: Mapping[str, click.Command]) -> tuple[str, list[str]] | None:
-    """The recipe that the first argument names, and the rest."""
-    name = args[0] if args else ""
-    if name in recipes:
+def recipe_named(args: list[str]) -> tuple[str, list[str]] | None:
+    """Return the recipe that the first argument names, and the rest; None where it is a file, or no name."""
+    name, known = args[0] if args else "", extend.registered("recipes")
+    if name in known:
         return name, args[1:]
-    near = difflib.get_close_matches(name, recipes, n=1)
-    if near and not Path(name).exists():
+    if not re.fullmatch(r"[a-z][\w-]*", name) or Path(name).exists():
+        return None
+    if near := difflib.get_close_matches(name, known, n=1):
         raise click.UsageError(f"{name} does not exist; did you mean the recipe {near[0]}?")
-    return None
+    raise click.UsageError(f"{name} is neither a file nor an installed recipe. {extend.how_to_install()}")
 
 
 class Command(click.Command):
@@ -316,43 +331,44 @@ class Command(click.Command):
     Args:
         doing: That line; `{name}` is the value of an argument, `{a|b}` of the first that is given. None for a command that answers at
             once and loads no torch.
-        writes: The argument, the last one, that names what the command writes. `--out` may name it too.
         runs_script: Whether the first argument is a script, and all after it are arguments of the script, as for `python`.
-        recipes: Commands of recipes by name.
-        recipe_of: Finds the recipe of a call and the arguments for it; by default the first argument names it.
+        version: Recipes may have their own version of this command under this name, see `stoker.extend.Recipe`.
+        recipe_of: Finds the recipe of a call and the arguments for its version; by default the first argument names it.
     """
 
     def __init__(
-        self, *args: Any, doing: str | None, writes: str | None = None, runs_script: bool = False,
-        recipes: dict[str, click.Command] | None = None, recipe_of: RecipeOf | None = None, **options: Any,
+        self, *args: Any, doing: str | None, runs_script: bool = False, version: str | None = None,
+        recipe_of: RecipeOf = recipe_named, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(*args, **options)
-        self.doing, self.writes, self.runs_script = doing, writes, runs_script
+        self.doing, self.runs_script, self._version, self._recipe_of = doing, runs_script, version, recipe_of
         self.allow_interspersed_args = not runs_script
-        self.recipes = recipes if recipes is not None else {}
-        self._recipe_of = recipe_of or (lambda given: recipe_named(given, self.recipes))
-        if writes is not None:
-            text = f"Another way to give {writes.upper()}, the last argument."
-            self.params.append(
-                click.Option(["--out", "other_out"], type=PATH, metavar=writes.upper(), expose_value=False, help=text)
-            )
         self.params += volume_options()
+
+    def recipes(self) -> dict[str, click.Command]:
+        """Return the versions of this command that the installed recipes have, by recipe."""
+        if self._version is None:
+            return {}
+        commands = {name: extend.recipe(name).commands.get(self._version) for name in extend.registered("recipes")}
+        return {name: command for name, command in commands.items() if command is not None}
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the arguments, or hand them to the command of a recipe."""
-        found = self._recipe_of(args) if self.recipes else None
-        if found is None:
+        """Parse the arguments, or hand them to the version of a recipe."""
+        call = self._recipe_of(args) if self._version is not None else None
+        if call is None:
             return super().make_context(info_name, args, parent, **extra)
-        name, rest = found
+        name, rest = call
+        command = extend.recipe(name).commands.get(self._version or "")
+        if command is None:
+            known = ", ".join(self.recipes()) or "none"
+            raise click.UsageError(f"the recipe {name} has no `stoker {self._version}`; recipes that have it: {known}.")
         path = f"{info_name} {name}" if args[:1] == [name] else info_name
-        return self.recipes[name].make_context(path, rest, parent, **extra)
+        return command.make_context(path, rest, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments: what `--out` names goes last, and the arguments of a script are kept apart."""
-        if self.writes is not None:
-            args = _out_last(args)
+        """Parse the arguments; those of a script are kept apart."""
         words = list(args)
         rest = self._parse(ctx, args)
         if self.runs_script:
@@ -383,6 +399,8 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Say what happens, run the command, and with -v say what it took."""
+        if isinstance(ctx.obj, Asked):
+            ctx.obj.command = self
         if line := self._line(ctx.params):
             announce(f"{line} …")
         sources = {one.name: ctx.get_parameter_source(one.name or "") for one in self.params if one.name in ctx.params}
@@ -418,21 +436,6 @@ def _shown(value: Any) -> str:
     return "standard input" if text == "-" else text
 
 
-def _out_last(args: list[str]) -> list[str]:
-    """Move what --out names to the end."""
-    found: list[str] = []
-    rest = iter(args)
-    out: list[str] = []
-    for one in rest:
-        if one == "--out":
-            out = [next(rest, "")]
-        elif one.startswith("--out="):
-            out = [one.removeprefix("--out=")]
-        else:
-            found.append(one)
-    return found + out
-
-
 # Options of several commands.
 
 
@@ -454,23 +457,19 @@ folder_option: Decorator = click.option(
 resume_option: Decorator = click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
 plot_option: Decorator = click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .svg or .png.")
 set_option: Decorator = click.option(
-    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration. May be repeated."
+    "--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration. May be repeated."
+)
+series_option: Decorator = click.option(
+    "--series", metavar="COLUMN", help="Column that groups rows into series. Rows may be in any order."
 )
 time_option: Decorator = click.option("--time", metavar="COLUMN", help="Column that orders the steps; it must rise strictly.")
 sort_option: Decorator = click.option("--sort", is_flag=True, help="Sort by --time instead of rejecting unsorted or equal times.")
 module_option: Decorator = click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 
 
-def key_option(name: str, text: str = "Column that groups rows into series.", **options: Any) -> Decorator:
-    """The column that says which series (subject, user) a row belongs to: --series or --key, which are the same."""
-    other = "--key" if name == "series" else "--series"
-    return click.option(f"--{name}", other, name, metavar="COLUMN", help=text, **options)
-
-
 def overwrite_option(text: str, name: str = "overwrite") -> Decorator:
-    """Whether to replace what exists: --overwrite or --replace, which are the same."""
-    other = "--replace" if name == "overwrite" else "--overwrite"
-    return click.option(f"--{name}", other, name, is_flag=True, help=text)
+    """Whether to replace what exists: --overwrite."""
+    return click.option("--overwrite", name, is_flag=True, help=text)
 
 
 def seed_option(default: int, text: str = "Seed of all random choices.") -> Decorator:
@@ -478,13 +477,13 @@ def seed_option(default: int, text: str = "Seed of all random choices.") -> Deco
     return click.option("--seed", type=click.IntRange(min=0), default=default, show_default=True, metavar="N", help=text)
 
 
-def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--memory and --threads of commands that pack."""
-    threads = click.option(
-        "--threads", type=click.IntRange(min=1), metavar="N", help="Threads. [default: the cores of this process]"
-    )
-    memory = "Memory limit of the whole process, like 256MB. The input may be larger."
-    return click.option("--memory", default="1GB", show_default=True, metavar="SIZE", help=memory)(threads(command))
+memory_option: Decorator = click.option(
+    "--memory",
+    default="1GB",
+    show_default=True,
+    metavar="SIZE",
+    help="Memory limit of the whole process, like 256MB. The input may be larger.",
+)
 
 
 MISSING = ["keep", "error", "ffill", "drop"]
@@ -501,27 +500,70 @@ def missing_option(choices: Sequence[str] = MISSING) -> Decorator:
     return choice_option("--missing", choices=choices, help="How to treat missing values.")
 
 
-def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of all commands that read raw files: text tables, memory and threads."""
-    options: list[Decorator] = [
-        click.option("--delimiter", metavar="TEXT", help="Delimiter of text tables. [default: auto-detected]"),
-        click.option("--quote", default='"', show_default=True, metavar="TEXT", help="Quote character; '' for none."),
-        click.option("--escape", metavar="TEXT", help="Escape character of text tables."),
-        click.option(
-            "--header/--no-header", default=None, help="Whether the first line has column names. [default: auto-detected]"
-        ),
-        click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables."),
-        click.option(
-            "--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual. May be repeated."
-        ),
-        click.option("--decimal", default=".", show_default=True, metavar="TEXT", help="Decimal point of text tables."),
-        click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Encoding of text files."),
-        click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601."),
-        memory_options,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+pack_option: Decorator = click.option(
+    "--pack",
+    "pack_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of `stoker pack` for raw files, such as sort=true, delimiter=';' or null='-'. May be repeated.",
+)
+
+
+def read_pack_options(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `--pack NAME=VALUE` by name."""
+    words: dict[str, Any] = {"true": True, "false": False, "none": None}
+    options: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        name = name.replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"--pack is {assignment!r}; expected NAME=VALUE, such as sort=true.")
+        options[name] = words.get(value.lower(), int(value) if value.isdecimal() else value)
+    return options
+
+
+_TIME = ("freq", "regular", "duplicates", "timezone", "ambiguous", "nonexistent")
+_CSV = ("delimiter", "quote", "escape", "header", "skip", "null", "decimal", "encoding", "time_format")
+_RESOURCES = ("memory", "threads", "ray")
+
+
+def pack_arguments(flags: Mapping[str, Any], *, time: Time | None = None) -> dict[str, Any]:
+    """Return the arguments of `stoker.pack` for flags, which name the fields of its values; `time` is that of earlier data.
+
+    Raises:
+        OptionError: A flag about times is given without --time, or a name is none of a flag.
+    """
+    from stoker.store.formats.csv import Csv
+    from stoker.store.pack.api import pack
+    from stoker.store.pack.options import Resources, Time
+
+    given = {name: value for name, value in flags.items() if name not in (*_TIME, *_CSV, *_RESOURCES)}
+    if unknown := sorted(set(given) - {*inspect.signature(pack).parameters, "overlap"}):
+        raise OptionError(f"{unknown[0]}= is not an option of pack.", parameter=unknown[0])
+    for name, kind, fields in (("csv", Csv, _CSV), ("resources", Resources, _RESOURCES)):
+        if values := {field: flags[field] for field in fields if field in flags}:
+            given[name] = kind(**values)
+    rules = {name: flags[name] for name in _TIME if name in flags}
+    column = flags.get("time") or (time.column if time is not None else None)
+    if rules and column is not None:
+        known = time if time is not None and time.column == column else Time(column)
+        given["time"] = replace(known, **rules)
+    elif strange := [name for name, value in rules.items() if value != getattr(Time(""), name)]:
+        raise OptionError(f"{strange[0]}= is about the times of the rows, so it needs time=.", parameter=strange[0])
+    return given
+
+
+FILE_ENDINGS = (".pt2", ".onnx", ".pt", ".pth", ".ts", ".safetensors", ".bin", ".ckpt", ".json", ".zip")
+"""Endings of files: such a name never becomes a folder."""
+
+
+def check_new_plot(name: str, *, overwrite: bool) -> Path:
+    """The path of a plot to write; see `check_new_file`."""
+    from stoker.train.plots import check_plot
+
+    path = check_new_file("--plot", name, (".svg", ".png"), overwrite=overwrite)
+    check_plot(path)  # matplotlib may be missing
+    return path
 
 
 def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overwrite: bool) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from pathlib import Path
@@ -125,8 +124,7 @@ def command(
             finding, script, arguments, path=patch_path, module=is_module, quiet=True, at_most=budget, tell=base.announce
         )
     if as_json:
-        values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
-        click.echo(json.dumps(values, allow_nan=False))
+        base.print_json(finding.as_dict())
     else:
         show(finding)
     if path is not None:

@@ -1,10 +1,8 @@
-"""`stoker inspect` shows what a store holds; `stoker verify` checks a store, a bundle or a TFA configuration."""
+"""`stoker inspect`: what a store holds, and whether each byte is as it was written."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,22 +12,35 @@ from stoker.cli import command as base
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stoker.store.inspect import StoreSummary
-
+    from stoker.store.inspect import StoreSummary, VerifyResult
 
 MAX_SOURCES = 6
 
 
 @click.command("inspect", cls=base.Command, doing=None)
-@click.argument("store", type=base.PATH)
+@click.argument("store", type=base.STORE)
+@click.option("--verify", "verifies", is_flag=True, help="Read every byte, and compare it with the hash taken when it was written.")
 @base.json_option
-def command(store: str, as_json: bool) -> None:
-    """Show the schema, lengths, non-finite values, size and sources of STORE. Does not read the values."""
+def command(store: str, verifies: bool, as_json: bool) -> None:
+    """Show the schema, lengths, non-finite values, size and sources of STORE. Reads the values only with --verify.
+
+    \b
+    stoker inspect prices.stoker
+    stoker inspect prices.stoker --verify
+    """
     from stoker.store.inspect import inspect
 
+    if verifies:
+        done = _verify(store)
+        if as_json:
+            base.print_json({"path": store, "num_shards": done.num_shards, "num_bytes": done.num_bytes, "digest": done.digest})
+        else:
+            size = f"{done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB"
+            click.echo(f"{printable(store)} is complete: {size}, digest {done.digest}")
+        return
     summary = inspect(store)
     if as_json:
-        click.echo(json.dumps(summary.to_dict()))
+        base.print_json(summary.to_dict())
         return
     from rich.console import Console
     from rich.text import Text
@@ -42,7 +53,7 @@ def command(store: str, as_json: bool) -> None:
     ]
     counts = f"{summary.num_series:,} series, {summary.num_steps:,} steps, {readable_bytes(summary.num_bytes)}"
     console.print(Text(f"{printable(summary.path)}: {counts}{''.join(roles)}", style="bold"))
-    appends = f", {summary.num_appends:,} appends (see `stoker compact`)" if summary.num_appends else ""
+    appends = f", {summary.num_appends:,} appends (see `stoker append --compact`)" if summary.num_appends else ""
     console.print(f"digest {summary.digest}{appends}")
     for table in (_columns(summary), _lengths(summary), _sources(summary)):
         console.print("", table, sep="\n")
@@ -60,24 +71,28 @@ def _table(title: str, *headers: str) -> Table:
 def _columns(summary: StoreSummary) -> Table:
     from rich.text import Text
 
-    table = _table("columns", "name", "type", "per", "missing", "NaN", "inf", "first not finite")
+    from stoker.store.inspect import missing_values
+
+    table = _table("columns", "name", "type", "per", "missing", "inf", "first NaN or inf")
     for column in summary.columns:
         label = column.label
         if column.kind == "category" and column.texts is not None:
             label += f" of {len(column.texts):,}"
         bad = column.nonfinite
         first = f"series {bad.first[0]:,} step {bad.first[1]:,}" if bad.first else ""
-        counts = [f"{count:,}" for count in (column.missing, bad.nan, bad.inf)]
+        counts = [f"{count:,}" for count in (missing_values(column), bad.inf)]
         table.add_row(Text(printable(column.name)), Text(printable(label)), column.level, *counts, first)
     return table
 
 
 def _lengths(summary: StoreSummary) -> Table:
     table = _table(f"lengths: {summary.shortest:,} to {summary.longest:,}, median {summary.median:,.0f}", "steps", "", "series")
-    most = max((one.num_series for one in summary.histogram), default=1) or 1
-    for one in summary.histogram:
-        span = f"{one.low:,}" if one.low == one.high else f"{one.low:,} to {one.high:,}"
-        table.add_row(span, "█" * round(40 * one.num_series / most) or ("▏" if one.num_series else ""), f"{one.num_series:,}")
+    most = max((bucket.num_series for bucket in summary.histogram), default=1) or 1
+    for bucket in summary.histogram:
+        span = f"{bucket.low:,}" if bucket.low == bucket.high else f"{bucket.low:,} to {bucket.high:,}"
+        table.add_row(
+            span, "█" * round(40 * bucket.num_series / most) or ("▏" if bucket.num_series else ""), f"{bucket.num_series:,}"
+        )
     return table
 
 
@@ -88,65 +103,13 @@ def _sources(summary: StoreSummary) -> Table:
     for source in summary.sources[:MAX_SOURCES]:
         table.add_row(Text(printable(source.name)), source.xxh3 or "", f"{source.num_rows:,}", readable_bytes(source.num_bytes))
     if rest := summary.sources[MAX_SOURCES:]:
-        rows, size = sum(one.num_rows for one in rest), sum(one.num_bytes for one in rest)
+        rows, size = sum(source.num_rows for source in rest), sum(source.num_bytes for source in rest)
         table.add_row(f"… {len(rest):,} more", "", f"{rows:,}", readable_bytes(size))
     return table
 
 
-@click.command("verify", cls=base.Command, doing="verifying {path}")
-@click.argument("path", type=base.CONFIG, metavar="STORE|BUNDLE|TFA.yaml")
-@base.json_option
-def verify_command(path: str, as_json: bool) -> None:
-    """Read every byte of STORE and compare it with the hash taken when it was written.
-
-    For a BUNDLE of `stoker export`, compute the features and logits of its golden bars again, in a batch and bar by bar. For the
-    YAML of a TFA run, check bars, labels, split, samples and scaler without training.
-
-    \b
-    stoker verify prices.stoker
-    stoker verify bundle/
-    stoker verify tfa.yaml
-    """
-    if (Path(path) / "bundle.json").is_file():
-        values, text = _verify_bundle(path)
-    elif Path(path).suffix in (".yaml", ".yml") and Path(path).is_file():
-        values, text = _verify_training(Path(path))
-    else:
-        values, text = _verify_store(path)
-    click.echo(json.dumps({"path": path, **values}) if as_json else f"{printable(path)} {text}")
-
-
-def _verify_store(path: str) -> tuple[dict[str, Any], str]:
+def _verify(store: str) -> VerifyResult:
     from stoker.store.inspect import verify
 
     with base.bar("MB") as show:
-        done = verify(path, report=lambda part, total: show("verifying", part / max(total, 1), part // 1_000_000))
-    values = {"num_shards": done.num_shards, "num_bytes": done.num_bytes, "digest": done.digest}
-    return values, f"is complete: {done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB, digest {done.digest}"
-
-
-def _verify_bundle(path: str) -> tuple[dict[str, Any], str]:
-    from stoker_recipes.tfa import verify_bundle
-
-    proof = verify_bundle(path)
-    found = f"{proof.rows} rows of features are equal bit for bit, {proof.logits} logits within {proof.difference:.1g}"
-    values = {"rows": proof.rows, "logits": proof.logits, "difference": proof.difference}
-    return values, f"is complete and gives the same results as after training:\n{found}"
-
-
-def _verify_training(path: Path) -> tuple[dict[str, Any], str]:
-    from stoker import _disk
-    from stoker_recipes.tfa.settings import read_settings
-    from stoker_recipes.tfa.training import prepare_run
-
-    settings = read_settings(path)
-    said: list[dict[str, str]] = []
-
-    def report_and_keep(word: str, sentence: str) -> None:
-        said.append({"what": word, "found": sentence})
-        base.say(word, sentence)
-
-    with _disk.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
-        _disk.remove_folder(scratch / "run")  # of a check that was killed
-        prepare_run(settings, scratch / "run", report_and_keep)
-    return {"checks": said}, "passed all checks."
+        return verify(store, report=lambda part, total: show("verifying", part / max(total, 1), part // 1_000_000))

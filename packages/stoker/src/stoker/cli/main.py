@@ -1,4 +1,7 @@
-"""`stoker`: the group of commands, and what they share. Each command is imported when it runs, which keeps `stoker --help` fast."""
+"""`stoker`: the group of commands, and how errors end a command. Each command is imported when it runs, so `stoker --help` is fast.
+
+The commands of the core are listed here; other packages add theirs by entry points (`stoker.extend`).
+"""
 
 from __future__ import annotations
 
@@ -12,77 +15,99 @@ import click
 from click.shell_completion import CompletionItem
 
 import stoker
+from stoker import extend
 from stoker._signals import Terminated, handle_stops
 from stoker._text import printable
 from stoker.cli.command import Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
-from stoker.errors import ConfigError, StokerError, shorten
+from stoker.errors import StokerError, shorten
 
 COMMANDS = {
-    "pack": "Pack raw files into a store.",
-    "append": "Add rows and series to a store.",
-    "compact": "Rewrite a store with appended rows as one plain store.",
-    "inspect": "Show what a store holds.",
-    "verify": "Check every byte of a store against its hash.",
-    "encode": "Encode a table of events as sequences.",
-    "indicators": "Compute the indicators of bars into a store.",
-    "audit": "Find errors in the batches of a script.",
     "diagnose": "Find the bottleneck of a training script.",
     "compare": "Prove that one version of a training script is better than another.",
-    "gate": "Compare what a step does with a budget.",
     "watch": "Run a script, or follow a run, and name the cause of slowdowns.",
-    "tune": "Find the batch size, hyperparameters, or the fastest way to run.",
+    "gate": "Compare what a step does with a budget.",
+    "audit": "Find errors in the batches of a script.",
+    "pack": "Pack raw files into a store.",
+    "append": "Add rows and series to a store.",
+    "inspect": "Show what a store holds, or verify every byte of it.",
     "train": "Train a model from a configuration, or run a recipe.",
-    "predict": "Predict for new data with a trained run.",
-    "embed": "Write the representations of series by a trained run.",
-    "generate": "Write new subjects with their events by a trained run.",
-    "forecast": "Forecast a series with a trained Time-MoE.",
+    "predict": "Predict for new data with a trained run, or backtest it.",
     "export": "Export the model of a run as a program.",
-    "quality": "Report how good synthetic data are.",
+    "tune": "Find the batch size, hyperparameters, or the fastest way to run.",
     "runs": "Compare the runs in a folder.",
     "live": "Show running and finished runs on a local page.",
-    "make": "Make data to try a recipe with.",
 }
+"""The commands of the core. Each is the `command` of the module of its name."""
+FIRST = """\
+Three things to do first:
 
-MODULES = {
-    "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict", "embed": "predict"
-}  # fmt: skip
-"""Commands in the module of another one: there, `history_command` and so on. All others are the `command` of their own module."""
+  stoker diagnose train.py                       why a training script is slow, measured in the unchanged script
+  stoker pack "data/*.csv" data.stoker --wide    raw files -> a store that feeds the GPU without copies
+  stoker train config.yaml                       train on a store; stoker train --fields shows what a config may hold
+
+stoker --help lists all commands, stoker COMMAND --help the options of one.
+"""
 
 
-class _Lazy(CommandGroup):
+class _Commands(CommandGroup):
+    """The commands of the core, and those that installed packages register."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *(name for name in extend.registered("commands") if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"stoker.cli.{MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, f"{cmd_name}_command" if cmd_name in MODULES else "command")
-        return command
+        if cmd_name in COMMANDS:
+            command: click.Command = importlib.import_module(f"stoker.cli.{cmd_name}").command
+            return command
+        if cmd_name in extend.registered("commands"):
+            command = extend.load("commands", cmd_name)
+            return command
+        return None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if "did you mean" in error.message or args[0].startswith("-"):
+                raise
+            raise click.UsageError(f"{error.message} For the commands of recipes: {extend.how_to_install()}") from None
+
+    def _texts(self) -> dict[str, str]:
+        """Return what each command does. Those of other packages are not imported for this."""
+        entries = extend.registered("commands").items()
+        packages = {name: entry.dist.name if entry.dist is not None else entry.module for name, entry in entries}
+        return {**{name: f"Commands of {package}." for name, package in packages.items()}, **COMMANDS}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        texts = self._texts()
+        names = [CompletionItem(name, help=texts[name]) for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return names or click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+        if others := [(name, text) for name, text in self._texts().items() if name not in COMMANDS]:
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl(others)
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(stoker.__version__, prog_name="stoker")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Find and remove the bottleneck of PyTorch training on sequences.
 
     Every command takes -q (errors and the result only), -v (details and timings) and --help.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(FIRST, nl=False)
 
 
 cli.params += volume_options()
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command: exit code 0, 2 for an error that has a line, 130 for Ctrl-C, 143 for SIGTERM."""
+    """Run a command. docs/cli.md has the table of exit codes."""
     handle_stops()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # do not fail on a terminal that lacks a character
@@ -93,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         cli.main(arguments, prog_name="stoker", standalone_mode=False, obj=asked)
     except (click.exceptions.Abort, KeyboardInterrupt, Terminated) as stop:
         resumes = " to resume" if "pack" in arguments or "append" in arguments else ""
-        _end(143 if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
+        _end(128 + stop.number if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None
         hint = f" See: {context.command_path} --help" if context is not None else ""
@@ -106,12 +131,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (StokerError, OSError) as error:
         if asked.debug:
             raise
-        text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
-        if isinstance(error, ConfigError):  # about an argument of `stoker.experiment.run`
-            text = re.sub(r"^overrides\b", "--set", re.sub(r"^allow\b", "--allow", text))
         # On a terminal, the name under which docs/errors.md explains the error; a log or a program gets the line alone.
         name = f" [{type(error).__name__}]" if isinstance(error, StokerError) and sys.stderr.isatty() else ""
-        _end(2, in_flags(shorten(printable(without_stdin_folder(text))), arguments) + name)
+        _end(2, shorten(printable(without_stdin_folder(in_flags(error, asked.command)))) + name)
 
 
 def _end(code: int, line: str) -> NoReturn:
@@ -119,44 +141,34 @@ def _end(code: int, line: str) -> NoReturn:
     sys.exit(code)
 
 
-def in_flags(line: str, arguments: list[str]) -> str:
-    """Write a library message in the words of the command that was called: `sort=True` becomes `--sort`.
+def in_flags(error: Exception, command: click.Command | None) -> str:
+    """Return the message of an error in the words of the command that ran.
 
-    Only names of options of that command change, and only where a parameter is meant: behind a space or a bracket.
+    Only an error with the field `parameter` is about an argument. Its `sort=True` becomes `--sort`, also where the advice names another
+    argument. A setting of a configuration or a recipe becomes `--set NAME=VALUE`, an option of a pack that `stoker predict` passes on
+    `--pack NAME=VALUE`. An error without the field is printed as it is.
     """
-    command: click.Command | None = cli
-    for argument in arguments:
-        if isinstance(command, click.Group) and not argument.startswith("-"):
-            command = command.get_command(click.Context(command), argument)
-    recipes = getattr(command, "recipes", {})
-    words = [argument.removeprefix("--recipe=") for argument in arguments]
-    known = [command, *(recipes[word] for word in words if word in recipes)] if command is not None else []
-    options = {one.name: one for each in reversed(known) for one in each.params if isinstance(one, click.Option)}
-    if not options:
-        return line
+    is_ours = isinstance(error, StokerError)
+    text = error.strerror if is_ours and isinstance(error, OSError) and error.strerror else str(error)
+    parameter = error.parameter if is_ours else None
+    if parameter is None or command is None:
+        return text
+    text = re.sub(r"\b(?:Csv|Files|Resources|Time)\(([^()]*)\)", r"\1", text)  # their fields are options
+    options = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
+    through = next((options[name].opts[0] for name in ("overrides", "pack_options") if name in options), None)
+    names = {*options, *([parameter] if through is not None else [])}
 
-    def flag(found: re.Match[str]) -> str:
-        option, value = options[found["name"]], (found["value"] or "").strip("'\"")
-        if pair := re.fullmatch(r"\{'(.*)': '(.*)'\}", value):
-            value = f"{pair[1]}={pair[2]}"
-        value = value.replace("[...]", "A,B")
+    def flag(match: re.Match[str]) -> str:
+        name, value = match["name"], (match["value"] or "").strip("'\"")
+        option = options.get(name)
+        if option is None:
+            return f"{through} {name}{'=' if value else ''}{value.lower()}"
         if value in ("True", "False"):
             return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
         return f"{option.opts[0]} {value}".rstrip()
 
-    if command is not None and command.name == "predict":  # options of a pack, which it passes on
-        line = re.sub(r"(?<![^ (`])(sort|duplicates)='?(\w+)'?", lambda found: f"--pack {found[1]}={found[2].lower()}", line)
-        line = re.sub(r"(?<![^ (`])sql=None", "--pack sql=none", line)
-    elif "assignments" in options:  # values of a configuration
-        line = re.sub(r"observed=True to the feed", "--set observed=true", line)
-        line = re.sub(r"(?<![^ (`])guard='skip'", "--set guard=skip", line)
-    if "encoding" in options:  # given once per column
-        line = re.sub(r"^encodings\['(.*?)'\] is '(\w*)'", r"--encoding is \1=\2", line)
-        line = re.sub(r"^encodings names", "--encoding names", line)
-    if "subjects" in options:
-        line = line.replace("num_subjects", "--subjects")
-        line = re.sub(r"^rebalance\['(.*?)'\]", r"--rebalance \1", line)
-    names = "|".join(map(re.escape, filter(None, options)))
-    line = re.sub(rf"^({names})(?= is [^;]*; expected | names the column )", lambda found: options[found[1]].opts[0], line)
-    values = r"\{'[^']*': '[^']*'\}|\[\.\.\.\]|'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…]"
-    return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>{values})?", flag, line)
+    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    text = re.sub(rf"(?<![^ (`])(?P<name>{words})=(?P<value>'[^']*'|[\w.*-]*\w)?", flag, text)
+    if parameter in names:  # it is named without an equals sign where it stands first
+        text = re.sub(rf"^(?P<name>{re.escape(parameter)})(?P<value>)\b", flag, text)
+    return text

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,26 +19,26 @@ _COMMA_NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 
 DUPLICATES = ["error", "first", "last", "keep"]
 AMBIGUOUS = ["infer", "first", "last", "error"]
-NONEXISTENT = ["error", "shift"]
 
 
 def _recipe_of(args: list[str]) -> tuple[str, list[str]] | None:
-    """The recipe that --recipe names, whose own command parses the same arguments."""
+    """The recipe that --recipe names, whose own version of this command parses the same arguments."""
     named = [value for flag, value in pairwise(args) if flag == "--recipe"]
     named += [arg.removeprefix("--recipe=") for arg in args if arg.startswith("--recipe=")]
-    return (named[-1], args) if named and named[-1] in RECIPES else None
+    return (named[-1], args) if named else None
 
 
-def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
-    """What was packed."""
+def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
+    """Print what was packed."""
     from stoker.store.inspect import inspect
 
     if as_json:
-        click.echo(json.dumps(inspect(packed).to_dict()))
+        base.print_json(inspect(packed).to_dict())
         return
     click.echo(f"packed {rows} into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
     for note in packed.manifest.notes if packed.manifest else []:
         base.report(f"note: {note}")
+    base.report(printable(f"next: stoker inspect {store}"))
     for column in packed.schema.values():
         texts = list(islice(column.texts, 1000)) if column.kind == "category" and column.texts is not None else []
         if texts and all(_COMMA_NUMBER.fullmatch(text.strip()) for text in texts):
@@ -47,41 +46,10 @@ def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
             base.report(f"note: column {column.name!r} has {comma}")
 
 
-@click.command("pack", cls=base.Command, doing="packing {source} into {store}", writes="store")
-@click.argument("source", type=base.PATH)
-@click.argument("store", type=base.PATH)
-@click.option("--recipe", required=True, type=click.Choice(["icecube"]), help="The recipe whose files are read.")
-@base.choice_option("--split", choices=["train", "test"], help="Which files to pack.")
-@click.option("--batches", metavar="N-M", help="Numbers of the files to pack, like 1-650. [default: all that the metadata name]")
-@base.overwrite_option("Replace an existing store.", "replace")
-@base.json_option
-def _icecube(source: str, store: str, recipe: str, as_json: bool, **options: Any) -> None:
-    """Pack the files of the IceCube competition in the folder SOURCE, as downloaded, into the folder STORE.
-
-    SOURCE has train_meta.parquet (or train_meta/batch_*.parquet), train/batch_*.parquet and sensor_geometry.csv. The store has a
-    series per event. Memory stays below 1 GB. If a pack was killed, the same command resumes it.
-
-    \b
-    stoker pack icecube/ ice.stoker --recipe icecube
-    stoker pack icecube/ train.stoker --recipe icecube --batches 1-650
-    stoker pack icecube/ test.stoker --recipe icecube --split test
-    """
-    from stoker_recipes.icecube import pack_events
-
-    with base.bar("events") as show:
-        packed = pack_events(source, store, progress=show, **options)
-    _show(packed, store, f"{packed.num_steps:,} pulses", as_json=as_json)
-
-
-RECIPES: dict[str, click.Command] = {"icecube": _icecube}
-
-
-@click.command(
-    "pack", cls=base.Command, doing="packing {source} into {store}", writes="store", recipes=RECIPES, recipe_of=_recipe_of
-)
+@click.command("pack", cls=base.Command, doing="packing {source} into {store}", version="pack", recipe_of=_recipe_of)
 @click.argument("source", nargs=-1, required=True, type=base.SOURCE)
 @click.argument("store", type=base.STORE)
-@base.key_option("series", "Column that groups rows into series. Rows may be in any order.")
+@base.series_option
 @base.time_option
 @base.sort_option
 @click.option("--wide", is_flag=True, help="Make each numeric column of each file a separate series.")
@@ -91,23 +59,30 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
     help="How to treat rows of a series with equal times. Needs --sort where times are not in order. [default: error]",
 )
 @click.option("--freq", metavar="FREQ", help="Distance of two steps, like 15min, 1h, 1d, 1mo; missing steps are added.")
-@click.option("--regular/--no-regular", default=True, help="Whether --freq adds missing steps, or is only declared.")
 @click.option("--timezone", metavar="ZONE", help="Zone of local times, like Europe/Berlin; they are stored as UTC.")
 @base.choice_option("--ambiguous", choices=AMBIGUOUS, default="infer", help="Which local time of a repeated hour.")
-@base.choice_option("--nonexistent", choices=NONEXISTENT, default="error", help="How to treat skipped local times.")
 @click.option("--columns", metavar="A,B,…", help="Columns to pack. [default: all]")
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @base.missing_option()
-@click.option("--source-column", metavar="NAME", help="Add a column with the file that each series comes from.")
-@base.reading_options
+@click.option("--name-column", metavar="NAME", help="Add a column with the file that each row comes from.")
+@click.option("--delimiter", metavar="TEXT", help="Delimiter of text tables. [default: auto-detected]")
+@click.option("--quote", default='"', show_default=True, metavar="TEXT", help="Quote character; '' for none.")
+@click.option("--header/--no-header", default=None, help="Whether the first line has column names. [default: auto-detected]")
+@click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables.")
+@click.option("--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual. May be repeated.")
+@click.option("--decimal", default=".", show_default=True, metavar="TEXT", help="Decimal point of text tables.")
+@click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Encoding of text files.")
+@click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
+@base.memory_option
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads. [default: the cores of this process]")
 @base.overwrite_option("Replace an existing store.", "replace")
 @click.option(
     "--sql",
     metavar="STATEMENT",
     help="Pack the result of a DuckDB statement over the table `source`. Other options use its columns.",
 )
-@click.option("--recipe", type=click.Choice(["icecube"]), help="Read the files of a recipe; see stoker pack --recipe NAME --help.")
-@click.option("--on", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
+@click.option("--recipe", metavar="NAME", help="Read the files of an installed recipe; see stoker pack --recipe NAME --help.")
+@click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @base.json_option
 def command(
     source: tuple[str, ...], store: str, as_json: bool,
@@ -115,7 +90,7 @@ def command(
 ) -> None:  # fmt: skip
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
 
-    An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command
+    An existing store is replaced only with --overwrite, in one step at the end. If a pack was killed, the same command
     resumes it.
 
     \b
@@ -126,17 +101,19 @@ def command(
     stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates last --freq 1h
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
     stoker pack events.csv users.stoker --series user --sql "FROM source JOIN 'users.csv' USING (user) WHERE price > 0"
-    stoker pack icecube/ ice.stoker --recipe icecube
-    stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --on ray://head:10001
+    stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --ray ray://head:10001
     """
+    from stoker.store.formats.discover import Files
     from stoker.store.pack.api import pack
 
     options.pop("recipe")
+    name_column = options.pop("name_column")
+    given = list(source) if name_column is None else Files(list(source), name_column=str(name_column))
     with base.bar("rows") as show:
-        packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
+        packed = pack(given, store, progress=show, **base.pack_arguments(options))
     read = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
     rows = read if options["sql"] is None else packed.num_steps
-    _show(packed, store, f"{rows:,} rows", as_json=as_json)
+    show_packed(packed, store, f"{rows:,} rows", as_json=as_json)
     notes = packed.manifest.notes if packed.manifest and not base.is_quiet() else []
     if options["wide"] and options["time"] is None and any("is not numeric and was left out by --wide" in note for note in notes):
         base.report("note: to keep the times of the steps, name their column with --time")

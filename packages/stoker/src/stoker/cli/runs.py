@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,8 +15,9 @@ from stoker.cli import command as base
 @click.argument("folder", default="runs", type=base.PATH)
 @click.option("--metric", metavar="NAME", help="Metric whose best value is shown. [default: val_loss, or what there is]")
 @base.plot_option
+@base.overwrite_option("Replace the file of --plot.")
 @base.json_option
-def command(folder: str, metric: str | None, plot: str | None, as_json: bool) -> None:
+def command(folder: str, metric: str | None, plot: str | None, overwrite: bool, as_json: bool) -> None:
     """Show the runs below FOLDER (by default: runs): how each ended, its best metric, its speed, and its wait for data.
 
     \b
@@ -26,13 +26,15 @@ def command(folder: str, metric: str | None, plot: str | None, as_json: bool) ->
     """
     from stoker.train.run import collect, table
 
+    if plot is not None:
+        base.check_new_plot(plot, overwrite=overwrite)
     runs = collect(folder, metric=metric)
     if plot is not None:
         from stoker.train.plots import plot as draw
 
         draw(runs, Path(plot))
     if as_json:
-        click.echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in runs]))
+        base.print_json([asdict(run) for run in runs])
         return
     if not runs:
         click.echo(f"{printable(folder)} has no runs.")
@@ -43,5 +45,6 @@ def command(folder: str, metric: str | None, plot: str | None, as_json: bool) ->
     if not console.is_terminal:
         console.width = 200  # a pipe is not folded
     console.print(table(runs))
+    base.report(printable(f"next: stoker live {folder}"))
     if plot is not None:
         base.report(f"plot: {plot}")

@@ -2,70 +2,51 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stoker import extend
 from stoker._text import printable
 from stoker.cli import command as base
-from stoker.cli.train_recipes import (
-    RECIPES,
-    is_first,
-    leave_ranks,
-    saying_how_to_resume,
-    show_fields,
-    values_of,
-)
-from stoker.errors import ConfigError
-from stoker_recipes.run_folder import RECIPE_NAME
+from stoker.cli.training import STOPPED, is_first, leave_ranks, saying_how_to_resume, show_fields, values_of
 
 if TYPE_CHECKING:
-    from stoker.train.loop import Result
+    from stoker.train.fit import Result
 
 
 def _recipe_of(args: list[str]) -> tuple[str, list[str]] | None:
     """The recipe that is named, of the run that --resume names, or of the configuration that is given; and its arguments."""
-    from stoker.experiment.parse import read_document
-    from stoker_recipes.tfa.settings import is_tfa
-
-    if named := base.recipe_named(args, RECIPES):
+    following = dict(pairwise(args))
+    folder = following.get("--resume") or next((arg.partition("=")[2] for arg in args if arg.startswith("--resume=")), None)
+    if folder is not None:
+        recipe = extend.recipe_of_run(Path(folder))
+        return None if recipe is None else (recipe, args)
+    if named := base.recipe_named(args):
         return named
     if "-" in args:  # the configuration names the recipe, so it is read before the arguments are parsed
         args[args.index("-")] = base.save_stdin(".yaml", click.get_current_context())
-    for arg in args:
-        if Path(arg).suffix in (".yaml", ".yml", ".json") and Path(arg).is_file() and is_tfa(read_document(Path(arg)).tree):
-            return "tfa", args
-    following = dict(pairwise(args))
-    folder = following.get("--resume") or next((arg.partition("=")[2] for arg in args if arg.startswith("--resume=")), None)
-    recipe = None if folder is None else recipe_of_run(Path(folder))
-    return None if recipe is None else (recipe, args)
+    files = [Path(arg) for arg in args if Path(arg).suffix in (".yaml", ".yml", ".json") and Path(arg).is_file()]
+    owners = [name for path in files if (name := _owner_of(path)) is not None]
+    return (owners[0], args) if owners else None
 
 
-def recipe_of_run(folder: Path) -> str | None:
-    """The recipe that a run is of; None where it is of a configuration."""
-    path = folder / RECIPE_NAME
-    if not path.is_file():
+def _owner_of(path: Path) -> str | None:
+    """The recipe that a configuration is for; recipes are imported only where the file has a key that `Config` does not know."""
+    from stoker.experiment.config import Config
+    from stoker.experiment.parse import read_document
+
+    tree = read_document(path).tree
+    if tree.keys() <= set(Config.__struct_fields__):
         return None
-    try:
-        found = json.loads(path.read_bytes()).get("recipe")
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is damaged: {error}.") from error
-    if found not in RECIPES:
-        raise ConfigError(f"{path} is of the recipe {found!r}; this stoker knows {', '.join(RECIPES)}.")
-    return str(found)
+    return next((name for name in extend.registered("recipes") if extend.recipe(name).owns_config(tree)), None)
 
 
-@click.command("train", cls=base.Command, doing="training {config|resume}", recipes=RECIPES, recipe_of=_recipe_of)
+@click.command("train", cls=base.Command, doing="training {config|resume}", version="train", recipe_of=_recipe_of)
 @click.argument("config", required=False, type=base.CONFIG)
 @base.set_option
-@click.option(
-    "--speed",
-    type=click.Choice(["exact", "measured"]),
-    help="What is chosen by measuring: exact (default) changes no bit of the weights, measured is whatever is faster.",
-)
 @base.resume_option
 @click.option("--continue", "continues", is_flag=True, help="Resume the run of CONFIG's folder, if it has one; otherwise begin it.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
@@ -73,21 +54,18 @@ def recipe_of_run(folder: Path) -> str | None:
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @base.json_option
 def command(
-    config: str | None, assignments: tuple[str, ...], speed: str | None, resume: str | None, continues: bool, allow: tuple[str, ...],
-    overwrite: bool, fields: bool, as_json: bool,
+    config: str | None, overrides: tuple[str, ...], resume: str | None, continues: bool, allow: tuple[str, ...], overwrite: bool,
+    fields: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Train as CONFIG (YAML or JSON) says. Its folder gets checkpoints, metrics, and the configuration with all its values.
 
     A NAME is a path like data.batch_size, or the end of one that only one value has. Ctrl-C finishes the step, saves and stops.
+    Installed recipes have versions of their own: `stoker train RECIPE --help`.
 
     \b
     stoker train config.yaml
     stoker train config.yaml --set batch_size=512 --set model=gru
-    stoker train time-moe --help
-    stoker train tfa.yaml
-    stoker train timehut --help
-    stoker train icecube --help
-    stoker train tabular --help
+    stoker train config.yaml --set execution.measured=true
     stoker train --resume runs/config
     torchrun --nproc-per-node 2 -m stoker train config.yaml
     torchrun --nnodes 2:4 --rdzv-id job1 --rdzv-endpoint HOST:29400 --max-restarts 100 -m stoker train config.yaml
@@ -103,18 +81,16 @@ def command(
         raise click.UsageError(f"--continue is for a CONFIG, not for {'--overwrite' if overwrite else '--resume'}.")
     if allow and resume is None:
         raise click.UsageError("--allow is for --resume: a new run has nothing to differ from.")
-    if speed is not None:
-        assignments = (*assignments, f"train.speed={speed}")
     if overwrite and config is None:
         raise click.UsageError("--overwrite is for a new run, not for --resume.")
     from stoker.experiment import load, run
 
-    given = load(config, assignments) if config is not None else resume or ""
-    folder = Path(given if isinstance(given, str) else given.train.folder or "")
+    source = load(config, overrides) if config is not None else resume or ""
+    folder = Path(source if isinstance(source, str) else source.train.folder or "")
     with saying_how_to_resume(folder):
         result = run(
-            given,
-            overrides=assignments if config is None else (),
+            source,
+            overrides=overrides if config is None else (),
             resume=config is None or continues,
             allow=allow,
             overwrite=overwrite,
@@ -131,7 +107,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     rate = result.step / result.seconds if result.seconds else 0.0
     if as_json:
         values = values_of(result, "stopped", "step", "epoch", "metrics", "best", "best_step", "seconds", "wait")
-        click.echo(json.dumps({"folder": str(folder), **values, "steps_per_second": rate}))
+        base.print_json({"folder": str(folder), **values, "steps_per_second": rate})
         return
     from rich.console import Console
     from rich.text import Text
@@ -145,7 +121,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
         table.add_row("best", f"{result.best:.6g}")
     console = Console(highlight=False)
     console.print(table)
-    words = {"finished": "finished", "early": "stopped early", "budget": "stopped by max_seconds"}
-    ended = f"{words.get(result.stopped, result.stopped)}: {result.epoch:,} epochs, {result.step:,} steps"
+    ended = f"{STOPPED.get(result.stopped, result.stopped)}: {result.epoch:,} epochs, {result.step:,} steps"
     console.print(Text(f"{ended}, {rate:,.1f} per second, {result.wait:.1%} of the time spent waiting for data"), soft_wrap=True)
-    console.print(Text(f"run: {printable(str(folder))}"), soft_wrap=True)
+    shown = printable(str(folder))
+    console.print(Text(f"run: {shown}   next: stoker predict {shown} --data NEW"), soft_wrap=True)

@@ -138,7 +138,7 @@ def _lines(finding: Finding) -> Iterator[ReportLine]:
         yield ReportLine("BECAUSE", finding.why)
     if (place := place_beside(finding)) is not None:
         yield ReportLine("", f"at {place}")
-    yield from _section("REMOVED", removal_lines(measured) if measured is not None and has_verdict else [])
+    yield from _section("REMOVED", removal_lines(measured) if measured is not None and (has_verdict or finding.likely) else [])
     steps = by_trial(finding.next)
     yield from _advice("NEXT", [step for step in steps if not refuted(step)])
     yield from _advice("REFUTED", [step for step in steps if refuted(step)])

@@ -152,6 +152,7 @@ class StepHooks:
         self.on_phase: Callable[[int], None] | None = None  # called with each phase that begins, to record events on a device
         self.on_step: Callable[[], None] | None = None  # called after each optimizer step
         self.on_backward: Callable[[], None] | None = None  # called before each backward pass
+        self.clock: Callable[[], int] = now_ns
         self._last_ns = now_ns()
         self._totals = [0] * len(NAMES)
         self._depth = 0
@@ -163,7 +164,7 @@ class StepHooks:
 
     def enter(self, phase: int) -> None:
         """End the current phase and begin another."""
-        now = now_ns()
+        now = self.clock()
         self._totals[self.phase] += now - self._last_ns
         self._last_ns = now
         self.phase = phase
@@ -172,7 +173,7 @@ class StepHooks:
 
     def end_step(self) -> StepTimes:
         """Times of the step that ends here. The time until `restart_clock` belongs to no step."""
-        now = now_ns()
+        now = self.clock()
         self._totals[self.phase] += now - self._last_ns
         times = StepTimes(tuple(self._totals), self.new_epoch, self.between_ns, self.batch)
         self._totals = [0] * len(NAMES)
@@ -187,10 +188,11 @@ class StepHooks:
 
     def restart_clock(self) -> None:
         """Discard the time since the last phase began."""
-        self._last_ns = now_ns()
+        self._last_ns = self.clock()
 
-    def install(self) -> None:
-        """Install the hooks."""
+    def install(self, *, on_step: Callable[[], None] | None = None) -> None:
+        """Install the hooks; `on_step` is called after each optimizer step."""
+        self.on_step = on_step
         self._undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self._wrap_backward("backward")

@@ -196,6 +196,8 @@ class Recorder:
     phased: StepSeries = field(default_factory=StepSeries)  # baseline steps with their phases, where these cannot be timed within T
     loop: StepSeries = field(default_factory=StepSeries)  # T: baseline steps
     cached: StepSeries = field(default_factory=StepSeries)  # C: steps with cached batches
+    loop_with_core: StepSeries = field(default_factory=StepSeries)  # T on a busy machine, without waits for a core
+    cached_with_core: StepSeries = field(default_factory=StepSeries)  # C on a busy machine, without waits for a core
     apart: StepSeries = field(default_factory=StepSeries)  # steps without the all-reduce
     collective_seconds: list[float] = field(default_factory=list)
     """Seconds per step of `apart` in collectives that the program calls itself, by window."""
@@ -254,6 +256,9 @@ class Recorder:
             no_step = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
+        if len(self.loop_with_core.steps) >= RULE.min_steps:
+            windows = {"loop": self.loop_with_core, "cached": self.cached_with_core, "loop_with_core": StepSeries()}
+            return replace(self, phased=StepSeries(), loader_alone=[], **windows).measurements(sources, hooks, device, machine)
         if self.batch_times.usual is not None:
             like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
             same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)

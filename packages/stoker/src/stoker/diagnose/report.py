@@ -99,7 +99,7 @@ def _values(finding: Finding) -> dict[str, Any]:
         "certainty": certainty(finding),
         "likely": likely_line(finding.likely) if finding.likely is not None else "",
         "why_first": show.why_first(finding.causes),
-        "removed": show.removal_rows(measured) if measured and finding.verdict != "none" else [],
+        "removed": show.removal_rows(measured) if measured and (finding.verdict != "none" or finding.likely) else [],
         "others": [(show.TITLES[cause.verdict], cause) for cause in finding.causes[1:MOST_CAUSES]],
         "show": show,
         "steps": [(step, refuted(step)) for step in by_trial(finding.next)],

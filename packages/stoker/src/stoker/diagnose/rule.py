@@ -174,13 +174,11 @@ def comparable(measured: Measurements) -> Measurements:
 
 
 def likely_cause(measured: Measurements) -> Cause | None:
-    """Return the first cause by measurements that cannot be trusted, such as those on a busy machine; None where they say nothing."""
-    if len(measured.loop.seconds) < RULE.min_steps:
-        return None
-    first = rank(measured)[0]
-    if first.verdict == "none":  # rare steps that waited for a core: no line explains them
-        first = _rank_parts(measured, divide(measured))[0]
-    return first if first.share >= RULE.waste_first else None
+    """Return the first cause by measurements that cannot be trusted, such as those on a busy machine; None where work was not counted."""
+    division = divide(measured)
+    # Rare steps that waited for a core: no line explains them.
+    first = next(cause for cause in [*rank(measured, division), *_rank_parts(measured, division)] if cause.verdict != "none")
+    return first if first.rare or first.share > division.share("unknown") else None
 
 
 def _confidence(measured: Measurements, causes: list[Cause]) -> Confidence:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from stoker._clock import RunQueueDelay, now_ns
+from stoker._clock import RunQueueDelay, TimeWithCore, now_ns
 from stoker.diagnose.advice import best_threads, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.division import divide, error_between, gain_of, ratios_of, waits_for_interpreter
@@ -132,6 +132,23 @@ def without_data(session: Session, *, seconds: float, least: int) -> Plan:
     yield from _record(session, CACHED, 0.0 if session.sized else seconds, least, cached)
     if session.sized:  # each batch of the window before once
         session.recorder.batch_times.add([step for step in cached.windows[-1] if not step.new_epoch])
+
+
+def with_core(session: Session) -> Plan:
+    """T and C again without the time in which other programs had the core, and all windows after them: for the likely cause."""
+    session.hooks.clock = TimeWithCore()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a thread of a step that waits for a core makes the loop wait, too
+    try:
+        yield from session.skip(REAL, 1)
+        with Sampler(session.hooks) as sampler:  # the program may end before its lines have a window of their own
+            yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core)
+        session.recorder.blames = sampler.blames()
+        if session.batches:
+            yield from session.skip(CACHED, 1)
+            yield from _record(session, CACHED, 0.7, len(session.batches), session.recorder.cached_with_core)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _record(
@@ -292,7 +309,7 @@ def operations(session: Session) -> Plan:
     counting = Counting()
     if not compiled():  # compiled code would be compiled again for a mode that sees its operations
         with eager_steps():
-            yield StepInput(cached=session.can_cache, before=counting.__enter__)
+            yield StepInput(before=counting.__enter__)
             counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     session.recorder.work = work_of(counting)
     if counting.flops:
@@ -456,6 +473,7 @@ def measure_all(session: Session) -> Plan:
     yield from phases(session)
     yield from baseline(session, seconds=1.0, least=BASELINE_STEPS, periods=periods_for(session))
     session.make_endless()
+    yield from operations(session)  # before all else: without it a program that ends early has no verdict
     # Taken in turn, because processors change their speed; fewer rounds where each one has queues to fill.
     rounds = 4 if session.device == "cpu" and not session.queue else 2
     for _ in range(rounds):
@@ -470,18 +488,17 @@ def measure_all(session: Session) -> Plan:
         yield from baseline(session, seconds=1.4 / rounds, least=3)
     if ranks is None and session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
-    yield from rare_steps(session)
+    busy = is_disturbed(session)  # there will be no verdict: what names the likely cause comes first
+    yield from with_core(session) if busy else rare_steps(session)
     if ranks is not None:  # waits for other ranks are known by now, and would hide what a step consists of
         ranks.part(session.hooks.roots)
     yield from lines(session)
     alone = ranks is None and not compiled()  # code is compiled again for another number of threads
-    busy = is_disturbed(session)  # there will be no verdict: only what names the likely cause is measured
     if ranks is None and session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
     # A thread that holds the interpreter lock makes steps longer or shorter by far, with any number of threads.
     if not session.out_of_time and session.device == "cpu" and alone and not busy and not is_held(session):
         yield from other_threads(session)
-    yield from operations(session)
     measured_fixes: set[str] = set()
     if not busy:
         yield from removals(session)
@@ -504,6 +521,7 @@ def measure_all(session: Session) -> Plan:
         ranks.join()
         return
     if busy:
+        yield from removals(session)
         return
     if session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))

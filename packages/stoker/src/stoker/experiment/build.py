@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stoker.split.series_scaler import SeriesScaler
     from stoker.split.split import Split
     from stoker.store.store import Store
-    from stoker.train.loop import Callback, Result
+    from stoker.train.callbacks import Callback, Result
     from stoker.train.trainer import Trainer
 
 
@@ -69,8 +69,10 @@ class Fed:
 def open_data(config: Config, device: str) -> Fed:
     """Open the stores, say what is predicted from what, and make the feeds."""
     from stoker.experiment.models import load_function
+    from stoker.feed import CategoryCodes, Distributed, OnDevice, Returns
     from stoker.feed.columns import lengths_of
     from stoker.feed.feed import Feed
+    from stoker.sampling.mixture import Mixture
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.split.selection import where
@@ -107,6 +109,7 @@ def open_data(config: Config, device: str) -> Fed:
     all_stores = [*stores, *chain(*held_back.values())]
     task = _task(config, store, all_stores[1:], num_train=len(stores))
     scaler = _fit_series_scaler(config, all_stores, task, splits[0] if splits else None)
+    padded = {view.over(lengths_of(one, view)).padded for one in all_stores} if len(all_stores) > 1 else set()
     feed = partial(
         Feed,
         view=view,
@@ -114,17 +117,12 @@ def open_data(config: Config, device: str) -> Fed:
         device=device,
         columns=list(dict.fromkeys([*task.inputs, *task.targets])),
         dtype=data.dtype,
-        normalize=data.normalize,
-        scaler=scaler,
+        normalize=scaler if scaler is not None else data.normalize,
         observed=list(task.observed),
-        return_series=scaler is not None,
-        residency=data.residency,
-        threads=data.threads,
-        prefetch=data.prefetch,
+        # All batches have masks, if those of some stores need them.
+        returns=Returns(series=scaler is not None, masks=True if len(padded) > 1 else None),
+        loading=data.loading,
     )
-    padded = {view.over(lengths_of(one, view)).padded for one in all_stores} if len(all_stores) > 1 else set()
-    if len(padded) > 1:
-        feed = partial(feed, masks=True)  # all batches have masks, if some need them
     if data.where is not None:
         splits = [where(one, split, data.where) for one, split in zip(stores, splits, strict=True)] if splits else []
     chosen = [one.train for one in splits] or _chosen(stores, view, data.where)
@@ -136,13 +134,12 @@ def open_data(config: Config, device: str) -> Fed:
             raise ConfigError(f"data.augment is {data.augment}, which cannot be called as f(batch, rng): {error}.") from None
     train = feed(
         stores,
-        order=order,
-        weights=data.weights,
+        order=order if data.weights is None else Mixture(order, data.weights),
         subset=chosen,
-        device_transform=augment,
-        global_batch_size=data.global_batch_size,
+        transform=None if augment is None else OnDevice(augment),
+        distributed=Distributed(global_batch_size=data.global_batch_size),
     )
-    feed = partial(feed, order=Sequential(), categories=train.categories)
+    feed = partial(feed, order=Sequential(), categories=CategoryCodes(texts=train.categories))
     evaluated: dict[str, Feed | None] = {"valid": None, "test": None}
     for name in evaluated:
         if name in held_back:
@@ -178,7 +175,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
     if config.data.normalize:
         raise ConfigError("data.scale and data.normalize are set: values would be scaled twice. Give one of them.")
     has_amounts = isinstance(config.loss, AMOUNTS)
-    names = [name for name in dict.fromkeys([*task.inputs, *task.targets]) if has_amounts or name not in task.targets]
+    names = [name for name in dict.fromkeys([*task.numbers, *task.targets]) if has_amounts or name not in task.targets]
     names = [name for name in names if store.schema[name].level == "step"]
     if not names:
         raise ConfigError("data.scale is per series, but no column has numbers of steps to scale. Leave data.scale out.")
@@ -188,7 +185,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
 
 def _open_stores(data: Data, paths: str | list[str], name: str) -> list[Store]:
     from stoker._text import is_url
-    from stoker.store.versions import open_store
+    from stoker.store.opening import open_store
 
     listed = [paths] if isinstance(paths, str) else paths
     if len({one if is_url(one) else Path(one).resolve() for one in listed}) < len(listed):
@@ -235,7 +232,7 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
         # Fitted on the training samples: features, and targets that are amounts.
         stores = list(fed.stores) or [fed.store]
         subsets: Any = fed.train.subsets
-        scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.inputs))
+        scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.numbers))
         if isinstance(config.loss, AMOUNTS):
             scalers["target_scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.targets))
     state_dict.seed_all(config.train.seed)
@@ -256,13 +253,21 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         (view.max_length, 0, 0) if isinstance(view, named.SequenceView) else (view.length, view.horizon, view.shift)
     )
     numbers = [name for name, column in schema.items() if column.kind in ("number", "bfloat16") and column.level == "step"]
-    inputs = numbers if data.columns is None else data.columns
-    targets = data.target if data.target is not None else inputs if horizon or shift else []
+    known = data.known or []
+    inputs = list(dict.fromkeys([*(numbers if data.columns is None else data.columns), *known]))
+    ahead = [name for name in inputs if name in numbers and name not in known] if horizon or shift else []
+    targets = data.target if data.target is not None else ahead
     for name in [*inputs, *targets]:
         for one in [store, *others]:
             if name not in one.schema:
                 raise ConfigError(f"data.columns or data.target names {name!r}, but {one.name} has {', '.join(one.schema)}.")
     levels = {schema[name].level for name in targets}
+    if known and not horizon:
+        raise ConfigError("data.known is what is known of predicted steps, but data.view has no horizon. Set data.view.horizon.")
+    for name in known:
+        if name in targets or schema[name].level != "step":
+            why = "which is predicted" if name in targets else "which has one value per series: it needs data.columns alone"
+            raise ConfigError(f"data.known names {name!r}, {why}. Leave it out of data.known.")
     if (horizon or shift) and levels != {"step"}:
         raise ConfigError(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
     if len(levels) != 1:
@@ -274,12 +279,12 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         if seen:
             raise ConfigError(f"data.columns holds {seen[0]!r}, which is the target: the model would see the answer. Leave it out.")
         inputs = [name for name in inputs if name not in targets]
-    if not any(schema[name].level == "step" for name in inputs):
+    if not any(schema[name].level == "step" and schema[name].kind in ("number", "bfloat16") for name in inputs):
         raise ConfigError(f"no column of {store.name} has numbers of steps for the model to see. Name some in data.columns.")
     for name in inputs if not isinstance(config.model, named.Own) else ():
-        if schema[name].kind not in ("number", "bfloat16"):
+        if schema[name].kind not in ("number", "bfloat16", "category"):
             raise ConfigError(
-                f"data.columns names {name!r}, which holds {schema[name].label}; built-in models read numbers only. "
+                f"data.columns names {name!r}, which holds {schema[name].label}; built-in models read numbers and categories. "
                 f"Leave it out, pack a number instead (`stoker pack --sql`), or use a model of your own (model: file.py:function)."
             )
     texts = schema[targets[0]].texts if len(targets) == 1 else None
@@ -295,6 +300,12 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
                 raise ConfigError(
                     f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
                 )
+    train_stores = [store, *others][:num_train]
+    categories = {
+        name: len({text for one in train_stores for text in one.schema[name].texts or ()})
+        for name in inputs
+        if schema[name].kind == "category"
+    }
     fed = dict.fromkeys([*inputs, *targets])
     steps = [schema[name] for name in fed if schema[name].level == "step"]
     can_miss = [one.name for one in steps if one.kind == "bfloat16" or (one.dtype is not None and one.dtype.kind == "f")]
@@ -306,6 +317,8 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         when=when,
         horizon=horizon,
         outputs_each=outputs_each(config.loss, num_categories),
+        categories=categories,
+        known=tuple(known),
     )
 
 
@@ -377,20 +390,22 @@ def make_trainer(
     data: Fed,
     *,
     folder: Path | None = None,
-    overwrite: bool = False,
     progress: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """The trainer of a config, with a new model. Without a folder nothing is written, and there are no loggers."""
     from stoker.experiment.models import make_optimizer
-    from stoker.store.object_storage import open_bucket
     from stoker.train.early_stopping import EarlyStopping
     from stoker.train.loggers import make_writer
     from stoker.train.trainer import Trainer
 
     train, stopping = config.train, config.train.early_stopping
     writes = folder is not None and find_ranks().is_first
-    copies = open_bucket(train.checkpoint_url) if writes and train.checkpoint_url is not None else None
+    loggers = [make_writer(name, folder=folder) for name in train.loggers] if writes and folder is not None else []
+    settings = {name: getattr(train, name) for name in TrainerSettings.__struct_fields__}
+    settings["logging"] = msgspec.structs.replace(train.logging, config={**to_tree(config), **train.logging.config})
+    if config.data.global_batch_size is not None:
+        settings["grad_accum_steps"] = 1
     model, loss = make_trained(config, data)
     return Trainer(
         model.to(data.train.device),
@@ -400,15 +415,9 @@ def make_trainer(
         early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
         metrics=dict(_metric(name, config.loss, data.task) for name in train.metrics),
         folder=folder,
-        overwrite=overwrite,
-        loggers=[make_writer(name, folder=folder) for name in train.loggers] if writes and folder is not None else (),
-        callbacks=callbacks,
-        checkpoint_copies=copies,
-        device=data.train.device,
-        config=to_tree(config),
+        callbacks=[*callbacks, *loggers],
         progress=progress,
-        **{name: getattr(train, name) for name in TrainerSettings.__struct_fields__ if name != "grad_accum_steps"},
-        grad_accum_steps=train.grad_accum_steps if config.data.global_batch_size is None else 1,
+        **settings,
     )
 
 
@@ -486,7 +495,7 @@ def _train(
         if on_saved is not None:
             callbacks.append(_Saved(folder, on_saved))
         showing = progress and ranks.is_first
-        trainer = make_trainer(config, data, folder=folder, overwrite=run.overwrite, progress=showing, callbacks=callbacks)
+        trainer = make_trainer(config, data, folder=folder, progress=showing, callbacks=callbacks)
     if ranks.is_first and report is not None:
         for line in str(data.train).splitlines():
             report(line)
@@ -500,7 +509,15 @@ def _train(
     own = [one.function for one in (config.model, config.loss) if isinstance(one, named.Own)]
     own += [config.data.augment] if config.data.augment is not None else []
     with cleaning, blaming(*own), within_memory():
-        result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=run.resume, allow=run.allow)
+        result = trainer.fit(
+            data.train,
+            valid=data.valid,
+            epochs=train.epochs,
+            max_seconds=train.max_seconds,
+            resume=run.resume,
+            overwrite=run.overwrite,
+            allow=run.allow,
+        )
         if data.test is not None and result.stopped != "signal":
             tested = {f"test_{name}": value for name, value in trainer.evaluate(data.test).items()}
             result = replace(result, metrics={**result.metrics, **tested})

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from stoker.feed.residency import Loading
 from stoker.train import schedule as schedules
 from stoker.train.schedule import Choice, Constant, Updates
 from stoker.train.settings import Count, Positive, TrainerSettings
@@ -126,7 +127,11 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Samples per update, of all processes: a multiple of `batch_size`, instead of `grad_accum_steps`. It is kept by any number of
     processes. Default with torchrun: that of the processes at the start."""
     columns: Annotated[list[str], Meta(min_length=1)] | None = None
-    """Input columns of the model; by default all numeric columns with one value per step, except a target of the same step."""
+    """Input columns of the model: numbers and categories, per step or per series. By default all numeric columns with one value per step,
+    except a target of the same step."""
+    known: Annotated[list[str], Meta(min_length=1)] | None = None
+    """Columns whose values in the predicted steps are known, such as prices, holidays or a weather forecast. The model sees them with the
+    steps of the sample, and those of the horizon as `<name>_target`."""
     target: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
     weights: Annotated[list[Positive], Meta(min_length=1)] | None = None
@@ -147,12 +152,8 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     not count."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type that float columns are converted to."""
-    residency: Literal["auto", "device", "host", "stream"] = "auto"
-    """Placement of the columns: on the device, in memory, or on disk."""
-    threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
-    """Threads that prefetch batches; chosen by default."""
-    prefetch: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    """Batches that are made before they are asked for; chosen by default."""
+    loading: Loading = Loading()
+    """Where the columns stay, and how batches are prefetched."""
     where: str | None = None
     """Only series of each store that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
     augment: str | None = None
@@ -195,7 +196,7 @@ class ByValue(Choice, frozen=True, kw_only=True, tag="by_value"):
     """Whole series by the value of a column, such as the file that they come from."""
 
     column: str
-    """Column with one value per series; `stoker pack --source-column` makes one of file names."""
+    """Column with one value per series; `stoker pack --name-column` makes one of file names."""
     train: str | Annotated[list[str], Meta(min_length=1)]
     """Value, or values, of the series to train on; patterns such as `*_TRAIN.ts` are possible."""
     valid: str | Annotated[list[str], Meta(min_length=1)] | None = None
@@ -390,10 +391,10 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     epochs: Count = 1
     """Passes over the training samples."""
+    max_seconds: Positive | None = None
+    """Time after which the run is saved and ends."""
     folder: str | None = None
     """Folder of the run; by default `runs/` and the name of the config."""
-    checkpoint_url: str | None = None
-    """URL of a folder in object storage, like `s3://bucket/runs/a`, that gets a copy of each checkpoint; other machines resume from it."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
@@ -404,7 +405,7 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
     loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=list)
-    """Where metrics go beside metrics.jsonl."""
+    """Where metrics go in addition to metrics.jsonl."""
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

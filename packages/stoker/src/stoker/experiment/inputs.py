@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stoker.experiment.models import Task
+from stoker.store.pack.options import Time
 from stoker.store.store import Store
 
 INPUTS_NAME = "inputs.json"
@@ -97,10 +98,13 @@ def _pack_options(store: Store) -> dict[str, Any]:
 
 def options_for(inputs: Inputs) -> dict[str, Any]:
     """The options that new files are packed with: only columns that are needed, floats in the types of training."""
-    if inputs.pack.get("wide"):
-        return dict(inputs.pack)
+    usual = dict(inputs.pack)
+    if "time" in usual:
+        usual["time"] = Time(usual["time"], freq=usual.pop("freq", None))
+    if usual.get("wide"):
+        return usual
     needed = [column for column in inputs.columns if column.name in inputs.task.inputs]
     dtypes = {one.name: one.dtype for one in needed if one.kind == "number" and one.dtype and one.dtype.startswith("float")}
     dtypes |= {one.name: "category" for one in needed if one.kind == "category"}
     columns = [one.name for one in needed]
-    return {**inputs.pack, "columns": columns, "dtype": {name: kind for name, kind in dtypes.items() if kind}}
+    return {**usual, "columns": columns, "dtype": {name: kind for name, kind in dtypes.items() if kind}}

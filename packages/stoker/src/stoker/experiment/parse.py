@@ -25,11 +25,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct
-from msgspec.inspect import Field, ListType, LiteralType, NoneType, StructType, Type, UnionType, type_info
+from msgspec.inspect import DataclassType, Field, ListType, LiteralType, NoneType, StructType, Type, UnionType, type_info
 
 from stoker._types import LARGE, docstrings, expected
 from stoker.errors import ConfigError
@@ -259,9 +259,9 @@ def check(document: Document, config: type[T]) -> T:
 
 
 @functools.cache  # milliseconds each, and a check asks for every record of a configuration
-def _struct(config: type) -> StructType:
+def _struct(config: type) -> StructType | DataclassType:
     info = type_info(config)
-    if not isinstance(info, StructType):
+    if not isinstance(info, StructType | DataclassType):
         raise TypeError(f"{config} is not a record")
     return info
 
@@ -303,11 +303,11 @@ def _sentence(error: msgspec.ValidationError, document: Document, tree: Any, con
     value, info = _at(tree, config, path)[1:]
     if unknown is not None and key is not None:
         siblings = [field.name for field in _fields(structs_of(info), value)]
-        return ConfigError(_unknown(document, config, (*path, key), siblings))
+        return _at_place(document, (*path, key), _unknown(config, (*path, key), siblings))
     if missing is not None and name is not None:
         field = next((field for field in _fields(structs_of(info), value) if field.name == name), None)
         what = expected(field.type) if field is not None else f"one of {', '.join(_tags(info))}"
-        return ConfigError(f"{document.place(path)}: {_dotted((*path, name))} is missing; expected {what}.")
+        return _at_place(document, path, f"{_dotted((*path, name))} is missing; expected {what}.")
     while path and isinstance(path[-1], int):  # a list is shown as a whole
         path = path[:-1]
     return _unexpected(document, tree, config, path)
@@ -343,10 +343,17 @@ def _unexpected(document: Document, tree: Any, config: type, path: Path_) -> Con
     what += " that is finite" if any(isinstance(part, float) and not math.isfinite(part) for part in parts) else ""
     what += " without NUL" if any(isinstance(part, str) and "\0" in part for part in parts) else _nearest(value, near)
     shown = f"the list {value}" if isinstance(value, list) else describe(value)
-    return ConfigError(f"{document.place(path)}: {_dotted(path)} is {shown[:200]}; expected {what}.")
+    return _at_place(document, path, f"{_dotted(path)} is {shown[:200]}; expected {what}.")
 
 
-def _unknown(document: Document, config: type, path: Path_, siblings: Sequence[str]) -> str:
+def _at_place(document: Document, path: Path_, sentence: str) -> ConfigError:
+    """The error for a value of a document, with its file or the option that set it as a field."""
+    place = document.place(path)
+    fields: dict[str, Any] = {"parameter": place} if place in document.options.values() else {"path": document.name}
+    return ConfigError(f"{place}: {sentence}", **fields)
+
+
+def _unknown(config: type, path: Path_, siblings: Sequence[str]) -> str:
     """The sentence for a key that is not known where it stands."""
     key, parent = str(path[-1]), [*map(str, path[:-1])]
     known = sorted({field.dotted for field in known_fields(config)})
@@ -359,7 +366,7 @@ def _unknown(document: Document, config: type, path: Path_, siblings: Sequence[s
         hint = f"did you mean {' or '.join(elsewhere)}?"
     elif near := difflib.get_close_matches(key, [name.split(".")[-1] for name in known], 1, 0.75):
         hint = f"did you mean {next(name for name in known if name.split('.')[-1] == near[0])}?"
-    return f"{document.place(path)}: {_dotted(path)} is not known; {hint}{'' if hint.endswith('?') else '.'}"
+    return f"{_dotted(path)} is not known; {hint}{'' if hint.endswith('?') else '.'}"
 
 
 def spelt_out(value: Any) -> Any:
@@ -423,7 +430,7 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not sign:
-            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.")
+            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.", parameter=OPTION)
         path = find(name.strip(), known)
         section = tree
         for depth, key in enumerate(path[:-1], 1):
@@ -434,6 +441,18 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
         section[path[-1]] = parse_yaml(text, f"{OPTION} {name.strip()}")
         options[path] = OPTION
     return replace(document, tree=tree, options=options)
+
+
+def read_assignments(assignments: Sequence[str], record: type) -> dict[str, Any]:
+    """Return the fields of a struct or dataclass that `NAME=VALUE` set, checked by their types; other fields are not needed."""
+    document = override(Document(OPTION, {}), assignments, record)
+    hints = get_type_hints(record, include_extras=True)
+    for name, value in document.tree.items():
+        try:
+            document.tree[name] = msgspec.convert(value, hints[name])
+        except msgspec.ValidationError:
+            raise _unexpected(document, document.tree, record, (name,)) from None
+    return document.tree
 
 
 def known_paths(config: type) -> list[tuple[str, ...]]:
@@ -459,14 +478,14 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
     if len(ends) == 1:
         return ends[0]
     if ends:
-        raise ConfigError(f"{option} {name} could be {' or '.join(map('.'.join, ends))}. Write it in full.")
+        raise ConfigError(f"{option} {name} could be {' or '.join(map('.'.join, ends))}. Write it in full.", parameter=option)
     for stop in range(len(parts) - 1, 1, -1):  # below the options of a function of the user's own, any name is known
         if parts[stop - 1] == "options" and parts[:stop] in known:
             return parts
     names = {".".join(path[start:]): path for path in known for start in range(len(path))}
     close = difflib.get_close_matches(name, names, 1, 0.6)
     hint = f"did you mean {'.'.join(names[close[0]])}?" if close else "`stoker train --fields` shows all."
-    raise ConfigError(f"{option} {name} is not known; {hint}")
+    raise ConfigError(f"{option} {name} is not known; {hint}", parameter=option)
 
 
 # Writing: a configuration with all its values, as YAML that reads back as the same.
@@ -498,12 +517,12 @@ def to_yaml(config: msgspec.Struct) -> bytes:
 # The manual of the fields: what the sources say under each field, for `stoker train --fields`.
 
 
-def explain(config: StructType, indent: str = "") -> Iterator[str]:
+def explain(record: type, indent: str = "") -> Iterator[str]:
     """A line for each field, in the form of the file: the key, its default, and what it means."""
-    texts = docstrings(config.cls)
-    for one in config.fields:
+    texts = docstrings(record)
+    for one in _struct(record).fields:
         choices = structs_of(one.type)
-        yield f"{indent}{one.name}: {_default(one)}".ljust(34) + f"# {texts[one.name]}"
+        yield f"{indent}{one.name}: {_default(one)}".ljust(34) + f"# {texts.get(one.name, '')}"
         if not choices:
             yield " " * 34 + f"#   {expected(one.type)}{'; must be given' if one.required else ''}"
             continue
@@ -511,7 +530,7 @@ def explain(config: StructType, indent: str = "") -> Iterator[str]:
             inner = indent + "    "
             if choice.tag is not None:
                 yield f"{inner[:-2]}name: {choice.tag}".ljust(34) + f"# {(inspect.getdoc(choice.cls) or '').partition(chr(10))[0]}"
-            yield from explain(choice, inner)
+            yield from explain(choice.cls, inner)
 
 
 def _default(one: Field) -> str:

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.store.arrow import from_numpy, from_texts
 from stoker.store.manifest import NANOSECONDS, parse_frequency
-from stoker.store.shards import from_numpy, from_texts
 from stoker.store.store import Store
 
 MISSING_TIME = np.iinfo(np.int64).min

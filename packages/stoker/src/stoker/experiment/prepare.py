@@ -80,9 +80,9 @@ COMPARED = {
     "train.epochs": ("schedule",),
     "train.seed": ("data", "valid", "run"),
     "train.precision": ("setup.precision",),
-    "train.graph": ("setup.graph",),
-    "train.compile": ("setup.compile",),
-    "train.fused": ("setup.fused",),
+    "train.execution.graph": ("setup.graph",),
+    "train.execution.compile": ("setup.compile",),
+    "train.execution.fused": ("setup.fused",),
     "train.grad_accum_steps": ("config.grad_accum_steps", "schedule"),
     "train.max_grad_norm": ("config.max_grad_norm",),
     "train.ema": ("config.ema",),
@@ -149,6 +149,7 @@ class RunPlan:
 
 def ranks_of(config: Config | str | Path, overrides: Sequence[str]) -> Ranks:
     """The ranks of this process, which meet here for the first time."""
+    import torch
     from torch import nn
 
     from stoker.train.distributed import Ranks
@@ -156,7 +157,7 @@ def ranks_of(config: Config | str | Path, overrides: Sequence[str]) -> Ranks:
     known = config if isinstance(config, Config) else None
     if known is None and Path(config).is_file():  # type: ignore[arg-type]
         known = load(config, overrides)  # type: ignore[arg-type]
-    return Ranks.find("auto", nn.Identity(), choose_device(known, find_ranks().local_rank))
+    return Ranks.find("auto", nn.Identity(), torch.device(choose_device(known, find_ranks().local_rank)))
 
 
 def prepare(
@@ -195,15 +196,15 @@ def _fetch_copy(config: Config, folder: Path, *, continues: bool, overwrite: boo
     from stoker.store.object_storage import open_bucket
     from stoker.train.mirror import Mirror
 
-    if config.train.checkpoint_url is None:
+    if config.train.checkpoints.copies is None:
         return
-    mirror = Mirror(open_bucket(config.train.checkpoint_url), folder)
+    mirror = Mirror(open_bucket(config.train.checkpoints.copies), folder)
     if continues:
         mirror.fetch()
     elif not overwrite and not (folder / "run.json").exists() and mirror.has_copies():
         raise OptionError(
-            f"{config.train.checkpoint_url} has checkpoints of a run already. Continue it (--continue, or resume=True), replace it "
-            f"(overwrite=True), or choose another place (train.checkpoint_url)."
+            f"{config.train.checkpoints.copies} has checkpoints of a run already. Continue it (--continue, or resume=True), replace it "
+            f"(overwrite=True), or choose another place (train.checkpoints.copies)."
         )
 
 
@@ -232,7 +233,9 @@ def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
         if not overwrite:
             raise OptionError(
                 f"{folder} has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
-                f"(train.folder)."
+                f"(train.folder).",
+                parameter="overwrite",
+                path=folder,
             )
     elif folder.exists():
         check_new(folder)
@@ -263,7 +266,7 @@ def _resumed(folder: Path, overrides: Sequence[str], allow: Sequence[str], *, co
     theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
     allowed = [".".join(find(name, known, option="allow")) for name in allow if name not in theirs]
     # Another machine may keep its cache elsewhere, and copies may go elsewhere from now on.
-    free = [*allowed, "data.cache", "train.checkpoint_url"]
+    free = [*allowed, "data.cache", "train.checkpoints.copies"]
     state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=free)
     for ours, names in COMPARED.items():
         if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from stoker._text import readable_bytes
 from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
-from stoker.train.loop import CallbackReport
+from stoker.train.callbacks import CallbackReport
 
 
 class _Traffic:

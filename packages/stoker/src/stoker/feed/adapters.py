@@ -23,15 +23,17 @@ from torch.utils.data import Sampler
 
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.columns import lengths_of, share_categories
+from stoker.feed.categories import share_categories
+from stoker.feed.columns import lengths_of
+from stoker.feed.gather import HostGather, Ring
 from stoker.feed.mixture import MixtureGather, join_columns
 from stoker.feed.padding import Assembler
-from stoker.feed.transfer import HostGather, Ring, as_tensors, rng_parameter
+from stoker.feed.transform import as_tensors, rng_parameter
 from stoker.sampling.mixture import JoinedSamples
 from stoker.sampling.views import Lengths, Samples, Sequences
+from stoker.store.opening import open_store
 from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 AT_ONCE = 4096
 
@@ -102,7 +104,7 @@ def _refusal(feed: Any) -> str | None:
         return "keep='random' takes other steps of a series in every epoch"
     if feed.transform is not None and rng_parameter(feed.transform) is not None:
         return "transform takes a generator that depends on epoch and position"
-    return "device_transform gets batches of a position" if feed.device_transform is not None else None
+    return "OnDevice(…) gets batches of a position" if feed.device_transform is not None else None
 
 
 def _opener(store: Store) -> Callable[[], Store] | None:
@@ -138,14 +140,14 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._subsets = feed.subsets
         self._samples = feed.samples
         self._columns = feed.columns
-        self._return_index = feed.return_index or feed.return_store
-        self._entries: dict[str, Any] = {"shows_index": feed.return_index, "store_ends": feed.store_ends()}
+        self._return_index = feed.returns.index or feed.returns.store
+        self._entries: dict[str, Any] = {"shows_index": feed.returns.index, "store_ends": feed.store_ends()}
         self._masks: dict[str, Any] = {
-            "has_lengths": feed.samples.padded or bool(feed.masks),
-            "makes_masks": feed.masks is not False,
+            "has_lengths": feed.samples.padded or bool(feed.returns.masks),
+            "makes_masks": feed.returns.masks is not False,
         }
         self._transform = feed.transform
-        self._return_series = feed.return_series
+        self._return_series = feed.returns.series
         self._is_remote = feed.is_remote
         self._refusal = _refusal(feed)
         self._opened: tuple[int, HostGather, Assembler] | None = None

@@ -1,22 +1,22 @@
-"""Columns that are fed: which columns of a store, as which type, how they are normalized, and where they stay (residency)."""
+"""Columns that are fed: which columns of a store, and as which type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 
-from stoker._kernels import kernel
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
+from stoker.feed.residency import available_host_bytes
+from stoker.feed.scaling import Method, Scales, SeriesScales, series_scales
 from stoker.sampling.gaps import find_runs
-from stoker.sampling.views import AnyView, Lengths, Samples, Sequences, is_integer
+from stoker.sampling.views import AnyView, Lengths, Samples, Sequences
 from stoker.store.manifest import NANOSECONDS, parse_frequency
 from stoker.store.shards import Level
 from stoker.store.store import Store
@@ -86,7 +86,6 @@ class FedColumn:
         with np.errstate(all="ignore"):  # kernels and devices do not warn either
             if self.scales is not None:
                 rows = (rows - self.scales.centers[series]) / self.scales.divisors[series]
-                rows = np.trunc(rows) + 0.0 if self.scales.truncate else rows
             return rows.astype(self.dtype)
 
     def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
@@ -226,7 +225,6 @@ def choose_columns(
     *,
     dtype: str | None,
     normalize: Method | None,
-    compat: bool,
     lengths: Lengths,
     scaler: SeriesScales | None = None,
 ) -> list[FedColumn]:
@@ -244,7 +242,7 @@ def choose_columns(
         raise OptionError(
             f"the scaler has the columns {', '.join(scaler.columns)}, but the feed has {', '.join(wanted)}: it would scale nothing."
         )
-    return [_fed(store, name, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler) for name in wanted]
+    return [_fed(store, name, dtype=dtype, normalize=normalize, lengths=lengths, scaler=scaler) for name in wanted]
 
 
 def _fed(
@@ -253,7 +251,6 @@ def _fed(
     *,
     dtype: str | None,
     normalize: Method | None,
-    compat: bool,
     lengths: Lengths,
     scaler: SeriesScales | None,
 ) -> FedColumn:
@@ -268,7 +265,7 @@ def _fed(
     stored = values.dtype
     is_number = column.kind == "number" and stored.kind in "iuf"
     fitted = scaler.scales(name) if scaler is not None and name in scaler.columns else None
-    scaled = normalize is not None and column.level == "step" and is_number and (stored.kind == "f" or compat)
+    scaled = normalize is not None and column.level == "step" and is_number and stored.kind == "f"
     if fitted is not None:
         expected = (len(store), column.width or 1)
         if not is_number or column.level != "step" or fitted.centers.shape != expected or fitted.divisors.shape != expected:
@@ -280,12 +277,12 @@ def _fed(
     target = stored
     if dtype is not None and is_number and (stored.kind == "f" or scaled):
         target = np.dtype(dtype)
-    elif compat or (scaled and stored.kind != "f"):
+    elif scaled and stored.kind != "f":
         target = np.dtype(np.float32)
     scales, scaled_by = fitted, "normalize" if fitted is None else "scaler"
     if scaled and normalize:
-        scales = series_scales(store.column(name), lengths, normalize, compat=compat)
-    if scales is not None and not compat:  # an infinite mean or deviation would make zeros or NaN of a series
+        scales = series_scales(store.column(name), lengths, normalize)
+    if scales is not None:  # an infinite mean or deviation would make zeros or NaN of a series
         bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
         kind = scales.centers.dtype
         if bad.any():
@@ -325,327 +322,6 @@ def mark_observed(columns: list[FedColumn], observed: bool | str | Sequence[str]
     return [replace(column, observed=column.name in names) for column in columns]
 
 
-def shift_categories(store: Store, columns: list[FedColumn], offset: int) -> list[FedColumn]:
-    """The columns, with codes of categories as int64 from `offset` on; an offset of 0 leaves them as stored."""
-    if not is_integer(offset, 0, 2**31):
-        raise OptionError(f"category_offset is {offset!r}; expected 0, or 1 to reserve code 0 for padding and missing categories.")
-    if not offset:
-        return columns
-    shifted: dict[str, Any] = {"dtype": np.dtype(np.int64), "torch_name": "int64", "shift": int(offset)}
-    return [replace(one, **shifted) if store.schema[one.name].kind == "category" else one for one in columns]
-
-
-# Scales: what each series is centred on and divided by, so that normalising is a step of the gather.
-#
-#     zero    (x - mean) / standard deviation        max    x / largest absolute value
-#
-# Statistics are those of the whole series, not of the window, so a value is the same in every window that holds it. They
-# are computed in float64 over finite values. With `compat`, they are what NumPy gives for the type of the column, rounding,
-# NaN and all: that is what Time-MoE does, and weights trained there expect.
-
-Method = Literal["zero", "max"]
-
-_PAIRWISE = 128
-_PIECE_STEPS = 2**20
-
-
-class Scales(NamedTuple):
-    """One row a series, one number for each of the column's; values become (x - centers) / divisors."""
-
-    centers: Array
-    divisors: Array
-    truncate: bool
-    """Whether results are truncated to integers, as Time-MoE does to columns of integers."""
-
-
-class SeriesScales(Protocol):
-    """Scales that were fitted before, such as `stoker.split.SeriesScaler`."""
-
-    data: str
-    """The identity of the store that they were fitted on."""
-    fitted_on: str
-    """The fingerprint of the subset that they were fitted on, or "all"."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the scaled columns."""
-
-    def scales(self, column: str) -> Scales:
-        """Centers and divisors of a column, one row per series."""
-
-    def describe(self) -> dict[str, Any]:
-        """Plain values that differ where scaled values could; a resumed run compares them."""
-
-
-def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bool) -> Scales:
-    """The scales of all series; reads the column once."""
-    flat = values.reshape(len(values), values.shape[1] if values.ndim == 2 else 1)
-    kind = flat.dtype if flat.dtype.kind == "f" and flat.dtype.itemsize > 2 else np.dtype(np.float64)
-    if compat and flat.dtype.kind == "f":
-        kind = flat.dtype
-    shape = (lengths.num_series, flat.shape[1])
-    centers, divisors = np.zeros(shape, dtype=kind), np.ones(shape, dtype=kind)
-    ends = lengths.bounds()
-    if not compat:
-        measure = _finite_moments if method == "zero" else _finite_largest
-        for first, last in _pieces(ends, whole=flat.dtype != np.float16):
-            part = flat[ends[first] : ends[last]]
-            # Compiled kernels cannot calculate with float16.
-            part = part.astype(np.float32) if part.dtype == np.float16 else part
-            measure(part, ends[first : last + 1] - ends[first], centers[first:last], divisors[first:last])
-    elif flat.dtype in (np.float32, np.float64) and flat.shape[1] == 1:
-        (_numpy_moments if method == "zero" else _numpy_largest)(flat[:, 0], ends, centers[:, 0], divisors[:, 0])
-    else:
-        _by_numpy(flat, ends, centers, divisors, method)
-    return Scales(centers, divisors, compat and flat.dtype.kind in "iu")
-
-
-def _pieces(bounds: Array, *, whole: bool) -> Iterator[tuple[int, int]]:
-    """Runs of series that are measured together: all, or as many as keep a copy of their values small."""
-    first = 0
-    while first < len(bounds) - 1:
-        last = len(bounds) - 1
-        if not whole:
-            last = min(last, max(first + 1, int(np.searchsorted(bounds, bounds[first] + _PIECE_STEPS, side="right")) - 1))
-        yield first, last
-        first = last
-
-
-@kernel
-def _finite_moments(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
-    for i in range(len(bounds) - 1):
-        for k in range(values.shape[1]):
-            total, count = 0.0, 0
-            for t in range(bounds[i], bounds[i + 1]):
-                x = np.float64(values[t, k])
-                if np.isfinite(x):
-                    total += x
-                    count += 1
-            mean = total / count if count else 0.0
-            squares = 0.0
-            for t in range(bounds[i], bounds[i + 1]):
-                x = np.float64(values[t, k])
-                if np.isfinite(x):
-                    squares += (x - mean) * (x - mean)
-            deviation = np.sqrt(squares / count) if count else 0.0
-            centers[i, k] = mean
-            # A constant series has a deviation of rounding errors; dividing by them would make noise of it.
-            divisors[i, k] = deviation if deviation > 1e-7 * abs(mean) and deviation > 0 else 1.0
-
-
-@kernel
-def _finite_largest(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
-    for i in range(len(bounds) - 1):
-        for k in range(values.shape[1]):
-            largest = 0.0
-            for t in range(bounds[i], bounds[i + 1]):
-                x = abs(np.float64(values[t, k]))
-                if np.isfinite(x) and x > largest:
-                    largest = x
-            divisors[i, k] = largest if largest > 0 else 1.0
-
-
-@kernel
-def _pairwise(values: Array, start: int, count: int, mean: Any, squares: bool) -> Any:
-    """The sum of values, or of their squared distances from the mean, added up in the order in which NumPy does it."""
-    zero = values.dtype.type(0)
-    if count > _PAIRWISE:
-        half = count // 2
-        half -= half % 8
-        return _pairwise(values, start, half, mean, squares) + _pairwise(values, start + half, count - half, mean, squares)
-    if count < 8:
-        total = zero
-        for i in range(start, start + count):
-            x = values[i] - mean if squares else values[i]
-            total += x * x if squares else x
-        return total
-    sums = np.empty(8, dtype=values.dtype)
-    for j in range(8):
-        x = values[start + j] - mean if squares else values[start + j]
-        sums[j] = x * x if squares else x
-    whole = count - count % 8
-    for i in range(8, whole, 8):
-        for j in range(8):
-            x = values[start + i + j] - mean if squares else values[start + i + j]
-            sums[j] += x * x if squares else x
-    total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
-    for i in range(start + whole, start + count):
-        x = values[i] - mean if squares else values[i]
-        total += x * x if squares else x
-    return total
-
-
-@kernel
-def _numpy_moments(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
-    one = values.dtype.type(1)
-    zero = values.dtype.type(0)
-    for i in range(len(bounds) - 1):
-        count = bounds[i + 1] - bounds[i]
-        if count:
-            # NumPy divides in float64, which holds any count, and rounds once to the type of the values.
-            total = zero + _pairwise(values, bounds[i], count, zero, False)
-            mean = values.dtype.type(np.float64(total) / np.float64(count))
-            squares = zero + _pairwise(values, bounds[i], count, mean, True)
-            deviation = np.sqrt(values.dtype.type(np.float64(squares) / np.float64(count)))
-            centers[i] = mean
-            divisors[i] = one if deviation == zero else deviation
-
-
-@kernel
-def _numpy_largest(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
-    for i in range(len(bounds) - 1):
-        largest = values.dtype.type(0)
-        for t in range(bounds[i], bounds[i + 1]):
-            x = abs(values[t])
-            if x > largest or np.isnan(x):
-                largest = x
-            if np.isnan(x):
-                break
-        divisors[i] = values.dtype.type(1) if largest == 0 else largest
-
-
-def _by_numpy(values: Array, bounds: Array, centers: Array, divisors: Array, method: Method) -> None:
-    """For the types whose sums NumPy makes in ways of their own, ask NumPy."""
-    with np.errstate(all="ignore"):
-        for i, (start, stop) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-            for k in range(values.shape[1] if stop > start else 0):
-                series = np.ascontiguousarray(values[start:stop, k])
-                if method == "zero":
-                    deviation = series.std()
-                    centers[i, k] = series.mean()
-                else:
-                    deviation = np.abs(series).max()
-                divisors[i, k] = deviation if deviation != 0 else 1
-
-
-# Residency: where the columns of a feed stay while it runs.
-#
-# device    on the GPU: uploaded once, batches are gathered there
-# host      in memory: batches are gathered by the CPU and copied ahead of their use
-# stream    on disk: like host, with hints that read blocks ahead
-
-Where = Literal["device", "host", "stream"]
-
-DEVICE_SHARE = 0.5
-"""Of the free memory of a GPU: the model and its activations need room too."""
-HOST_SHARE = 0.7
-"""Of the available memory of the machine."""
-
-
-@dataclass(frozen=True)
-class Residency:
-    """Where the columns stay, and the sentence that says why."""
-
-    where: Where
-    reason: str
-
-
-def choose_residency(
-    asked: str, num_bytes: int, device: torch.device, *, needs_host: str | None, on_disk: bool, max_fetched: int | None = None
-) -> Residency:
-    """The residency that was asked for, or the best that fits. Of remote stores, `max_fetched` bytes can be fetched whole."""
-    if asked not in (*get_args(Where), "auto"):
-        raise OptionError(f"residency is {asked!r}; expected 'device', 'host', 'stream' or 'auto'.")
-    size = readable_bytes(num_bytes)
-    if asked != "auto":
-        if asked == "device" and needs_host:
-            raise OptionError(f"residency='device' is not possible, because {needs_host}. Use 'host' or 'auto'.")
-        if asked == "stream" and not on_disk:
-            raise OptionError("residency='stream' reads from disk, but this store is in memory. Use 'host' or 'auto'.")
-        return Residency(asked, "as given")  # type: ignore[arg-type]
-    if device.type == "cuda" and not needs_host:
-        free = free_device_bytes(device)
-        share = f"{DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
-        if num_bytes <= min(DEVICE_SHARE * free, num_bytes if max_fetched is None else max_fetched):
-            return Residency("device", f"the columns ({size}) fit {share}")
-        why = f"the columns ({size}) exceed {share}"
-    else:
-        why = needs_host or f"batches are for the {device.type}"
-    if max_fetched is not None:
-        return Residency("stream", f"{why}, and blocks are fetched when they are needed")
-    if not on_disk:
-        return Residency("host", f"{why}, and the columns ({size}) are in memory already")
-    available = available_host_bytes()
-    share = f"{HOST_SHARE:.0%} of the available memory ({readable_bytes(available)})"
-    if num_bytes <= HOST_SHARE * available:
-        return Residency("host", f"{why}, and the columns ({size}) fit {share}")
-    return Residency("stream", f"{why}, and the columns ({size}) exceed {share}")
-
-
-def free_device_bytes(device: torch.device) -> int:
-    """What a GPU has left, counting what torch holds but does not use."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-
-
-def available_host_bytes() -> int:
-    """What this process may still take, with regard to the limit of its control group."""
-    import psutil
-
-    available = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text().strip()
-        return min(available, max(0, int(limit) - int(used)))
-    except (OSError, ValueError):  # no such group, or no limit ("max")
-        return available
-
-
-def check_batch_fits(columns: Sequence[FedColumn], rows: int, steps: int) -> None:
-    """Refuse batches of `rows` samples of `steps` that memory cannot hold: a system that promises more of it kills the process."""
-    needed = rows * sum(one.unit * (steps if one.level == "step" else 1) for one in columns)
-    free = available_host_bytes()
-    if needed > free:
-        raise OptionError(
-            f"batch_size is {rows:,}: a batch takes {readable_bytes(needed)}, but {readable_bytes(free)} of memory are available. "
-            f"Use a smaller one."
-        )
-
-
-# Several stores: the same columns in all of them, and codes that mean the same.
-
-
-def share_categories(
-    stores: Sequence[Store], columns: Sequence[list[FedColumn]], given: Mapping[str, Sequence[str]] | None
-) -> tuple[list[list[FedColumn]], dict[str, list[str]]]:
-    """The columns of each store with codes that mean the same in all, and the texts that codes refer to.
-
-    Codes of a store number its texts as they first appear in its rows. They are kept where they mean what they should, and
-    are mapped to others, in memory, where they do not.
-    """
-    names = [column.name for column in columns[0] if stores[0].schema[column.name].kind == "category"]
-    shared: dict[str, list[str]] = {}
-    for name in names:
-        known: dict[str, int] = {text: i for i, text in enumerate((given or {}).get(name, ()))}
-        for store in stores:
-            new = [text for text in _texts(store, name) if text not in known]
-            if given is not None and name in given and new:
-                shown = ", ".join(map(repr, new[:SHOWN])) + (", …" if len(new) > SHOWN else "")
-                raise OptionError(
-                    f"column {name!r} of {store.name} holds {shown}; expected one of the {len(known):,} texts of categories=."
-                )
-            known.update({text: len(known) + i for i, text in enumerate(new)})
-        shared[name] = list(known)
-    made = []
-    for store, own in zip(stores, columns, strict=True):
-        made.append([_recoded(store, column, shared.get(column.name)) for column in own])
-    return made, shared
-
-
-def _recoded(store: Store, column: FedColumn, shared: list[str] | None) -> FedColumn:
-    texts = _texts(store, column.name)
-    if shared is None or shared[: len(texts)] == texts:
-        return column
-    places = {text: i for i, text in enumerate(shared)}
-    table = np.array([*(places[text] for text in texts), -1], dtype=column.values.dtype)  # the last one is for missing values, -1
-    return replace(column, values=table[store.column(column.name)])
-
-
-def _texts(store: Store, name: str) -> list[str]:
-    column = store.schema.get(name)
-    return [] if column is None or column.texts is None or column.kind != "category" else list(column.texts)
-
-
 def check_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]) -> None:
     """Refuse columns that the stores do not have in common."""
     first, expected = stores[0], [column.name for column in columns[0]]
@@ -665,3 +341,14 @@ def check_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]
 def _form(store: Store, name: str) -> str:
     column = store.schema[name]
     return f"{column.label if column.kind != 'category' else f'category ({column.dtype})'} per {column.level}"
+
+
+def check_batch_fits(columns: Sequence[FedColumn], rows: int, steps: int) -> None:
+    """Refuse batches of `rows` samples of `steps` that memory cannot hold: a system that promises more of it kills the process."""
+    needed = rows * sum(one.unit * (steps if one.level == "step" else 1) for one in columns)
+    free = available_host_bytes()
+    if needed > free:
+        raise OptionError(
+            f"batch_size is {rows:,}: a batch takes {readable_bytes(needed)}, but {readable_bytes(free)} of memory are available. "
+            f"Use a smaller one."
+        )

@@ -136,9 +136,8 @@ class DeviceColumn:
         self.flat[size:] = 0
         self.num_steps = size // self.width
         self.scales: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.truncate = False
         if column.scales is not None:
-            centers, divisors, self.truncate = column.scales
+            centers, divisors = column.scales
             self.scales = torch.from_numpy(centers).to(device), torch.from_numpy(divisors).to(device)
 
     def overflows(self, lengths: Lengths) -> Array:
@@ -181,8 +180,7 @@ class DeviceColumn:
             centers, divisors = centers[:, None], divisors[:, None]
         if not values.dtype.is_floating_point:
             values = values.to(centers.dtype)
-        values = (values - centers) / divisors
-        return values.trunc() + 0.0 if self.truncate else values  # no -0.0, as integers have none
+        return (values - centers) / divisors
 
 
 def _absent(counts: torch.Tensor, steps: int) -> torch.Tensor:
@@ -245,7 +243,7 @@ class DeviceGather:
             series = table.series.repeat_interleave(lengths, output_size=total)
             parts[STARTS] = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
             parts[STARTS][1:] = ends
-        elif self._has_lengths or masked or getattr(view, "compat", None):
+        elif self._has_lengths or masked:
             parts[COUNTS] = lengths.to(torch.int32)
         steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self._samples.row
         for column in self.columns:
@@ -384,7 +382,7 @@ class Captured:
         self._gather = producer.gather
         self._assemble = replace(producer.assemble, marks_valid=False)
         self._rows = batch_size
-        self._marks_valid = last_batch == "pad" and not getattr(view, "compat", None)
+        self._marks_valid = last_batch == "pad"
         self._masked = producer.samples.padded or last_batch == "pad"
         self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=self._device)
         self._place = torch.zeros(1, dtype=torch.int64, device=self._device)

@@ -1,6 +1,6 @@
 """Feed: a store, a view and an order become batches on a device, every sample exactly once per epoch, resumable anywhere.
 
-The data path of a batch: `order` gives the indices of its samples (`stoker.sampling`), a producer gathers them (`transfer.py` on the
+The data path of a batch: `order` gives the indices of its samples (`stoker.sampling`), a producer gathers them (`gather.py` on the
 CPU, `device.py` on a GPU), and `FeedIterator` (`prefetch.py`) hands the batch out and moves the cursor.
 """
 
@@ -16,34 +16,35 @@ import xxhash
 from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker._clock import Spans
-from stoker._text import check_device, html_text
+from stoker._device import check_device
+from stoker._text import html_text
+from stoker._types import checked
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.adapters import OrderSampler, SampleDataset
+from stoker.feed.categories import CategoryCodes, share_categories, shift_categories
 from stoker.feed.columns import (
-    Method,
-    SeriesScales,
     check_batch_fits,
     check_columns,
     choose_columns,
-    choose_residency,
     content_digest,
     identity_of,
     list_for,
     list_stores,
     mark_observed,
     samples_over,
-    share_categories,
-    shift_categories,
 )
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
+from stoker.feed.gather import HostGather, HostProducer, Ring
 from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns
-from stoker.feed.padding import Assembler, check_names
-from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, Prefetcher, Steps, check_state
+from stoker.feed.padding import Assembler, Returns, check_names
+from stoker.feed.prefetch import Cursor, Distributed, FeedIterator, FeedRanks, Prefetcher, Steps, check_state
 from stoker.feed.read_ahead import ReadAhead
 from stoker.feed.remote_blocks import make_hints
+from stoker.feed.residency import Loading, choose_residency
+from stoker.feed.scaling import Method, SeriesScales
 from stoker.feed.summary import describe_samples, summarize
-from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
-from stoker.sampling.mixture import JoinedSamples, MixtureOrder, check_weights
+from stoker.feed.transform import AnyTransform, DeviceTransform, split_transforms
+from stoker.sampling.mixture import JoinedSamples, Mixture
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
 from stoker.sampling.views import AnyView, Lengths, Samples, Sequences, is_integer, view_values
@@ -53,7 +54,6 @@ from stoker.store.store import Store
 LastBatch = Literal["pad", "short", "drop"]
 
 HOST_THREADS, HOST_PREFETCH = 2, 4
-MAX_THREADS = 1024
 
 
 class Feed:
@@ -67,45 +67,30 @@ class Feed:
         store: What `stoker.open`, `stoker.pack` or `Store.from_arrays` returns; or a list of these, whose samples are mixed.
         view: What a sample is: `Windows`, `Segments` or `Sequences`.
         batch_size: Samples per batch, on each rank.
-        global_batch_size: Samples per update of the weights, over all ranks: a multiple of `batch_size`. Every update then has the same
-            samples in the same batches on any number of ranks; `Trainer` accumulates as many batches as that needs.
         subset: A subset that `stoker.split` made; the feed then has its samples only, with indices from 0. For several stores a
             list with one per store, or None for all samples of a store.
-        weights: For several stores: the share of each store in every part of an epoch. By default their numbers of samples, so
-            that an epoch has every sample once. With weights a store that has given all of its samples begins its own next epoch.
-        order: `Sequential()` (default), `Shuffle`, `BlockShuffle`, `Weighted` or `ByLength`.
+        order: `Sequential()` (default), `Shuffle`, `BlockShuffle`, `Weighted` or `ByLength`; for several stores also
+            `Mixture(order, weights)`. Several stores are mixed by their numbers of samples, so that an epoch has every sample once.
         device: Where batches are delivered: "cpu", "cuda" or "cuda:N".
         columns: Names of the columns; by default all columns of numbers.
-        dtype: The type that columns of floats become: "float16", "float32" or "float64".
+        dtype: The type that columns of floats become: "float32" (default), "float16" or "float64". None leaves them as stored.
         normalize: "zero" subtracts the mean of the series and divides by its standard deviation; "max" divides by its largest
-            absolute value.
-        scaler: A `stoker.split.SeriesScaler`: its columns, inputs and targets, are scaled by the training steps of each series.
-        transform: A function from the arrays of a batch to those to deliver. It runs in the background threads. With a second
-            parameter, or one named `rng`, it also gets a NumPy generator that is seeded by seed, epoch and position.
-        residency: Where the columns stay: "device", "host", "stream" (on disk), or "auto".
-        last_batch: What becomes of a short last batch: "pad" adds zero rows that `valid` marks as False, "short" keeps it
-            short, "drop" drops it.
-        rank: The rank of this process; by default from the environment variable RANK, as torchrun sets it.
-        world_size: The number of ranks; by default from WORLD_SIZE.
-        threads: Background threads; by default chosen by device and residency. 0 makes batches when they are asked for.
-        prefetch: Batches that are made before they are asked for.
-        return_index: Add the entry `sample`: the index of each sample, -1 in rows without one. Samples of several stores are
-            numbered on from store to store.
-        return_series: Add the entry `series`: the index of the series of each sample, -1 in rows without one; likewise numbered on.
-        return_store: Add the entry `store`: the place of each sample's store in the list of stores, -1 in rows without a sample.
-        categories: The texts that codes of columns of categories refer to, by column, such as `feed.categories` of another feed.
-            By default those of the store, or of all stores.
-        masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
+            absolute value. A `stoker.split.SeriesScaler` scales its columns, inputs and targets, by the training steps of each series.
         observed: Columns of floats whose missing values (NaN) become 0, after scaling; True for all of them per step. Each gets an
             entry `<column>_observed` that is True where there is a value, and `<column>_target_observed` beside a target.
-        category_offset: What is added to the codes of categories. 1 keeps code 0 for padding and missing categories, as an
-            embedding with `padding_idx=0` expects, and makes the codes int64. 0 leaves codes as stored, missing ones being -1.
-        device_transform: Like `transform`, but from tensors to tensors on the device, after the gather, in the thread that asks
-            for the batch; its generator is a torch generator of the device.
+        transform: A function from the arrays of a batch to those to deliver. It runs in the background threads. With a second
+            parameter, or one named `rng`, it also gets a NumPy generator that is seeded by seed, epoch and position.
+            `OnDevice(function)` runs on tensors, on the device; the two together are a list.
+        last_batch: What becomes of a short last batch: "pad" adds zero rows that `valid` marks as False, "short" keeps it
+            short, "drop" drops it.
+        loading: Where the columns stay, and how batches are prefetched: `Loading(residency="stream", threads=4)`.
+        distributed: Rank and number of processes, by default those of torchrun; samples per update over all of them.
+        returns: Entries that a batch has in addition: `Returns(index=True, series=True)`.
+        categories: What the codes of columns of categories mean: `CategoryCodes(texts=…, offset=1)`.
 
     Raises:
         OptionError: An option is invalid, or the store has no sample of the view.
-        LeakError: `normalize` would use steps of other subsets, or `scaler` was not fitted on the training subset of the split.
+        LeakError: `normalize` would use steps of other subsets, or the scaler was not fitted on the training subset of the split.
 
     Example:
         >>> import numpy as np, stoker
@@ -123,31 +108,31 @@ class Feed:
         view: AnyView,
         *,
         batch_size: int,
-        global_batch_size: int | None = None,
         subset: Subset | Sequence[Subset | None] | None = None,
-        weights: Sequence[float] | None = None,
         order: Order | None = None,
         device: str | torch.device = "cpu",
         columns: Sequence[str] | None = None,
-        dtype: str | None = None,
-        normalize: Method | None = None,
-        scaler: SeriesScales | None = None,
-        transform: Transform | None = None,
-        residency: str = "auto",
-        last_batch: LastBatch = "pad",
-        rank: int | None = None,
-        world_size: int | None = None,
-        threads: int | None = None,
-        prefetch: int | None = None,
-        return_index: bool = False,
-        return_store: bool = False,
-        categories: Mapping[str, Sequence[str]] | None = None,
-        masks: bool | None = None,
-        return_series: bool = False,
+        dtype: str | None = "float32",
+        normalize: Method | SeriesScales | None = None,
         observed: bool | str | Sequence[str] = False,
-        category_offset: int = 0,
-        device_transform: Transform | None = None,
+        transform: AnyTransform | Sequence[AnyTransform] | None = None,
+        last_batch: LastBatch = "pad",
+        loading: Loading = Loading(),
+        distributed: Distributed = Distributed(),
+        returns: Returns = Returns(),
+        categories: CategoryCodes = CategoryCodes(),
     ) -> None:
+        for name, value, kind in (
+            ("loading", loading, Loading),
+            ("distributed", distributed, Distributed),
+            ("returns", returns, Returns),
+            ("categories", categories, CategoryCodes),
+        ):
+            if not isinstance(value, kind):
+                raise OptionError(f"{name} is {value!r}; expected {kind.__name__}(…).", parameter=name)
+        loading = checked(loading, path="loading.")
+        scaler = None if normalize is None or isinstance(normalize, str) else normalize
+        method: Method | None = normalize if isinstance(normalize, str) else None
         self.stores = list_stores(store)
         """The store, or all stores."""
         spaces = [samples_over(one, view) for one in self.stores]
@@ -156,11 +141,11 @@ class Feed:
         self.batch_size = _checked("batch_size", batch_size, least=1)
         if self.batch_size >= 2**31:
             raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
-        self.ranks = FeedRanks.find(rank, world_size)
-        self.global_batch_size = global_batch_size
-        self.micro_batches = _micro_batches(self.batch_size, global_batch_size, last_batch)
+        self.ranks = FeedRanks.find(distributed.rank, distributed.world_size)
+        self.global_batch_size = distributed.global_batch_size
+        self.micro_batches = _micro_batches(self.batch_size, self.global_batch_size, last_batch)
         """Batches per update, over all ranks; None without a global batch."""
-        self._is_of_worker = rank is not None and get_worker_info() is not None
+        self._is_of_worker = distributed.rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it with a rank of its own."""
         self.device = check_device(device)
         if self.device.type not in ("cpu", "cuda"):
@@ -182,41 +167,40 @@ class Feed:
             raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
-        for name, function, of in (("transform", transform, "arrays"), ("device_transform", device_transform, "tensors")):
-            if function is not None and not callable(function):
-                raise OptionError(f"{name} is {function!r}; expected a function from a dict of {of} to one.")
+        self.transform, self.device_transform = split_transforms(transform)
         self.subsets: list[Subset | None] = list_for(self.stores, "subset", subset)
         """One per store."""
         for own, one in zip(self.subsets, self.stores, strict=True):
             if own is not None:
-                _check_subset(own, one, view, normalize)
+                _check_subset(own, one, view, method)
         self.subset = self.subsets[0] if len(self.stores) == 1 else subset
         if scaler is not None:
             if len(self.stores) > 1:
                 raise OptionError(
-                    f"scaler= is for one store, but the feed has {len(self.stores)}. Use normalize=, or begin the model with "
+                    f"a scaler is for one store, but the feed has {len(self.stores)}. Use normalize='zero', or begin the model with "
                     f"stoker.split.Scaler.fit(stores, subsets, …)."
                 )
-            _check_scaler(scaler, self.stores[0], self.subsets[0], normalize)
+            _check_scaler(scaler, self.stores[0], self.subsets[0])
         self.scaler = scaler
-        compat = not isinstance(view, Sequences) and view.compat is not None
         chosen = [
-            choose_columns(one, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler)
+            choose_columns(one, columns, dtype=dtype, normalize=method, lengths=lengths, scaler=scaler)
             for one, (lengths, _) in zip(self.stores, spaces, strict=True)
         ]
         check_columns(self.stores, chosen)
         chosen = [
-            mark_observed(shift_categories(one, own, category_offset), observed)
+            mark_observed(shift_categories(one, own, categories.offset), observed)
             for one, own in zip(self.stores, chosen, strict=True)
         ]
-        chosen, self.categories = share_categories(self.stores, chosen, categories)
+        chosen, self.categories = share_categories(self.stores, chosen, categories.texts)
         """The texts that the codes of each column of categories refer to."""
         self.columns = chosen[0] if len(chosen) == 1 else join_columns(self.stores, chosen)
-        check_names(view, self.columns, return_series=return_series)
-        if return_store and any(column.name == "store" for column in self.columns):
-            raise OptionError("return_store=True adds the entry 'store', which a column has the name of. Leave it out of columns=.")
+        check_names(view, self.columns, return_series=returns.series)
+        if returns.store and any(column.name == "store" for column in self.columns):
+            raise OptionError(
+                "Returns(store=True) adds the entry 'store', which a column has the name of. Leave it out of columns=."
+            )
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
-        if transform is not None and brief:
+        if self.transform is not None and brief:
             raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
         parts: list[Samples] = [
             whole if own is None else own.over(whole) for own, (_, whole) in zip(self.subsets, spaces, strict=True)
@@ -226,10 +210,10 @@ class Feed:
         # As stored: windows share steps, padding is not read.
         self._sample_bytes = self.column_bytes / sum(whole.num_samples for _, whole in spaces)
         self.residency = choose_residency(
-            residency,
+            loading.residency,
             self.column_bytes,
             self.device,
-            needs_host="transform runs on the CPU" if transform is not None else None,
+            needs_host="transform runs on the CPU" if self.transform is not None else None,
             on_disk=self.is_remote or any(one.path is not None for one in self.stores),
             max_fetched=min((one.max_whole_bytes for one in self.stores if isinstance(one, RemoteStore)), default=None),
         )
@@ -242,28 +226,19 @@ class Feed:
             rows = batch_size if last_batch == "pad" else min(batch_size, self.samples.num_samples)
             least = min(view.buckets or (1,)) if isinstance(view, Sequences) else self.samples.row
             check_batch_fits(self.columns, rows, least)
-        self.can_capture = is_resident and device_transform is None
+        self.can_capture = is_resident and self.device_transform is None
         """Whether the columns are on the device and nothing else is done there, as `captured` needs."""
+        threads = loading.threads
         if threads is None:
             # A CPU that trains has no core to spare, and a gather costs less than handing over a batch.
-            ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
+            ahead = self.device.type != "cpu" or self.transform is not None or self.residency.where == "stream"
             threads = 1 if is_resident else HOST_THREADS if ahead else 0
-        self.threads = _checked("threads", threads, least=0)
-        if self.threads > MAX_THREADS:
-            raise OptionError(f"threads is {self.threads:,}, but at most {MAX_THREADS:,} can be used.")
-        self.prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * self.threads), least=1)
-        self.return_index = return_index
-        self.return_series = return_series
-        self.return_store = return_store
-        self.masks = masks
-        self.transform = transform
-        self.device_transform = device_transform
-        self._finish = DeviceTransform(device_transform, self.device) if device_transform is not None else None
-        self.category_offset = category_offset
-        self.normalize = normalize
-        if weights is not None:
-            check_weights(weights, [1] * len(self.stores))
-        self.weights = None if weights is None else tuple(map(float, weights))
+        self.threads = threads
+        self.prefetch = loading.prefetch or max(HOST_PREFETCH, 2 * threads)
+        self.returns = returns
+        self._finish = DeviceTransform(self.device_transform, self.device) if self.device_transform is not None else None
+        self.category_offset = categories.offset
+        self.normalize = method
         self._given_order = self._mixed(order if order is not None else Sequential())
         self._set_order(self._given_order)
         self._go_to(Cursor())
@@ -281,16 +256,9 @@ class Feed:
 
     def _mixed(self, order: Order) -> Order:
         """The order of all stores. One that depends on weights or lengths of samples takes the samples of all stores as one."""
-        if len(self.stores) == 1:
-            return order
-        if not isinstance(order, Weighted | ByLength):
-            return MixtureOrder(order, self.weights)
-        if self.weights is not None:
-            raise OptionError(
-                f"weights= is for stores that are read in their own orders, but order is {type(order).__name__}, which is over the "
-                f"samples of all stores. Leave weights out, or use Shuffle, BlockShuffle or Sequential."
-            )
-        return order
+        if isinstance(order, Mixture):
+            return order.of(len(self.stores))
+        return order if len(self.stores) == 1 or isinstance(order, Weighted | ByLength) else Mixture(order)
 
     def _set_order(self, order: Order) -> None:
         self.order = order
@@ -302,14 +270,14 @@ class Feed:
         assemble = Assembler(
             view=self.view,
             columns=tuple(self.columns),
-            has_lengths=self.samples.padded or bool(self.masks),
+            has_lengths=self.samples.padded or bool(self.returns.masks),
             marks_valid=rows is not None,
-            makes_masks=self.masks is not False,
-            shows_index=self.return_index,
+            makes_masks=self.returns.masks is not False,
+            shows_index=self.returns.index,
             store_ends=self.store_ends(),
         )
         parts = (self.view, self.samples, self.columns)
-        returns: Any = {"return_index": self.return_index or self.return_store, "return_series": self.return_series}
+        returns: Any = {"return_index": self.returns.index or self.returns.store, "return_series": self.returns.series}
         if self.residency.where == "device":
             there = DeviceGather(*parts, self.device, lengths=assemble.has_lengths, **returns)
             return DeviceProducer(
@@ -344,7 +312,7 @@ class Feed:
 
     def store_ends(self) -> tuple[int, ...] | None:
         """For the entry `store`: the samples of all stores up to each but the last; None where it is not asked for."""
-        if not self.return_store:
+        if not self.returns.store:
             return None
         return tuple(self.samples.firsts[1:-1].tolist()) if isinstance(self.samples, JoinedSamples) else ()
 
@@ -487,9 +455,7 @@ class Feed:
                 f"captured() gathers on the device, but the residency is {self.residency.where}: {self.residency.reason}."
             )
         if self.device_transform is not None:
-            raise OptionError(
-                "captured() does not run device_transform, whose generator a graph cannot seed. Leave one of them out."
-            )
+            raise OptionError("captured() does not run OnDevice(…), whose generator a graph cannot seed. Leave one of them out.")
         return Captured(
             self._producer,
             batch_size=self.batch_size,
@@ -591,12 +557,9 @@ class Feed:
             "normalize": self.normalize,
             "transform": self.transform,
             "device_transform": self.device_transform,
-            "return_index": self.return_index,
-            "return_series": self.return_series,
-            "return_store": self.return_store,
+            "returns": self.returns,
             "observed": [column.name for column in self.columns if column.observed],
             "category_offset": self.category_offset,
-            "masks": self.masks,
             "scaler": None if self.scaler is None else self.scaler.describe(),
         }
 
@@ -645,7 +608,7 @@ def _micro_batches(batch_size: int, global_batch_size: int | None, last_batch: s
         )
     if last_batch != "pad":
         raise OptionError(
-            f"last_batch is {last_batch!r}, but with global_batch_size= some ranks may have no sample in a step: expected 'pad'."
+            f"last_batch is {last_batch!r}, but with a global batch some ranks may have no sample in a step: expected 'pad'."
         )
     return global_batch_size // batch_size
 
@@ -663,11 +626,12 @@ def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method
         )
 
 
-def _check_scaler(scaler: SeriesScales, store: Store, subset: Subset | None, normalize: Method | None) -> None:
+def _check_scaler(scaler: SeriesScales, store: Store, subset: Subset | None) -> None:
     if not all(hasattr(scaler, name) for name in ("scales", "columns", "fitted_on", "data")):
-        raise OptionError(f"scaler is {scaler!r}; expected what stoker.split.SeriesScaler.fit(store, split.train, …) returns.")
-    if normalize is not None:
-        raise OptionError(f"normalize is {normalize!r} and scaler is given: values would be scaled twice. Give one of them.")
+        raise OptionError(
+            f"normalize is {scaler!r}; expected 'zero', 'max', None, or what stoker.split.SeriesScaler.fit(store, split.train, …) returns.",
+            parameter="normalize",
+        )
     if scaler.data != identity_of(store):
         raise OptionError(
             f"the scaler was fitted on other data than {store.name}. Fit it on this store, or use scaler.for_store(store)."

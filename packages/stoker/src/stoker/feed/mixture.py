@@ -24,8 +24,9 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed import padding
-from stoker.feed.columns import SHOWN, FedColumn, Scales
-from stoker.feed.transfer import HostGather
+from stoker.feed.columns import SHOWN, FedColumn
+from stoker.feed.gather import HostGather
+from stoker.feed.scaling import Scales
 from stoker.sampling.mixture import JoinedSamples
 from stoker.sampling.views import Lengths, Located
 from stoker.store.store import Store
@@ -175,7 +176,7 @@ def _join_scales(scales: Sequence[Scales | None]) -> Scales | None:
     if not known:
         return None
     centers, divisors = (np.concatenate([one[i] for one in known]) for i in range(2))
-    return Scales(centers, divisors, known[0].truncate)
+    return Scales(centers, divisors)
 
 
 @kernel

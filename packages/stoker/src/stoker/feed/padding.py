@@ -176,7 +176,7 @@ def _scale(x: Array, y: Array, center: Any, divisor: Any) -> None:
 
 @kernel
 def scale_spans(
-    source: Array, starts: Array, counts: Array, series: Array, centers: Array, divisors: Array, truncate: bool, target: Array,
+    source: Array, starts: Array, counts: Array, series: Array, centers: Array, divisors: Array, target: Array,
     places: Array,
 ) -> bool:  # fmt: skip
     """Like `copy_spans` for flat columns of numbers, which become (x - center) / divisor of their series and the target's type.
@@ -197,15 +197,14 @@ def scale_spans(
                 prefetch(source, later + line)
             # Slices, as the compiler makes vectors only where it sees that no index can be negative.
             x, y = source[start + done : start + end], target[place + done : place + end]
-            if width == 1 and not truncate:
+            if width == 1:
                 center, divisor = centers[one, 0], divisors[one, 0]
                 for t in range(len(x)):
                     y[t] = (x[t] - center) / divisor
             else:
                 for t in range(len(x)):
                     k = (done + t) % width
-                    scaled = (x[t] - centers[one, k]) / divisors[one, k]
-                    y[t] = np.trunc(scaled) + 0.0 if truncate else scaled  # no -0.0, as integers have none
+                    y[t] = (x[t] - centers[one, k]) / divisors[one, k]
     return bool(saw_overflow())
 
 
@@ -267,8 +266,28 @@ Tensors = dict[str, torch.Tensor]
 COUNTS, NUMBERS, STARTS, SERIES = "counts", "numbers", "cu_seqlens", "series"
 NO_SAMPLE = -1
 """The number in rows without a sample."""
-COMPAT_ENTRIES = {"input_ids": "float32", "labels": "float32", "loss_masks": "int32"}
 RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "max_seqlen")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returns:
+    """Entries that a batch has in addition to its columns. Rows without a sample have -1 in them.
+
+    Args:
+        index: Add the entry `sample`: the index of each sample. Samples of several stores are numbered on from store to store.
+        series: Add the entry `series`: the index of the series of each sample; likewise numbered on.
+        store: Add the entry `store`: the place of each sample's store in the list of stores.
+        masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
+
+    Example:
+        >>> Returns(series=True).index
+        False
+    """
+
+    index: bool = False
+    series: bool = False
+    store: bool = False
+    masks: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -336,14 +355,6 @@ def check_names(view: AnyView, columns: list[FedColumn], *, return_series: bool 
             raise OptionError(
                 f"a batch has an entry {column.name!r} of its own, which the column would hide. Leave it out of columns=."
             )
-    fits = len(columns) == 1 and columns[0].width is None and columns[0].level == "step" and columns[0].torch_name != "bfloat16"
-    if getattr(view, "compat", None) and any(column.observed for column in columns):
-        raise OptionError("compat='time-moe' has the masks of Time-MoE alone; leave out observed.")
-    if getattr(view, "compat", None) and not fits:
-        raise OptionError(
-            f"compat='time-moe' feeds one column of single numbers, but found {', '.join(column.name for column in columns)}. "
-            f"Name it with columns=."
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,20 +372,13 @@ class Assembler:
 
     def __call__(self, parts: Tensors, num_valid: int) -> Tensors:
         """The batch. `parts` are tensors under the names that `lay_out` gives them."""
-        if isinstance(self.view, Sequences):
-            batch = self._sequences(parts)
-        elif self.view.compat:
-            rows = parts["column " + self.columns[0].name]
-            masks = _mask(parts[COUNTS], 1, rows.shape[1], torch.int32)
-            batch = dict(zip(COMPAT_ENTRIES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
-        else:
-            batch = self._windows(self.view, parts)
+        batch = self._sequences(parts) if isinstance(self.view, Sequences) else self._windows(self.view, parts)
         for column in self.columns:
             if column.level == "series":
                 batch[column.name] = parts["column " + column.name]
                 if column.observed:
                     batch[f"{column.name}_observed"] = parts["observed " + column.name]
-        if self.marks_valid and not getattr(self.view, "compat", None):
+        if self.marks_valid:
             rows = parts[STARTS][1:] if STARTS in parts else next(iter(parts.values()))
             if num_valid >= len(rows):
                 batch["valid"] = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -433,10 +437,10 @@ def _stores_of(numbers: torch.Tensor, ends: tuple[int, ...]) -> torch.Tensor:
     return stores
 
 
-def _mask(counts: torch.Tensor, start: int, stop: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
+def _mask(counts: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     """Which of the steps `start` to `stop` samples of these lengths have: [samples, steps]."""
     if counts.device.type == "cpu":
-        marks = torch.empty(len(counts), stop - start, dtype=dtype, device="cpu")
+        marks = torch.empty(len(counts), stop - start, dtype=torch.bool, device="cpu")
         mark_rows(counts.numpy(), start, marks.numpy())
         return marks
-    return (torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]).to(dtype)
+    return torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]

@@ -37,6 +37,26 @@ from stoker.sampling.permutation import MAX_SEED, derive, draw_below, epoch_key
 from stoker.sampling.views import Draw, is_integer
 
 
+@dataclass(frozen=True, kw_only=True)
+class Distributed:
+    """How the samples of an epoch are dealt out to the processes of a training run.
+
+    Args:
+        rank: The rank of this process; by default from the environment variable RANK, as torchrun sets it.
+        world_size: The number of ranks; by default from WORLD_SIZE.
+        global_batch_size: Samples per update of the weights, over all ranks: a multiple of the batch size. Every update then has the
+            same samples in the same batches on any number of ranks; `Trainer` accumulates as many batches as that needs.
+
+    Example:
+        >>> Distributed(rank=1, world_size=4).global_batch_size is None
+        True
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    global_batch_size: int | None = None
+
+
 @dataclass(frozen=True)
 class FeedRanks:
     """This process and how many there are."""
@@ -53,8 +73,8 @@ class FeedRanks:
             rank, world_size = _from_environment("RANK"), _from_environment("WORLD_SIZE") or 1
             if rank is None and world_size > 1:
                 raise OptionError(
-                    f"WORLD_SIZE is {world_size}, but RANK is not set, so this process cannot know its share. Pass rank= and "
-                    f"world_size= (for Lightning: trainer.global_rank and trainer.world_size)."
+                    f"WORLD_SIZE is {world_size}, but RANK is not set, so this process cannot know its share. Pass "
+                    f"distributed=Distributed(rank=…, world_size=…) (for Lightning: trainer.global_rank and trainer.world_size)."
                 )
             rank = rank or 0
         if not is_integer(world_size, 1) or not is_integer(rank, 0, world_size - 1):
@@ -200,7 +220,7 @@ class Steps:
         return np.concatenate([self.plan.numbers(self.epoch, *self.range_of(one)) for one in range(step, step + count)])
 
 
-# Background threads refer to the producer (HostProducer in transfer.py, DeviceProducer in device.py) and the steps of a pass, never
+# Background threads refer to the producer (HostProducer in gather.py, DeviceProducer in device.py) and the steps of a pass, never
 # to the iterator: when the iterator is closed, forgotten, or the interpreter ends, they end.
 
 T = TypeVar("T")

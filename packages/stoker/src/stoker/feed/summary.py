@@ -8,7 +8,6 @@ from typing import Any
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.feed.columns import SHOWN, FedColumn, first_non_finite
-from stoker.feed.padding import COMPAT_ENTRIES
 from stoker.feed.remote_blocks import LeasedColumns
 from stoker.sampling.views import Draw, Samples, Sequences
 
@@ -78,8 +77,6 @@ def _shapes(feed: Any, column: FedColumn) -> Iterator[str]:
         yield f"{column.name} {column.torch_name}[{rows}{width}]"
     elif isinstance(view, Sequences):
         yield f"{column.name} {column.torch_name}[{'' if feed.is_packed else f'{rows}, '}steps{width}]"
-    elif view.compat:
-        yield from (f"{name} {kind}[{rows}, {view.length}]" for name, kind in COMPAT_ENTRIES.items())
     else:
         yield f"{column.name} {column.torch_name}[{rows}, {view.length}{width}]"
         if view.horizon or view.shift:
@@ -93,8 +90,7 @@ def _last(feed: Any) -> str:
     samples = "1 sample" if rest == 1 else f"{rest:,} samples"
     if feed.drop_last:
         return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
-    mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
     if feed.global_batch_size is not None:
         return f"; the last update of an epoch has {samples}"
-    end = f"its other rows are padding (False in `{mask}`)" if feed.last_batch == "pad" else "it is shorter"
+    end = "its other rows are padding (False in `valid`)" if feed.last_batch == "pad" else "it is shorter"
     return f"; the last one has {samples}, {end}"

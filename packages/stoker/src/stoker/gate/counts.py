@@ -237,8 +237,7 @@ class CountSession(Session):
 
     def install(self) -> None:
         """Begin to listen to the program."""
-        self.hooks.install()
-        self.hooks.on_step = self._count
+        self.hooks.install(on_step=self._count)
 
     def remove(self) -> None:
         """Remove the hooks."""

@@ -16,10 +16,10 @@ class ForecastBatches(ConvertedBatches):
     """What `TimeSeriesDataSet.to_dataloader()` yields, for models of pytorch-forecasting: `(x, (y, None))`.
 
     Columns of numbers are in the order of a `TimeSeriesDataSet`: static ones, known ones, then the others. It does not scale: begin with a
-    feed that does (`normalize=`, `scaler=`), or let the model. `target_scale` is 0 and 1, so predictions have the scale of the feed.
+    feed that does (`normalize=`), or let the model. `target_scale` is 0 and 1, so predictions have the scale of the feed.
 
     Args:
-        feed: A feed of `Windows` with a horizon, with `return_index=True`, `return_series=True` and `last_batch="drop"` or `"short"`.
+        feed: A feed of `Windows` with a horizon, with `Returns(index=True, series=True)` and `last_batch="drop"` or `"short"`.
         target: The column to forecast.
         static_reals: Columns that have one value per series.
         known_reals: Columns whose future is known, such as calendar features.
@@ -45,8 +45,10 @@ class ForecastBatches(ConvertedBatches):
         categoricals: Sequence[str] = (),
     ) -> None:
         super().__init__(feed)
-        if not (feed.return_index and feed.return_series):
-            raise OptionError("the feed has no entries 'sample' and 'series'. Make it with return_index=True, return_series=True.")
+        if not (feed.returns.index and feed.returns.series):
+            raise OptionError(
+                "the feed has no entries 'sample' and 'series'. Pass returns=stoker.feed.Returns(index=True, series=True)."
+            )
         self.check_columns(target, *static_reals, *known_reals, *unknown_reals, *categoricals)
         self.target, self.categoricals = target, tuple(categoricals)
         self.reals = (*static_reals, *known_reals, *unknown_reals)

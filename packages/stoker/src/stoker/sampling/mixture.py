@@ -10,14 +10,14 @@ The stores and ranks of any range of positions are computed when asked for: the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.sampling.orders import Order, Plan, ShufflePlan
+from stoker.sampling.orders import ByLength, Order, Plan, ShufflePlan, Weighted
 from stoker.sampling.permutation import epoch_key, permute_range
 from stoker.sampling.subset import Runs, SubsetSamples
 from stoker.sampling.views import AnyView, Draw, Lengths, Located, Samples
@@ -110,16 +110,42 @@ def _over_all(parts: Sequence[Samples], lengths: Sequence[Lengths], view: AnyVie
 
 
 @dataclass(frozen=True)
-class MixtureOrder:
+class Mixture:
     """An order for each of several stores, and the weights by which they are mixed.
 
-    The first store has the seed of the order, each other one a seed that is made of it and of the number of the store.
+    Args:
+        order: `Sequential`, `Shuffle` or `BlockShuffle`. The first store has its seed, each other store a seed that is made of it and of
+            the number of the store.
+        weights: The share of each store in every part of an epoch. By default the numbers of samples, so that an epoch has every
+            sample once. With weights a store that has given all of its samples begins its own next epoch.
+        shape: The choices of a saved state, as `MixturePlan.shape` has them.
+
+    Example:
+        >>> import stoker
+        >>> stoker.Mixture(stoker.Shuffle(seed=0), weights=[1, 3]).seed
+        0
     """
 
     order: Order
-    weights: tuple[float, ...] | None = None
+    weights: Sequence[float] | None = None
     shape: Mapping[str, int] = field(default_factory=dict)
-    """The choices of a saved state, as `MixturePlan.shape` has them."""
+
+    def of(self, num_stores: int) -> Mixture:
+        """Return the order for this number of stores, if it is possible."""
+        if isinstance(self.order, Weighted | ByLength):
+            raise OptionError(
+                f"order is a mixture by {type(self.order).__name__}, which is over the samples of all stores as one. Leave Mixture out, "
+                f"or use Shuffle, BlockShuffle or Sequential.",
+                parameter="order",
+            )
+        if num_stores < 2:
+            raise OptionError(
+                "order is a Mixture, which is for several stores, but the feed has 1. Give the order itself.", parameter="order"
+            )
+        if self.weights is None:
+            return self
+        check_weights(self.weights, [1] * num_stores)
+        return replace(self, weights=tuple(map(float, self.weights)))
 
     @property
     def seed(self) -> int:
@@ -142,11 +168,11 @@ class MixtureOrder:
             plans.append(order.over(part, batch_size=batch_size, sample_bytes=sample_bytes))
         return MixturePlan(plans, [part.num_samples for part in samples.parts], self.weights)
 
-    def adopt(self, seed: int, shape: Mapping[str, int]) -> MixtureOrder:
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> Mixture:
         """With the seed and the choices of a saved state."""
         for i in range(len(shape)):  # refuses what contradicts the order, before anything has changed
             self.order.adopt(seed, _choices_of(shape, i))
-        return MixtureOrder(self.order.adopt(seed, {}), self.weights, shape)
+        return Mixture(self.order.adopt(seed, {}), self.weights, shape)
 
 
 def store_seed(seed: int, store: int) -> int:

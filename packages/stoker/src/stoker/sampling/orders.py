@@ -70,7 +70,7 @@ class Sequential:
     Example:
         >>> import numpy as np, stoker
         >>> store = stoker.Store.from_arrays(x=[np.arange(4.0)])
-        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=4, order=stoker.Sequential(), return_index=True)
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=4, order=stoker.Sequential(), returns=stoker.feed.Returns(index=True))
         >>> next(iter(feed))["sample"].tolist()
         [0, 1, 2, 3]
     """
@@ -108,7 +108,8 @@ class Shuffle:
     Example:
         >>> import numpy as np, stoker
         >>> store = stoker.Store.from_arrays(x=[np.arange(6.0)])
-        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=6, order=stoker.Shuffle(seed=1), return_index=True)
+        >>> numbered = stoker.feed.Returns(index=True)
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=6, order=stoker.Shuffle(seed=1), returns=numbered)
         >>> sorted(next(iter(feed))["sample"].tolist())
         [0, 1, 2, 3, 4, 5]
     """
@@ -181,7 +182,7 @@ class Weighted:
         >>> import numpy as np, stoker
         >>> store = stoker.Store.from_arrays(x=[np.arange(3.0)])
         >>> order = stoker.Weighted([1, 0, 2])
-        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=3, order=order, return_index=True)
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=3, order=order, returns=stoker.feed.Returns(index=True))
         >>> sorted(next(iter(feed))["sample"].tolist())
         [0, 2, 2]
     """
@@ -411,7 +412,7 @@ class BlockShuffle:
         >>> import numpy as np, stoker
         >>> store = stoker.Store.from_arrays(x=[np.arange(8.0)])
         >>> order = stoker.BlockShuffle(seed=0, block=2, window=4)
-        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=8, order=order, return_index=True)
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=8, order=order, returns=stoker.feed.Returns(index=True))
         >>> sorted(next(iter(feed))["sample"].tolist())
         [0, 1, 2, 3, 4, 5, 6, 7]
     """

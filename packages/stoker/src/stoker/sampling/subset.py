@@ -21,7 +21,8 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.sampling.gaps import GapRuns
-from stoker.sampling.views import Draw, Located, Samples, find_entry, guide_of, view_values
+from stoker.sampling.views import Draw, Located, Samples, view_values
+from stoker.sampling.window_index import find_entry, guide_of
 
 _SERIES_AT_ONCE = 2**18
 

@@ -21,6 +21,18 @@ from stoker._kernels import kernel, prefetch
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.sampling.gaps import GapRuns
+from stoker.sampling.window_index import (
+    DROP,
+    GUIDED_ENTRIES,
+    KEEP,
+    count_windows,
+    covered_steps,
+    guide_of,
+    index_series,
+    locate_ragged,
+    locate_recorded,
+    locate_uniform,
+)
 
 
 def is_integer(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
@@ -47,7 +59,7 @@ class Lengths:
         if series >= 0:
             raise StoreDamagedError(
                 f"{self.name}: the offsets of series {series:,} are {self.offsets[series]:,} and {self.offsets[series + 1]:,} "
-                f"of {self.num_steps:,}. Run `stoker verify`."
+                f"of {self.num_steps:,}. Run `stoker inspect --verify`."
             )
 
     def bounds(self, first: int = 0, last: int | None = None) -> Array:
@@ -127,14 +139,10 @@ def describe_view(view: Any) -> str:
 # once, in one pass; that index has one entry for many series, not one for each window.
 
 Tail = Literal["keep", "drop"]
-Compat = Literal["time-moe"]
 Gaps = Literal["break"]
 
-_DROP, _PAD_SHORT, _KEEP = 0, 1, 2
 _DENSE_SERIES = 2**22  # up to here the index has an entry for each series: 32 MB
 _SPARSE_GROUP = 16
-
-
 MAX_STEPS = 2**48
 """Steps of a window at most: sums of some of them are exact in 64 bits."""
 
@@ -150,8 +158,6 @@ class Windows:
         shift: The target is the window itself, moved on by `shift` steps.
         tail: "keep" adds a last, padded window where steps would be left over; it holds at least one step, or one target.
             "drop" leaves those steps out.
-        compat: "time-moe" gives what the dataset of Time-MoE gives, bit for bit: windows of `length + 1` steps, the target
-            shifted by one, left-over steps dropped unless the series is shorter than a window.
         max_gap: No window spans two consecutive steps whose times are further apart: a frequency like "2h", or an integer in the
             unit of the time column. Each run of steps without such a gap is cut into windows like a series of its own.
         gaps: "break" is a `max_gap` of the frequency that the store was packed with.
@@ -173,7 +179,6 @@ class Windows:
     horizon: int = 0
     shift: int = 0
     tail: Tail = "keep"
-    compat: Compat | None = None
     max_gap: int | str | None = None
     gaps: Gaps | None = None
 
@@ -208,7 +213,6 @@ class Segments:
         horizon: As in `Windows`.
         shift: As in `Windows`.
         tail: As in `Windows`.
-        compat: As in `Windows`.
         max_gap: As in `Windows`.
         gaps: As in `Windows`.
 
@@ -223,7 +227,6 @@ class Segments:
     horizon: int = 0
     shift: int = 0
     tail: Tail = "keep"
-    compat: Compat | None = None
     max_gap: int | str | None = None
     gaps: Gaps | None = None
 
@@ -260,182 +263,12 @@ def _settle(view: Windows | Segments) -> None:
             object.__setattr__(view, name, int(value))
     if view.tail not in get_args(Tail):
         raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.")
-    if view.compat is not None and view.compat not in get_args(Compat):
-        raise OptionError(f"{kind}: compat is {view.compat!r}; expected 'time-moe' or None.")
     if view.horizon and view.shift:
         raise OptionError(f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.")
-    if view.compat and (view.horizon or view.shift not in (0, 1)):
-        raise OptionError(f"{kind}: compat='time-moe' predicts the next step, so it takes neither horizon nor shift.")
-    if view.compat:
-        object.__setattr__(view, "shift", 1)
     if view.gaps is not None and view.gaps not in get_args(Gaps):
         raise OptionError(f"{kind}: gaps is {view.gaps!r}; expected 'break' or None.")
     if view.max_gap is not None and not (isinstance(view.max_gap, str) or is_integer(view.max_gap, 1, 2**63 - 1)):
         raise OptionError(f"{kind}: max_gap is {view.max_gap!r}; expected a frequency like '2h', or an integer from 1.")
-    if view.compat and (view.gaps or view.max_gap is not None):
-        raise OptionError(f"{kind}: compat='time-moe' knows no gaps; leave out max_gap and gaps.")
-
-
-@kernel
-def count_windows(num_steps: int, span: int, stride: int, least: int, mode: int) -> int:
-    """The number of windows in a series of `num_steps`."""
-    full = (num_steps - span) // stride + 1 if num_steps >= span else 0
-    if mode == _DROP or (mode == _PAD_SHORT and full > 0):
-        return full
-    covered = (full - 1) * stride + span if full > 0 else 0
-    if covered < num_steps and num_steps - full * stride >= least:
-        return full + 1
-    return full
-
-
-@kernel
-def _index_series(
-    offsets: Array, num_steps: int, span: int, stride: int, least: int, mode: int, group: int, firsts: Array
-) -> tuple[int, int, int, int, int]:
-    """Sum up the windows; also: most windows in a series, steps left over, series without a window, a damaged series."""
-    total, most, left, empty = 0, 0, 0, 0
-    for i in range(len(offsets) - 1):
-        if i % group == 0:
-            firsts[i // group] = total
-        if offsets[i] < 0 or offsets[i + 1] < offsets[i] or offsets[i + 1] > num_steps:
-            return 0, 0, 0, 0, i
-        steps = offsets[i + 1] - offsets[i]
-        count = count_windows(steps, span, stride, least, mode)
-        total += count
-        most = max(most, count)
-        left += steps - covered_steps(steps, count, span, stride)
-        empty += count == 0
-    firsts[len(firsts) - 1] = total
-    return total, most, left, empty, -1
-
-
-@kernel
-def covered_steps(num_steps: int, count: int, span: int, stride: int) -> int:
-    """Steps of a series that are in some window."""
-    if count == 0:
-        return 0
-    end = min((count - 1) * stride + span, num_steps)
-    return end if stride <= span else (count - 1) * span + end - (count - 1) * stride
-
-
-@kernel
-def _locate_uniform(
-    numbers: Array, length: int, per_series: int, span: int, stride: int, series: Array, starts: Array, counts: Array
-) -> None:
-    for i in range(len(numbers)):
-        one = numbers[i] // per_series
-        offset = (numbers[i] - one * per_series) * stride
-        series[i] = one
-        starts[i] = one * length + offset
-        counts[i] = min(span, length - offset)
-
-
-# An index of rising first numbers is searched with a guide: for each bucket of 2**shift numbers, the entry in which it begins. So a
-# search is a look at the guide and, where entries begin within the bucket, some steps of bisection (10 ns instead of 100).
-
-_AHEAD = 16
-_GUIDED_ENTRIES = 2**18  # up to here there are two to four buckets for each entry (beyond it one or two), and records: 4 MB
-
-
-class Guide(NamedTuple):
-    """Where to search in an index."""
-
-    entries: Array
-    shift: int
-
-
-def guide_of(firsts: Array) -> Guide:
-    """The guide for first numbers that rise; the last of them is the number of all."""
-    size, total = len(firsts) - 1, int(firsts[-1])
-    buckets = max(1, (2 if size <= _GUIDED_ENTRIES else 1) * size)
-    shift = max(0, (max(total, 1) // buckets).bit_length() - 1)
-    entries = np.empty((total >> shift) + 2, dtype=np.int32 if size < 2**31 else np.int64)
-    _fill_guide(firsts, shift, entries)
-    return Guide(entries, shift)
-
-
-@kernel
-def _fill_guide(firsts: Array, shift: int, entries: Array) -> None:
-    entry, last = 0, max(len(firsts) - 2, 0)
-    for bucket in range(len(entries)):
-        while entry < last and firsts[entry + 1] <= bucket << shift:
-            entry += 1
-        entries[bucket] = entry
-
-
-@kernel
-def find_entry(number: Any, firsts: Array, entries: Array, shift: int) -> Any:
-    """The last entry of the index that is at most `number`."""
-    low, high = np.int64(entries[number >> shift]), np.int64(entries[(number >> shift) + 1])
-    while high - low > 1:
-        middle = (low + high + 1) >> 1
-        if firsts[middle] <= number:
-            low = middle
-        else:
-            high = middle - 1
-    return low + (high - low) * (firsts[high] <= number)  # without a branch that the processor would guess wrong half of the time
-
-
-@kernel
-def _locate_recorded(
-    numbers: Array, records: Array, owners: Array, entries: Array, shift: int, span: int, stride: int,
-    series: Array, starts: Array, counts: Array,
-) -> None:  # fmt: skip
-    """`_locate_ragged` for runs: a record of first number and first step for each run, and the series of each.
-
-    A record ends where the next one begins. What is needed soon is asked for, as other work has pushed the index out of the caches.
-    """
-    last = len(numbers) - 1
-    bits, one = np.uint64(shift), np.uint64(1)  # no index is negative, which the compiler need not check then
-    for i in range(len(numbers)):
-        prefetch(entries, np.int64(np.uint64(numbers[min(i + 2 * _AHEAD, last)]) >> bits) * 4)
-        prefetch(records, np.int64(entries[(np.uint64(numbers[min(i + _AHEAD, last)]) >> bits) + one]) * 16)
-        number = numbers[i]
-        bucket = np.uint64(number) >> bits
-        low, high = np.uint64(entries[bucket]), np.uint64(entries[bucket + one])
-        while high - low > one:
-            middle = (low + high + one) >> one
-            if records[middle, 0] <= number:
-                low = middle
-            else:
-                high = middle - one
-        low += (high - low) * np.uint64(records[high, 0] <= number)
-        first = records[low, 1] + (number - records[low, 0]) * stride
-        series[i] = owners[low]
-        starts[i] = first
-        counts[i] = min(span, records[low + one, 1] - first)
-
-
-@kernel
-def _locate_ragged(
-    numbers: Array, offsets: Array, num_steps: int, span: int, stride: int, least: int, mode: int, group: int, firsts: Array,
-    entries: Array, shift: int, series: Array, starts: Array, counts: Array,
-) -> Any:  # fmt: skip
-    """Returns a damaged series, or -1. `group` 0 means that each series is one window."""
-    for i in range(len(numbers)):
-        if group == 0:
-            series[i] = numbers[i]
-        else:
-            series[i] = find_entry(numbers[i], firsts, entries, shift) * group
-        prefetch(offsets, series[i] * 8)  # the next loop reads all of them: their misses may overlap
-    for i in range(len(numbers)):
-        one, left = series[i], np.int64(0)
-        start, stop = offsets[one], offsets[one + 1]
-        if group:
-            left = numbers[i] - firsts[one // group]
-            while True:
-                count = count_windows(stop - start, span, stride, least, mode)
-                if left < count or stop < start or one + 2 == len(offsets):
-                    break
-                left -= count
-                one += 1
-                start, stop = stop, offsets[one + 1]
-        if start < 0 or stop < start or stop > num_steps or stop - start <= left * stride:
-            return one
-        series[i] = one
-        starts[i] = start + left * stride
-        counts[i] = min(span, stop - starts[i])
-    return -1
 
 
 class WindowSamples:
@@ -450,9 +283,9 @@ class WindowSamples:
             runs = self.runs
             lengths = replace(lengths, num_series=len(runs.run_series), length=None, offsets=runs.offsets, runs=None)
         self._lengths = lengths
-        mode = _PAD_SHORT if windows.compat else _KEEP if windows.tail == "keep" else _DROP
+        mode = KEEP if windows.tail == "keep" else DROP
         self._rule = (windows.span, windows.stride, windows.least, mode)
-        self.padded = mode != _DROP
+        self.padded = mode != DROP
         if lengths.length is not None:
             each = self._per_series = count_windows(lengths.length, *self._rule)
             self.num_samples = each * self.num_series
@@ -462,28 +295,28 @@ class WindowSamples:
             return
         group = 1 if lengths.num_series <= _DENSE_SERIES else _SPARSE_GROUP
         firsts = np.zeros(-(-lengths.num_series // group) + 1, dtype=np.int64)
-        total, most, left, empty, damaged = _index_series(lengths.offsets, lengths.num_steps, *self._rule, group, firsts)
+        total, most, left, empty, damaged = index_series(lengths.offsets, lengths.num_steps, *self._rule, group, firsts)
         lengths.check(damaged)
         self.num_samples, self.num_left_over, self.num_empty_series = total, left, empty
         one_each = most == 1 and empty == 0
         self._group, self._firsts = (0, np.zeros(1, dtype=np.int64)) if one_each else (group, firsts)
         self._guide = guide_of(self._firsts)
         self._records: tuple[Array, Array] | None = None
-        if self.runs is not None and self._group == 1 and lengths.num_series <= _GUIDED_ENTRIES:
+        if self.runs is not None and self._group == 1 and lengths.num_series <= GUIDED_ENTRIES:
             self._records = np.stack([firsts, lengths.offsets], axis=1), self.runs.run_series.astype(np.int32)
 
     def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
         """Where these windows lie; `counts` is less than `row` for those that are padded."""
         found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
         if self._lengths.length is not None:
-            _locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *found)
+            locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *found)
         else:
             if self._records is not None:
-                _locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *found)
+                locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *found)
                 return found
             offsets, num_steps = self._lengths.offsets, self._lengths.num_steps
             index = self._group, self._firsts, self._guide.entries, self._guide.shift
-            self._lengths.check(_locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *found))
+            self._lengths.check(locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *found))
             if self.runs is not None:
                 return found._replace(series=self.runs.run_series[found.series])
         return found
@@ -505,7 +338,7 @@ class WindowSamples:
         if self._group == 1:
             return self._firsts
         firsts = np.zeros(self._lengths.num_series + 1, dtype=np.int64)
-        _index_series(self._lengths.offsets, self._lengths.num_steps, *self._rule, 1, firsts)
+        index_series(self._lengths.offsets, self._lengths.num_steps, *self._rule, 1, firsts)
         return firsts
 
     def notes(self) -> Sequence[str]:
@@ -518,8 +351,8 @@ class WindowSamples:
         if self.num_left_over:
             share = self.num_left_over / max(1, self._lengths.num_steps)
             mode = self._rule[3]
-            rule = "compat='time-moe' drops them" if mode == _PAD_SHORT else "tail='drop'" if mode == _DROP else "the stride"
-            if mode == _KEEP and self._windows.stride <= self.row:
+            rule = "tail='drop'" if mode == DROP else "the stride"
+            if mode == KEEP and self._windows.stride <= self.row:
                 rule = f"what is left of their {pieces} is too short for a target"
             notes.append(f"{self.num_left_over:,} steps ({share:.1%}) are in no window ({rule}).")
         if self.num_empty_series:

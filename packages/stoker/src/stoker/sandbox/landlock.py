@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stoker import _disk
+from stoker.sandbox import files
 
 MIRROR = "STOKER_MIRROR"  # the environment variable with the folder of the mirror, for the program and all that it starts
 MAX_COPY = 4 << 20  # bytes of a file that is copied: sources, configurations, small tables; a larger one is linked
@@ -106,7 +107,7 @@ def _link_missing(folder: str, place: Path) -> None:
         return
     for name in names:
         if not os.path.lexists(place / name):
-            _disk.disk.symlink(os.path.join(folder, name), place / name)
+            files.link(os.path.join(folder, name), place / name)
 
 
 def _copy(folder: str, place: Path, room: list[int]) -> None:
@@ -122,12 +123,12 @@ def _copy(folder: str, place: Path, room: list[int]) -> None:
         state = entry.stat(follow_symlinks=False)
         room[1] -= 1
         if entry.is_symlink():
-            _disk.disk.symlink(os.readlink(entry.path), target)
+            files.link(os.readlink(entry.path), target)
         elif stat.S_ISDIR(state.st_mode) and entry.name not in LINKED and room[1] > 0 and is_copyable(entry.path, str(place)):
             if not target.exists():
                 _disk.disk.mkdir(target, 0o755)
             _copy(entry.path, target, room)
-            _disk.disk.utime(target, (state.st_atime_ns, state.st_mtime_ns))
+            files.set_state(target, state, mode=False)
         elif (
             stat.S_ISREG(state.st_mode)
             and state.st_size <= min(MAX_COPY, room[0])
@@ -137,10 +138,9 @@ def _copy(folder: str, place: Path, room: list[int]) -> None:
             room[0] -= state.st_size
             with open(entry.path, "rb") as source:
                 _disk.copy_file(source, target)
-            _disk.disk.chmod(target, stat.S_IMODE(state.st_mode))
-            _disk.disk.utime(target, (state.st_atime_ns, state.st_mtime_ns))
+            files.set_state(target, state)
         else:
-            _disk.disk.symlink(entry.path, target)
+            files.link(entry.path, target)
 
 
 def is_copyable(folder: str, place: str) -> bool:

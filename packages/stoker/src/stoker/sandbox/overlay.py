@@ -13,12 +13,12 @@ import functools
 import os
 import re
 import signal
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from stoker import _disk
+from stoker.sandbox import files
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
@@ -83,7 +83,7 @@ def _enter_namespace(*, is_root: bool) -> None:
     _call("unshare", CLONE_NEWNS if is_root else CLONE_NEWNS | CLONE_NEWUSER)
     if not is_root:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            _disk.write_to_kernel(Path("/proc/self", name), text)
+            files.write_to_kernel(Path("/proc/self", name), text)
     _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
@@ -98,17 +98,14 @@ def _open(path: str, opened: contextlib.ExitStack) -> str | None:
 
 def _mount_overlay(path: str, source: str, folder: Path, *, is_root: bool) -> bool:
     """Mount an overlay over a folder; False if the file system does not support it."""
-    upper, work, found = folder / "upper", folder / "work", os.stat(source)
-    for one in (folder, upper, work):
-        _disk.disk.mkdir(one, 0o700)
+    upper, work, state = folder / "upper", folder / "work", os.stat(source)
+    for place in (folder, upper, work):
+        _disk.disk.mkdir(place, 0o700)
     try:
         # The root of the view is the folder for changes, so that one gets the attributes of the folder itself.
-        _disk.disk.chmod(upper, stat.S_IMODE(found.st_mode))
-        if is_root:
-            _disk.disk.chown(upper, found.st_uid, found.st_gid)
-        else:
+        files.set_state(upper, state, owner=is_root)
+        if not is_root:
             os.setxattr(upper, "user.stoker", b"1")  # overlayfs needs these attributes here, and not every file system has them
-        _disk.disk.utime(upper, (found.st_atime_ns, found.st_mtime_ns))
         options = f"lowerdir={source},upperdir={_escaped(upper)},workdir={_escaped(work)}"
         # Hard links stay together, and a large file that is renamed is not copied; older systems do not have these options.
         kinds = (",redirect_dir=on,index=on,metacopy=on", ",redirect_dir=on") if is_root else (",userxattr",)
@@ -161,7 +158,7 @@ def _move_between_views(devices: Mapping[str, int]) -> None:
                 if error.errno != errno.EXDEV or options or device(src) != device(dst):
                     raise
                 try:
-                    _disk.move_by_copy(Path(os.fsdecode(src)), Path(os.fsdecode(dst)), original, keeps=keeps)
+                    files.move_by_copy(Path(os.fsdecode(src)), Path(os.fsdecode(dst)), original, keeps=keeps)
                 except OSError as failure:  # which may name the copy
                     raise OSError(failure.errno, failure.strerror, src, None, dst) from None
 

@@ -34,7 +34,7 @@ import msgspec
 
 from stoker import _cache_files, _disk
 from stoker.errors import OptionError, TrainError
-from stoker.sandbox import landlock, overlay
+from stoker.sandbox import files, landlock, overlay
 
 SandboxMode = Literal["overlay", "landlock", "off"]
 MODES: tuple[SandboxMode, ...] = get_args(SandboxMode)  # in the order in which they are tried
@@ -152,16 +152,17 @@ class Sandbox:
         apart = [one for one in usable if not any(is_below(one, other) for other in others)]
         room = min(shutil.disk_usage(usable[0]).free * 0.9, ENOUGH_SCRATCH)  # others write to the same disk meanwhile
         place = next((one for one in apart if shutil.disk_usage(one).free >= room), usable[0])
-        folder = Path(place, f"{SCRATCH}{secrets.token_hex(8)}")
-        # It gets its name when it is held: another diagnosis that starts now removes folders of this name that nobody holds.
-        unnamed = folder.with_suffix(".new")
-        _disk.disk.mkdir(unnamed, 0o700)
-        held = os.open(unnamed, os.O_RDONLY | os.O_DIRECTORY)
-        self._open.callback(os.close, held)
-        fcntl.flock(held, fcntl.LOCK_SH)  # until this process ends: then the folder is a leftover
-        _disk.disk.replace(unnamed, folder)
-        self._open.callback(_disk.remove_tree, folder)
-        return folder
+        while True:
+            folder = Path(place, f"{SCRATCH}{secrets.token_hex(8)}")
+            _disk.disk.mkdir(folder, 0o700)
+            # Another diagnosis that starts now removes folders of this name that nobody holds: perhaps this one, before it is held.
+            with contextlib.suppress(FileNotFoundError):
+                held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                self._open.callback(os.close, held)
+                fcntl.flock(held, fcntl.LOCK_SH)  # until this process ends: then the folder is a leftover
+                if os.path.samestat(os.fstat(held), os.stat(folder)):
+                    self._open.callback(files.remove_tree, folder)
+                    return folder
 
     def plan(self, descriptor: int) -> str:
         """The plan for a process that answers on this file descriptor, as JSON."""
@@ -225,11 +226,13 @@ def enter(plan_json: str) -> None:
             except OSError as error:
                 reasons.append(f"{mode}: {error.strerror or error}")
                 continue
-            answers.sendall(msgspec.json.encode(Entered(mode=mode, unprotected=unprotected, error="; ".join(reasons))))
-            overlay.end_with_parent()
-            if not answers.recv(1):
-                raise SystemExit(1)  # whoever started this process has ended
-            return
+            overlay.end_with_parent()  # before the answer: a parent that ends after it ends this process, too
+            answer = Entered(mode=mode, unprotected=unprotected, error="; ".join(reasons))
+            with contextlib.suppress(ConnectionError):
+                answers.sendall(msgspec.json.encode(answer))
+                if answers.recv(1):
+                    return
+            raise SystemExit(1)  # whoever started this process has ended
         answers.sendall(msgspec.json.encode(Entered(error="; ".join(reasons) or "there is no place for a scratch folder")))
     raise SystemExit(1)
 
@@ -287,7 +290,7 @@ def _remove_leftovers() -> None:
                 try:
                     if os.fstat(held).st_uid == os.geteuid():
                         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        _disk.remove_tree(folder)
+                        files.remove_tree(folder)
                 finally:
                     os.close(held)
 

@@ -16,7 +16,8 @@ from stoker import _disk
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.feed.columns import Scales, identity_of, lengths_of
+from stoker.feed.columns import identity_of, lengths_of
+from stoker.feed.scaling import Scales
 from stoker.sampling.subset import StepRanges, Subset
 from stoker.split.split import Split
 from stoker.store.shards import Texts
@@ -30,7 +31,7 @@ Values = TypeVar("Values", bound=Array | torch.Tensor)
 
 
 class SeriesScaler:
-    """(x - center) / divisor, with a center and a divisor for each series, fitted on its training steps; for `Feed(scaler=…)`.
+    """(x - center) / divisor, with a center and a divisor for each series, fitted on its training steps; for `Feed(normalize=…)`.
 
         standard    mean                 standard deviation
         robust      median               distance between the 25 % and the 75 % quantile
@@ -158,7 +159,7 @@ class SeriesScaler:
             >>> store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0])])
             >>> scaler = stoker.split.SeriesScaler.fit(store, None, columns=["x"])
             >>> later = stoker.Store.from_arrays(x=[np.array([5.0, 7.0, 9.0])])
-            >>> feed = stoker.Feed(later, stoker.Windows(3), batch_size=1, scaler=scaler.for_store(later))
+            >>> feed = stoker.Feed(later, stoker.Windows(3), batch_size=1, normalize=scaler.for_store(later))
             >>> next(iter(feed))["x"].tolist()
             [[3.0, 5.0, 7.0]]
         """
@@ -186,7 +187,7 @@ class SeriesScaler:
         scales = {}
         for name, one in self._scales.items():
             made = [np.where(places[:, None] >= 0, rows[places], rows.mean(axis=0)).astype(rows.dtype) for rows in one[:2]]
-            scales[name] = Scales(made[0], made[1], truncate=False)
+            scales[name] = Scales(made[0], made[1])
         return SeriesScaler(self.method, scales, fitted_on=self.fitted_on, data=identity_of(store), keys=keys)
 
     def check(self, split: Split) -> None:
@@ -215,10 +216,7 @@ class SeriesScaler:
     def load(cls, state: Mapping[str, Any]) -> SeriesScaler:
         """A scaler from `state_dict`."""
         try:
-            scales = {
-                name: Scales(state[f"center.{name}"].numpy(), state[f"divisor.{name}"].numpy(), truncate=False)
-                for name in state["columns"]
-            }
+            scales = {name: Scales(state[f"center.{name}"].numpy(), state[f"divisor.{name}"].numpy()) for name in state["columns"]}
             keys: Texts | Array | None = state["keys"].numpy() if "keys" in state else None
             if "keys.utf8" in state:
                 keys = Texts(state["keys.utf8"].numpy(), state["keys.offsets"].numpy())
@@ -229,7 +227,7 @@ class SeriesScaler:
     def describe(self) -> dict[str, Any]:
         """How it was fitted and a hash of its numbers, which a resumed run compares."""
         digest = xxhash.xxh3_64()
-        for name, (centers, divisors, _) in sorted(self._scales.items()):
+        for name, (centers, divisors) in sorted(self._scales.items()):
             digest.update(f"{name} {centers.dtype} {centers.shape}".encode() + centers.tobytes() + divisors.tobytes())
         columns = ", ".join(self._scales)
         return {"method": self.method, "columns": columns, "fitted_on": self.fitted_on, "scales": digest.hexdigest()}
@@ -274,7 +272,7 @@ class SeriesScaler:
     def _check_shapes(self) -> None:
         """Refuse a state whose numbers do not fit together."""
         sizes = {len(self.keys)} if self.keys is not None else set()
-        for name, (centers, divisors, _) in self._scales.items():
+        for name, (centers, divisors) in self._scales.items():
             sizes.add(len(centers))
             if centers.ndim != 2 or centers.shape != divisors.shape or {centers.dtype.kind, divisors.dtype.kind} != {"f"}:
                 raise ValueError(f"the centers and divisors of {name!r} have other shapes or types than they should.")
@@ -342,7 +340,7 @@ def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: Scale
         seen = (counts > 0).all(axis=1)
         centers[missing], divisors[missing] = centers[seen].mean(axis=0), divisors[seen].mean(axis=0)
     kind = np.dtype(np.float32) if column.dtype == np.float32 else np.dtype(np.float64)
-    return Scales(centers.astype(kind), divisors.astype(kind), truncate=False)
+    return Scales(centers.astype(kind), divisors.astype(kind))
 
 
 @kernel

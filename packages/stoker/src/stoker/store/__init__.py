@@ -15,14 +15,15 @@ from stoker._lazy import lazy
 
 _NAMES = {
     "stoker.store.append": "add_column",
-    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation Task WrappedSource is_list",
-    "stoker.store.formats.csv": "Dialect",
-    "stoker.store.formats.discover": "TableSource find_sources",
-    "stoker.store.formats.time_moe": "is_time_moe map_time_moe",
+    "stoker.store.arrow": "decimals_as_floats from_numpy from_texts lay_texts to_numpy",
+    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation Task WrappedSource inside is_list row_chunk",
+    "stoker.store.formats.csv": "Csv",
+    "stoker.store.formats.discover": "Files TableSource find_sources",
+    "stoker.store.formats.json_text": "RowTexts",
+    "stoker.store.formats.jsonl": "JsonRows",
     "stoker.store.inspect": "StoreSummary VerifyResult",
-    "stoker.store.interop": "decimals_as_floats",
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
-    "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
+    "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions Resources Time parse_names parse_threads",
     "stoker.store.pack.packer": "Packer Progress quiet",
     "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settled_schema unify_types",
     "stoker.store.pack.series_columns": "encode_table",
@@ -30,10 +31,9 @@ _NAMES = {
     "stoker.store.pack.values": "one_array",
     "stoker.store.object_storage": "Traffic",
     "stoker.store.remote": "RemoteStore upload",
-    "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile ColumnMark Level NonFiniteCount TextFile Texts from_numpy "
-    "from_texts map_shard to_numpy",
+    "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile ColumnMark Level NonFiniteCount TextFile Texts map_shard",
     "stoker.store.store": "Series Store store_from_arrays",
-    "stoker.store.versions": "lay_texts open_store",
+    "stoker.store.opening": "open_store",
     "stoker.store.writer": "check_target make_work new_store",
 }
 
@@ -42,17 +42,20 @@ if TYPE_CHECKING:
     from stoker.store.append import add_column as add_column
     from stoker.store.formats.base import Chunk as Chunk, DataSource as DataSource, InferredTypeError as InferredTypeError
     from stoker.store.formats.base import ReadLimits as ReadLimits, RowLocation as RowLocation, Task as Task
-    from stoker.store.formats.base import WrappedSource as WrappedSource, is_list as is_list
-    from stoker.store.formats.csv import Dialect as Dialect
-    from stoker.store.formats.discover import TableSource as TableSource, find_sources as find_sources
-    from stoker.store.formats.time_moe import is_time_moe as is_time_moe, map_time_moe as map_time_moe
+    from stoker.store.formats.base import WrappedSource as WrappedSource, inside as inside, is_list as is_list
+    from stoker.store.formats.base import row_chunk as row_chunk
+    from stoker.store.formats.csv import Csv as Csv
+    from stoker.store.formats.discover import Files as Files, TableSource as TableSource, find_sources as find_sources
+    from stoker.store.formats.json_text import RowTexts as RowTexts
+    from stoker.store.formats.jsonl import JsonRows as JsonRows
     from stoker.store.inspect import StoreSummary as StoreSummary, VerifyResult as VerifyResult
-    from stoker.store.interop import decimals_as_floats as decimals_as_floats
+    from stoker.store.arrow import decimals_as_floats as decimals_as_floats
     from stoker.store.manifest import MANIFEST_NAME as MANIFEST_NAME, WORK_NAME as WORK_NAME
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
     from stoker.store.object_storage import Traffic as Traffic
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
+    from stoker.store.pack.options import Resources as Resources, Time as Time
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
     from stoker.store.pack.packer import Packer as Packer, Progress as Progress, quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
@@ -69,9 +72,10 @@ if TYPE_CHECKING:
         NonFiniteCount as NonFiniteCount,
     )
     from stoker.store.shards import TextFile as TextFile, Texts as Texts, map_shard as map_shard
-    from stoker.store.shards import from_numpy as from_numpy, from_texts as from_texts, to_numpy as to_numpy
+    from stoker.store.arrow import from_numpy as from_numpy, from_texts as from_texts, lay_texts as lay_texts
+    from stoker.store.arrow import to_numpy as to_numpy
     from stoker.store.store import Series as Series, Store as Store, store_from_arrays as store_from_arrays
-    from stoker.store.versions import lay_texts as lay_texts, open_store as open_store
+    from stoker.store.opening import open_store as open_store
     from stoker.store.writer import check_target as check_target, make_work as make_work
     from stoker.store.writer import new_store as new_store
     # isort: on

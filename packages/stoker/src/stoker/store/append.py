@@ -2,7 +2,7 @@
 
 An append packs the new rows into a part, an ordinary store below `parts/`, adds a line to `parts.jsonl`, and replaces the manifest. The
 last step is the commit: a process that is killed before it leaves the store as it was, and the next append removes or resumes what is
-left. See `stoker.store.versions` for how a store with parts is read.
+left. See `stoker.store.appended` for how a store with parts is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,26 +21,18 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, StoreDamagedError, TimeOrderError
 from stoker.store import manifest as manifests
-from stoker.store.formats.csv import Dialect
+from stoker.store.appended import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, read_parts
+from stoker.store.arrow import fill_null, to_numpy
+from stoker.store.formats.csv import Csv
 from stoker.store.formats.discover import StreamSource, find_sources
 from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, read_manifest
+from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.sql import SqlSource
-from stoker.store.shards import Column, NonFiniteCount, fill_null, map_shard, to_numpy
+from stoker.store.shards import Column, NonFiniteCount, map_shard
 from stoker.store.store import Store
-from stoker.store.versions import (
-    AppendedStore,
-    Order,
-    Overlap,
-    PartLine,
-    convert_times,
-    keys_of,
-    list_entry,
-    open_store,
-    read_parts,
-)
 from stoker.store.writer import (
     PARTS_LIST,
     PARTS_NAME,
@@ -84,7 +75,7 @@ def append(
         overlap: what to do with rows whose time is not after the last time of their series: "error" refuses them; "replace" and
             "keep" put them at their time, and of two rows with an equal time keep the new or the old one.
         progress: called as by `stoker.pack`.
-        options: other arguments of `stoker.pack`, such as `delimiter=`, `time_format=` or `sort=`. Key, time, columns and types are
+        options: other arguments of `stoker.pack`, such as `csv=`, `sort=` or `resources=`. Key, time, columns and types are
             those of the store. The statement that it was packed with (`sql=`) is applied to the new rows too; pass `sql=None` for rows
             that have the columns of the store.
 
@@ -184,14 +175,14 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
     """The source (opened, if it is a stream), how its series join the store, and the arguments of its pack."""
     arguments = dict(options)
     has_time = base.time is not None
-    dialect = Dialect(**{one.name: _dialect_value(one.name, options[one.name]) for one in fields(Dialect) if one.name in options})
+    csv = options.get("csv") or Csv()
     is_wide = bool(options.get("wide"))
     statement = arguments.setdefault("sql", base.manifest.sql if base.manifest is not None else None)
     is_table = base.key is not None or has_time or statement is not None
-    found = find_sources(source, dialect=dialect, table=is_table, wide=is_wide)
+    found = find_sources(source, csv=csv, table=is_table, wide=is_wide)
     if isinstance(found[0], StreamSource):
         source = found[0]  # its stream is open
-    result = found[0] if statement is None else SqlSource(statement, found, PackOptions(dialect=dialect))
+    result = found[0] if statement is None else SqlSource(statement, found, PackOptions(csv=csv))
     try:
         names = result.schema().names
     except OptionError as error:
@@ -234,10 +225,6 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
         asked = {name: kind for name, kind in wanted.items() if kind is not None and name in names}
         arguments["dtype"] = {**asked, **named}
     return source, order, arguments
-
-
-def _dialect_value(name: str, value: Any) -> Any:
-    return (value,) if name == "null" and isinstance(value, str) else tuple(value) if name == "null" else value
 
 
 def _names_are_sources(base: Store) -> bool:
@@ -320,7 +307,8 @@ def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
     more = f" ({len(early):,} series have such rows)" if len(early) > 1 else ""
     raise TimeOrderError(
         f"the new rows of {now.key} {key!r} begin at {name} {shown}, but the store has rows up to {before}{more}. Leave out rows that are "
-        "there already, or pass overlap='replace' or overlap='keep' to merge them by time."
+        "there already, or pass overlap='replace' or overlap='keep' to merge them by time.",
+        parameter="overlap",
     )
 
 
@@ -412,7 +400,7 @@ def add_column(
     if source is None or manifest is None:
         raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
     if manifest.parts is not None:
-        raise OptionError(f"{store.name} was appended to. Run `stoker compact {source}` first.")
+        raise OptionError(f"{store.name} was appended to. Run `stoker append {source} --compact` first.")
     if name in store.schema:
         raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.")
 
@@ -429,7 +417,9 @@ def add_column(
         make_work(path)
         for i, shard in enumerate({shard.file: shard for shard in manifests.shards(manifest)}.values()):
             if write_array(path, map_shard(source, shard, "a column of the store"), f"final.{i}") != shard:
-                raise StoreDamagedError(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
+                raise StoreDamagedError(
+                    f"{source / shard.file} has changed since it was written. Run `stoker inspect {source} --verify`."
+                )
         column = ColumnEntry(
             name=name,
             level="step",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stoker._text import is_url
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
+from stoker.store.appended import AppendedStore
 from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard, SourceEntry, manifest_stamp
+from stoker.store.opening import open_store
 from stoker.store.shards import Column, damaged_blocks, name_of
 from stoker.store.store import Store
-from stoker.store.versions import AppendedStore, open_store
 
 _PART = 1 << 22
+_PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +66,7 @@ class StoreSummary:
                 "name": c.name,
                 "type": c.label,
                 "level": c.level,
-                "missing": c.missing,
-                "nan": c.nonfinite.nan,
+                "missing": missing_values(c),
                 "inf": c.nonfinite.inf,
                 "first_nonfinite": c.nonfinite.first,
                 "categories": len(c.texts) if c.kind == "category" and c.texts is not None else None,
@@ -77,11 +79,18 @@ class StoreSummary:
         return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
 
 
+def missing_values(column: Column) -> int:
+    """Return how many values of a column are missing in the store: NaN in floats, -1 in categories, NaT in times, no string in texts."""
+    if column.kind in ("number", "bfloat16"):
+        return column.nonfinite.nan  # integers cannot be missing
+    return column.missing
+
+
 def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
     """Summarise a store: sizes, columns, missing values, lengths of series, sources. Reads the offsets, never the values.
 
     Args:
-        store: a store, or the path of one.
+        store: a store, the path of one, or its URL.
 
     Returns:
         A summary; `to_dict` gives plain values for JSON.
@@ -173,8 +182,10 @@ class VerifyResult:
 def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> VerifyResult:
     """Read every byte of a store, all that was appended to it included, and compare it with the hashes of its manifests.
 
+    A store at a URL is read from object storage, whatever a local cache holds of it.
+
     Args:
-        path: the folder of the store.
+        path: the folder of the store, or its URL.
         report: called with the bytes checked so far, and their total.
 
     Returns:
@@ -192,6 +203,8 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
         ...     verify(folder + "/a.stoker").num_bytes
         16
     """
+    if is_url(path):
+        return _verify_remote(str(path), report)
     folder = Path(path)
     while True:
         stamp = manifest_stamp(folder)
@@ -200,6 +213,35 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
                 raise  # the store was not replaced meanwhile, so it is damaged
+
+
+def _verify_remote(url: str, report: Report | None) -> VerifyResult:
+    """Fetch every block of a store in object storage."""
+    from stoker.store.remote import open_remote
+
+    store = open_remote(url)
+    if store.manifest is None:
+        raise RuntimeError("a store at a URL has a manifest")
+    named = {shard.file: (what, shard) for what, shard in manifests.named_shards(store.manifest)}
+    total, done = sum(shard.values_bytes for _, shard in named.values()), 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        if report is not None:
+            report(done, total)
+
+    damages = [damage for what, shard in named.values() for damage in _shown(shard, what, store.damaged_blocks(shard, count))]
+    if not damages:  # codes and offsets are read through the cache, which has just been shown to be right
+        damages += _structure(store, store.manifest)
+    if damages:
+        raise _damaged(store.name, damages, "Upload the store again.")
+    return VerifyResult(num_shards=len(named), num_bytes=total, digest=store.digest or "")
+
+
+def _damaged(name: str, damages: list[str], advice: str) -> StoreDamagedError:
+    shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
+    return StoreDamagedError(f"{name} is damaged: {shown}. {advice}", path=name)
 
 
 def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
@@ -221,8 +263,7 @@ def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
             damages += [below + damage for damage in _damages(one, place, what, shard, count)]
         damages += [below + damage for damage in _structure(one, manifest)]
     if damages:
-        shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
-        raise StoreDamagedError(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
+        raise _damaged(str(folder), damages, "Restore these files from a copy, or pack the store again.")
     num_shards = sum(len(list(manifests.shards(manifest))) for _, manifest, _ in found)
     return VerifyResult(num_shards=num_shards, num_bytes=total, digest=store.digest or "")
 
@@ -230,12 +271,17 @@ def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
 def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callable[[int], None]) -> Iterator[str]:
     if shard.file != name_of(shard.dtype, shard.shape, shard.blocks):
         yield f"{shard.file} ({what}) has a name that does not fit its hashes"
-    row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
     try:
         blocks = list(damaged_blocks(folder, shard, count))
     except FileNotFoundError:
         yield f"{shard.file} ({what}) is missing"
         return
+    yield from _shown(shard, what, blocks)
+
+
+def _shown(shard: Shard, what: str, blocks: Iterable[int]) -> Iterator[str]:
+    """Damaged blocks of a shard, as rows of what it holds."""
+    row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
     for block in blocks:
         first = block * BLOCK_BYTES // row_bytes
         last = min((block + 1) * BLOCK_BYTES // row_bytes, shard.shape[0]) - 1
@@ -252,8 +298,8 @@ def _structure(store: Store, manifest: Manifest) -> Iterator[str]:
         if not _rises(column.texts.offsets):
             yield f"the text offsets of column {name!r} decrease somewhere"
         if column.kind == "category":
-            codes = store.column(name)
-            if len(codes) and (int(codes.min()) < -1 or int(codes.max()) >= len(column.texts)):
+            pieces = (codes for codes in store._pieces(name, _PIECE_BYTES) if len(codes))
+            if any(int(codes.min()) < -1 or int(codes.max()) >= len(column.texts) for codes in pieces):
                 yield f"column {name!r} holds a code without a category"
 
 

@@ -37,7 +37,7 @@ from stoker.store.manifest import (
     read_manifest,
 )
 from stoker.store.object_storage import Bucket, Traffic, check_url, open_bucket
-from stoker.store.shards import hash_block, open_shard
+from stoker.store.shards import hash_block, header, open_shard
 from stoker.store.store import ColumnsOnUse, Store, map_store
 
 UPLOAD_BLOCK_BYTES = 4 << 20
@@ -130,6 +130,23 @@ class RemoteStore(Store):
         values = self._mapped[name]
         return _copied(self.cache, values, *slice(start, stop).indices(len(values))[:2])
 
+    def damaged_blocks(self, shard: Shard, report: Callable[[int], None]) -> Iterator[int]:
+        """Fetch every byte of a shard from the storage, and yield the numbers of the blocks whose hash differs. `report` gets bytes read.
+
+        A block with another hash is requested again before it counts as damaged. The header counts as part of the first block.
+        """
+        expected_header = header(shard.dtype, shard.shape)
+        for number, expected in enumerate(shard.blocks):
+            start = number * BLOCK_BYTES
+            stop = min(start + BLOCK_BYTES, shard.values_bytes)
+            try:
+                self._bucket.get_range(shard.file, HEADER_BYTES + start, HEADER_BYTES + stop, partial(_has_hash, expected))
+                if number == 0:
+                    self._bucket.get_range(shard.file, 0, HEADER_BYTES, lambda data: bytes(data) == expected_header)
+            except StoreDamagedError:
+                yield number
+            report(stop - start)
+
     def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]:
         values = self._mapped[name]
         rows = max(
@@ -137,6 +154,10 @@ class RemoteStore(Store):
         )
         for start in range(0, len(values), rows):
             yield _copied(self.cache, values, start, min(start + rows, len(values)))
+
+
+def _has_hash(expected: str, data: Any) -> bool:
+    return hash_block(data) == expected
 
 
 class _BlockColumn:
@@ -204,7 +225,9 @@ def open_remote(url: str, *, cache: str | os.PathLike[str] | None = None, cache_
     bucket = open_bucket(url)
     data, manifest, _ = _read_manifest(bucket)
     if manifest.parts is not None:
-        raise StoreError(f"{bucket.url} has appended parts, which are not read remotely. Run `stoker compact` and upload it again.")
+        raise StoreError(
+            f"{bucket.url} has appended parts, which are not read remotely. Run `stoker append --compact`, upload it again."
+        )
     blocks = BlockCache(root.absolute(), manifest, data, _read_table(bucket, manifest), bucket, limit=limit)
     blocks.pin(_needed_at_open(manifest, blocks))
     mapped = map_store(blocks.folder, manifest, map_file=partial(_map_file, blocks))
@@ -276,7 +299,7 @@ def upload(
     """
     manifest, bucket = read_manifest(folder), open_bucket(url)
     if manifest.parts is not None:
-        raise StoreError(f"{folder} has appended parts. Run `stoker compact {folder}` before it is uploaded.")
+        raise StoreError(f"{folder} has appended parts. Run `stoker append {folder} --compact` before it is uploaded.")
     has_old, tag = _find_old(bucket, replace=replace)
     whole = {shard.file: (shard, what) for what, shard in named_shards(manifest)}
     total, done, hashes = sum(shard.num_bytes for shard, _ in whole.values()), 0, b""
@@ -333,6 +356,8 @@ def _hash_blocks(folder: Path, shard: Shard, data: mmap.mmap) -> bytes:
     with memoryview(data) as whole, whole[HEADER_BYTES:] as values:
         for number, expected in enumerate(shard.blocks):
             if hash_block(values[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]) != expected:
-                raise StoreDamagedError(f"{folder / shard.file} is damaged (block {number:,}). Run `stoker verify {folder}`.")
+                raise StoreDamagedError(
+                    f"{folder / shard.file} is damaged (block {number:,}). Run `stoker inspect {folder} --verify`."
+                )
         starts = range(0, shard.values_bytes, UPLOAD_BLOCK_BYTES)
         return b"".join(bytes.fromhex(hash_block(values[start : start + UPLOAD_BLOCK_BYTES])) for start in starts)

@@ -1,7 +1,6 @@
 """Shards: flat `.npy` files, one or two per column, and what is written to and read from them.
 
 Column, Texts            what a store says about a column
-from_numpy, to_numpy     a column in memory, as Arrow and as NumPy
 map_shard, open_shard    read a shard: mapped, never read whole
 ColumnFile, TextFile     write a shard: append, hash block by block, seal
 NonFiniteCount           counts of NaN and Inf of a column
@@ -21,7 +20,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from stoker import _disk
@@ -169,65 +167,6 @@ class Column:
         if self.kind in ("category", "text", "bfloat16"):
             return self.kind
         return f"{self.dtype}" + (f"[{self.width}]" if self.width is not None else "")
-
-
-# Columns in memory, as NumPy and as Arrow without a copy. `pa.array`, `pa.scalar`, `pa.Array.to_numpy` and `pa.Array.fill_null` import
-# pandas where it is installed: half a second and 50 MB that a pack, and each process of a shared one, does not need.
-
-
-def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
-    """A NumPy array of numbers or booleans as an Arrow array. Only booleans are copied, as Arrow packs them into bits.
-
-    Example:
-        >>> import numpy as np
-        >>> from_numpy(np.array([1, 2])).to_pylist()
-        [1, 2]
-    """
-    if values.dtype == np.bool_:
-        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-
-
-def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
-    """An Arrow array of numbers or booleans without nulls as a read-only NumPy array.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> to_numpy(pa.array([0.5, 2.0])).tolist()
-        [0.5, 2.0]
-    """
-    if not len(values):
-        return np.empty(0, dtype=values.type.to_pandas_dtype())
-    data = values.buffers()[1]
-    if pa.types.is_boolean(values.type):
-        bits = np.frombuffer(data, dtype=np.uint8)
-        return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
-    dtype: np.dtype[Any] = np.dtype(values.type.to_pandas_dtype())
-    return np.frombuffer(data, dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)
-
-
-def fill_null(values: pa.Array, value: float) -> pa.Array:
-    """Numbers or booleans with `value` where they are null.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> fill_null(pa.array([1, None]), -1).to_pylist()
-        [1, -1]
-    """
-    if not values.null_count:
-        return values
-    return pc.fill_null(values, from_numpy(np.array([value])).cast(values.type)[0])
-
-
-def from_texts(texts: Sequence[str]) -> pa.Array:
-    """Strings as an Arrow array; those of a store are shared.
-
-    Example:
-        >>> from_texts(["a", "b"]).to_pylist()
-        ['a', 'b']
-    """
-    laid = texts if isinstance(texts, Texts) else Texts.of(texts)
-    return pa.Array.from_buffers(pa.large_string(), len(laid), [None, pa.py_buffer(laid.offsets), pa.py_buffer(laid.utf8)])
 
 
 # Reading. The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.

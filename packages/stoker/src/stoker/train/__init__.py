@@ -1,8 +1,9 @@
 """Training: batches become steps.
 
     trainer     Trainer: what a run consists of             settings    its options, declared once
-    loop        epochs, validation, saving, callbacks       engine      setups, measured and chosen; autotune: the test
-    step        the loss, one update, and the EMA           graph       steps as CUDA graphs
+    fit         epochs, validation, saving; callbacks       engine      setups, measured and chosen; autotune: the test
+    loss, step  loss functions; one update of the weights   graph       steps as CUDA graphs
+    ema         the EMA of the weights                      activation_checkpointing  less memory, more time
     numerics    precision, loss scale, the NaN guard        distributed ranks: DDP and FSDP
     optimizer   fused optimizers, learning rates, Muon      early_stopping  when to stop
     schedule    learning rates                              metrics     AUC, means, and those of torchmetrics
@@ -18,16 +19,19 @@ from stoker._lazy import lazy
 
 _MODULES = {
     "autotune": "Setup Trial",
+    "callbacks": "Callback CallbackReport",
     "early_stopping": "EarlyStopping",
+    "ema": "Ema",
     "export": "Exported export_model load_trained",
+    "fit": "Result",
     "loggers": "TensorBoard Wandb Writer",
-    "loop": "Callback CallbackReport Result",
+    "loss": "supervised",
     "metrics": "AUC Mean Metric",
     "optimizer": "orthogonalize",
     "plots": "Curve Panel check_plot save_figure save_plot",
     "run": "remove_run",
     "schedule": "Constant Cosine Inverse Linear OneCycle StepDecay",
-    "step": "Ema supervised",
+    "settings": "Checkpoints Execution Logging",
     "trainer": "Trainer",
 }
 _LAZY = {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items() for name in names.split()}
@@ -35,16 +39,18 @@ _LAZY = {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items
 if TYPE_CHECKING:
     from stoker.train.autotune import Setup as Setup
     from stoker.train.autotune import Trial as Trial
+    from stoker.train.callbacks import Callback as Callback
+    from stoker.train.callbacks import CallbackReport as CallbackReport
     from stoker.train.early_stopping import EarlyStopping as EarlyStopping
+    from stoker.train.ema import Ema as Ema
     from stoker.train.export import Exported as Exported
     from stoker.train.export import export_model as export_model
     from stoker.train.export import load_trained as load_trained
+    from stoker.train.fit import Result as Result
     from stoker.train.loggers import TensorBoard as TensorBoard
     from stoker.train.loggers import Wandb as Wandb
     from stoker.train.loggers import Writer as Writer
-    from stoker.train.loop import Callback as Callback
-    from stoker.train.loop import CallbackReport as CallbackReport
-    from stoker.train.loop import Result as Result
+    from stoker.train.loss import supervised as supervised
     from stoker.train.metrics import AUC as AUC
     from stoker.train.metrics import Mean as Mean
     from stoker.train.metrics import Metric as Metric
@@ -61,8 +67,9 @@ if TYPE_CHECKING:
     from stoker.train.schedule import Linear as Linear
     from stoker.train.schedule import OneCycle as OneCycle
     from stoker.train.schedule import StepDecay as StepDecay
-    from stoker.train.step import Ema as Ema
-    from stoker.train.step import supervised as supervised
+    from stoker.train.settings import Checkpoints as Checkpoints
+    from stoker.train.settings import Execution as Execution
+    from stoker.train.settings import Logging as Logging
     from stoker.train.trainer import Trainer as Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

@@ -1,8 +1,8 @@
-"""Checkpoints: the state of a run on disk, written in the background and read back whole or not at all.
+"""CheckpointFolder: the state of a run on disk, written in the background and read back whole or not at all.
 
     Image           the tensors of a part in host memory, byte for byte as they will be in its file
     Checkpoint      one folder: safetensors files, and checkpoint.json, which is written last
-    Checkpoints     the folder of all checkpoints of a run, with LATEST and BEST
+    CheckpointFolder     the folder of all checkpoints of a run, with LATEST and BEST
 
 An image stands between the training loop, which continues to change the tensors, and the thread that writes. Its memory is reused
 for the next save. On a GPU the training stream is held up only for a gather within the device; another stream then copies that to
@@ -363,7 +363,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise CheckpointInvalidError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
 
 
-# Checkpoints: the folder of a run's checkpoints, written by one background thread and read back newest first.
+# CheckpointFolder: the folder of a run's checkpoints, written by one background thread and read back newest first.
 #
 #     checkpoints/
 #       step-000001200/  step-000001300/      one checkpoint each; "-2" follows if a step is saved again
@@ -391,7 +391,7 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
-class Checkpoints:
+class CheckpointFolder:
     """The folder; `keep` of the newest checkpoints stay, and the best one. Close it, or use it as a context manager."""
 
     def __init__(self, folder: str | Path, *, keep: int = 2) -> None:
@@ -608,7 +608,7 @@ class Checkpoints:
 
 def saved_step(folder: Path) -> int | None:
     """The step of the checkpoint that LATEST names; None where there is none. Whether it is whole is not checked."""
-    with Checkpoints(folder) as checkpoints:
+    with CheckpointFolder(folder) as checkpoints:
         name = checkpoints._read_name(LATEST)
     return _number(name)[0] if name is not None and _NAME.fullmatch(name) else None
 

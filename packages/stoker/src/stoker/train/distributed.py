@@ -17,7 +17,7 @@ import atexit
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import OptionError, TrainError
 from stoker.train.activation_checkpointing import repeated_layers
-from stoker.train.checkpoint import Checkpoints
+from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.state_dict import flatten, shown, unflatten
 
 Kind = Literal["auto", "ordered", "ddp", "fsdp"]
@@ -55,18 +55,16 @@ class Ranks:
         self._host: Any = dist.new_group(backend="gloo") if self.together and dist.get_backend() != "gloo" else None
 
     @classmethod
-    def find(cls, kind: str, model: nn.Module, device: str | torch.device | None) -> Ranks:
-        """Those of the process group there is, or of one that is made as torchrun says; it ends with the process.
+    def find(cls, kind: Kind, model: nn.Module, device: torch.device | None = None) -> Ranks:
+        """Return the ranks of the process group of torch, or of a new one as torchrun says; it ends with the process.
 
-        Where the device is not said to its number, a rank takes the GPU that is its turn.
+        `device` is by default that of the model. Of GPUs, each rank takes the one of its local rank.
         """
-        if kind not in get_args(Kind):
-            raise OptionError(f"parallel is {kind!r}; expected one of {', '.join(get_args(Kind))}.")
         if not dist.is_available() or not (dist.is_initialized() or _number("WORLD_SIZE", 1) > 1):
             return cls(rank=0, world_size=1, kind=kind, device=_CPU)
-        place = torch.device(device) if device is not None else next((one.device for one in model.parameters()), _CPU)
+        place = device or next((weight.device for weight in model.parameters()), _CPU)
         if place.type == "cuda":
-            if device is None or place.index is None:
+            if device is None:
                 number, present = _number("LOCAL_RANK", _number("RANK", 0)), torch.cuda.device_count()
                 if number >= present:
                     raise OptionError(
@@ -171,7 +169,7 @@ class Ranks:
                 )
 
 
-class Elsewhere(Checkpoints):
+class Elsewhere(CheckpointFolder):
     """The checkpoints of a rank that writes none: the first one does."""
 
     def save(

@@ -282,13 +282,13 @@ class Engine:
         self._settings = settings
         self._stream = stream
         self._total_updates = total_updates
-        self._may_be_fused = settings.fused is None and may_be_fused(parts.optimizer)
+        self._may_be_fused = settings.execution.fused is None and may_be_fused(parts.optimizer)
         self._unfused = [group.get("fused") if not group.get("fused") else None for group in parts.optimizer.param_groups]
         self._was_fused = is_fused(parts.optimizer)
         self._tried: dict[Setup, tuple[EagerStep, StepWork, Readout]] = {}
         self.rate = LearningRate(parts.optimizer)
         self.scale: Scale | None = None
-        self.readout = Readout(parts.device, capacity=settings.log_every)
+        self.readout = Readout(parts.device, capacity=settings.logging.every)
 
     def __enter__(self) -> Engine:
         return self
@@ -323,7 +323,7 @@ class Engine:
     def _make(self, setup: Setup, scale: Scale | None, *, joint: Joint | None = None) -> tuple[EagerStep, StepWork, Readout]:
         parts, settings = self._parts, self._settings
         self._activate(setup)
-        readout = Readout(parts.device, capacity=max(settings.log_every, 64))
+        readout = Readout(parts.device, capacity=max(settings.logging.every, 64))
         step = EagerStep(
             self._model(setup),
             parts.loss if joint is None else joint.loss,
@@ -392,14 +392,14 @@ class Engine:
     def baseline(self) -> Setup:
         """The setup that the user's options ask for, without anything that is measured."""
         parts, settings = self._parts, self._settings
-        fused = is_fused(parts.optimizer) if settings.fused is None else settings.fused
-        if settings.graph is True and settings.speed == "measured":
+        fused = is_fused(parts.optimizer) if settings.execution.fused is None else settings.execution.fused
+        if settings.execution.graph is True and settings.execution.measured:
             fused = fused or self._may_be_fused  # a graph needs it, and the user has left it open
         return Setup(
             precision="fp32" if settings.precision == "auto" else settings.precision,
             fused=fused,
-            graph=settings.graph is True,
-            compile=settings.compile is True,
+            graph=settings.execution.graph is True,
+            compile=settings.execution.compile is True,
         )
 
     def choose(self) -> tuple[Setup, tuple[Trial, ...]]:
@@ -407,7 +407,7 @@ class Engine:
         parts, settings, setup = self._parts, self._settings, self.baseline()
         candidates = self._candidates(setup)
         noted: tuple[str, str] | None = None
-        if parts.ranks.shards and settings.speed == "measured":
+        if parts.ranks.shards and settings.execution.measured:
             noted = "choice", "not measured: the weights are on several ranks"
         elif not candidates:
             if not self._may_be_graph or not self._may_be_fused:
@@ -443,21 +443,21 @@ class Engine:
     @property
     def _may_be_graph(self) -> bool:
         parts = self._parts
-        return self._settings.graph == "auto" and parts.device.type == "cuda" and not parts.ranks.together
+        return self._settings.execution.graph == "auto" and parts.device.type == "cuda" and not parts.ranks.together
 
     def _candidates(self, setup: Setup) -> list[str]:
         """What may replace parts of the baseline, by name."""
         settings = self._settings
         graph = ["graph"] if self._may_be_graph else []
-        if settings.speed != "measured":
+        if not settings.execution.measured:
             return graph if setup.fused else []
         fused = ["fused"] if self._may_be_fused and not setup.fused else []
         precision = (["tf32"] if self._parts.device.type == "cuda" else []) + ["bf16"] if settings.precision == "auto" else []
-        return [*fused, *graph, *precision, *(["compile"] if settings.compile == "auto" else [])]
+        return [*fused, *graph, *precision, *(["compile"] if settings.execution.compile == "auto" else [])]
 
     def _improve(self, chooser: Chooser, setup: Setup, names: list[str]) -> Setup:
         """Take what is faster, one candidate after the other."""
-        exact = self._settings.speed == "exact"
+        exact = not self._settings.execution.measured
         if not exact and self._parts.device.type != "cuda":
             self._parts.say(str(chooser.note("graph", "there is no GPU")))
         seconds = chooser.run(setup, 1).seconds

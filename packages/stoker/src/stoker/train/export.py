@@ -20,7 +20,7 @@ from torch import nn
 from stoker import _disk
 from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, TrainError
 from stoker.train import resume
-from stoker.train.checkpoint import Checkpoint, Checkpoints
+from stoker.train.checkpoint import Checkpoint, CheckpointFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def load_trained(model: nn.Module, folder: str | Path, *, latest: bool = False) 
 
 def find_trained(folder: str | Path, *, latest: bool = False) -> Checkpoint:
     """The best checkpoint of a run, or the latest."""
-    with Checkpoints(Path(folder) / "checkpoints") as checkpoints:
+    with CheckpointFolder(Path(folder) / "checkpoints") as checkpoints:
         found = None if latest else checkpoints.best()
         found = found or checkpoints.latest()
     if found is None:
@@ -162,11 +162,16 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
         if not apart <= allowed:  # NaN is not equal either
             raise TrainError(f"the program is {apart:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
         difference = max(difference, apart)
-    golden = path.with_name(path.name + ".golden.safetensors")
+    golden = golden_path(path)
     _disk.make_folder(path.parent)
     _disk.write_file(golden, save({**entries, ANSWER: answers[0][1].contiguous()}))
     _disk.write_file(path, data)
     return Exported(path=path, golden=golden, num_bytes=len(data), rows=rows, difference=difference)
+
+
+def golden_path(path: Path) -> Path:
+    """Return where the golden batch of a program lies: beside it."""
+    return path.with_name(path.name + ".golden.safetensors")
 
 
 def _program(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries], torch.Tensor]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from stoker._batch import map_tensors, tensors_of
-from stoker._text import sync_debug_mode
+from stoker._device import sync_debug_mode
 from stoker.errors import TrainError
 from stoker.train.autotune import reason_of
 from stoker.train.step import EagerStep, Readout

@@ -71,7 +71,7 @@ class TensorBoard:
         folder: Where the event files go.
 
     Example:
-        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[TensorBoard("runs/a/events")])  # doctest: +SKIP
+        >>> trainer = stoker.Trainer(model, loss, optimizer, callbacks=[TensorBoard("runs/a/events")])  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -100,7 +100,7 @@ class Wandb:
         options: Those of `wandb.init`: project, name, id, resume, mode, config, …
 
     Example:
-        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[Wandb(project="walks")])  # doctest: +SKIP
+        >>> trainer = stoker.Trainer(model, loss, optimizer, callbacks=[Wandb(project="walks")])  # doctest: +SKIP
     """
 
     def __init__(self, **options: Any) -> None:

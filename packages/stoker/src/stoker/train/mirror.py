@@ -28,7 +28,7 @@ from msgspec import Meta
 
 from stoker import _disk
 from stoker.errors import CheckpointError, CheckpointInvalidError, StokerError, StoreDamagedError, StoreExistsError
-from stoker.train.checkpoint import INDEX_NAME, LATEST, Checkpoints, saved_step
+from stoker.train.checkpoint import INDEX_NAME, LATEST, CheckpointFolder, saved_step
 
 CHUNK_BYTES = 16 << 20
 MAX_COMMIT_BYTES = 1 << 20
@@ -227,7 +227,7 @@ def _commit_name(number: int) -> str:
     return f"commit-{number:09d}"
 
 
-class MirroredCheckpoints(Checkpoints):
+class MirroredFolder(CheckpointFolder):
     """Checkpoints that are copied when they are on the disk, by the thread that writes them."""
 
     def __init__(self, folder: str | Path, *, keep: int, mirror: Mirror) -> None:

@@ -175,8 +175,8 @@ def identify(
 
 def asked_setup(parts: Components) -> dict[str, Any]:
     """The parts of a setup that decide bits and that the user has fixed."""
-    settings = parts.settings
-    asked = {"precision": settings.precision, "fused": settings.fused, "compile": settings.compile}
+    execution = parts.settings.execution
+    asked = {"precision": parts.settings.precision, "fused": execution.fused, "compile": execution.compile}
     found = {name: value for name, value in asked.items() if value is not None and value != "auto"}
     if "fused" not in found and not may_be_fused(parts.optimizer):
         found["fused"] = is_fused(parts.optimizer)

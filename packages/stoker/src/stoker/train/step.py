@@ -1,16 +1,7 @@
-"""One training step: the loss of a batch, the update of the weights, and their EMA.
+"""One training step: the micro-batches of an update, and the update of the weights.
 
-    supervised, as_loss     loss functions, in the one form `loss(model, batch)`
-    EagerStep               micro-batches forward and backward, then one update, behind the NaN guard of `numerics`
-    Ema                     the EMA of the weights: updated by one fused operation, swapped in to evaluate
-    Readout                 the numbers of each step, read some steps later, so that the host never waits for them
-
-A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
-"prediction" and "target" may be whole tensors: metrics read them in evaluation, or the rows that "valid" marks. A batch is any
-container of tensors that `stoker._batch` walks; its entry "valid" marks the rows that are samples.
-
-Guarantee of the EMA: `update` waits for nothing and changes no address, so it can be part of a CUDA graph. Whatever happens while
-the average is applied, the weights and buffers afterwards are those before it, bit for bit.
+    EagerStep    micro-batches forward and backward, then one update, protected by the NaN guard of `numerics`
+    Readout      the numbers of each step, read some steps later, so that the host never waits for them
 
 The device itself writes the rows of a readout. A full window of them is copied to the host while the steps continue, and is read when
 the copy has ended. On a CPU the same rows are simply there.
@@ -18,9 +9,6 @@ the copy has ended. On a CPU the same rows are simply there.
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import functools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -29,299 +17,21 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from stoker import _batch
-from stoker._batch import entry_of
-from stoker.errors import CheckpointInvalidError, OptionError, TrainError
+from stoker.errors import TrainError
 from stoker.train.distributed import Joint, is_shard, local
+from stoker.train.ema import Ema
+from stoker.train.loss import LossFunction, num_rows, num_samples, outcome_of
 from stoker.train.numerics import NanGuard, Precision, Scale, autocast
 from stoker.train.optimizer import bare_step
 from stoker.train.ordered_sums import OrderedSums
 
-LossFunction = Callable[[nn.Module, Any], Any]
-
-WHOLE = ("prediction", "target", "valid")
-"""Entries of a loss's dict that are not scalars."""
-
-
-class LossOutput(NamedTuple):
-    """What a loss function returned for a batch."""
-
-    loss: torch.Tensor
-    scalars: dict[str, torch.Tensor]
-    """Other values to log."""
-    whole: dict[str, torch.Tensor]
-    """What metrics read."""
-
-
-def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
-    """The loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
-
-    Rows that are not samples (`valid` is False) do not count. Neither do targets that a feed marks as padded (`target_mask`, for
-    `y="<column>_target"`) or missing (`<y>_observed`). The loss of a sample is the mean over its targets. With such masks the
-    criterion must support `reduction="none"`, as those of torch do.
-
-    Args:
-        criterion: Such as `nn.MSELoss()`.
-        x: The entry that the model gets.
-        y: The entry that the prediction is compared with.
-
-    Returns:
-        A function `loss(model, batch)` for `Trainer`.
-
-    Example:
-        >>> loss = supervised(nn.MSELoss())
-        >>> float(loss(nn.Identity(), (torch.zeros(2), torch.ones(2)))["loss"])
-        1.0
-    """
-    # Not a closure: a fingerprint shows the arguments of a partial.
-    return functools.partial(_supervised, criterion=criterion, each=_without_mean(criterion), x=x, y=y)
-
-
-def _supervised(
-    model: nn.Module,
-    batch: Any,
-    *,
-    criterion: Callable[..., torch.Tensor],
-    each: Callable[[Any, Any], torch.Tensor],
-    x: str,
-    y: str,
-) -> dict[str, torch.Tensor]:
-    given, expected = _pair(batch, x, y)
-    prediction = model(given)
-    valid, counts = entry_of(batch, "valid"), _counted_targets(batch, y, expected)
-    result = {"prediction": prediction.detach(), "target": expected}
-    if valid is None and counts is None:
-        return {"loss": criterion(prediction, expected), **result}
-    errors = each(prediction, expected)
-    if counts is None:
-        rows = errors.reshape(len(expected), -1).mean(1)
-    else:
-        if valid is not None:
-            counts = counts & valid.reshape(-1, *(1,) * (counts.dim() - 1))
-        result["valid"] = counts
-        shaped = counts.reshape(*counts.shape, *(1,) * (errors.dim() - counts.dim())).expand_as(errors)
-        sums = torch.where(shaped, errors, 0).flatten(1).sum(1)
-        rows = sums / shaped.flatten(1).sum(1).clamp(min=1)
-    value = rows.mean() if valid is None else torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
-    return {"loss": value, **result}
-
-
-def _counted_targets(batch: Any, y: str, expected: Any) -> torch.Tensor | None:
-    """Which targets are neither padded nor missing, as a feed marks them; None where it marks none."""
-    names = [f"{y}_observed", *(["target_mask"] if y.endswith("_target") else [])]
-    masks = [mask for name in names if isinstance(mask := entry_of(batch, name), torch.Tensor)]
-    masks = [mask for mask in masks if mask.dtype == torch.bool and mask.shape == expected.shape[: mask.dim()]]
-    if not masks:
-        return None
-    dims = max(mask.dim() for mask in masks)
-    first, *others = (mask.reshape(*mask.shape, *(1,) * (dims - mask.dim())) for mask in masks)
-    return functools.reduce(torch.logical_and, others, first)
-
-
-def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
-    """The criterion for each row or element, for a mean over some of them."""
-    if isinstance(criterion, nn.Module) and getattr(criterion, "reduction", None) == "mean" and _weighs_alike(criterion):
-        each = copy.copy(criterion)
-        vars(each)["reduction"] = "none"
-        return each
-    if getattr(criterion, "__module__", None) == "torch.nn.functional":
-        return functools.partial(criterion, reduction="none")
-
-    def refuse(prediction: Any, expected: Any) -> torch.Tensor:
-        raise TrainError(
-            f"the criterion {criterion!r} cannot leave out rows that are not samples, or targets that are padded or missing. "
-            f"Give a loss(model, batch) of your own that uses the masks of the batch, or a feed with last_batch='drop' or 'short'."
-        )
-
-    return refuse
-
-
-def _weighs_alike(criterion: nn.Module) -> bool:
-    return getattr(criterion, "weight", None) is None and getattr(criterion, "ignore_index", -100) == -100
-
-
-def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
-    """The input and the target of a batch: by name, or the two entries of a pair."""
-    given, expected = entry_of(batch, x), entry_of(batch, y)
-    if given is not None and expected is not None:
-        return given, expected
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], batch[1]
-    names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
-    found = f"is a {type(batch).__name__}; expected a pair (x, y), or a dict with {x!r} and {y!r}"
-    if names:
-        found = f"has {', '.join(names)}; expected {x!r} and {y!r}"
-    raise TrainError(f"a batch {found}. Give a loss(model, batch) of your own.")
-
-
-def as_loss(loss: Any) -> LossFunction:
-    """The loss function: `nn.MSELoss()` stands for `supervised(nn.MSELoss())`."""
-    if isinstance(loss, type) or not callable(loss):
-        raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
-    is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
-    return supervised(loss) if is_criterion else loss
-
-
-def outcome_of(result: Any) -> LossOutput:
-    """Check and sort what a loss function returned."""
-    if isinstance(result, torch.Tensor):
-        return LossOutput(_checked(result), {}, {})
-    if not isinstance(result, Mapping) or "loss" not in result:
-        what = f"a dict with {', '.join(map(repr, result))}" if isinstance(result, Mapping) else f"a {type(result).__name__}"
-        raise TrainError(f"the loss function returned {what}; expected a scalar tensor, or a dict with the key 'loss'.")
-    whole = {name: result[name] for name in WHOLE if name in result}
-    scalars = {name: value.detach() for name, value in result.items() if name != "loss" and name not in whole}
-    return LossOutput(_checked(result["loss"]), scalars, whole)
-
-
-def _checked(loss: Any) -> torch.Tensor:
-    if not isinstance(loss, torch.Tensor) or loss.dim():
-        found = f"of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise TrainError(f"the loss is {found}; expected a scalar tensor. Take its mean over the samples.")
-    return loss
-
-
-def num_samples(batch: Any) -> torch.Tensor | int:
-    """How many samples a batch has: an integer, or (where `valid` marks the rows) a tensor, which needs no synchronization."""
-    valid = entry_of(batch, "valid")
-    return valid.sum() if isinstance(valid, torch.Tensor) else num_rows(batch)
-
-
-def num_rows(batch: Any) -> int:
-    """How many rows the first tensor of a batch has."""
-    rows = _batch.num_rows(batch)
-    if rows is None:
-        raise TrainError(
-            f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, or a tuple, dict or dataclass of tensors."
-        )
-    return rows
-
-
-class Ema:
-    """The EMA `decay * average + (1 - decay) * weight` of all weights that are trained, beginning with what they are now.
-
-    Frozen weights equal their average, so they are left alone; buffers are the model's own, never averaged. Weights in half
-    precision are averaged in float32, as in half precision an average stands still.
-
-    Args:
-        model: Whose weights are averaged.
-        decay: From 0 and below 1, such as 0.999.
-
-    Example:
-        >>> model = nn.Linear(1, 1, bias=False)
-        >>> ema = Ema(model, 0.9)
-        >>> with ema.applied():
-        ...     _ = model(torch.ones(1, 1))
-    """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0.0 <= decay < 1.0:
-            raise OptionError(f"ema is {decay!r}; expected a decay of at least 0.0 and below 1.0, such as 0.999.")
-        self.decay = float(decay)
-        self._model = model
-        # Tied weights are one parameter under the first of their names.
-        self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self._frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}
-        self._average = {name: _wide(weight.detach()).clone() for name, weight in self._weights.items()}
-        self._groups = list(self._group())
-        self._applied = False
-
-    def _group(self) -> Iterator[tuple[list[Tensor], list[Tensor], list[Tensor]]]:
-        """Averages, weights and (where a weight is narrower than its average) room for the widened weights."""
-        kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
-        for name, weight in self._weights.items():
-            kinds.setdefault((weight.device, weight.dtype), []).append(name)
-        for names in kinds.values():
-            averages, weights = ([local(kept[name]) for name in names] for kept in (self._average, self._weights))
-            narrow = averages[0].dtype != weights[0].dtype
-            yield averages, weights, [torch.empty_like(one) for one in averages] if narrow else []
-
-    @torch.no_grad()
-    def update(self, flag: Tensor | None = None) -> None:
-        """Move the average towards the weights of now; where `flag` (a number on the device) is not 0, it stays as it is."""
-        if self._applied:
-            raise TrainError("the EMA of the weights is applied, so it cannot be updated. Train outside of applied().")
-        share = None if flag is None else torch.where(flag == 0, 1.0 - self.decay, 0.0)
-        for averages, weights, room in self._groups:
-            if room:
-                torch._foreach_copy_(room, weights)
-            if share is None:
-                torch._foreach_lerp_(averages, room or weights, 1.0 - self.decay)
-            else:
-                # A lerp takes no share that is on the device; these three are as fused as it is.
-                moves = torch._foreach_sub(room or weights, averages)
-                torch._foreach_mul_(moves, share.to(averages[0].dtype))
-                torch._foreach_add_(averages, moves)
-
-    def tensors(self) -> list[Tensor]:
-        """The averages themselves: what `update` changes."""
-        return list(self._average.values())
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """The model has the average as its weights within the block. Needs memory for the weights once more."""
-        if self._applied:
-            raise TrainError("the EMA of the weights is applied already. Do not nest applied().")
-        self._check_frozen()
-        weights = list(self._weights.values())
-        buffers = list(self._model.buffers())
-        with torch.no_grad():
-            kept_weights = [weight.detach().clone() for weight in weights]
-            kept_buffers = [buffer.detach().clone() for buffer in buffers]
-        self._applied = True
-        try:
-            _copy(weights, list(self._average.values()))
-            yield
-        finally:
-            _copy(weights, kept_weights)
-            _copy(buffers, kept_buffers)
-            self._applied = False
-
-    def _check_frozen(self) -> None:
-        for name, weight in self._frozen.items():
-            if weight.requires_grad:
-                raise TrainError(f"weight {name!r} was frozen when the average began, and is trained now. Unfreeze it before that.")
-
-    def state_dict(self) -> dict[str, Any]:
-        """The decay and the averages by name; the tensors are the average's own, not copies."""
-        self._check_frozen()
-        return {"decay": self.decay, "average": dict(self._average)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint of the same model; the decay stays that of now."""
-        averages: Mapping[str, Tensor] = state.get("average", {})
-        odd = sorted(averages.keys() ^ self._average.keys())
-        if odd:
-            raise CheckpointInvalidError(
-                f"the saved average has other weights than the model: {', '.join(odd[:5])}. Resume the same model."
-            )
-        for name, own in self._average.items():
-            if averages[name].shape != own.shape:
-                found, expected = tuple(averages[name].shape), tuple(own.shape)
-                raise CheckpointInvalidError(
-                    f"the saved average of {name!r} has the shape {found}, expected {expected}. Resume the same model."
-                )
-        _copy(list(self._average.values()), [averages[name] for name in self._average])
-
-
-def _wide(weight: Tensor) -> Tensor:
-    return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
-
-
-@torch.no_grad()
-def _copy(targets: list[Any], sources: list[Tensor]) -> None:
-    if targets:
-        torch._foreach_copy_([local(one) for one in targets], [local(one) for one in sources])
-
-
-# The step: micro-batches forward and backward, then one update of the weights that nothing non-finite can reach (`numerics`).
-#
-# The gradient of an update is the mean over all samples of its micro-batches (and ranks), however they were dealt out.
-
 
 @dataclass(eq=False)
 class EagerStep:
-    """One update, eagerly: `micro` for each micro-batch, then `update`."""
+    """One update, eagerly: `micro` for each micro-batch, then `update`.
+
+    The gradient of an update is the mean over all samples of its micro-batches (and ranks), however they were dealt out.
+    """
 
     model: nn.Module
     loss: LossFunction

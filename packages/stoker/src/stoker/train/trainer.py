@@ -10,6 +10,7 @@ optimizer, CUDA graph, compiled model) is its setup. By default only what leaves
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -22,21 +23,24 @@ import torch
 from torch import nn
 
 from stoker._progress import TrainingProgress
-from stoker._text import check_device
+from stoker._types import checked
 from stoker.errors import CheckpointError, OptionError, StokerError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.activation_checkpointing import recomputed
 from stoker.train.autotune import Setup, Trial
-from stoker.train.checkpoint import Checkpoint, Checkpoints
+from stoker.train.callbacks import Callback, check_callbacks, methods_of, writers_of
+from stoker.train.checkpoint import Checkpoint, CheckpointFolder
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.early_stopping import EarlyStopping
+from stoker.train.ema import Ema
 from stoker.train.engine import Engine, Stream
-from stoker.train.loggers import Log, Writer
-from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate, methods_of
+from stoker.train.fit import Fit, Result, Signals, check_rates, evaluate
+from stoker.train.loggers import Log
+from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric, TorchMetric, as_metric
-from stoker.train.mirror import Mirror, MirroredCheckpoints, ObjectFolder
+from stoker.train.mirror import Mirror, MirroredFolder
 from stoker.train.numerics import autocast, check_precision, kept_matmul_flags
 from stoker.train.optimizer import check_optimizer, refuses_fused
 from stoker.train.run import (
@@ -52,12 +56,10 @@ from stoker.train.run import (
     step_reached,
 )
 from stoker.train.schedule import as_schedule, is_torch_scheduler, scheduled_rates
-from stoker.train.settings import Components, TrainerSettings
-from stoker.train.step import Ema, as_loss
+from stoker.train.settings import Checkpoints, Components, Execution, Logging, TrainerSettings
 from stoker.watch.cause import Slowdown
 from stoker.watch.loop import Watch
 
-Auto = Literal["auto"]
 LEAVE_SECONDS = 10.0
 """What a rank of `torchrun` waits for its agent, when another one has ended the run."""
 
@@ -69,44 +71,28 @@ class Trainer:
     their samples, and rank 0 writes.
 
     Args:
-        model: What is trained.
+        model: What is trained, on its device. With torchrun and the model on a GPU, each process takes a GPU of its own.
         loss: A function `(model, batch)` that returns a tensor or a dict with `loss`; or a criterion such as `nn.MSELoss()`, for
-            batches `(inputs, target)`.
-        optimizer: One of torch.optim, or a function that makes one of the parameters.
-        precision: `"fp32"`, `"tf32"`, `"bf16"` or `"fp16"`. `"auto"` is fp32, unless `speed="measured"` finds something faster.
+            batches with one input and one target.
+        optimizer: One of torch.optim, or a function that makes one from the parameters.
+        precision: `"fp32"`, `"tf32"`, `"bf16"` or `"fp16"`. `"auto"` is fp32, unless `Execution(measured=True)` finds something faster.
         grad_accum_steps: Batches per update, weighted by their samples. What is left over of an epoch is an update of its own.
         max_grad_norm: Clip the gradient to this norm.
         ema: Decay of an EMA of the weights, with which the model is evaluated and exported.
-        graph: Run the whole step as a CUDA graph, which needs a fused optimizer. `"auto"` does so where it is faster and weights
-            stay bit-equal.
-        compile: Use `torch.compile`. `"auto"` does not, unless `speed="measured"` finds it faster.
-        fused: Update all weights in one kernel. None keeps the optimizer as it was made.
-        speed: `"exact"` chooses only what leaves the weights bit-equal; `"measured"` whatever is faster with the same losses.
-        activation_checkpointing: Recompute repeated layers in the backward pass: less memory, more time.
-        schedule: A schedule of `stoker.train`, a function `(step, total) -> factor` of the learning rate, or a scheduler of torch
-            that is a function of the step, such as `LambdaLR`; its steps are updates.
-        early_stopping: When to stop before the last epoch.
-        metrics: What is measured in evaluation beside the loss, by name: metrics of `stoker.train` or of torchmetrics.
         guard: What follows a loss or gradient that is NaN or Inf. The update never reaches the weights; then `"stop"` ends the
             run, `"skip"` continues.
+        schedule: A schedule of `stoker.train`, a function `(step, total) -> factor` of the learning rate, or a scheduler of torch
+            that is a function of the step, such as `LambdaLR`; its steps are updates.
+        metrics: What is measured in evaluation in addition to the loss, by name: metrics of `stoker.train` or of torchmetrics.
+        early_stopping: When to stop before the last epoch.
+        execution: How steps are computed: CUDA graph, compile, fused optimizer, processes, recomputed activations.
         folder: Folder of the run: it gets a log and checkpoints, and can be resumed.
-        overwrite: Replace the run that the folder holds. Files that stoker did not write stay.
-        save_every: Updates between checkpoints; by default one per epoch.
-        keep_checkpoints: Checkpoints that are kept, beside the best one.
-        max_seconds: Save and end after this time.
-        log_every: Updates between lines of metrics.jsonl.
-        loggers: Where metrics go beside metrics.jsonl, such as `TensorBoard(...)`.
-        callbacks: Objects whose `on_epoch_end(report)` or `on_batch_end(report)` is called; `report.stop()` ends the run.
-        checkpoint_copies: A folder of object storage that gets a copy of each checkpoint, such as
-            `stoker.store.object_storage.open_bucket(url)`.
-        device: Move the model to this device.
-        parallel: What each process of torchrun keeps: `"ddp"` and `"ordered"` all weights, `"fsdp"` a shard of them. `"ordered"` adds
-            gradients in the order of the batches, so that any number of processes gives the same bits; `"auto"` is that on the
-            CPU, and DDP on a GPU.
+        checkpoints: When the run is saved, how many checkpoints are kept, and where copies go.
+        logging: How often a line is logged, whether slowdowns are watched, and values of your own for run.json.
+        callbacks: Objects whose `on_epoch_end(report)` or `on_batch_end(report)` is called (`report.stop()` ends the run), or whose
+            `write(step, values)` gets the metrics, such as `TensorBoard(…)`.
         seed: Seed of the random numbers of torch, NumPy (`np.random`) and Python (`random`).
-        config: The user's own settings, which the run folder keeps.
         progress: Show progress on stderr.
-        watch: Watch the times of updates, and report slowdowns with their causes (see `stoker.watch`).
 
     Raises:
         OptionError: An option is invalid, or not possible with this model or on this device.
@@ -130,62 +116,43 @@ class Trainer:
         grad_accum_steps: int = 1,
         max_grad_norm: float | None = None,
         ema: float | None = None,
-        graph: bool | Auto = "auto",
-        compile: bool | Auto = "auto",
-        fused: bool | None = None,
-        speed: Literal["exact", "measured"] = "exact",
-        activation_checkpointing: bool = False,
-        schedule: Callable[[int, int | None], float] | torch.optim.lr_scheduler.LRScheduler | None = None,
-        early_stopping: EarlyStopping | None = None,
-        metrics: Mapping[str, Metric | TorchMetric] | None = None,
         guard: Literal["stop", "skip"] = "stop",
+        schedule: Callable[[int, int | None], float] | torch.optim.lr_scheduler.LRScheduler | None = None,
+        metrics: Mapping[str, Metric | TorchMetric] | None = None,
+        early_stopping: EarlyStopping | None = None,
+        execution: Execution = Execution(),
         folder: str | Path | None = None,
-        overwrite: bool = False,
-        save_every: int | None = None,
-        keep_checkpoints: int = 2,
-        max_seconds: float | None = None,
-        log_every: int = 50,
-        loggers: Sequence[Writer] = (),
+        checkpoints: Checkpoints = Checkpoints(),
+        logging: Logging = Logging(),
         callbacks: Sequence[Callback] = (),
-        checkpoint_copies: ObjectFolder | None = None,
-        device: str | torch.device | None = None,
-        parallel: Literal["auto", "ordered", "ddp", "fsdp"] = "auto",
         seed: int | None = None,
-        config: Mapping[str, Any] | None = None,
         progress: bool = True,
-        watch: bool = True,
     ) -> None:
-        settings = TrainerSettings.checked(
-            precision=precision,
-            grad_accum_steps=grad_accum_steps,
-            max_grad_norm=max_grad_norm,
-            ema=ema,
-            graph=graph,
-            compile=compile,
-            fused=fused,
-            speed=speed,
-            activation_checkpointing=activation_checkpointing,
-            guard=guard,
-            max_seconds=max_seconds,
-            save_every=save_every,
-            keep_checkpoints=keep_checkpoints,
-            log_every=log_every,
-            parallel=parallel,
-            seed=seed,
+        settings = checked(
+            TrainerSettings(
+                precision=precision,  # type: ignore[arg-type]
+                grad_accum_steps=grad_accum_steps,
+                max_grad_norm=max_grad_norm,
+                ema=ema,
+                guard=guard,
+                seed=seed,
+                execution=execution,
+                checkpoints=checkpoints,
+                logging=logging,
+            )
         )
+        execution = settings.execution
         if not isinstance(model, nn.Module):
             raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
         if seed is not None:
             state_dict.seed_all(seed)
         self.settings = settings
         self.model = model
-        kind = "fsdp" if any(map(is_shard, model.parameters())) else parallel
-        self.ranks = Ranks.find(kind, model, device)
-        wanted = self.ranks.device if self.ranks.together else device
         if not any(True for _ in model.parameters()):
             raise OptionError("model has no parameters, so there is nothing to train.")
-        if wanted is not None:
-            model.to(check_device(wanted))
+        self.ranks = Ranks.find("fsdp" if any(map(is_shard, model.parameters())) else execution.parallel, model)
+        if self.ranks.together:
+            model.to(self.ranks.device)
         self.device = next(model.parameters()).device
         self.ranks.align(model)
         if self.ranks.shards:
@@ -193,11 +160,11 @@ class Trainer:
         loss_function = as_loss(loss)
         self.optimizer = check_optimizer(optimizer, model.parameters())
         check_precision(precision, self.device)
-        if fused and (reason := refuses_fused(self.optimizer)) is not None:
+        if execution.fused and (reason := refuses_fused(self.optimizer)) is not None:
             raise OptionError(f"fused=True is not possible: {reason}. Use fused=None.")
-        if graph is True and self.device.type != "cuda":
+        if execution.graph is True and self.device.type != "cuda":
             raise OptionError(f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.")
-        if graph is True and self.ranks.together:
+        if execution.graph is True and self.ranks.together:
             raise OptionError(f"graph=True is for one process, but {self.ranks.world_size} ranks train together. Use graph='auto'.")
         self.ema = Ema(model, ema) if ema is not None else None
         rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
@@ -229,16 +196,11 @@ class Trainer:
         if folder is not None and (not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder)):
             raise OptionError(f"folder is {folder!r}; expected the path of a folder.")
         self.folder = Path(folder) if folder is not None else None
-        self.loggers = tuple(loggers) if self.ranks.is_first else ()
         self.callbacks = check_callbacks(callbacks)
         self.setup = Setup()
         """How steps are computed; chosen by `fit`."""
         self.trials: tuple[Trial, ...] = ()
         """What was tried to find that out."""
-        self._copies = checkpoint_copies
-        self._overwrite = overwrite
-        self._watches = bool(watch)
-        self._config = dict(config or {})
 
     def fit(
         self,
@@ -246,7 +208,9 @@ class Trainer:
         *,
         valid: Iterable[Any] | None = None,
         epochs: int = 1,
+        max_seconds: float | None = None,
         resume: bool = False,
+        overwrite: bool = False,
         allow: Collection[str] = (),
         strict: bool = False,
     ) -> Result:
@@ -258,8 +222,10 @@ class Trainer:
             train: Batches: a feed, a DataLoader, a list, or another iterable.
             valid: Batches that are evaluated after each epoch.
             epochs: Passes over `train`, those before a resume included.
+            max_seconds: Save and end after this time, that before a resume included.
             resume: Continue from the newest checkpoint of the folder, if there is one. Refused where a field of the run's
                 fingerprint (options, optimizer, loss, model, data, setup) differs.
+            overwrite: Replace the run that the folder holds. Files that stoker did not write stay.
             allow: Fields of the fingerprint, or groups of them, that may differ.
             strict: Raise if the newest checkpoint is damaged, instead of using the one before it, and if a source file of the
                 model or the loss changed, instead of a warning.
@@ -273,7 +239,9 @@ class Trainer:
             NonFiniteError: A loss or gradient is NaN or Inf, with `guard="stop"`.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise OptionError(f"epochs is {epochs!r}; expected an integer from 1.")
+            raise OptionError(f"epochs is {epochs!r}; expected an integer from 1.", parameter="epochs")
+        if max_seconds is not None and not (isinstance(max_seconds, float | int) and 0 < max_seconds < math.inf):
+            raise OptionError(f"max_seconds is {max_seconds!r}; expected a number above 0 or None.", parameter="max_seconds")
         if resume and self.folder is None:
             raise OptionError("resume=True needs folder=, where the checkpoints are.")
         stream = Stream(train, self.device)
@@ -282,12 +250,12 @@ class Trainer:
         self.ranks.check_same("updates of the training", total_updates)
         stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
         identity: dict[str, Any] = {}
-        checkpoints: Checkpoints | None = None
+        checkpoints: CheckpointFolder | None = None
         found: Checkpoint | None = None
         with contextlib.ExitStack() as stack:
             if self.folder is not None:
                 if not resume:
-                    replaces = self._overwrite and (self.folder / NAME).exists()
+                    replaces = overwrite and (self.folder / NAME).exists()
                     # A run to be replaced stays until the new one is known to work.
                     self.ranks.first(partial(check_own if replaces else check_new, self.folder))
                 identity = resuming.identify(self._parts, train, valid, stopping=stopping, total_updates=total_updates)
@@ -300,7 +268,7 @@ class Trainer:
                 self._parts.say(note)
             self._rehearse(valid, stopping)
             stack.enter_context(kept_matmul_flags())
-            if self.settings.activation_checkpointing:
+            if self.settings.execution.activation_checkpointing:
                 stack.enter_context(recomputed(self.model))
             engine = stack.enter_context(Engine(self._parts, stream, total_updates=total_updates))
             if found is None and self.ranks.together:  # each rank draws random numbers of its own, which follow from the first's
@@ -314,13 +282,13 @@ class Trainer:
             runs: list[Run] = []  # of the first rank, where there is a folder
 
             def open_run(folder: Path) -> None:
-                if self._overwrite and not resume:
+                if overwrite and not resume:
                     remove_run(folder)
                 for on_open in methods_of(self.callbacks, "on_open"):
                     on_open()
                 sources = {name: as_batch_source(one) for name, one in (("train", train), ("valid", valid)) if one is not None}
                 stores = {name: str(one.digest) for name, one in sources.items() if one.digest is not None}
-                options = {**resuming.comparable(self._parts)["config"], "epochs": epochs, **self._config}
+                options = {**resuming.comparable(self._parts)["config"], "epochs": epochs, **self.settings.logging.config}
                 config, trials = {**options, "setup": asdict(self.setup)}, [asdict(trial) for trial in self.trials]
                 step = _logged_step(found) if resume else None
                 runs.append(Run(folder, config=config, stores=stores, trials=trials, from_step=step))
@@ -330,10 +298,11 @@ class Trainer:
                 self.ranks.first(partial(open_run, self.folder))
             run = stack.enter_context(runs[0]) if runs else None
             bar = TrainingProgress(total_updates, epochs=epochs) if self._parts.shows_progress else None
-            log = Log([*([run.metrics] if run is not None else []), *self.loggers], bar)
+            writers = writers_of(self.callbacks) if self.ranks.is_first else []
+            log = Log([*([run.metrics] if run is not None else []), *writers], bar)
             stack.callback(log.close)
             stack.callback(stream.close)
-            watch = stack.enter_context(self._watch(run)) if self._watches else None
+            watch = stack.enter_context(self._watch(run)) if self.settings.logging.watch else None
             signals = stack.enter_context(Signals())
             fit = Fit(
                 self._parts,
@@ -342,6 +311,7 @@ class Trainer:
                 stream,
                 setup=self.setup,
                 epochs=epochs,
+                max_seconds=max_seconds,
                 log=log,
                 signals=signals,
                 validate=partial(self.evaluate, valid) if valid is not None else None,
@@ -387,13 +357,16 @@ class Trainer:
             signal.raise_signal(signals.asked)
         return result
 
-    def _checkpoints(self, folder: Path) -> Checkpoints:
-        keep = self.settings.keep_checkpoints
+    def _checkpoints(self, folder: Path) -> CheckpointFolder:
+        settings, folder = self.settings.checkpoints, folder / "checkpoints"
         if not self.ranks.is_first:
-            return Elsewhere(folder / "checkpoints", keep=keep)
-        if self._copies is None:
-            return Checkpoints(folder / "checkpoints", keep=keep)
-        return MirroredCheckpoints(folder / "checkpoints", keep=keep, mirror=Mirror(self._copies, folder, keep=keep))
+            return Elsewhere(folder, keep=settings.keep)
+        if settings.copies is None:
+            return CheckpointFolder(folder, keep=settings.keep)
+        from stoker.store.object_storage import open_bucket
+
+        mirror = Mirror(open_bucket(settings.copies), folder.parent, keep=settings.keep)
+        return MirroredFolder(folder, keep=settings.keep, mirror=mirror)
 
     def _with_global_batch(self, stream: Stream) -> Components:
         """What the trainer was made of; where the batches have a global batch, with the accumulation that keeps it."""
@@ -416,7 +389,7 @@ class Trainer:
 
     @property
     def components(self) -> Components:
-        """What this trainer was made of, checked and on its device."""
+        """The components of this trainer, checked and on its device."""
         return self._parts
 
     def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
@@ -462,7 +435,7 @@ class Trainer:
         return Watch(None, None, on_slowdown=found)
 
     def _read_newest(
-        self, checkpoints: Checkpoints, identity: Mapping[str, Any], *, allow: Collection[str], strict: bool
+        self, checkpoints: CheckpointFolder, identity: Mapping[str, Any], *, allow: Collection[str], strict: bool
     ) -> dict[str, Any] | None:
         """The checkpoint to resume from, as plain values."""
         found = checkpoints.latest(strict=strict)
@@ -520,8 +493,8 @@ class Trainer:
         else:
             return None
         setup = replace(setup, **asked)
-        if isinstance(self.settings.graph, bool):
-            setup = replace(setup, graph=self.settings.graph)
+        if isinstance(self.settings.execution.graph, bool):
+            setup = replace(setup, graph=self.settings.execution.graph)
         self._check_possible(setup, where)
         return setup
 

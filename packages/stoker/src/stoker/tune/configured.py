@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -22,39 +22,37 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
-    from stoker.train.loop import CallbackReport
+    from stoker.train.callbacks import CallbackReport
     from stoker.train.trainer import Trainer
 
-KEYS = ("space", "budget", "metric", "direction", "repeats")
+KEYS = ("space", "budget", "metric", "direction", "repeats", "on_constant")
 """Of the section `search:`."""
 READ_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSection:
-    """The section `search:` of a config, or a file of its own."""
+    """The section `search:` of a config."""
 
     space: Mapping[str, BaseDistribution]
     budget: str | int | float | None = None
     metric: str = "val_loss"
     direction: str | None = None
     repeats: int | None = None
+    on_constant: Literal["error", "warn"] = "error"
 
 
-def read_search(config: str | Path, space: str | Path | None = None) -> SearchSection:
-    """Read what to search: the section `search:` of a config, or a file that holds what the section would.
+def read_search(config: str | Path) -> SearchSection:
+    """Read what to search: the section `search:` of a config.
 
     Raises:
         ConfigError: There is none, it has an unknown key, or a name of the space is not a field of a config.
     """
-    path = Path(space if space is not None else config)
-    document = read_document(path)
-    tree = document.tree.get(SEARCH_SECTION) if space is None else document.tree.get(SEARCH_SECTION, document.tree)
+    path = Path(config)
+    tree = read_document(path).tree.get(SEARCH_SECTION)
     if not isinstance(tree, dict) or not isinstance(tree.get("space"), dict):
         example = "search: {space: {optimizer.lr: [log, 1e-5, 1e-1]}}"
-        raise ConfigError(
-            f"{path} does not say what to search. Add a section such as `{example}`, or give the path of a file that has one (space=)."
-        )
+        raise ConfigError(f"{path} does not say what to search. Add a section such as `{example}`.")
     if unknown := [key for key in tree if key not in KEYS]:
         raise ConfigError(f"{path}: search.{unknown[0]} is not known; expected one of {', '.join(KEYS)}.")
     known = known_paths(Config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
@@ -60,7 +61,7 @@ class RunChoices:
 
 
 def choose_run(config: Config, *, report: Callable[[str], None] = lambda line: None) -> RunChoices:
-    """Measure how a config runs fastest here. Losses stay the same within the tolerance of `speed: measured`.
+    """Measure how a config runs fastest here. Losses stay the same within the tolerance of `train.execution.measured`.
 
     Args:
         config: The config, as `stoker.experiment.load` reads it.
@@ -74,9 +75,12 @@ def choose_run(config: Config, *, report: Callable[[str], None] = lambda line: N
         report(str(one))
     changed: dict[str, Any] = {}
     precision = config.train.precision if config.train.precision != "auto" or setup.precision == "fp32" else setup.precision
-    for name, value in (("precision", precision), ("graph", setup.graph), ("compile", setup.compile), ("fused", setup.fused)):
-        if any(one.chosen for one in trials) and getattr(config.train, name) != value:
-            changed[f"train.{name}"] = value
+    if any(one.chosen for one in trials):
+        chosen = {
+            "train.precision": precision,
+            **{f"train.execution.{name}": getattr(setup, name) for name in ("graph", "compile", "fused")},
+        }
+        changed |= {field: value for field, value in chosen.items() if _value_of(config, field) != value}
     config = _with(config, changed)
     for field, candidates in _feed_candidates(config).items():
         for value in candidates:
@@ -91,15 +95,24 @@ def choose_run(config: Config, *, report: Callable[[str], None] = lambda line: N
 
 def _with(config: Config, values: Mapping[str, Any]) -> Config:
     for field, value in values.items():
-        section, name = field.split(".")
-        changed = msgspec.structs.replace(getattr(config, section), **{name: value})
-        config = msgspec.structs.replace(config, **{section: changed})
+        config = _replaced(config, field.split("."), value)
     return config
 
 
+def _replaced(section: Any, path: list[str], value: Any) -> Any:
+    """Return a copy of a section with one value that is different."""
+    name, *rest = path
+    inner = _replaced(getattr(section, name), rest, value) if rest else value
+    return msgspec.structs.replace(section, **{name: inner})
+
+
+def _value_of(config: Config, field: str) -> Any:
+    return reduce(getattr, field.split("."), config)
+
+
 def _choose_setup(config: Config) -> tuple[Setup, tuple[Trial, ...]]:
-    """Precision, fused, graph and compile: what `speed: measured` would choose, without training."""
-    measured = _with(config, {"train.speed": "measured"})
+    """Precision, fused, graph and compile: what `train.execution.measured` would choose, without training."""
+    measured = _with(config, {"train.execution.measured": True})
     data = open_data(measured, choose_device(measured, 0))
     trainer = make_trainer(measured, data)
     stream = Stream(data.train, trainer.device)
@@ -114,9 +127,9 @@ def _feed_candidates(config: Config) -> dict[str, list[Any]]:
     places = ["host", "stream", *(["device"] if choose_device(config, 0).startswith("cuda") else [])]
     threads = [count for count in (1, 2, 4, MOST_THREADS) if count <= max(1, cores)]
     return {
-        "data.residency": [one for one in places if one != config.data.residency],
-        "data.threads": [one for one in threads if one != config.data.threads],
-        "data.prefetch": [one for one in (2, 8) if one != config.data.prefetch],
+        "data.loading.residency": [one for one in places if one != config.data.loading.residency],
+        "data.loading.threads": [one for one in threads if one != config.data.loading.threads],
+        "data.loading.prefetch": [one for one in (2, 8) if one != config.data.loading.prefetch],
     }
 
 

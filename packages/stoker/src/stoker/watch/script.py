@@ -106,7 +106,9 @@ def run_script(program: str, arguments: Sequence[str], *, module: bool = False, 
     sys.argv, sys.modules["__main__"] = [loader.path, *arguments], main
     if not module:
         import_first(Path(program).resolve().parent)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in plain Python
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)  # as in plain Python
     try:
         loader.exec_module(main)
     except Exception as error:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker import pack
+from stoker import Resources, pack
 from stoker import store as stores
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array, disk
@@ -113,7 +113,7 @@ def pack_sequences(
         try:
             return pack(
                 source, folder, series=key, time=time, sort=sort, columns=columns, dtype=dtype, missing=missing,
-                memory=memory, threads=threads, replace=replace, progress=progress,
+                resources=Resources(memory=memory, threads=threads), replace=replace, progress=progress,
             )  # fmt: skip
         except (BadValueError, OptionError) as error:  # `pack` calls the key `series`
             raise type(error)(re.sub(r"^series=", "key=", str(error))) from None
@@ -137,7 +137,7 @@ def _listed(contexts: Any, key: str) -> tuple[TableColumn, pa.Table | None]:
     is_path = isinstance(contexts, str | os.PathLike)
     if not is_path and not isinstance(contexts, Mapping) and not hasattr(contexts, "columns"):
         return read_column("contexts", contexts), None
-    sources = stores.find_sources(contexts, dialect=stores.Dialect(), table=True)
+    sources = stores.find_sources(contexts, table=True)
     names = sources[0].schema().names
     for source in sources:
         if key not in source.schema().names:

@@ -1,4 +1,8 @@
-"""`analyze`: from a table to its statistics, in one pass.
+"""`analyze`: from a table to its `Statistics`, in one pass.
+
+    stats = stoker_recipes.tabular.analyze("events/*.parquet")
+    stats["price"].quantiles[500]
+    stats.save("stats.json")
 
 Tables in memory are analysed column by column, files chunk by chunk; several columns at once, in threads. Memory is bounded by the
 limits and the number of columns, whatever the number of rows: see docs/encoding/statistics.md.
@@ -6,6 +10,7 @@ limits and the number of columns, whatever the number of rows: see docs/encoding
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections import Counter
@@ -15,16 +20,21 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter, methodcaller
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import UNSET
 
 from stoker import store
 from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceInvalidError
+from stoker.extend import disk
+from stoker_recipes.tabular.statistics.dates import DateColumn
 from stoker_recipes.tabular.statistics.gather import AnyColumn, Asked, ColumnGatherer, CountsByKey, kind_of
+from stoker_recipes.tabular.statistics.numbers import NumberColumn
 from stoker_recipes.tabular.statistics.quantiles import CATEGORIES, EXACT, Form, Limits, compiled
-from stoker_recipes.tabular.statistics.result import Statistics
 
 Reader = tuple[pa.DataType, Callable[[Any], Any]]
 T = TypeVar("T")
@@ -39,7 +49,7 @@ def analyze(
     exact: int = EXACT,
     categories: int = CATEGORIES,
     key: str | None = None,
-    dialect: store.Dialect | None = None,
+    csv: store.Csv | None = None,
     threads: int | None = None,
 ) -> Statistics:
     """Compute missing values, quantiles, digit ranges, categories and date parts of the columns of a table, in one pass.
@@ -54,7 +64,7 @@ def analyze(
         categories: Counts of strings are exact for at most this many different ones; beyond, `count_error` bounds the error.
         key: Column with the key of each row. Then keys are counted by their number of rows, and counts and extremes of the
             other columns take each key once.
-        dialect: Delimiter, quotes and so on of files in text. Default: auto-detected.
+        csv: Delimiter, quotes and so on of files in text. Default: auto-detected.
         threads: Default: one per core.
 
     Returns:
@@ -75,7 +85,7 @@ def analyze(
     limits = Limits(exact=exact, categories=categories)
     limits.check()
     threads = store.parse_threads(threads)
-    sources = _sources(source, dialect or store.Dialect())
+    sources = _sources(source, csv or store.Csv())
     names, asked = store.parse_names(columns), dict(kinds or {})
     if names is not None and not names:
         raise OptionError("columns is empty. Name some columns, or leave it out.")
@@ -83,7 +93,7 @@ def analyze(
         names = (*names, key)
     if len(sources) == 1 and isinstance(sources[0], store.TableSource):
         return _of_table(sources[0], names, asked, limits, threads, key)
-    plan = store.make_plan(sources, store.PackOptions(columns=names, dialect=dialect or store.Dialect(), threads=threads))
+    plan = store.make_plan(sources, store.PackOptions(columns=names, csv=csv or store.Csv(), threads=threads))
     try:
         return _of_files(plan, asked, limits, key)
     except store.InferredTypeError:
@@ -246,7 +256,7 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[T], R], Sequence[T]], l
 _SHOWN = 60
 
 
-def _sources(given: Any, dialect: store.Dialect) -> list[store.DataSource]:
+def _sources(given: Any, csv: store.Csv) -> list[store.DataSource]:
     """The sources of a path, a pattern, a list of those, a store, or a table in memory."""
     if isinstance(given, np.ndarray) and given.dtype.names:
         given = {name: given[name] for name in given.dtype.names}
@@ -257,7 +267,7 @@ def _sources(given: Any, dialect: store.Dialect) -> list[store.DataSource]:
             if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1 and _is_readable(values):
                 given[name] = pa.array(list(values), from_pandas=True)
     try:
-        return store.find_sources(given, dialect=dialect, table=True)
+        return store.find_sources(given, csv=csv, table=True)
     except (SourceInvalidError, OptionError) as error:
         raise (_unreadable(given) or error) from None
 
@@ -454,3 +464,61 @@ def dates_of(values: Any, name: str) -> pa.Array:
         fixed = other if other.isna().sum() < fixed.isna().sum() else fixed
     found = fixed.fillna(flexible).dt.tz_localize(None).astype("datetime64[us]")
     return pa.array(found, pa.timestamp("us"), from_pandas=True)
+
+
+VERSION = 1
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of a table, as `analyze` returns them: `stats["price"]` is a column.
+
+    Example:
+        >>> from stoker_recipes.tabular import analyze
+        >>> stats = analyze({"x": [1, 2, 7]})
+        >>> stats.num_rows, stats["x"].max
+        (3, 7)
+    """
+
+    format: Literal["stoker-statistics"] = "stoker-statistics"
+    version: int = VERSION
+    num_rows: int
+    limits: Limits
+    columns: list[AnyColumn]
+    key: str | None = None
+    """The column with the key of each row."""
+    cnt_lengths: dict[str, int] | None = None
+    """Number of keys per number of rows."""
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{column.name}: {column.type}" for column in self.columns)
+        return f"<statistics of {self.num_rows:,} rows; {columns}>"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+    def __getitem__(self, name: str) -> AnyColumn:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise OptionError(f"there is no column {name!r}; there are {', '.join(self.names[:20])}.")
+
+    def with_lengths(self, key: str, lengths: Any) -> Statistics:
+        """A copy with the number of rows per key."""
+        distinct, counts = np.unique(lengths, return_counts=True)
+        counted = dict(zip(map(str, distinct.tolist()), counts.tolist(), strict=True))
+        return msgspec.structs.replace(self, key=key, cnt_lengths=counted)
+
+    def to_json(self) -> bytes:
+        """As JSON."""
+        whole = msgspec.structs.replace(self, columns=[_without_run(column) for column in self.columns])
+        return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the JSON to a file, atomically."""
+        disk.write_file(Path(path), self.to_json())
+
+
+def _without_run(column: AnyColumn) -> AnyColumn:
+    return msgspec.structs.replace(column, run=UNSET) if isinstance(column, NumberColumn | DateColumn) else column

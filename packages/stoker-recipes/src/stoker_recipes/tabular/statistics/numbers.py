@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array
 from stoker.store import decimals_as_floats, to_numpy
-from stoker_recipes.tabular.digits.window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
+from stoker_recipes.tabular.digits.split import LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker_recipes.tabular.statistics import quantiles
 from stoker_recipes.tabular.statistics.quantiles import BaseColumn, Extremes, Form, KeyRun, Keys, OrderedGatherer, compiled
 

@@ -6,11 +6,9 @@ numbers already. A value that cannot be read is named with its column and row, a
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,28 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker import pack
 from stoker.errors import BadValueError, OptionError, TimeOrderError
-from stoker.extend import Array, disk
+from stoker.extend import Array
 from stoker.store import Store, decimals_as_floats
 from stoker_recipes.tfa.indicators.spec import Spec
-
-
-@contextlib.contextmanager
-def packed_bars(source: Sequence[str], target: Path, **options: Any) -> Iterator[Store]:
-    """A temporary store of the bars in `source`, beside the store `target`; `options` are those of `stoker.pack`.
-
-    A pack that was interrupted resumes.
-    """
-    with disk.scratch_folder(disk.beside(target, "{}.bars")) as folder:
-        # Only a killed run of this command can have left a store there, so it may be replaced.
-        store = pack(list(source), folder / "store", replace=True, **options)
-        try:
-            yield store
-        except BaseException:  # Ctrl-C too: after the pack there is nothing left to resume
-            disk.remove_scratch(folder)
-            raise
-
 
 _SHOWN_COLUMNS = 20
 

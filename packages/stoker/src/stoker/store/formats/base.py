@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
-from stoker.store.shards import from_numpy, from_texts
+from stoker.store.arrow import from_numpy, from_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,10 @@ class DataSource(ABC):
     num_bytes: int
     num_positions: int | None = None  # the last position, for progress; None where it is unknown
     typed: bool = True  # false for text formats: their types are only inferred, so int64 may become float64
+    has_null_texts: bool = False  # whether strings can be named that mean a missing value (`Csv(null=)`)
     once: bool = False  # whether rows can be read only once, as those of a stream
     limits: ReadLimits = MAX_LIMITS
+    name_column: str | None = None  # the column that holds the name of the source
     depends_on: Sequence[Path] = ()  # further files that determine the rows: a pack resumes only if they are as they were
 
     @abstractmethod
@@ -147,6 +149,7 @@ class WrappedSource(DataSource):
         self._inner = inner
         self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
         self.typed, self.once, self.limits, self.depends_on = inner.typed, inner.once, inner.limits, inner.depends_on
+        self.name_column, self.has_null_texts = inner.name_column, inner.has_null_texts
 
     def __getattr__(self, name: str) -> Any:
         """What only some sources have."""
@@ -176,16 +179,18 @@ class KnownSource(WrappedSource):
 
 
 class NamedSource(WrappedSource):
-    """A source with one more column: its own name, in every row (`pack(source_column=)`)."""
+    """A source with one more column: its own name, in every row (`Files(name_column=)`)."""
 
     def __init__(self, inner: DataSource, column: str) -> None:
         super().__init__(inner)
-        self._column = column
+        self.name_column = self._column = column
 
     def schema(self) -> pa.Schema:
         schema = self._inner.schema()
         if self._column in schema.names:
-            raise OptionError(f"source_column={self._column!r} is a column of {self.label} already. Give another name.")
+            raise OptionError(
+                f"name_column={self._column!r} is a column of {self.label} already. Give another name.", parameter="name_column"
+            )
         return schema.append(pa.field(self._column, _NAMES))
 
     def borders(self) -> list[int]:
@@ -270,7 +275,7 @@ def decoding(path: Path, form: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise SourceTooLargeError(
-            f"{path} holds a value or a page that is larger than the memory left. Pass a larger memory=, or leave it out."
+            f"{path} holds a value or a page that is larger than the memory left. Pass a larger Resources(memory=), or leave it out."
         ) from error
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""CSV and its relatives: `Dialect` says how a text table is written, `CsvSource` reads it with Arrow, in blocks of whole lines.
+"""CSV and its relatives: `Csv` says how a text table is written, `CsvSource` reads it with Arrow, in blocks of whole lines.
 
 What the user leaves open (delimiter, header) is detected from the first lines (`settle`). Text declares no types: they are inferred
 from the first block, and a later block that does not fit raises `InferredTypeError`. The plan then reads all rows once, so an integer
@@ -11,7 +11,7 @@ import csv
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -25,48 +25,78 @@ import pyarrow.csv as pa_csv
 
 from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.store.arrow import from_texts
 from stoker.store.formats.base import Chunk, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.text import LineBlock, TextSource, open_text
-from stoker.store.shards import from_texts
+from stoker.store.formats.words import NULL_TEXTS, is_strange, may_be_strange, mostly, type_of, with_mostly
 
 DELIMITERS = (",", ";", "\t", "|")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
-    """How a text table is written. None means auto-detected.
+class Csv:
+    """How text tables are written, where that is not detected: `pack(csv=Csv(delimiter=";", decimal=","))`.
+
+    Args:
+        delimiter: The field delimiter (default: detected).
+        quote: The quote character; "" for none.
+        escape: The escape character.
+        header: Whether the first line holds the names (default: it does unless all its fields are numbers).
+        skip: The number of lines to skip before the header.
+        null: Further strings that mean a missing value, besides the empty field, NA, NaN, null and the like.
+        decimal: The decimal point.
+        encoding: The encoding of the files.
+        time_format: The strptime format of times that are not ISO 8601.
+
+    Raises:
+        OptionError: A value is invalid.
 
     Example:
-        >>> Dialect(delimiter=";", decimal=",").header is None
-        True
+        >>> Csv(delimiter=";", decimal=",", null="-").null
+        ('-',)
     """
 
     delimiter: str | None = None
     quote: str = '"'
     escape: str | None = None
-    header: bool | None = None  # Whether the first line holds the names. None: it does unless all its fields are numbers.
-    skip: int = 0  # lines to skip before the header
-    null: tuple[str, ...] = ()  # strings that mean a missing value, besides the empty field, NA, NaN, null and the like
+    header: bool | None = None
+    skip: int = 0
+    null: str | Sequence[str] = ()
     decimal: str = "."
     encoding: str = "utf-8"
-    time_format: str | None = None  # strptime format of times, where they are not ISO 8601
+    time_format: str | None = None
 
     def __post_init__(self) -> None:
         if self.delimiter == "\\t":  # '\t' as a shell passes it
             object.__setattr__(self, "delimiter", "\t")
+        object.__setattr__(self, "null", (self.null,) if isinstance(self.null, str) else tuple(self.null))
         for name in ("delimiter", "quote", "escape", "decimal"):
             value = getattr(self, name)
             absent = value is None or (value == "" and name == "quote")
             if not absent and (len(value) != 1 or not value.isascii() or value in "\r\n"):
-                raise OptionError(f"{name}={value!r} is invalid; expected one ASCII character.")
-        used = [one for one in (self.delimiter, self.quote, self.escape, self.decimal) if one]
+                raise OptionError(f"{name}={value!r} is invalid; expected one ASCII character.", parameter=name)
+        used = [mark for mark in (self.delimiter, self.quote, self.escape, self.decimal) if mark]
         if len(set(used)) < len(used):
-            raise OptionError(f"two of delimiter=, quote=, escape= and decimal= are {max(used, key=used.count)!r}. Change one.")
+            raise OptionError(
+                f"two of delimiter=, quote=, escape= and decimal= are {max(used, key=used.count)!r}. Change one.",
+                parameter="delimiter",
+            )
         if self.skip < 0:
-            raise OptionError(f"skip={self.skip} is invalid; expected a number of lines, at least 0.")
+            raise OptionError(f"skip={self.skip} is invalid; expected a number of lines, at least 0.", parameter="skip")
 
 
-def fields_of(line: str, dialect: Dialect) -> list[str]:
+def conversion(dialect: Csv, types: dict[str, pa.DataType] | None = None) -> pa_csv.ConvertOptions:
+    """Return how Arrow converts strings: to these types, or to those that it infers."""
+    return pa_csv.ConvertOptions(
+        column_types=types,
+        include_columns=None if types is None else list(types),
+        null_values=[*NULL_TEXTS, *dialect.null],
+        timestamp_parsers=[dialect.time_format or pa_csv.ISO8601],
+        decimal_point=dialect.decimal,
+    )
+
+
+def fields_of(line: str, dialect: Csv) -> list[str]:
     """Split one line as the dialect says."""
     quote = dialect.quote or None
     reader = csv.reader(
@@ -91,7 +121,7 @@ def is_number(text: str, decimal: str = ".") -> bool:
     return True
 
 
-def settle(dialect: Dialect, lines: list[str]) -> Dialect:
+def settle(dialect: Csv, lines: list[str]) -> Csv:
     """Detect what the user left open, from the first lines of the file (header included)."""
     if dialect.delimiter is None:
         dialect = replace(dialect, delimiter=_find_delimiter(dialect, lines))
@@ -101,10 +131,10 @@ def settle(dialect: Dialect, lines: list[str]) -> Dialect:
     return dialect
 
 
-def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
+def _find_delimiter(dialect: Csv, lines: list[str]) -> str:
     """The candidate that splits the most lines into the same number of fields as the first; more fields win ties."""
 
-    def count(line: str, tried: Dialect) -> int:
+    def count(line: str, tried: Csv) -> int:
         try:
             return len(fields_of(line, tried))
         except csv.Error:  # a part of a value that spans lines, or a value that is too long
@@ -132,7 +162,7 @@ _INFLATION = 2  # bytes of Arrow per byte of text, at most about
 
 @dataclass(frozen=True)
 class _Layout:
-    dialect: Dialect
+    dialect: Csv
     names: list[str]
     data_start: int
 
@@ -141,14 +171,15 @@ class CsvSource(TextSource):
     """A delimited text table, plain or compressed. Its rows are steps."""
 
     typed = False
+    has_null_texts = True
 
-    def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
+    def __init__(self, path: Path, name: str, dialect: Csv) -> None:
         super().__init__(path, name)
         self._given = dialect
 
     @cached_property
     def _layout(self) -> _Layout:
-        """Dialect, names and start of the data, detected from the first lines."""
+        """Csv, names and start of the data, detected from the first lines."""
         # Mostly a short sample has all the lines that are needed; in a compressed file a long one costs as much as inferring types.
         quote = self._given.quote.encode()
         for sample_bytes in (_SHORT_SAMPLE_BYTES, SAMPLE_BYTES):
@@ -185,7 +216,7 @@ class CsvSource(TextSource):
         if found > most:
             raise SourceTooLargeError(
                 f"{self.path} has {found:,} columns; at most {most:,} can be read. "
-                f"{'Pass a larger memory=.' if most < MAX_FIELDS else 'Split the file.'}"
+                f"{'Pass a larger Resources(memory=).' if most < MAX_FIELDS else 'Split the file.'}"
             )
 
     def _with_whole_header(self, lines: list[bytes]) -> list[bytes]:
@@ -199,7 +230,7 @@ class CsvSource(TextSource):
 
     def _refuse_encoding(self, where: str = "") -> NoReturn:
         raise SourceInvalidError(
-            f"{where}{self.path} is not {self._given.encoding}. Pass the right encoding=, like 'latin-1', 'cp1252' or 'utf-16'."
+            f"{where}{self.path} is not {self._given.encoding}. Pass the right Csv(encoding=), like 'latin-1', 'cp1252' or 'utf-16'."
         )
 
     def _head(self, sample_bytes: int) -> tuple[bytes, bool]:
@@ -214,7 +245,7 @@ class CsvSource(TextSource):
             if len(head) > most:
                 raise SourceTooLargeError(
                     f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a text table? "
-                    "If it is, pass a larger memory=."
+                    "If it is, pass a larger Resources(memory=)."
                 )
         return head, True
 
@@ -222,7 +253,18 @@ class CsvSource(TextSource):
         block = next(self._lines(self._layout.data_start, SAMPLE_BYTES), None)
         if block is None:
             return pa.schema([(name, pa.null()) for name in self._layout.names])
-        return self._parse(block, None, _known(0)).schema
+        table = self._parse(block, None, _known(0))
+        return with_mostly(table.schema, self._mostly(table))
+
+    def _mostly(self, table: pa.Table) -> dict[str, pa.DataType]:
+        """The columns of strings that are mostly numbers or times, with the type of those."""
+        given, types = self._given, {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if column.type == pa.string():
+                found = mostly(column, null=given.null, decimal=given.decimal, time_format=given.time_format)
+                if found is not None:
+                    types[name] = type_of(found[1], conversion(self._given))
+        return types
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         # The number of rows before a block is known once the block before it is parsed: each passes it on.
@@ -254,6 +296,8 @@ class CsvSource(TextSource):
             table = self._arrow(block.data, types)
         except pa.ArrowInvalid as error:
             self._explain(str(error), rows_before)
+        if may_be_strange(block.data):
+            table = self._without_strange_numbers(block, table, schema)
         for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
             if column.type == pa.float64() and schema is not None:  # without one, types are still being inferred
                 self._refuse_changed_numbers(block, name, column, rows_before)
@@ -264,6 +308,17 @@ class CsvSource(TextSource):
                     table = table.set_column(i, name, pc.if_else(missing, pa.nulls(1, pa.string())[0], column))
             elif column.type == pa.binary():  # Arrow's type for text that is not UTF-8
                 self._refuse_encoding(f"column {name!r} of ")
+        return table
+
+    def _without_strange_numbers(self, block: LineBlock, table: pa.Table, schema: pa.Schema | None) -> pa.Table:
+        """Refuse `0x1F` and `nan(5)`, which Arrow reads as numbers; while types are inferred, they are strings."""
+        for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+            if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+                texts = self._arrow(block.data, {name: pa.string()}).column(name)
+                if pc.any(is_strange(texts)).as_py():
+                    if schema is not None:
+                        raise InferredTypeError(self, name)
+                    table = table.set_column(i, name, texts)
         return table
 
     def _arrow(self, data: bytes, types: dict[str, pa.DataType] | None) -> pa.Table:
@@ -277,16 +332,7 @@ class CsvSource(TextSource):
                 escape_char=dialect.escape or False,
                 newlines_in_values=bool(dialect.quote) and dialect.quote.encode() in data,
             ),
-            convert_options=self._conversion(types),
-        )
-
-    def _conversion(self, types: dict[str, pa.DataType] | None) -> pa_csv.ConvertOptions:
-        return pa_csv.ConvertOptions(
-            column_types=types,
-            include_columns=None if types is None else list(types),
-            null_values=[*_NULL_TEXTS, *self._given.null],
-            timestamp_parsers=[self._given.time_format or pa_csv.ISO8601],
-            decimal_point=self._given.decimal,
+            convert_options=conversion(self._given, types),
         )
 
     def _explain(self, message: str, rows_before: Future[int]) -> NoReturn:
@@ -300,7 +346,7 @@ class CsvSource(TextSource):
             shown = (found[4].strip().splitlines() or [""])[0][:60]
             raise SourceInvalidError(
                 f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
-                "Fix the line, or pass delimiter= or quote=."
+                "Fix the line, or pass Csv(delimiter=) or Csv(quote=)."
             )
         raise self.invalid(f"cannot be read as a text table: {message.splitlines()[0]}")
 
@@ -336,17 +382,16 @@ class CsvSource(TextSource):
         return None
 
     def _all_fit(self, texts: list[str], kind: pa.DataType) -> bool:
+        if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and pc.any(is_strange(pa.array(texts, pa.string()))).as_py():
+            return False
         lines = "".join('"' + text.replace('"', '""') + '"\n' for text in texts)
         read = pa_csv.ReadOptions(column_names=["value"], use_threads=False)
         parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
         try:
-            pa_csv.read_csv(pa.BufferReader(lines.encode()), read, parse, self._conversion({"value": kind}))
+            pa_csv.read_csv(pa.BufferReader(lines.encode()), read, parse, conversion(self._given, {"value": kind}))
         except pa.ArrowInvalid:
             return False
         return True
-
-
-_NULL_TEXTS = pa_csv.ConvertOptions().null_values
 
 
 def _known(number: int) -> Future[int]:

@@ -10,6 +10,7 @@ import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,10 +22,12 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker._text import is_url
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
+from stoker.extend import folder_format
 from stoker.store.formats.base import (
     COMPRESSED,
     MAX_LIMITS,
     DataSource,
+    NamedSource,
     ReadLimits,
     RowLocation,
     Task,
@@ -32,15 +35,14 @@ from stoker.store.formats.base import (
     batch_rows,
     suffix_of,
 )
-from stoker.store.formats.csv import CsvSource, Dialect
-from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
+from stoker.store.formats.csv import Csv, CsvSource
+from stoker.store.opening import open_store
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 _FORMATS = {
     "parquet:ParquetSource": ".parquet .pq",
     "arrow:ArrowSource": ".arrow .feather .ipc",
-    "json:JsonLinesSource": ".jsonl .ndjson",
+    "jsonl:JsonLinesSource": ".jsonl .ndjson",
     "numpy:NpySource": ".npy",
     "numpy:NpzSource": ".npz",
     "ucr:AeonSource": ".ts .arff",
@@ -50,10 +52,27 @@ SUFFIXES = [".csv", ".tsv", ".txt", *_READERS]
 _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz", ".ts", ".arff"}
 
 
+@dataclass(frozen=True)
+class Files:
+    """Files with a column that names the file of each row: `pack(Files("runs/*.csv", name_column="run"), ...)`.
+
+    The column holds categories: the names of the files, relative to the folder that all of them share. Where rows of one series may
+    come from several files (`series=`), it has one value per step, else one per series.
+
+    Args:
+        source: A file, a pattern, a folder, or a list of these.
+        name_column: The name of the column. No file may have a column of this name.
+    """
+
+    source: object
+    _: KW_ONLY
+    name_column: str
+
+
 def find_sources(
     given: object,
     *,
-    dialect: Dialect,
+    csv: Csv | None = None,
     table: bool = False,
     wide: bool = False,
     left_out: list[Path] | None = None,
@@ -63,7 +82,7 @@ def find_sources(
 
     Args:
         given: what the user passed as the source.
-        dialect: how text tables are written.
+        csv: how text tables are written.
         table: rows are steps even where a format would hold one series per row (`.tsv`).
         wide: each column is a series.
         left_out: gets the files that no reader knows.
@@ -75,9 +94,13 @@ def find_sources(
         SourceInvalidError: a file cannot be read.
 
     Example:
-        >>> [source.name for source in find_sources({"x": [1, 2]}, dialect=Dialect())]
+        >>> [source.name for source in find_sources({"x": [1, 2]})]
         ['<dict>']
     """
+    if isinstance(given, Files):
+        sources = find_sources(given.source, csv=csv, table=table, wide=wide, left_out=left_out, limits=limits)
+        return [NamedSource(source, given.name_column) for source in sources]
+    csv = csv if csv is not None else Csv()
     if isinstance(given, DataSource):
         return [given]
     if isinstance(given, list) and given and all(isinstance(one, DataSource) for one in given):
@@ -91,7 +114,7 @@ def find_sources(
     if any(urls):
         if not all(urls):
             raise OptionError("some sources are URLs and others are paths. Pack either files on a disk or files in object storage.")
-        return _remote_sources([os.fspath(one) for one in inputs], dialect, table, limits)
+        return _remote_sources([os.fspath(one) for one in inputs], csv, table, limits)
     # A file that two patterns match, or a folder and a pattern, is read once.
     others: list[Path] = []
     named = {path.absolute(): path for one in inputs for path in _resolve(os.fspath(one), others)}
@@ -99,13 +122,13 @@ def find_sources(
     if left_out is not None:
         left_out.extend(path for path in sorted({one.absolute() for one in others}) if path not in named)
     parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
-    sources = [_source(path, _name(path, parent), dialect, table, wide, limits) for path in paths]
+    sources = [_source(path, _name(path, parent), csv, table, wide, limits) for path in paths]
     for source in sources:
         source.limits = limits
     return sources
 
 
-def _remote_sources(urls: list[str], dialect: Dialect, table: bool, limits: ReadLimits) -> list[DataSource]:
+def _remote_sources(urls: list[str], csv: Csv, table: bool, limits: ReadLimits) -> list[DataSource]:
     """The readers of files in object storage."""
     from stoker.store.formats.remote_files import check_readable, find_remote
 
@@ -115,7 +138,7 @@ def _remote_sources(urls: list[str], dialect: Dialect, table: bool, limits: Read
     for url, path in named.items():
         check_readable(path)
         # Readers ask a path for its name, its size and to be opened, which this one can do as well.
-        source = _reader(cast(Path, path), url[len(parent) :].lstrip("/"), dialect, table, False, limits)
+        source = _reader(cast(Path, path), url[len(parent) :].lstrip("/"), csv, table, False, limits)
         source.limits = limits
         sources.append(source)
     return sources
@@ -180,8 +203,9 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """Files in a Time-MoE folder that are not read with it."""
-    return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin") if is_time_moe(folder) else []
+    """Files in a folder of a registered format that are not read with it."""
+    registered = folder_format(folder)
+    return [] if registered is None else registered.extra_files(folder)
 
 
 def _refuse_unlistable(error: OSError) -> NoReturn:
@@ -189,8 +213,8 @@ def _refuse_unlistable(error: OSError) -> NoReturn:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """A folder that is one data set: a store, a Time-MoE folder, or a Hugging Face data set."""
-    return _is_store(folder) or is_time_moe(folder) or _is_hugging_face(folder)
+    """A folder that is one data set: a store, a Hugging Face data set, or of a format that another package registers."""
+    return _is_store(folder) or _is_hugging_face(folder) or folder_format(folder) is not None
 
 
 def _is_store(folder: Path) -> bool:
@@ -209,7 +233,7 @@ def _is_hugging_face(folder: Path) -> bool:
     return one_split or (folder / "dataset_dict.json").is_file()
 
 
-def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
+def _source(path: Path, name: str, csv: Csv, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
     """The reader for a path."""
     if path.is_dir():
         return _dataset(path, name)
@@ -221,10 +245,10 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
         raise SourceInvalidError(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
     if path.stat().st_size == 0:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
-    return _reader(path, name, dialect, table, wide, limits)
+    return _reader(path, name, csv, table, wide, limits)
 
 
-def _reader(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
+def _reader(path: Path, name: str, csv: Csv, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
     """The reader of a file that is there."""
     suffix = suffix_of(path)
     if suffix in _PLAIN_ONLY and path.suffix.lower() in COMPRESSED:
@@ -233,8 +257,8 @@ def _reader(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
         from stoker.store.formats.ucr import UcrSource, is_ucr
 
         # A `.tsv` without header that begins with a label is a UCR set, unless rows are steps.
-        is_set = suffix == ".tsv" and not table and dialect == Dialect() and is_ucr(path, limits)
-        return UcrSource(path, name) if is_set else CsvSource(path, name, dialect)
+        is_set = suffix == ".tsv" and not table and csv == Csv() and is_ucr(path, limits)
+        return UcrSource(path, name) if is_set else CsvSource(path, name, csv)
     if suffix in _READERS:
         module, _, reader = _READERS[suffix].partition(":")
         options = {"wide": wide} if suffix == ".npy" else {}
@@ -256,7 +280,11 @@ def _dataset(path: Path, name: str) -> DataSource:
         from stoker.store.formats.arrow import HuggingFaceSource
 
         return HuggingFaceSource(path, name)
-    return TimeMoeSource(path, name) if is_time_moe(path) else TableSource(open_store(path).to_arrow(), name, path)
+    registered = folder_format(path)
+    if registered is None:
+        return TableSource(open_store(path).to_arrow(), name, path)
+    source: DataSource = registered.open(path, name)
+    return source
 
 
 # Tables in memory.

@@ -24,8 +24,8 @@ from numpy.lib import format as npy_format
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
+from stoker.store.arrow import from_numpy
 from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, read_fully, row_chunk
-from stoker.store.shards import from_numpy
 
 MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
@@ -226,7 +226,7 @@ class NpzSource(FileSource):
             self._check_directory(len(members))
             most = min(MAX_MEMBERS, self.limits.columns)
             if len(members) > most:
-                more = " Pass a larger memory=." if most < MAX_MEMBERS else ""
+                more = " Pass a larger Resources(memory=)." if most < MAX_MEMBERS else ""
                 raise SourceTooLargeError(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
             for member in members:
                 column = member.filename.removesuffix(".npy")

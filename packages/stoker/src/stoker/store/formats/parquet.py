@@ -35,7 +35,7 @@ class ParquetSource(FileSource):
         if most < found <= self.num_bytes:
             raise SourceTooLargeError(
                 f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
-                "Pass a larger memory=, or write the file with fewer columns or larger row groups."
+                "Pass a larger Resources(memory=), or write the file with fewer columns or larger row groups."
             )
         with decoding(self.path, "Parquet"):
             return pq.read_metadata(self._opened())
@@ -68,7 +68,7 @@ class ParquetSource(FileSource):
         names = self.schema().names if schema is None else schema.names
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
             raise SourceTooLargeError(
-                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this memory=. "
+                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this Resources(memory=). "
                 "Pass a larger one, or fewer columns=[...]."
             )
         if self._is_small(names, chunk_bytes):

@@ -121,7 +121,7 @@ class _Decoder:
                 text = self._decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
                 raise SourceInvalidError(
-                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right encoding=."
+                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right Csv(encoding=)."
                 ) from error
             if text or not data:
                 return text.encode()
@@ -168,7 +168,7 @@ def line_blocks(
                 quoted = " (or a quote that is never closed)" if quote in rest and quote else ""
                 raise SourceTooLargeError(
                     f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}{quoted}. "
-                    "Check the file and quote=, or pass a larger memory=."
+                    "Check the file and Csv(quote=), or pass a larger Resources(memory=)."
                 )
             continue
         yield LineBlock(rest[:cut], position, position + cut)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from stoker._disk import check_path
 from stoker._text import is_url
-from stoker.errors import OptionError, SourceTooLargeError
-from stoker.store.formats.csv import Dialect
+from stoker.errors import SourceTooLargeError
+from stoker.store.formats.csv import Csv
+from stoker.store.opening import open_store
 from stoker.store.pack.on_ray import pack_on_ray
 from stoker.store.pack.options import (
     DEFAULT_MEMORY,
-    Ambiguous,
-    Duplicates,
     Missing,
-    Nonexistent,
     PackOptions,
+    Resources,
+    Time,
     parse_bytes,
     parse_dtypes,
     parse_names,
@@ -30,7 +28,6 @@ from stoker.store.pack.options import (
 from stoker.store.pack.packer import Packer, Progress, quiet
 from stoker.store.remote import open_remote, uploading
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 
 def pack(
@@ -38,80 +35,42 @@ def pack(
     path: str | os.PathLike[str],
     *,
     series: str | None = None,
-    time: str | None = None,
+    time: str | Time | None = None,
     sort: bool = False,
     wide: bool = False,
     columns: str | Sequence[str] | None = None,
     dtype: str | Mapping[str, str] | type | None = None,
     missing: Missing = "keep",
-    duplicates: Duplicates | None = None,
-    freq: str | None = None,
-    regular: bool = True,
-    timezone: str | None = None,
-    ambiguous: Ambiguous = "infer",
-    nonexistent: Nonexistent = "error",
-    source_column: str | None = None,
-    delimiter: str | None = None,
-    quote: str = '"',
-    escape: str | None = None,
-    header: bool | None = None,
-    skip: int = 0,
-    null: str | Sequence[str] = (),
-    decimal: str = ".",
-    encoding: str = "utf-8",
-    time_format: str | None = None,
-    memory: str | int = DEFAULT_MEMORY,
-    threads: int | None = None,
+    csv: Csv | None = None,
+    sql: str | None = None,
+    resources: Resources | None = None,
     replace: bool = False,
     progress: Progress = quiet,
-    sql: str | None = None,
-    on: str | None = None,
 ) -> Store:
     """Pack raw data into a store at `path`, and open it. A pack that was killed resumes when it is called again.
 
     Args:
-        source: a file, a pattern like "data/*.csv", a folder, a list of these, or a table in memory: a mapping of arrays, an array, a
-            list of arrays, a store, a DataFrame, or a `ray.data.Dataset`. A DuckDB relation, a lazy frame of Polars, a data set of
-            PyArrow and all else that exports an Arrow stream are packed as they stream, without being collected. Files may be URLs
-            like "s3://bucket/raw/*.parquet" (Parquet, Arrow, text tables and JSON lines).
+        source: a file, a pattern like "data/*.csv", a folder, a list of these, `Files` of them, or a table in memory: a mapping of
+            arrays, an array, a list of arrays, a store, a DataFrame, or a `ray.data.Dataset`. A DuckDB relation, a lazy frame of
+            Polars, a data set of PyArrow and all else that exports an Arrow stream are packed as they stream, without being
+            collected. Files may be URLs like "s3://bucket/raw/*.parquet" (Parquet, Arrow, text tables and JSON lines).
         path: the folder of the new store, or a URL like "s3://bucket/events.stoker". For a URL the store is packed on the local disk,
             then uploaded.
         series: the column whose values group rows into series. Without it each file is one series, or each row where columns hold
             lists.
-        time: the column that must increase within a series.
+        time: the column that must increase within a series, or a `Time` with rules for it: a frequency, a time zone, equal times.
         sort: sort each series by `time` instead of refusing unsorted or equal times.
         wide: make each numeric column of each file a series of its own, named like the column.
         columns: the columns to pack, as a list or "a,b,c" (default: all).
         dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
         missing: what to do with missing values: "keep" them as NaN, raise an "error", fill forward ("ffill"), or "drop" their rows.
-        duplicates: what to do with rows of a series that have equal times: raise an "error", store the "first" or "last" of them,
-            or "keep" all. Without it they are an error, or kept with `sort=True`.
-        freq: the distance between two steps, like "15min", "1h", "1d" or "1mo". Steps that are missing are added, without values.
-        regular: whether `freq` adds missing steps. With False it is only declared, and times are not checked.
-        timezone: the zone of local times without one, like "Europe/Berlin". They are stored as UTC, with the zone as their unit.
-        ambiguous: what to do with local times that occur twice when daylight saving ends: "infer" it from the order of the rows,
-            take the "first" or the "last", or raise an "error".
-        nonexistent: what to do with local times that are skipped when daylight saving begins: raise an "error", or "shift" them to
-            the first time that exists.
-        source_column: add a column of categories of this name, with the file that each series comes from. Where rows of one series
-            may come from several files (`series=`), it has one value per step.
-        delimiter: the field delimiter of text tables (default: auto-detected).
-        quote: the quote character of text tables.
-        escape: the escape character of text tables.
-        header: whether the first line holds the column names (default: auto-detected).
-        skip: the number of lines to skip before the header.
-        null: further strings that mean a missing value.
-        decimal: the decimal point of text tables.
-        encoding: the encoding of text files.
-        time_format: the strptime format of times that are not ISO 8601.
-        memory: how much memory the pack may use, like "256MB".
-        threads: the number of threads (default: one per core).
-        replace: replace a store at `path`, in one step at the end.
-        progress: called with the phase, the share of it that is done (0 to 1), and the rows so far.
+        csv: how text tables are written, where that is not detected: `Csv(delimiter=";", decimal=",")`.
         sql: pack the result of this DuckDB statement over the table `source`, which is the given source, like
             "SELECT symbol, ts, px AS price FROM source JOIN 'meta.csv' USING (symbol) WHERE px > 0". Every other option uses the columns
-            of the result. DuckDB may use half as much memory as `memory`, then it spills to the temporary folder of the system.
-        on: run on a Ray cluster: its address, like "ray://head:10001", or "ray" for the one that runs on this machine, or a new one.
+            of the result. DuckDB may use half as much memory as the pack, then it spills to the temporary folder of the system.
+        resources: the memory and threads that the pack may use, or a Ray cluster: `Resources(memory="4GB")`.
+        replace: replace a store at `path`, in one step at the end.
+        progress: called with the phase, the share of it that is done (0 to 1), and the rows so far.
 
     Returns:
         The store, opened.
@@ -135,9 +94,24 @@ def pack(
         ...     store[0]["x"].tolist()
         [2.0, 3.0]
     """
-    options = _options({name: value for name, value in locals().items() if name not in ("source", "path")})
-    if on is not None:
-        pack_on_ray(on, source, path, options, progress, replace=replace)
+    given = resources if resources is not None else Resources()
+    default_dtype, dtypes = parse_dtypes(dtype)
+    options = PackOptions(
+        series=series,
+        times=time if isinstance(time, Time | None) else Time(time),
+        sort=sort,
+        wide=wide,
+        columns=parse_names(columns),
+        dtype=default_dtype,
+        dtypes=dtypes,
+        missing=missing,
+        csv=csv if csv is not None else Csv(),
+        sql=sql,
+        memory_bytes=parse_bytes(given.memory),
+        threads=parse_threads(given.threads),
+    )
+    if given.ray is not None:
+        pack_on_ray(given.ray, source, path, options, progress, replace=replace)
         return open_remote(str(path)) if is_url(path) else open_store(path)
     folder = None if is_url(path) else check_path(path)
     with _within_memory(options), contextlib.ExitStack() as stack:
@@ -145,29 +119,6 @@ def pack(
         packer = Packer(source, target, options, progress)
         packed = packer.run(replace=replace or folder is None)
     return open_remote(str(path)) if folder is None else packed
-
-
-def _options(given: Mapping[str, Any]) -> PackOptions:
-    """The options of a pack, from the arguments of `pack` that are not given elsewhere."""
-    known = {one.name: one.default for one in inspect.signature(pack).parameters.values() if one.kind is one.KEYWORD_ONLY}
-    if unknown := sorted(set(given) - set(known)):
-        raise OptionError(f"{unknown[0]}= is not an option of pack.")
-    chosen = {**known, **given}
-    default_dtype, dtypes = parse_dtypes(chosen["dtype"])
-    null = chosen["null"]
-    return PackOptions(
-        **{name: chosen[name] for name in _PLAIN},
-        columns=parse_names(chosen["columns"]),
-        dtype=default_dtype,
-        dtypes=dtypes,
-        dialect=Dialect(**{name: chosen[name] for name in _DIALECT}, null=(null,) if isinstance(null, str) else tuple(null)),
-        memory_bytes=parse_bytes(chosen["memory"]),
-        threads=parse_threads(chosen["threads"]),
-    )
-
-
-_PLAIN = ("series time sort wide missing duplicates freq regular timezone ambiguous nonexistent source_column sql").split()
-_DIALECT = "delimiter quote escape header skip decimal encoding time_format".split()
 
 
 @contextlib.contextmanager
@@ -181,8 +132,8 @@ def _within_memory(options: PackOptions) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise SourceTooLargeError(
-            f"the pack may use {options.memory_bytes >> 20:,} MB (memory=), but the system did not provide that much. "
-            "Pass a smaller memory=, threads=1, or leave large columns out with columns=[...]."
+            f"the pack may use {options.memory_bytes >> 20:,} MB, but the system did not provide that much. "
+            "Pass a smaller Resources(memory=), Resources(threads=1), or leave large columns out with columns=[...]."
         ) from error
     finally:
         pa.set_memory_pool(pool)

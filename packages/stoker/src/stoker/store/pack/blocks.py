@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
+from stoker.store.arrow import fill_null, from_numpy, to_numpy
 from stoker.store.formats.base import Chunk, DataSource, is_list
 from stoker.store.pack.plan import ColumnPlan, PackPlan, plain_type, wide_series
 from stoker.store.pack.values import Categories, LocalTimes, Locate, missing_mask, one_array, to_numbers
-from stoker.store.shards import fill_null, from_numpy, to_numpy
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
@@ -257,8 +257,8 @@ class Shaper:
         self.wide_time: tuple[int, int | float] | None = None
         """With `wide=True` and a time: the source it was last seen in, and its value there."""
         self.local_times: LocalTimes | None = None
-        if plan.options.timezone is not None and plan.options.time is not None:
-            self.local_times = LocalTimes.of(plan.options)
+        if plan.options.times is not None and plan.options.times.timezone is not None:
+            self.local_times = LocalTimes(plan.options.times)
 
     def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
         """Shape one chunk. `number` is the index of the source, `series_before` the number of rows of earlier chunks."""
@@ -393,8 +393,10 @@ class Shaper:
             is_equal = bool(before[row] == times[row])
             advice = "Sort the file by time, or pass sort=True."
             if is_equal:
-                advice = "Their times are equal: pass duplicates='first' (or last, keep)."
-                advice += "" if options.timezone else " Local times repeat when daylight saving ends: pass timezone= for these."
+                advice = "Their times are equal: pass Time(duplicates='first') (or last, keep)."
+                advice += (
+                    "" if options.timezone else " Local times repeat when daylight saving ends: pass Time(timezone=) for these."
+                )
             raise TimeOrderError(f"the time {field.name!r} in {locate(row)} is not after the row before it. {advice}")
         self.wide_time = (number, times[-1].item())
         return times

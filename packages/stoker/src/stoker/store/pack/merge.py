@@ -20,7 +20,10 @@ import pyarrow.compute as pc
 
 from stoker._disk import remove_file
 from stoker.errors import BadValueError, TimeOrderError
+from stoker.store.arrow import from_numpy, from_texts, to_numpy
 from stoker.store.formats.base import RowLocation
+from stoker.store.formats.csv import conversion
+from stoker.store.formats.words import meanings, type_of
 from stoker.store.manifest import (
     VERSION,
     ColumnEntry,
@@ -33,11 +36,11 @@ from stoker.store.manifest import (
     parse_frequency,
 )
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_blocks
-from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
+from stoker.store.pack.plan import ColumnPlan, PackPlan, misfit_error, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
-from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile, from_numpy, from_texts, to_numpy
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
 Bound = tuple[Any, ...]  # (key,) or (key, time)
 
@@ -247,7 +250,7 @@ def explain_off_grid(plan: PackPlan, found: OffGridError) -> TimeOrderError:
             places[time] = f"{shown} in {place}"
     return TimeOrderError(
         f"the time {field.name!r}{_series_shown(plan, found.key)} is not on the grid of freq={options.freq!r}: {places[found.time]} is "
-        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with regular=False."
+        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with Time(regular=False)."
     )
 
 
@@ -274,7 +277,8 @@ def _timed_rows(plan: PackPlan, key: Any) -> Iterator[_TimedRow]:
     if any(source.once for source in plan.sources):
         return
     field = plan.step[plan.time_index or 0]
-    local = LocalTimes.of(plan.options) if plan.options.timezone is not None else None
+    rules = plan.options.times
+    local = LocalTimes(rules) if rules is not None and rules.timezone is not None else None
     rows_before, first_series = 0, 0
     for number, source in enumerate(plan.sources):
         if plan.grouping == "wide":
@@ -329,7 +333,7 @@ def _series_shown(plan: PackPlan, key: Any) -> str:
 
 def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) -> TimeOrderError:
     name, is_equal = plan.options.time, before[1] == behind[1]
-    advice = "duplicates='first' (or last, keep)" if is_equal else "sort=True"
+    advice = "Time(duplicates='first') (or last, keep)" if is_equal else "sort=True"
     return TimeOrderError(
         f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
         f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}."
@@ -354,13 +358,14 @@ def seal_run(
     notes: Sequence[str],
 ) -> Manifest:
     """Move all files of the run to their final names, and return the manifest. The store exists only once that is written."""
+    _refuse_values_as_categories(run, plan, categories)
     sealer = _Sealer(run, plan, work, folder, missing)
     texts = {name: file.seal(folder) for name, file in categories.items()}
     key = sealer.key_entry()
     entries = [key] if key is not None else []
     order = [*plan.schema.names, *(field.name for field in plan.step)]
     for field, file, tally in zip(plan.step, run.step, run.tallies, strict=True):
-        entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), sealer.nonfinite(tally)))
+        entries.append(sealer.step_entry(field, file, texts.get(field.name), tally))
     for field, column in zip(plan.series, run.series, strict=True):
         entries.append(sealer.series_entry(field, column, texts.get(field.name)))
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
@@ -381,6 +386,27 @@ def seal_run(
         sql=plan.options.sql,
     )
     return msgspec.structs.replace(manifest, version=format_version(manifest))
+
+
+def _refuse_values_as_categories(run: SortedRun, plan: PackPlan, categories: Mapping[str, TextFile]) -> None:
+    """Refuse a category of text most of whose values are numbers or times: the words came first, so the column was taken for words."""
+    if all(source.typed for source in plan.sources):
+        return
+    csv = plan.options.csv
+    for field, file in zip(plan.step, run.step, strict=True):
+        is_file_name = field.name == plan.sources[0].name_column
+        if field.kind != "category" or field.name in plan.options.dtypes or is_file_name:
+            continue
+        texts = categories[field.name].read(0, categories[field.name].rows)
+        for mask in meanings(texts, decimal=csv.decimal, time_format=csv.time_format).values():
+            is_value = np.append(to_numpy(mask), False)  # the last: the code -1
+            rows = values = 0
+            for start in range(0, file.rows if is_value.any() else 0, _PART):
+                codes = file.read(start, min(start + _PART, file.rows))
+                rows, values = rows + int((codes >= 0).sum()), values + int(is_value[codes].sum())
+            if 2 * values > rows or 2 * int(is_value.sum()) > len(texts):
+                kind = type_of(texts.filter(mask), conversion(csv))
+                raise misfit_error(plan.sources, field.name, kind)
 
 
 class _Sealer:
@@ -442,6 +468,13 @@ class _Sealer:
             missing=self._missing.get(field.name, 0),
             nonfinite=nonfinite,
         )
+
+    def step_entry(self, field: ColumnPlan, file: ColumnFile, texts: Text | None, tally: NonFiniteCount) -> ColumnEntry:
+        """A column with one value per step. Rules add and remove rows, so missing codes and times are those of the store."""
+        if not field.has_mark:
+            return self.entry(field, file.seal(self._folder), texts, self.nonfinite(tally))
+        self._missing[field.name] = tally.nan
+        return self.entry(field, file.seal(self._folder), texts, NonFinite(nan=0, inf=0, first=None))
 
     def series_entry(self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None) -> ColumnEntry:
         """A column with one value per series."""

@@ -17,6 +17,7 @@ from stoker._disk import check_path
 from stoker._ray_tasks import check_address, connect, result
 from stoker._text import is_url
 from stoker.errors import OptionError
+from stoker.store.formats.discover import Files
 from stoker.store.pack import tasks
 from stoker.store.pack.exchange import open_exchange
 from stoker.store.pack.options import PackOptions
@@ -131,12 +132,12 @@ def _tasks_of(request: tuple[Any, ...], plan: TaskPlan) -> PackTasks:
 def _refuse_options(options: PackOptions) -> None:
     if options.sql is not None:
         raise OptionError(
-            "sql= is one statement over all rows, which one process runs. Leave on= out, or pack the result of another pack."
+            "sql= is one statement over all rows, which one process runs. Leave Resources(ray=) out, or pack the result of another pack."
         )
-    if options.timezone is not None and options.ambiguous == "infer":
+    if options.times is not None and options.times.timezone is not None and options.times.ambiguous == "infer":
         raise OptionError(
-            "ambiguous='infer' follows the rows of a series through all files, which several processes cannot. Pass ambiguous='first', "
-            "'last' or 'error', or leave on= out."
+            "ambiguous='infer' follows the rows of a series through all files, which several processes cannot. Pass "
+            "Time(ambiguous='first'), 'last' or 'error', or leave Resources(ray=) out."
         )
 
 
@@ -150,4 +151,6 @@ def _absolute(source: Any) -> Any:
         return source if is_url(source) else str(Path(source).absolute())
     if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
         return [_absolute(one) for one in source]
-    raise OptionError("a table in memory is not seen by other processes. Give files or URLs, or leave out on=.")
+    if isinstance(source, Files):
+        return dataclasses.replace(source, source=_absolute(source.source))
+    raise OptionError("a table in memory is not seen by other processes. Give files or URLs, or leave out Resources(ray=).")

@@ -1,18 +1,21 @@
-"""`PackOptions`: the arguments of `pack`, parsed and checked, and the sizes that follow from its memory."""
+"""The arguments of `pack`: `Time` and `Resources` as the user gives them, and `PackOptions`, all of them parsed and checked.
+
+The sizes of chunks, runs and lines follow from the memory.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from stoker.errors import OptionError
 from stoker.store.formats.base import ReadLimits
-from stoker.store.formats.csv import Dialect
+from stoker.store.formats.csv import Csv
 from stoker.store.manifest import parse_frequency
 
 Missing = Literal["keep", "error", "ffill", "drop"]
@@ -31,75 +34,53 @@ LINE_SHARE = 24  # a line may use this part of the memory for rows: as bytes, te
 COLUMN_BYTES = 32 << 10  # what a column of strings uses in decoders, builders and files, measured with 4,000 of them
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackOptions:
-    """What determines the content of a store, and the memory and threads of the pack."""
+@dataclass(frozen=True)
+class Time:
+    """The column that must increase within a series, with the rules for its times: `pack(time=Time("ts", freq="1h"))`.
 
-    series: str | None = None
-    time: str | None = None
-    sort: bool = False
-    wide: bool = False
-    columns: tuple[str, ...] | None = None
-    dtype: str | None = None  # for all numeric columns that are not named in `dtypes`
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    missing: Missing = "keep"
-    duplicates: Duplicates | None = None
+    Args:
+        column: The name of the column.
+        freq: The distance between two steps, like "15min", "1h", "1d" or "1mo". Steps that are missing are added, without values.
+        regular: Whether `freq` adds missing steps. With False it is only declared, and times are not checked.
+        duplicates: What to do with rows of a series that have equal times: raise an "error", store the "first" or "last" of them,
+            or "keep" all. Without it they are an error, or kept with `sort=True`.
+        timezone: The zone of local times without one, like "Europe/Berlin". They are stored as UTC, with the zone as their unit.
+        ambiguous: What to do with local times that occur twice when daylight saving ends: "infer" it from the order of the rows,
+            take the "first" or the "last", or raise an "error".
+        nonexistent: What to do with local times that are skipped when daylight saving begins: raise an "error", or "shift" them to
+            the first time that exists.
+
+    Raises:
+        OptionError: A value is invalid.
+
+    Example:
+        >>> Time("ts", freq="15min", duplicates="last").regular
+        True
+    """
+
+    column: str
+    _: KW_ONLY
     freq: str | None = None
     regular: bool = True
+    duplicates: Duplicates | None = None
     timezone: str | None = None
     ambiguous: Ambiguous = "infer"
     nonexistent: Nonexistent = "error"
-    source_column: str | None = None
-    dialect: Dialect = field(default_factory=Dialect)
-    memory_bytes: int = 1 << 30
-    threads: int = 2
-    sql: str | None = None
-    """The statement whose result is packed; every other option uses the columns of the result."""
 
     def __post_init__(self) -> None:
-        for name in ("series", "time"):
-            if not isinstance(value := getattr(self, name), str | None):
-                raise OptionError(
-                    f"{name} is {value!r}; expected the name of one column. Join several columns into one before packing."
-                )
-        if self.sql is not None and (not isinstance(self.sql, str) or not self.sql.strip()):
-            raise OptionError(f"sql={self.sql!r} is invalid; expected a statement like 'SELECT * FROM source WHERE price > 0'.")
-        if self.wide and self.series is not None:
-            raise OptionError("wide=True makes each column a series, so it cannot be combined with series=. Use one of them.")
-        if self.wide and self.source_column is not None:
-            raise OptionError("source_column= is not for wide=True, where series are named by their file and column.")
-        if self.sort and self.time is None:
-            raise OptionError("sort=True orders rows by time, so it needs time=.")
-        if self.missing not in get_args(Missing):
-            raise OptionError(f"missing={self.missing!r} is invalid; expected one of {', '.join(get_args(Missing))}.")
-        self._check_time_rules()
-        if self.columns is not None and not self.columns:
-            raise OptionError("columns=[] names no column.")
-        if self.memory_bytes < MIN_MEMORY_BYTES:
-            raise OptionError(f"memory= is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
-        parse_threads(self.threads)
-
-    def _check_time_rules(self) -> None:
-        allowed = {
-            "duplicates": (None, *get_args(Duplicates)),
-            "ambiguous": get_args(Ambiguous),
-            "nonexistent": get_args(Nonexistent),
-        }
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                expected = ", ".join(str(value) for value in values if value is not None)
-                raise OptionError(f"{name}={getattr(self, name)!r} is invalid; expected one of {expected}.")
-        for name in ("duplicates", "freq", "timezone"):
-            if getattr(self, name) is not None and self.time is None:
-                raise OptionError(f"{name}={getattr(self, name)!r} is about the times of the rows, so it needs time=.")
+        _check_name("time", self.column)
+        _check_choice("duplicates", self.duplicates, Duplicates, None)
+        _check_choice("ambiguous", self.ambiguous, Ambiguous)
+        _check_choice("nonexistent", self.nonexistent, Nonexistent)
         if self.freq is not None:
             parse_frequency(self.freq, "freq")
         elif not self.regular:
-            raise OptionError("regular=False says that freq= is only declared, so it needs freq=.")
+            raise OptionError("regular=False says that freq= is only declared, so it needs freq=.", parameter="regular")
         if self.fills_steps and self.duplicates == "keep":
-            raise OptionError("freq= needs one row per time, so duplicates='keep' is invalid with it; expected 'first' or 'last'.")
-        if self.fills_steps and self.missing == "drop":
-            raise OptionError("freq= adds missing steps, and missing='drop' drops them. Use one of them, or pass regular=False.")
+            raise OptionError(
+                "freq= needs one row per time, so duplicates='keep' is invalid with it; expected 'first' or 'last'.",
+                parameter="duplicates",
+            )
 
     @property
     def fills_steps(self) -> bool:
@@ -110,6 +91,97 @@ class PackOptions:
     def merges_duplicates(self) -> bool:
         """Whether rows of equal times become one."""
         return self.duplicates in ("first", "last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a pack may use: `pack(resources=Resources(memory="4GB"))`.
+
+    Args:
+        memory: How much memory the whole process may use, like "256MB". The input may be larger.
+        threads: The number of threads (default: one per core).
+        ray: Run on a Ray cluster: its address, like "ray://head:10001", or "ray" for the one that runs on this machine, or a new one.
+
+    Example:
+        >>> Resources(memory="256MB", threads=2).memory
+        '256MB'
+    """
+
+    memory: str | int = DEFAULT_MEMORY
+    threads: int | None = None
+    ray: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """What determines the content of a store, and the memory and threads of the pack."""
+
+    series: str | None = None
+    times: Time | None = None
+    sort: bool = False
+    wide: bool = False
+    columns: tuple[str, ...] | None = None
+    dtype: str | None = None  # for all numeric columns that are not named in `dtypes`
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    missing: Missing = "keep"
+    csv: Csv = field(default_factory=Csv)
+    memory_bytes: int = 1 << 30
+    threads: int = 2
+    sql: str | None = None
+    """The statement whose result is packed; every other option uses the columns of the result."""
+
+    def __post_init__(self) -> None:
+        if self.series is not None:
+            _check_name("series", self.series)
+        if self.sql is not None and (not isinstance(self.sql, str) or not self.sql.strip()):
+            raise OptionError(
+                f"sql={self.sql!r} is invalid; expected a statement like 'SELECT * FROM source WHERE price > 0'.", parameter="sql"
+            )
+        if self.wide and self.series is not None:
+            raise OptionError(
+                "wide=True makes each column a series, so it cannot be combined with series=. Use one of them.", parameter="wide"
+            )
+        if self.sort and self.times is None:
+            raise OptionError("sort=True orders rows by time, so it needs time=.", parameter="sort")
+        _check_choice("missing", self.missing, Missing)
+        if self.fills_steps and self.missing == "drop":
+            raise OptionError(
+                "freq= adds missing steps, and missing='drop' drops them. Use one of them, or pass Time(regular=False).",
+                parameter="missing",
+            )
+        if self.columns is not None and not self.columns:
+            raise OptionError("columns=[] names no column.", parameter="columns")
+        if self.memory_bytes < MIN_MEMORY_BYTES:
+            raise OptionError(
+                f"memory= is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.",
+                parameter="memory",
+            )
+        parse_threads(self.threads)
+
+    @property
+    def time(self) -> str | None:
+        """The name of the time column."""
+        return self.times.column if self.times is not None else None
+
+    @property
+    def freq(self) -> str | None:
+        """The distance between two steps."""
+        return self.times.freq if self.times is not None else None
+
+    @property
+    def timezone(self) -> str | None:
+        """The zone of local times."""
+        return self.times.timezone if self.times is not None else None
+
+    @property
+    def fills_steps(self) -> bool:
+        """Whether missing steps become rows."""
+        return self.times is not None and self.times.fills_steps
+
+    @property
+    def merges_duplicates(self) -> bool:
+        """Whether rows of equal times become one."""
+        return self.times is not None and self.times.merges_duplicates
 
     @property
     def has_rules(self) -> bool:
@@ -124,9 +196,8 @@ class PackOptions:
     @property
     def strict_time(self) -> bool:
         """Whether equal times within a series are an error."""
-        if self.duplicates is None:
-            return not self.sort or self.fills_steps
-        return self.duplicates == "error"
+        duplicates = self.times.duplicates if self.times is not None else None
+        return duplicates == "error" if duplicates is not None else not self.sort or self.fills_steps
 
     @property
     def working_bytes(self) -> int:
@@ -153,6 +224,20 @@ class PackOptions:
     def run_bytes(self) -> int:
         """Memory of the rows that are sorted at a time, without their sorted copy and its writing."""
         return self.working_bytes // 8
+
+
+def _check_name(parameter: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise OptionError(
+            f"{parameter} is {value!r}; expected the name of one column. Join several columns into one before packing.",
+            parameter=parameter,
+        )
+
+
+def _check_choice(parameter: str, value: object, choices: Any, *others: object) -> None:
+    if value not in (*get_args(choices), *others):
+        expected = ", ".join(get_args(choices))
+        raise OptionError(f"{parameter}={value!r} is invalid; expected one of {expected}.", parameter=parameter)
 
 
 def parse_bytes(given: str | int) -> int:

@@ -33,7 +33,8 @@ import xxhash
 import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
-from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
+from stoker.store.arrow import from_texts
+from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
@@ -53,7 +54,7 @@ from stoker.store.pack.sorted_runs import (
 )
 from stoker.store.pack.sql import SqlSource
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
-from stoker.store.shards import ColumnMark, TextFile, from_texts
+from stoker.store.shards import ColumnMark, TextFile
 from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store, remove_debris
 
@@ -127,9 +128,7 @@ class PackState:
 def list_sources(source: object, options: PackOptions, left_out: list[Path]) -> list[DataSource]:
     """The sources of a pack, not inspected yet; files that are none are added to `left_out`."""
     is_table = options.series is not None or options.time is not None or options.sql is not None
-    return find_sources(
-        source, dialect=options.dialect, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits
-    )
+    return find_sources(source, csv=options.csv, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits)
 
 
 def plan_pack(
@@ -138,8 +137,6 @@ def plan_pack(
     """Inspect all sources, and choose columns and types. `know` may replace sources by such whose schemas are known."""
     left_out: list[Path] = []
     sources = know(list_sources(source, options, left_out))
-    if options.source_column is not None:
-        sources = [NamedSource(one, options.source_column) for one in sources]
     if options.sql is not None:
         result = SqlSource(options.sql, sources, options)
         of_result = set(options.dtypes) - (set(sources[0].schema().names) - set(result.schema().names))
@@ -523,6 +520,7 @@ def run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None
         unique_keys=plan.rows_are_series and not merged,
         fill=frozenset(i for i, column in enumerate(plan.step) if fills and column.can_be_missing),
         bfloat16=frozenset(i for i, column in enumerate(plan.step) if column.kind == "bfloat16"),
+        with_marks=frozenset(i for i, column in enumerate(plan.step) if column.has_mark),
     )
 
 
@@ -555,8 +553,10 @@ def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]
 def _time_notes(run: SortedRun, plan: PackPlan, rules: StepRules | None) -> list[str]:
     """What the rules for times did; without a frequency, that steps are irregular."""
     notes, options = [], plan.options
-    if rules is not None and rules.num_merged:
-        notes.append(f"{rules.num_merged:,} rows had the time of another row of their series: the {options.duplicates} was stored")
+    if rules is not None and rules.num_merged and options.times is not None:
+        notes.append(
+            f"{rules.num_merged:,} rows had the time of another row of their series: the {options.times.duplicates} was stored"
+        )
     if rules is not None and rules.num_added:
         notes.append(f"{rules.num_added:,} steps of {options.freq} were missing and were added")
     time = plan.step[plan.time_index] if plan.time_index is not None else None
@@ -621,7 +621,7 @@ def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
 
 def fingerprint(plan: PackPlan, stats: list[tuple[int, int] | None]) -> str:
     """What must be equal for a journal to belong to this pack: all that determines the result, and nothing else."""
-    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
+    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads")}
     sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
-    parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
+    parts = [VERSION, stoker.__version__, options, sources]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))

@@ -7,6 +7,7 @@ make_field     how values of an Arrow type are stored
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ import pyarrow as pa
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
 from stoker.store.formats.discover import find_sources
+from stoker.store.formats.words import mostly, mostly_types
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
 from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
@@ -39,9 +41,14 @@ class ColumnPlan:
     """Whether it is the one column that all series of `wide=True` share: its type is then not that of a single input column."""
 
     @property
+    def has_mark(self) -> bool:
+        """Whether one of its integers means missing."""
+        return self.kind in ("timestamp", "duration", "category")
+
+    @property
     def can_be_missing(self) -> bool:
         """Whether the stored type has a value that means missing."""
-        return self.kind in ("timestamp", "duration", "category", "bfloat16") or self.dtype.kind == "f"
+        return self.has_mark or self.kind == "bfloat16" or self.dtype.kind == "f"
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -68,14 +75,27 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value))
 
 
-def asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
+def asked_type(kind: pa.DataType, asked: str | None, *, typed: bool = True) -> pa.DataType:
     """The Arrow type to request from text for a type that the user named, so that nothing is inferred."""
     if asked is None or is_list(kind) or pa.types.is_dictionary(kind):
         return kind
     if asked in ("text", "category"):
         return pa.string()
+    if not typed and pa.types.is_string(kind):  # its strings are read as numbers, so that a word is named with its row
+        return pa.bool_() if asked == "bool" else pa.float64() if "float" in asked else pa.int64()
     # Narrower floats are not requested: an integer must not be rounded while it is parsed.
     return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
+
+
+def read_types(source: DataSource, schema: pa.Schema, names: Sequence[str], options: PackOptions) -> dict[str, pa.DataType]:
+    """The types to read columns as: those asked for, else those found; strings that are mostly numbers are numbers."""
+    mostly, types = mostly_types(schema), {}
+    for name in names:
+        asked, kind = options.dtypes.get(name), schema.field(name).type
+        if asked is None and name != options.series:  # a key may be any string
+            kind = mostly.get(name, kind)
+        types[name] = asked_type(kind, asked, typed=source.typed)
+    return types
 
 
 def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> ColumnPlan:
@@ -139,6 +159,7 @@ def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.D
 # a time that a file lacks, are errors.
 
 _SHOWN = 3
+_MOST_ADVISED = 12  # columns that an error names to be passed
 
 
 def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> list[pa.Schema]:
@@ -166,15 +187,14 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
                 known[name] = kind
     shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different schemas
     selected = []
-    for schema in schemas:
+    for source, schema in zip(sources, schemas, strict=True):
         own = set(schema.names)
         names = [name for name in _read_names(schema, options) if name in own]
         if options.time is not None and options.time not in names:
             names.append(options.time)
-        kinds = [schema.field(name).type for name in names]
-        kinds = [known.get(name, kind) if pa.types.is_null(kind) else kind for name, kind in zip(names, kinds, strict=True)]
-        one = pa.schema([(n, asked_type(kind, options.dtypes.get(n))) for n, kind in zip(names, kinds, strict=True)])
-        selected.append(shared.setdefault(one, one))
+        types = read_types(source, schema, names, options)
+        chosen = pa.schema([(name, known.get(name, kind) if pa.types.is_null(kind) else kind) for name, kind in types.items()])
+        selected.append(shared.setdefault(chosen, chosen))
     return selected
 
 
@@ -186,6 +206,10 @@ def _wide_plan(
         schema: pa.schema([field for field in schema if field.name == options.time or is_number(field.type)])
         for schema in dict.fromkeys(schemas)
     }
+    if sources[0].name_column is not None:
+        raise OptionError(
+            "name_column= is not for wide=True, where series are named by their file and column.", parameter="name_column"
+        )
     for source, schema in zip(sources, schemas, strict=True):
         if any(is_list(kind) for kind in schema.types):
             raise OptionError(f"wide=True needs tables with one number per cell, but {source.label} holds lists.")
@@ -289,7 +313,7 @@ def _read_names(schema: pa.Schema, options: PackOptions) -> list[str]:
     """The columns to read: all, or those named, with the columns that other options name."""
     if options.columns is None:
         return list(schema.names)
-    roles = [name for name in (options.series, options.time, options.source_column) if name is not None and name in schema.names]
+    roles = [name for name in (options.series, options.time) if name is not None and name in schema.names]
     return list(dict.fromkeys([*options.columns, *roles]))
 
 
@@ -424,11 +448,12 @@ class SettledTypes:
         """Add the values of a chunk."""
         for name, kind in self._types.items():
             column = table.column(name)
-            found = asked_type(column.type, self._options.dtypes.get(name))
+            is_text = not source.typed and pa.types.is_string(column.type)
+            found = column.type if is_text else asked_type(column.type, self._options.dtypes.get(name))
             text = not source.typed and pa.types.is_string(kind)  # of which some blocks may look like numbers
             settled = kind if text else unify_types(kind, found, inferred=not source.typed)
             if settled is None:
-                raise _misfit_error(source, name, kind)
+                raise misfit_error([source], name, kind)
             self._types[name] = settled
             if column.null_count or any(is_list(chunk.type) and chunk.flatten().null_count for chunk in column.chunks):
                 self._gaps.add(name)
@@ -447,52 +472,124 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
 
 
-def _misfit_error(source: DataSource, name: str, kind: pa.DataType) -> BadValueError:
-    find = getattr(source, "find_misfit", None)
-    found = find(name, kind) if find is not None else None
-    place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""
-    text = found[1][:20] if found else ""
+_COMMA_NUMBER = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")
+
+
+def misfit_error(sources: Sequence[DataSource], name: str, kind: pa.DataType) -> BadValueError:
+    """The error for a value that its column cannot hold, with its row; the sources are read again to find it."""
+    untyped = [source for source in sources if not source.typed]
+    misfits = ((source, _find_misfit(source, name, kind)) for source in untyped)
+    source, found = next((pair for pair in misfits if pair[1] is not None), (sources[0], None))
+    what = _values_word(kind)
+    if found is None:
+        return BadValueError(f"column {name!r} of {source.label} holds values that are not {what}.", path=source.path, column=name)
+    row, text = found
+    if not source.has_null_texts and mostly(pa.array([text])) is not None:
+        return BadValueError(
+            f"column {name!r} of {source.label} holds {what} as strings, like {text[:60]!r} in row {row:,}. "
+            f"Write them without quotes, or pass dtype={{{name!r}: 'category'}} to keep them as words.",
+            parameter="dtype",
+            path=source.path,
+            row=row,
+            column=name,
+        )
     return BadValueError(
-        f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
-        f"Fix the file, pass null={text!r} if it means missing, or dtype={{{name!r}: 'text'}}."
+        f"column {name!r} of {source.label} holds {text[:60]!r} in row {row:,}, but its other values are {what}. "
+        f"Fix the file{_advice_on(source, text)}, or pass dtype={{{name!r}: 'category'}} to keep all as words.",
+        parameter="null" if source.has_null_texts else "dtype",
+        path=source.path,
+        row=row,
+        column=name,
     )
+
+
+def _values_word(kind: pa.DataType) -> str:
+    value = plain_type(kind)
+    if pa.types.is_timestamp(value) or pa.types.is_date(value):
+        return "times"
+    return {"int64": "integers", "double": "numbers"}.get(str(value), f"{_word(kind)} values")
+
+
+def _find_misfit(source: DataSource, name: str, kind: pa.DataType) -> tuple[int, str] | None:
+    find = getattr(source, "find_misfit", None)
+    return find(name, kind) if find is not None else None
+
+
+def _advice_on(source: DataSource, text: str) -> str:
+    """What may help with a word among numbers."""
+    if not source.has_null_texts:
+        return ""
+    if _COMMA_NUMBER.fullmatch(text.strip()):
+        return ", pass Csv(decimal=',') if the comma is the decimal point"
+    return f", pass Csv(null={text[:20]!r}) if it means missing"
 
 
 def unify_schemas(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> pa.Schema:
     """One schema for all sources, or an error that lists every way in which they differ."""
     first, differences = schemas[0], []
-    there = set(first.names)  # a schema makes the list of its names each time, which thousands of columns cannot afford
-    named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
-    for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
-        if name is not None and name not in there:
-            raise OptionError(f"{role} names {name!r}, but {_columns_of(sources[0], first)}.")
+    first_names = set(first.names)  # a schema makes the list of its names each time, which thousands of columns cannot afford
+    named = [("series", options.series), ("time", options.time), *(("columns", name) for name in options.columns or ())]
+    for role, name in (*named, *(("dtype", name) for name in options.dtypes)):
+        if name is not None and name not in first_names:
+            what = f"{role}= names {name!r}, but {_columns_of(sources[0], first)}."
+            raise OptionError(what, parameter=role, path=sources[0].path, column=name)
     names = _read_names(first, options)
-    types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
+    types = read_types(sources[0], first, names, options)
+    common, advice, same_names = dict.fromkeys(names), "", True
     by_name = options.columns is not None
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
-        if not by_name and schema.names != first.names and sorted(schema.names) == sorted(first.names):
+        source_names = set(schema.names)
+        extra = [] if by_name else [name for name in schema.names if name not in first_names]
+        missing = [name for name in names if name not in source_names]
+        if not (by_name or extra or missing) and schema.names != first.names:
             differences.append(f"{source.label} has its columns in another order ({', '.join(schema.names[:8])})")
-        own = set(schema.names)
-        missing = [name for name in names if name not in own]
-        extra = [] if by_name else [name for name in schema.names if name not in there]
         differences.extend(f"{source.label} has no column {name!r}" for name in missing)
         differences.extend(f"{source.label} has an extra column {name!r}" for name in extra)
-        for name in names:
-            if name not in own:
-                continue
-            given = schema.field(name).type
-            found = asked_type(given, options.dtypes.get(name))
+        same_names &= not (extra or missing)
+        for name in missing:
+            common.pop(name, None)
+        for name, found in read_types(source, schema, [name for name in names if name in source_names], options).items():
             kind = unify_types(types[name], found, inferred=not source.typed and not sources[0].typed)
             if kind is None:
-                differences.append(f"column {name!r} of {source.label} is {_word(given)}, not {_word(types[name])}")
+                what, advice = _type_difference(sources[0], types[name], source, found, name)
+                differences.append(what)
+                common.pop(name, None)
             types[name] = kind or types[name]
     if differences:
         shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
         raise SchemaError(
             f"{len(differences):,} difference{'s' if len(differences) > 1 else ''} from {sources[0].label}: {shown}. "
-            "Fix the files, or name common columns with columns=[...]."
+            f"{advice if advice and same_names else _advice_on_columns(list(common), options)}",
+            parameter="columns",
         )
     return pa.schema([(name, types[name]) for name in names])
+
+
+def _type_difference(first: DataSource, known: pa.DataType, source: DataSource, found: pa.DataType, name: str) -> tuple[str, str]:
+    """How a column differs between two sources, and what may help. Where one holds words, the first of them is named."""
+    texts, numbers = (source, known) if pa.types.is_string(plain_type(found)) else (first, found)
+    misfit = _find_misfit(texts, name, numbers) if pa.types.is_string(plain_type(known)) or texts is source else None
+    if misfit is None:
+        what = f"column {name!r} of {source.label} is {_word(found)}, not {_word(known)}"
+        return what, f"Fix the files, or pass dtype={{{name!r}: 'category'}}, or columns=[...] without this column."
+    other = first if texts is source else source
+    row, text = misfit
+    what = f"column {name!r} of {texts.label} holds {text[:60]!r} in row {row:,}, but {_values_word(numbers)} in {other.label}"
+    if _COMMA_NUMBER.fullmatch(text.strip()):
+        return what, f"Pack {texts.label} separately with Csv(decimal=','): files of one pack are written alike."
+    return what, f"Fix the files{_advice_on(texts, text)}, or pass dtype={{{name!r}: 'category'}} to keep all as words."
+
+
+def _advice_on_columns(common: list[str], options: PackOptions) -> str:
+    """What helps where files have different columns."""
+    roles = {options.series, options.time} - {None}
+    values = [name for name in common if name not in roles]
+    if not values or not roles <= set(common):
+        return "They share no columns to pack: pack them separately."
+    shown = ",".join(values) if len(values) <= _MOST_ADVISED and not any("," in name for name in values) else None
+    if shown is None:
+        return f"Fix the files, or pass columns=[...] with some of the {len(values):,} columns that all of them have."
+    return f"Fix the files, or pass columns='{shown}', which all of them have."
 
 
 def _word(kind: pa.DataType) -> str:
@@ -531,10 +628,11 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
-    if grouping == "file" and options.source_column is not None:
+    if grouping == "file" and sources[0].name_column is not None:
         raise OptionError(
-            f"source_column={options.source_column!r} is for files with several series, but each file is one series here, which has "
-            f"the name of the file. Leave it out, or name the column of series: series=."
+            f"name_column={sources[0].name_column!r} is for files with several series, but each file is one series here, which has "
+            f"the name of the file. Leave it out, or name the column of series: series=.",
+            parameter="name_column",
         )
     return PackPlan(
         sources=sources,
@@ -557,7 +655,7 @@ def _with_time(plan: PackPlan) -> PackPlan:
         if field.kind not in ("timestamp", "duration", "number"):
             raise BadValueError(
                 f"the time column {field.name!r} of {plan.sources[0].label} is a string that is not ISO 8601. "
-                "Pass time_format=, like '%d/%m/%Y %H:%M'."
+                "Pass Csv(time_format=), like '%d/%m/%Y %H:%M'."
             )
         if options.timezone is not None:
             _, _, zone = (field.unit or "").partition(", ")
@@ -617,7 +715,7 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
 def read_table(source: object) -> pa.Table:
     """Read all that `pack` takes as a source into memory; text has the types that hold all its values."""
     options = PackOptions()
-    sources = find_sources(source, dialect=options.dialect, table=True)
+    sources = find_sources(source, csv=options.csv, table=True)
     plan = make_plan(sources, options)
 
     def tables() -> Iterator[pa.Table]:

@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
+from stoker.store.arrow import from_numpy
 from stoker.store.manifest import LAST_DAY, NANOSECONDS, month_parts, month_time, parse_frequency
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments
 from stoker.store.pack.plan import ColumnPlan, PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
 from stoker.store.pack.values import Key, show_time, to_bfloat16, to_local, to_utc
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, from_numpy
+from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 MAX_GAP_STEPS = 10**8
 
@@ -59,6 +60,7 @@ class StepRules:
     def __init__(self, plan: PackPlan) -> None:
         options = plan.options
         self._plan, self._options = plan, options
+        self._keeps = options.times.duplicates if options.times is not None else None
         self._time = plan.time_index if plan.time_index is not None else 0
         self._grid = StepGrid.of(plan.step[self._time], options.freq) if options.freq is not None and options.fills_steps else None
         self.restore(RulesMark())
@@ -146,7 +148,7 @@ class StepRules:
             raise UnsortedTimesError(block.keys[int(series[row])].as_py(), times[row - 1].item(), times[row].item())
         firsts = np.flatnonzero(is_new)
         self.num_merged += num_rows - len(firsts)
-        rows = firsts if self._options.duplicates != "last" else np.append(firsts[1:], num_rows) - 1
+        rows = firsts if self._keeps != "last" else np.append(firsts[1:], num_rows) - 1
         step = list(block.step) if len(firsts) == num_rows else [values[rows] for values in block.step]
         counts = np.bincount(series[firsts], minlength=len(block.counts)) if len(firsts) else np.zeros_like(block.counts)
         return RowBlock(block.keys, counts, step, block.series)
@@ -229,12 +231,14 @@ class StepRules:
         if self._options.missing == "error":
             raise BadValueError(f"{where}. Fix the file, or pass missing='keep' or 'ffill'.")
         if int(repeats.max()) > MAX_GAP_STEPS:
-            raise OptionError(f"{where}; at most {MAX_GAP_STEPS:,} can be added. Is freq= right? regular=False only declares it.")
+            raise OptionError(
+                f"{where}; at most {MAX_GAP_STEPS:,} can be added. Is freq= right? Time(regular=False) only declares it."
+            )
         others = [field for i, field in enumerate(self._plan.step) if i != self._time and not field.can_be_missing]
         if others and self._options.missing != "ffill":
             raise IntegerGapsError(
                 f"{where}, which column {others[0].name!r} cannot store as {others[0].dtype}. "
-                "Choose a float type with dtype=, pass missing='ffill', or regular=False."
+                "Choose a float type with dtype=, pass missing='ffill', or Time(regular=False)."
             )
 
 

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceTooLargeError
+from stoker.store.arrow import fill_null, to_numpy
 from stoker.store.formats.base import is_list
 from stoker.store.pack.plan import ColumnPlan, make_field, plain_type
 from stoker.store.pack.values import MAX_CATEGORIES, is_missing, one_array, to_numbers
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, fill_null, to_numpy
+from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 
 @dataclass(frozen=True, kw_only=True)

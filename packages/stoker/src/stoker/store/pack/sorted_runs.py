@@ -25,9 +25,10 @@ import pyarrow as pa
 
 from stoker._disk import remove_file
 from stoker._types import Array
+from stoker.store.arrow import from_numpy, to_numpy
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments, sort_blocks
-from stoker.store.pack.values import fill_forward, from_bfloat16
-from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile, from_numpy, to_numpy
+from stoker.store.pack.values import fill_forward, from_bfloat16, is_missing
+from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile
 
 T = TypeVar("T")
 
@@ -202,6 +203,7 @@ class RunLayout:
     fill: frozenset[int] = field(default_factory=frozenset)
     """Step columns whose missing values are filled with the value before them."""
     bfloat16: frozenset[int] = field(default_factory=frozenset)  # step columns whose numbers are upper halves of float32
+    with_marks: frozenset[int] = field(default_factory=frozenset)  # step columns in which an integer means missing
     block_bytes: int | None = None  # what each hash of a file is of, where it is read in slices
 
 
@@ -383,6 +385,8 @@ class SortedRun:
         self.counts.append(counts)
         for i, (file, values, tally) in enumerate(zip(self.step, step, self.tallies, strict=True)):
             tally.add(from_bfloat16(values) if i in self.layout.bfloat16 else values, first_step=first_step)
+            if i in self.layout.with_marks:
+                tally.nan += int(is_missing(values).sum())
             file.append(values)
         for column, part in zip(self.series, series, strict=True):
             _append(column, part)

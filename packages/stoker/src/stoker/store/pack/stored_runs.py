@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from stoker._types import Array
+from stoker.store.arrow import from_numpy
 from stoker.store.manifest import HEADER_BYTES
 from stoker.store.pack.exchange import Exchange
 from stoker.store.pack.merge import CursorMark
 from stoker.store.pack.sorted_runs import Key, RunLayout, RunMark
-from stoker.store.shards import ColumnMark, TextFile, from_numpy, hash_block
+from stoker.store.shards import ColumnMark, TextFile, hash_block
 
 HASH_BYTES = 64 << 10
 """Bytes of one hash in a run that is read in slices: small, as a slice reads whole blocks."""

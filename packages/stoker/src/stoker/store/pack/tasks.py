@@ -33,6 +33,7 @@ from stoker._disk import check_path
 from stoker._text import is_url
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceChangedError, StoreExistsError, StoreNotFoundError
+from stoker.store.arrow import from_texts
 from stoker.store.formats.base import DataSource, InferredTypeError, KnownSource, RowLocation
 from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest, SourceEntry, dump
 from stoker.store.object_storage import open_bucket
@@ -58,7 +59,7 @@ from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, 
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.remote import uploading
-from stoker.store.shards import ColumnMark, TextFile, from_texts
+from stoker.store.shards import ColumnMark, TextFile
 from stoker.store.writer import make_work, new_store
 
 TASKS = 64

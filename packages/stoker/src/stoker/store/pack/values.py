@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
-from stoker.store.interop import decimals_as_floats
-from stoker.store.pack.options import Ambiguous, Nonexistent, PackOptions
+from stoker.store.arrow import decimals_as_floats, fill_null, from_numpy, to_numpy
+from stoker.store.pack.options import Time
 from stoker.store.pack.plan import ColumnPlan
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, fill_null, from_numpy, to_numpy
+from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.csv"
 
@@ -269,15 +269,11 @@ def to_utc(times: Array, unit: str, zone: str, *, ambiguous: str = "earliest", n
 class LocalTimes:
     """The rule for the local times of one zone, and the repeated hours seen so far."""
 
-    def __init__(self, name: str, zone: str, *, ambiguous: Ambiguous, nonexistent: Nonexistent) -> None:
-        refuse_unknown_zone(zone)
-        self._name, self._zone, self._ambiguous, self._nonexistent = name, zone, ambiguous, nonexistent
+    def __init__(self, times: Time) -> None:
+        self._name, self._zone = times.column, times.timezone or "UTC"
+        self._ambiguous, self._nonexistent = times.ambiguous, times.nonexistent
+        refuse_unknown_zone(self._zone)
         self._passes: dict[tuple[Key, int], HourPass] = {}
-
-    @classmethod
-    def of(cls, options: PackOptions) -> LocalTimes:
-        """The rule that options of a pack ask for."""
-        return cls(options.time or "", options.timezone or "UTC", ambiguous=options.ambiguous, nonexistent=options.nonexistent)
 
     def to_utc(self, times: Array, keys_of: Callable[[Array], list[Key]], locate: Locate) -> Array:
         """UTC nanoseconds of local ones. `keys_of` gives the series of some rows."""
@@ -291,7 +287,7 @@ class LocalTimes:
             row = int((first != before).argmax())
             raise BadValueError(
                 f"the time {self._name!r} is {show_time(times[row])} in {locate(row)}, which does not exist in {self._zone}: clocks are "
-                "set forward there. Fix the row, pass nonexistent='shift' for the first time after it, or the zone that the times are in."
+                "set forward there. Fix the row, pass Time(nonexistent='shift') for the first time after it, or the zone of the times."
             )
         last = to_utc(times, "ns", self._zone, ambiguous="latest")
         rows = np.flatnonzero(first != last)
@@ -318,7 +314,7 @@ class LocalTimes:
             found[i] = seen.is_second
         if len(self._passes) > _MAX_PASSES:
             raise SourceTooLargeError(
-                f"more than {_MAX_PASSES:,} series have times that occur twice in {self._zone}. Pass ambiguous='first' or 'last'."
+                f"more than {_MAX_PASSES:,} series have times that occur twice in {self._zone}. Pass Time(ambiguous='first') or 'last'."
             )
         return found
 
@@ -332,7 +328,7 @@ class LocalTimes:
     def _unresolved(self, time: str, where: str, why: str) -> BadValueError:
         return BadValueError(
             f"the time {self._name!r} is {time} in {where}, which occurs twice in {self._zone} (clocks are set back), {why}. "
-            "Pass ambiguous='first' or 'last', or times with their offset."
+            "Pass Time(ambiguous='first') or 'last', or times with their offset."
         )
 
     def mark(self) -> list[HourPass]:

@@ -1,0 +1,264 @@
+"""Statistics of tables as `analyze` of mostlyai-engine writes them to stats.json.
+
+    part_of_column     what a partition says of a column: counts, extremes, quantiles, digits, parts of dates
+    reduce_column      the parts of all partitions as an entry of stats.json: codes, bins, ranges, cardinalities
+    reduce_lengths     the range of lengths
+
+The limits of rare values are drawn from `np.random`, in the same order as there: equal seeds give equal files. Targets are protected by
+row, as there, and not by subject.
+Relative dates differ where they are wrong there: they have hours if any of them has, not only if a first one has, and a gap of 0 where
+dates are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.errors import OptionError
+from stoker.extend import Array
+from stoker_recipes.tabular import analyze
+from stoker_recipes.tabular.compat.codes import ESCAPE, NULL, relative_parts
+from stoker_recipes.tabular.encodings import RARE
+from stoker_recipes.tabular.values import Values, read_values
+
+LEAST_VALUES = 20
+"""With fewer values all of them are rare."""
+LEAST_COUNT = 5
+MOST_DISCRETE, MOST_DIGITS = 0.999, 3
+MOST_BINS, MOST_QUANTILES = 100, 1000
+NUMBERS = {
+    "TABULAR_NUMERIC_AUTO": "auto", "TABULAR_NUMERIC_DIGIT": "digit", "TABULAR_NUMERIC_DISCRETE": "discrete",
+    "TABULAR_NUMERIC_BINNED": "binned",
+}  # fmt: skip
+Partial = dict[str, Any]
+
+
+def draw_limit() -> int:
+    """The number of rows below which a value is rare: 0 to 2 more than `LEAST_COUNT`."""
+    return LEAST_COUNT + int(3 * np.random.uniform())
+
+
+# ---- one partition ----
+
+
+def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
+    """What a partition says of a column.
+
+    Args:
+        kind: Its encoding, such as "TABULAR_DATETIME".
+        column: The column, as `workspace.read_column` has it.
+        starts: The first row of each subject.
+    """
+    if kind in NUMBERS:
+        column_of: Any = analyze({"x": column}, kinds={"x": "number"}, threads=1)["x"]
+        found = column_of.analysis(NUMBERS[kind])
+        return dict(json.loads(json.dumps(found, default=lambda one: one.item())))  # the values that are counted become strings
+    if kind == "TABULAR_DATETIME":
+        return dict(analyze({"x": column}, threads=1)["x"].analysis())
+    values = read_values("", column)
+    if kind == "TABULAR_DATETIME_RELATIVE":
+        return _part_of_relative(column, values, starts)
+    counts = np.bincount(values.data[values.valid], minlength=len(values.words)).tolist()
+    words = [ESCAPE + word if word.startswith(ESCAPE) or word in (RARE, NULL) else word for word in values.words.to_pylist()]
+    return {"has_nan": not values.valid.all(), "cnt_values": {word: n for word, n in zip(words, counts, strict=True) if n}}
+
+
+def _part_of_relative(column: pa.Array, values: Values, starts: Array) -> Partial:
+    found = relative_parts(values, starts)
+    dates = analyze({"x": column}, threads=1)["x"].analysis()
+    later = np.ones(len(values), bool)  # those without a date have a gap of 0, which must be a class
+    later[starts[starts < len(later)]] = False
+    least, most = {}, {}
+    for name, part in found.items():
+        own = part[later if name.startswith("itt_") else values.valid]
+        if name not in ("nan", "itt_neg"):
+            least[name], most[name] = (int(own.min()), int(own.max())) if len(own) else (0, 0)
+    if not values.valid.any():
+        both = dict.fromkeys(least, 0) | {"start_year": 2022, "start_month": 1, "start_day": 1}
+        least, most = both, dict(both)
+    flags = {"has_nan": not values.valid.all(), "has_neg": bool(found["itt_neg"].any())}
+    return flags | {"min_values": least, "max_values": most, "min_n": dates["min_n"], "max_n": dates["max_n"]}
+
+
+# ---- all partitions ----
+
+
+def reduce_column(kind: str, parts: Sequence[Partial], *, protect: bool) -> dict[str, Any]:
+    """The entry of a column, of the parts of all partitions that have rows."""
+    if kind in NUMBERS:
+        found = _reduce_numbers(kind, parts, protect)
+    elif kind in ("TABULAR_DATETIME", "TABULAR_DATETIME_RELATIVE"):
+        found = (_reduce_dates if kind == "TABULAR_DATETIME" else _reduce_relative)(parts, protect)
+    else:
+        found = _reduce_categories(parts, protect)
+    entry = {"encoding_type": kind} | found
+    return entry if kind == "TABULAR_NUMERIC_AUTO" else {"value_protection": protect} | entry
+
+
+def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in counts:
+        for value, count in one.items():
+            found[value] = found.get(value, 0) + count
+    return found
+
+
+def _numbered(values: Sequence[str]) -> dict[str, int]:
+    return {value: code for code, value in enumerate(values)}
+
+
+def _has_nan(parts: Sequence[Partial]) -> bool:
+    return any(part["has_nan"] for part in parts)
+
+
+def _reduce_categories(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+    counts = dict(sorted(_added([part["cnt_values"] for part in parts]).items()))
+    least = draw_limit() if protect else 0
+    kept = [value for value, count in counts.items() if count >= least]
+    codes = _numbered([RARE, *([NULL] if _has_nan(parts) else []), *kept])
+    return {"no_of_rare_categories": len(counts) - len(kept), "codes": codes, "cardinalities": {"cat": len(codes)}}
+
+
+def _range(parts: Sequence[Partial], protect: bool) -> tuple[Any, Any]:
+    """The smallest and the largest value that may be kept."""
+    lows = sorted(value for part in parts for value in part["min_n"])
+    highs = sorted((value for part in parts for value in part["max_n"]), reverse=True)
+    if not protect:
+        return (lows[0], highs[0]) if lows else (None, None)
+    if len(lows) < LEAST_VALUES or len(highs) < LEAST_VALUES:
+        return None, None
+    return lows[draw_limit()], highs[draw_limit()]
+
+
+def _reduce_numbers(kind: str, parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+    has_nan = _has_nan(parts)
+    places = sorted({place for part in parts for place in part["max_digits"]}, key=lambda place: -int(place[1:]))
+    least = {place: min(part["min_digits"].get(place, 0) for part in parts) for place in places}
+    most = {place: max(part["max_digits"].get(place, 0) for part in parts) for place in places}
+    used = [int(place[1:]) for place in places if most[place] > 0]
+    lowest = min(used, default=0)
+    low, high = _range(parts, protect)
+    largest = 0.0 if low is None else max(abs(low), abs(high))
+    highest = min(max(lowest, math.floor(math.log10(largest)) if largest >= 10 else 0), int(places[0][1:]))
+    categories, share = _frequent(parts, protect)
+    if kind == "TABULAR_NUMERIC_AUTO":
+        few = len(used) <= MOST_DIGITS
+        kind = f"TABULAR_NUMERIC_{'DISCRETE' if share > MOST_DISCRETE else 'DIGIT' if few else 'BINNED'}"
+    if kind == "TABULAR_NUMERIC_DISCRETE":
+        known = [value.split(".")[0] for value in categories] if lowest >= 0 else categories
+        tokens = [RARE, *([NULL] if has_nan else []), *known]
+        return {
+            "encoding_type": kind, "cardinalities": {"cat": len(tokens)}, "codes": _numbered(tokens), "min_decimal": lowest,
+        }  # fmt: skip
+    if kind == "TABULAR_NUMERIC_DIGIT":
+        has_neg = any(part["has_neg"] for part in parts)
+        flags = ({"nan": 2} if has_nan else {}) | ({"neg": 2} if has_neg else {})
+        digits = {f"E{place}": most[f"E{place}"] + 1 - least[f"E{place}"] for place in range(highest, lowest - 1, -1)}
+        return {
+            "encoding_type": kind, "cardinalities": flags | digits, "has_nan": has_nan, "has_neg": has_neg, "min_digits": least,
+            "max_digits": most, "max_decimal": highest, "min_decimal": lowest, "min": low, "max": high,
+        }  # fmt: skip
+    bins: list[float] = [0]
+    ends: list[str] = []
+    if low is not None:
+        quantiles = np.concatenate([part["quantiles"] for part in parts if part["quantiles"]])
+        bins, ends = find_bins(np.clip(quantiles, low, high)), ["<<MIN>>", "<<MAX>>"]
+    codes = _numbered(["<<UNK>>", *([NULL] if has_nan else []), *ends])
+    return {
+        "encoding_type": kind, "cardinalities": {"bin": len(codes) + len(bins) - 1}, "codes": codes,
+        "min_decimal": lowest if low is not None else 0, "bins": bins,
+    }  # fmt: skip
+
+
+def _frequent(parts: Sequence[Partial], protect: bool) -> tuple[list[str], float]:
+    """The numbers that are not rare, and the share of rows that have one; none where a partition has too many to count."""
+    if not all(part["cnt_values"] for part in parts):
+        return [], 0.0
+    counts = _added([part["cnt_values"] for part in parts])
+    least = draw_limit() if protect else 0
+    kept = {value: count for value, count in counts.items() if count >= least}
+    return list(kept), sum(kept.values()) / sum(counts.values())
+
+
+def find_bins(values: Array) -> list[float]:
+    """Up to 101 distinct edges between quantiles; the number of quantiles grows until there are 101."""
+    edges = np.unique(values)
+    count = MOST_BINS
+    while len(values) > MOST_BINS and len(np.unique(values)) > MOST_BINS and count <= MOST_QUANTILES:
+        edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1), method="closest_observation"))
+        if len(edges) > MOST_BINS:
+            half = MOST_BINS // 2
+            return [*edges[: half + 1].tolist(), *edges[-half:].tolist()] if len(edges) > MOST_BINS + 1 else edges.tolist()
+        count += 1 + max(0, MOST_BINS - len(edges))
+    return list(edges.tolist())
+
+
+def _extremes(parts: Sequence[Partial]) -> tuple[dict[str, int], dict[str, int]]:
+    names = parts[0]["min_values"]
+    least = {name: min(part["min_values"][name] for part in parts) for name in names}
+    return least, {name: max(part["max_values"][name] for part in parts) for name in names}
+
+
+def _has_any(most: Mapping[str, int], names: Sequence[str]) -> bool:
+    return any(most[name] > 0 for name in names)
+
+
+def _reduce_dates(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+    least, most = _extremes(parts)
+    low, high = _range(parts, protect)
+    has_time = _has_any(most, ("hour", "minute", "second")) and not (protect and low is None)
+    has_ms = has_time and _has_any(most, ("ms_E2", "ms_E1", "ms_E0"))
+    if protect and low is not None:
+        least["year"], most["year"] = int(low[:4]), int(high[:4])
+    names = ["year", "month", "day", *(["hour", "minute", "second"] if has_time else [])]
+    names += ["ms_E2", "ms_E1", "ms_E0"] if has_ms else []
+    sizes = ({"nan": 2} if _has_nan(parts) else {}) | {name: most[name] + 1 - least[name] for name in names}
+    return {
+        "cardinalities": sizes, "has_nan": _has_nan(parts), "has_time": has_time, "has_ms": has_ms, "min_values": least,
+        "max_values": most, "min": low, "max": high,
+    }  # fmt: skip
+
+
+def _reduce_relative(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+    least, most = _extremes(parts)
+    low, high = _range(parts, protect)
+    clock = ("hour", "minute", "second")
+    # Hours of later events count too: otherwise they would be lost where all sequences begin at midnight.
+    has_time = _has_any(most, [f"{part}_{name}" for part in ("start", "itt") for name in clock]) and not (protect and low is None)
+    if protect and low is not None:
+        least["start_year"], most["start_year"] = int(low[:4]), int(high[:4])
+    has_neg = any(part["has_neg"] for part in parts)
+    times = clock if has_time else ()
+    starts = [f"start_{name}" for name in ("year", "month", "day", *times)]
+    gaps = [f"itt_{name}" for name in ("week", "day", *times)]
+    sizes = ({"nan": 2} if _has_nan(parts) else {}) | {name: most[name] + 1 - least[name] for name in starts}
+    sizes |= ({"itt_neg": 2} if has_neg else {}) | {name: most[name] + 1 - least[name] for name in gaps}
+    return {
+        "cardinalities": sizes, "has_nan": _has_nan(parts), "has_neg": has_neg, "has_time": has_time, "min_values": least,
+        "max_values": most, "min": low, "max": high,
+    }  # fmt: skip
+
+
+def reduce_lengths(lengths: Array, *, protect: bool) -> dict[str, Any]:
+    """The range of the lengths of sequences.
+
+    Raises:
+        OptionError: There are too few subjects to protect their lengths and values.
+    """
+    ordered = np.sort(lengths)
+    if protect and len(ordered) >= LEAST_VALUES:
+        first = draw_limit()
+        ordered = ordered[first : -draw_limit()]
+    elif protect:
+        raise OptionError(
+            f"the data has {len(ordered)} subjects; protection needs at least {LEAST_VALUES}, because every value of fewer is rare. "
+            "Pass value_protection=False to keep all values."
+        )
+    found = {"min": int(ordered.min()), "max": int(ordered.max()), "median": int(np.median(ordered))}
+    return found | {"value_protection": protect}

@@ -1,0 +1,115 @@
+"""Stores in memory, made of arrays. A column may be
+
+a list of 1-D or 2-D arrays    one array per series
+a 3-D array                    [series, steps, width]
+a 2-D array                    [series, steps]; with `lengths` [steps of all series, width]
+a 1-D array                    with `lengths`: the steps of all series end to end, or one value per series;
+                               beside lists or 2-D arrays: one value per series; alone: one series
+a list of strings              one string per series
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stoker._types import Array
+from stoker.errors import OptionError
+from stoker.store.manifest import DTYPES
+from stoker.store.shards import Column, Level, NonFiniteCount, Texts
+
+
+def columns_from_arrays(
+    columns: Mapping[str, Any], lengths: Sequence[int] | Array | None
+) -> tuple[dict[str, Column], dict[str, Array], Array]:
+    """The schema, the values and the offsets of a store in memory; see `store_from_arrays`."""
+    if not columns:
+        raise OptionError("from_arrays needs at least one column, like from_arrays(x=array).")
+    read = {name: _read(name, given) for name, given in columns.items()}
+    counts = _lengths(read, lengths)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    offsets.flags.writeable = False
+    end_to_end = lengths is not None or not any(_shows_series(given) for given in read.values())
+    schema: dict[str, Column] = {}
+    values: dict[str, Array] = {}
+    for name, given in read.items():
+        if isinstance(given, Texts):
+            if len(given) != len(counts):
+                raise OptionError(f"column {name!r} has {len(given):,} strings, but there are {len(counts):,} series.")
+            schema[name] = Column(name=name, dtype=None, level="series", kind="text", texts=given)
+            continue
+        level, flat = _flatten(name, given, counts, end_to_end=end_to_end)
+        dtype = flat.dtype.newbyteorder("<")
+        if dtype.str not in DTYPES or flat.ndim > 2:
+            raise OptionError(
+                f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers with at most one row per step."
+            )
+        flat = flat.astype(dtype, copy=False).view()
+        flat.flags.writeable = False
+        width = flat.shape[1] if flat.ndim == 2 else None
+        tally = NonFiniteCount()
+        tally.add(flat, first_step=0)
+        found = tally.at(offsets if level == "step" else None)
+        schema[name] = Column(name=name, dtype=flat.dtype, level=level, kind="number", width=width, nonfinite=found)
+        values[name] = flat
+    return schema, values, offsets
+
+
+def _read(name: str, given: Any) -> Texts | list[Array] | Array:
+    """A column as strings, as one array per series, or as one array."""
+    if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
+        return Texts.of(given)
+    try:
+        is_list = isinstance(given, list | tuple) and len(given) > 0 and np.ndim(given[0]) >= 1
+        arrays = [np.asarray(one) for one in given] if is_list else [np.asarray(given)]
+        for array in arrays:
+            if array.ndim == 0:
+                raise ValueError(f"found {array.dtype} without an axis")
+        return arrays if is_list else arrays[0]
+    except ValueError as error:  # rows of unequal lengths, or things that are not arrays at all
+        raise OptionError(f"column {name!r} cannot be read as arrays: {str(error).rstrip('.')}.") from error
+
+
+def _lengths(columns: Mapping[str, Texts | list[Array] | Array], lengths: Sequence[int] | Array | None) -> Array:
+    """The length of each series, from `lengths` or from the first column that shows it."""
+    if lengths is not None:
+        counts = np.asarray(lengths)
+        if counts.ndim != 1 or (counts.dtype.kind not in "iu" and counts.size) or (counts < 0).any():
+            raise OptionError(f"lengths must be integers from 0, one per series; found {counts.dtype} of shape {counts.shape}.")
+        return counts.astype(np.int64)
+    for given in columns.values():
+        if _shows_series(given):
+            return np.array([len(one) for one in given], dtype=np.int64)
+    return np.array([max(len(given) for given in columns.values())], dtype=np.int64)
+
+
+def _shows_series(given: Texts | list[Array] | Array) -> bool:
+    return isinstance(given, list) or (isinstance(given, np.ndarray) and given.ndim >= 2)
+
+
+def _flatten(name: str, given: list[Array] | Array, counts: Array, *, end_to_end: bool) -> tuple[Level, Array]:
+    """All steps in one array, or one value per series; without `end_to_end`, an array is never taken for all steps."""
+    if isinstance(given, list):
+        found = np.array([len(one) for one in given], dtype=np.int64)
+        if not np.array_equal(found, counts):
+            shown = f"{len(found):,} series against {len(counts):,}"
+            if len(found) == len(counts):
+                i = int(np.flatnonzero(found != counts)[0])
+                shown = f"series {i:,}: {found[i]:,} against {counts[i]:,}"
+            raise OptionError(f"column {name!r} has other lengths than the columns before it ({shown}).")
+        # An empty list has no type of its own: it must not turn the integers of the others into floats.
+        parts = [one for one in given if len(one)] or given[:1]
+        if len({one.shape[1:] for one in parts}) > 1:
+            raise OptionError(f"column {name!r} has series of different widths: {sorted({one.shape[1:] for one in parts})[:2]}.")
+        return "step", np.concatenate(parts)
+    if end_to_end and given.ndim in (1, 2) and len(given) == counts.sum():
+        return "step", np.ascontiguousarray(given)
+    if given.ndim >= 2 and len(given) == len(counts) and (counts == given.shape[1]).all():
+        return "step", np.ascontiguousarray(given).reshape(len(given) * given.shape[1], *given.shape[2:])
+    if given.ndim in (1, 2) and len(given) == len(counts):
+        return "series", np.ascontiguousarray(given)
+    raise OptionError(
+        f"column {name!r} has shape {given.shape}, which fits neither {len(counts):,} series nor their {counts.sum():,} steps."
+    )

@@ -1,0 +1,203 @@
+"""Time-MoE's binary folders."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
+
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker_recipes.time_moe import folders
+from stoker_recipes.time_moe.folders import TimeMoeSource
+
+Array = np.ndarray[Any, Any]
+
+
+def write(
+    folder: Path, values: Array, scales: list[dict[str, Any]], /, *, cuts: tuple[int, ...] = (), **changes: Any
+) -> TimeMoeSource:
+    """A folder as Time-MoE writes it, its values cut into files; `changes` replace keys of meta.json."""
+    folder.mkdir(exist_ok=True)
+    parts = np.split(values, cuts)
+    names = [f"data-{i + 1}-of-{len(parts)}.bin" for i in range(len(parts))]
+    for name, part in zip(names, parts, strict=True):
+        (folder / name).write_bytes(part.tobytes())
+    files = {name: len(part) for name, part in zip(names, parts, strict=True)}
+    meta = {"num_sequences": len(scales), "dtype": values.dtype.name, "files": files, "scales": scales, **changes}
+    (folder / "meta.json").write_text(json.dumps({key: value for key, value in meta.items() if value is not ...}))
+    return TimeMoeSource(folder, folder.name)
+
+
+def places(*lengths: int, **others: list[Any]) -> list[dict[str, Any]]:
+    offsets = np.cumsum((0, *lengths))[:-1].tolist()
+    rows = [{"offset": offset, "length": length} for offset, length in zip(offsets, lengths, strict=True)]
+    for key, values in others.items():
+        for row, value in zip(rows, values, strict=True):
+            row[key] = value
+    return rows
+
+
+def original(folder: Path) -> list[Array]:
+    """What Time-MoE itself reads: the slow, obvious twin."""
+    meta = json.loads((folder / "meta.json").read_text())
+    names = sorted(meta["files"], key=lambda name: int(name.split("-")[1]))
+    whole = np.concatenate([np.fromfile(folder / name, dtype=meta["dtype"]) for name in names])
+    found = []
+    for one in meta["scales"]:
+        sequence = whole[one["offset"] : one["offset"] + one["length"]]
+        found.append(sequence * one["std"] + one["mean"] if "mean" in one and "std" in one else sequence)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_sequences_are_read_bit_for_bit_as_time_moe_reads_them(tmp_path: Path, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 50, size=60)
+    values = rng.normal(scale=100, size=int(lengths.sum())).astype(dtype)
+    values[:4] = [np.nan, np.inf, -0.0, np.finfo(dtype).smallest_subnormal]
+    scales = places(*lengths.tolist())
+    for i, one in enumerate(scales):
+        if i % 3:
+            one["mean"], one["std"] = float(rng.normal()), float(rng.normal())
+        elif i % 2:
+            one["mean"] = 5.0  # alone it changes nothing
+    rng.shuffle(scales)
+    one = write(tmp_path / "set", values, scales, cuts=(10, 10, 700, 701))
+    assert one.schema() == pa.schema([("sequence", pa.large_list(pa.from_numpy_dtype(np.dtype(dtype))))])
+    found = table_of(one, chunk_bytes=500).column("sequence")
+    for row, expected in zip(found, original(tmp_path / "set"), strict=True):
+        assert expected.dtype == np.dtype(dtype)
+        assert np.asarray(row.values).tobytes() == expected.tobytes()
+
+
+def test_files_are_ordered_by_number_and_not_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "set", np.arange(12, dtype="<i4"), places(12), cuts=tuple(range(1, 12)))
+    meta = json.loads((tmp_path / "set" / "meta.json").read_text())
+    meta["files"] = dict(sorted(meta["files"].items()))
+    (tmp_path / "set" / "meta.json").write_text(json.dumps(meta))
+    one = TimeMoeSource(tmp_path / "set", "set")
+    assert one.schema().field("sequence").type == pa.large_list(pa.int32())
+    assert table_of(one).column(0).to_pylist() == [list(range(12))]
+
+
+def test_the_variant_with_a_placeholder_and_origins(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "data-1-of-placeholder.bin").write_bytes(np.arange(5, dtype="<f4").tobytes())
+    scales = places(2, 3, file=["../raw/a.csv", "../raw/b.csv"], id=[7, 8])
+    meta = {"num_sequences": 2, "dtype": "float32", "files": {"data-1-of-placeholder.bin": 5}, "scales": scales}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    assert table_of(TimeMoeSource(folder, "set")).to_pylist() == [
+        {"sequence": [0.0, 1.0], "file": "../raw/a.csv", "id": 7},
+        {"sequence": [2.0, 3.0, 4.0], "file": "../raw/b.csv", "id": 8},
+    ]
+
+
+def test_reading_continues_behind_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_GROUP", 7)
+    lengths = [i % 7 for i in range(80)]
+    scales = places(*lengths, id=[f"s{i}" for i in range(80)])
+    one = write(tmp_path / "set", np.arange(sum(lengths), dtype="<f4"), scales, cuts=(50, 100))
+    assert_resumes(one, chunk_bytes=60)
+    assert_threads_agree(one, chunk_bytes=60)
+    assert_projects(one)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"num_sequences": 3}, SourceInvalidError, "describes 2 sequences, 3 expected"),
+        ({"num_sequences": True}, SourceInvalidError, r"Expected `int`, got `bool` - at `\$.num_sequences`"),
+        ({"dtype": "object"}, SourceInvalidError, "the dtype 'object'; expected one of float16"),
+        ({"dtype": "float64"}, SourceInvalidError, "cut off: 20 bytes found, 40 expected"),
+        ({"files": {"data-1-of-1.bin": -5}}, SourceInvalidError, r"Expected `int` >= 0 - at `\$.files"),
+        ({"files": {"data-1-of-1.bin": 5, "data-01-of-1.bin": 5}}, SourceInvalidError, "a number of its own"),
+        ({"files": {"data.bin": 5}}, SourceInvalidError, "expected names like"),
+        ({"files": {"data-2-of-2.bin": 5}}, SourceInvalidError, "which is not in"),
+        ({"files": {"../x-1-of-1.bin": 5}}, SourceInvalidError, "expected the plain name"),
+        ({"num_sequences": 0, "scales": []}, SourceEmptyError, "describes no sequence"),
+        ({"scales": [1, 2]}, SourceInvalidError, "row 1 of .* found an integer"),
+        ({"scales": [{"offset": 0}, {"offset": 2}]}, SourceInvalidError, "integer 'length'"),
+        (
+            {"scales": [{"offset": 0, "length": 2}, {"offset": 2, "length": 4}]},
+            SourceInvalidError,
+            "sequence 2 .* offset 2 with length 4, but .* 5 el",
+        ),
+        ({"scales": [{"offset": 0, "length": 2}, {"offset": -1, "length": 1}]}, SourceInvalidError, "sequence 2 of .* offset -1"),
+        ({"scales": [{"offset": 2**62, "length": 2**62}] * 2}, SourceInvalidError, "sequence 1 of"),
+        ({"scales": [{"offset": 0, "length": 1}, {"offset": 0, "length": "1"}]}, BadValueError, '"1" in row 2'),
+        ({"scales": [{"offset": 0, "length": 1, "sequence": 1}] * 2}, SourceInvalidError, "a key 'sequence'"),
+        ({"scales": [{"offset": 0, "length": 1, "id": 1}, {"offset": 0, "length": 1, "id": "x"}]}, BadValueError, '"x" in row 2'),
+    ],
+)
+def test_odd_descriptions_are_named(tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        table_of(write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3), **changes))
+    assert "set" in str(raised.value)
+
+
+def test_a_description_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "META_MEMORY_SHARE", 0.0)
+    with pytest.raises(SourceTooLargeError, match=r"meta\.json has .* is held in memory.* Cut the set into several folders"):
+        write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3)).schema()
+
+
+def test_a_type_that_changes_late_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_GROUP", 3)
+    one = write(tmp_path / "set", np.arange(20, dtype="<f4"), places(*[1] * 20, id=[1] * 19 + [1.5]))
+    with pytest.raises(BadValueError, match=r"sequence 20 of .* has 1\.5 under 'id', but those before it have int64"):
+        table_of(one)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 19])
+def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path, num_bytes: int) -> None:
+    one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
+    os.truncate(tmp_path / "set" / "data-1-of-1.bin", num_bytes)
+    with pytest.raises(SourceInvalidError, match=rf"data-1-of-1\.bin is cut off: {num_bytes} bytes found, 20 expected"):
+        one.schema()
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
+    data = tmp_path / "set" / "data-1-of-1.bin"
+    data.rename(tmp_path / "outside.bin")
+    data.symlink_to("../outside.bin")
+    with pytest.raises(SourceInvalidError, match="a link that leads out"):
+        one.schema()
+    data.unlink()
+    (tmp_path / "outside.bin").rename(tmp_path / "set" / "inside.bin")
+    data.symlink_to("inside.bin")
+    assert table_of(TimeMoeSource(tmp_path / "set", "set")).num_rows == 2
+
+
+def test_devices_and_folders_are_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
+    data = tmp_path / "set" / "data-1-of-1.bin"
+    data.unlink()
+    os.mkfifo(data)
+    with pytest.raises(SourceInvalidError, match="not a plain file"):
+        one.schema()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        (b"", SourceEmptyError, "is empty"),
+        (b"[1]", SourceInvalidError, "Expected `object`, got `array`"),
+        (b'{"a": 1', SourceInvalidError, "truncated"),
+        (b"\xff\xfe\x00", SourceInvalidError, "malformed"),
+        (b'{"scales": ' + b"[" * 100_000, SourceInvalidError, "recursion"),
+        (b'{"num_sequences": 0, "dtype": "float32", "files": {}, "scales": []} x', SourceInvalidError, "trailing characters"),
+    ],
+)
+def test_odd_texts_are_named(tmp_path: Path, text: bytes, error: type[Exception], message: str) -> None:
+    (tmp_path / "meta.json").write_bytes(text)
+    with pytest.raises(error, match=message) as raised:
+        table_of(TimeMoeSource(tmp_path, "set"))
+    assert "meta.json" in str(raised.value)

@@ -1,0 +1,30 @@
+"""Settings are checked: an invalid one is an error of one line that names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.errors import OptionError
+from stoker_recipes.time_moe.settings import make_settings
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"steps": 0},
+        {"lr": -1.0},
+        {"lr_end": 1.0},
+        {"valid": 1.0},
+        {"head_weights": [0.0]},
+        {"stride": 4},
+        {"epoch": 3},
+        {"steps": "x"},
+    ],
+)
+def test_an_invalid_setting_is_named(given: dict[str, Any]) -> None:
+    make_settings({"data": "x"})  # control: the others are valid
+    with pytest.raises(OptionError, match=next(iter(given))) as raised:
+        make_settings({"data": "x", **given})
+    assert "\n" not in str(raised.value)

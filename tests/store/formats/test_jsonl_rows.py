@@ -1,0 +1,185 @@
+"""Rows of JSON text: the fast way and the exact way agree, and what the fast way cannot be given never reaches it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from stoker.errors import BadValueError, SourceInvalidError
+from stoker.store.formats import jsonl as json_format
+from stoker.store.formats.base import InferredTypeError
+from stoker.store.formats.json_text import RowTexts
+from stoker.store.formats.jsonl import JsonLinesSource, JsonRows
+
+NUMBERS = st.none() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=True, width=64)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {}, optional={"n": NUMBERS, "t": st.none() | st.text(max_size=4), "l": st.none() | st.lists(NUMBERS, max_size=4)}
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> JsonRows:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{}\n")
+    return JsonRows(JsonLinesSource(path, "a.jsonl"))
+
+
+def texts(*lines: str, column: str | None = None) -> RowTexts:
+    return RowTexts("\n".join(lines).encode("utf-8", "surrogatepass"), len(lines), 0, column)
+
+
+@hypothesis.given(given=ROWS)
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_the_fast_way_equals_the_exact_way(rows: JsonRows, given: list[dict[str, Any]]) -> None:
+    lines = texts(*(json.dumps(row) for row in given))
+    known = ["n", "t", "l"]
+    schema = pa.schema([("n", pa.float64()), ("t", pa.string()), ("l", pa.large_list(pa.float64()))])
+    with pytest.MonkeyPatch.context() as patch:
+        fast = rows.parse(lines, schema, known)
+        fast_types = rows.types(lines)
+        patch.setattr(json_format, "_parse", lambda *_, **__: None)
+        exact = rows.parse(lines, schema, known)
+        assert repr(exact.to_pylist()) == repr(fast.to_pylist())
+        assert rows.types(lines).equals(fast_types) or set(rows.types(lines)) == set(fast_types)
+    expected = [[row.get(name) for row in given] for name in known]
+    assert json.dumps(fast.column("t").to_pylist()) == json.dumps(expected[1])
+
+
+DEADLY = {
+    "a row that is null": "null",
+    "deep lists": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}",
+    "deep objects": '{"a":' * 100_000 + "1" + "}" * 100_000,
+}
+
+
+@pytest.mark.parametrize("line", DEADLY.values(), ids=DEADLY.keys())
+def test_what_kills_the_fast_parser_is_an_error_here(rows: JsonRows, line: str) -> None:
+    with pytest.raises(SourceInvalidError, match=r"row 1 of .*a\.jsonl is not valid"):
+        rows.types(texts(line))
+
+
+@pytest.mark.parametrize("line", DEADLY.values(), ids=DEADLY.keys())
+def test_without_the_guard_the_process_dies(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "deadly.json"
+    path.write_text(line)
+    script = "import sys, pyarrow.json as j; j.read_json(sys.argv[1], read_options=j.ReadOptions(block_size=1 << 24))"
+    child = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, check=False)
+    if child.returncode >= 0:
+        pytest.skip(f"pyarrow {pa.__version__} survives this")
+    assert child.returncode < 0
+
+
+def test_lists_that_begin_with_null_keep_their_places(rows: JsonRows) -> None:
+    lines = texts('{"a": [null, null]}', '{"a": [1, null]}')
+    assert rows.parse(lines, None, ["a"]).to_pylist() == [{"a": [None, None]}, {"a": [1, None]}]
+    assert rows.types(texts('{"a": [null, null]}')).field("a").type == pa.large_list(pa.null())
+
+
+@pytest.mark.parametrize(
+    "line", ['{"a": 9007199254740993}', '{"a": [0.5, 18446744073709551615]}', '{"a": [1e300, -9007199254740993]}']
+)
+def test_integers_that_would_lose_digits_are_refused(rows: JsonRows, line: str) -> None:
+    kind = pa.large_list(pa.float64()) if "[" in line else pa.float64()
+    with pytest.raises(BadValueError, match="in row 1, but is float64, which cannot hold all its digits"):
+        rows.parse(texts(line), pa.schema([("a", kind)]), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (pa.int64(), '{"a": 1.5}'),
+        (pa.int64(), '{"a": NaN}'),
+        (pa.int64(), '{"a": 9223372036854775808}'),
+        (pa.null(), '{"a": "x"}'),
+        (pa.large_list(pa.null()), '{"a": [1]}'),
+        (pa.timestamp("s"), '{"a": "2021-01-01T00:00:00.5"}'),
+        (pa.timestamp("s"), '{"a": "2021-01-01T00:00:00Z"}'),
+    ],
+)
+def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.DataType, line: str) -> None:
+    with pytest.raises(InferredTypeError) as unfit:
+        rows.parse(texts(line), pa.schema([("a", kind)]), ["a"])
+    assert unfit.value.column == "a"
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "found"),
+    [
+        (pa.int64(), '{"a": "n/a"}', '"n/a"'),
+        (pa.float64(), '{"a": [1]}', "[1]"),
+        (pa.bool_(), '{"a": 1}', "1"),
+        (pa.large_list(pa.float64()), '{"a": [1, "x"]}', '"x"'),
+        (pa.string(), '{"a": {"b": 1}}', '{"b": 1}'),
+        (pa.float32(), '{"a": 1e39}', "1e39"),
+        (pa.int64(), '{"a": 9223372036854775809}', "9223372036854775809"),
+    ],
+)
+def test_values_of_another_kind_are_named(rows: JsonRows, kind: pa.DataType, line: str, found: str) -> None:
+    with pytest.raises(BadValueError) as error:
+        rows.parse(texts("{}", line), pa.schema([("a", kind)]), ["a"])
+    assert f"holds {found} in row 2" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"a": 1', "Expecting ',' delimiter"),
+        ('{"a": 1} {"a": 2}', "Extra data"),
+        ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        ('{"a": 1e400}', "1e400 is too large a number"),
+        ('{"a": "\\ud800"}', "surrogates not allowed"),
+        ('{"a": "\udcff"}', "utf-8"),
+        ("[1]", "expected an object, found a list"),
+        ('{"b": 1}', "it has the key 'b', which the first rows of the file do not have"),
+        ('{"a": ' + "9" * 5000 + "}", "integer"),
+        ('{"a": 1}\x00', "Extra data"),
+    ],
+)
+def test_rows_that_are_not_valid_are_named(rows: JsonRows, line: str, reason: str) -> None:
+    for schema in (pa.schema([("a", pa.float64())]), pa.schema([("a", pa.string())])):
+        with pytest.raises(SourceInvalidError, match="row 3 of") as error:
+            rows.parse(texts('{"a": null}', "{}", line), schema, ["a"])
+        assert reason in str(error.value)
+        assert len(str(error.value)) < 400
+
+
+def test_plain_values_cannot_break_out_of_their_column(rows: JsonRows) -> None:
+    for line in ('[1],"x":[2]', '[1]} {"v":[2]', "[1],[2]", '[1]],"v":[[2]'):
+        with pytest.raises(SourceInvalidError, match="row 1"):
+            rows.parse(texts(line, column="v"), pa.schema([("v", pa.large_list(pa.int64()))]), ["v"])
+
+
+def test_columns_of_mixed_types_are_an_error_only_where_asked_for(rows: JsonRows) -> None:
+    lines = texts('{"a": 1, "b": 1}', '{"a": "x", "b": 2}')
+    assert rows.types(lines).names == ["a", "b"]
+    assert rows.parse(lines, pa.schema([("b", pa.int64())]), ["a", "b"]).to_pylist() == [{"b": 1}, {"b": 2}]
+    with pytest.raises(BadValueError, match='holds "x" in row 2'):
+        rows.parse(lines, pa.schema([("a", pa.int64())]), ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("moments", "kind"),
+    [
+        (["2021-01-01", "2021-01-02 03:04"], pa.timestamp("s")),
+        (["2021-01-01T00:00:00.250"], pa.timestamp("ms")),
+        (["2021-01-01T00:00:00", "2021-01-01T00:00:00.123456789"], pa.timestamp("ns")),
+        (["2021-01-01T00:00:00Z", "2021-01-01T00:00:00+02:00"], pa.timestamp("s", "UTC")),
+        (["2021-01-01T00:00:00Z", "2021-01-01T00:00:00"], pa.string()),
+        (["2021-01-01", "soon"], pa.string()),
+    ],
+)
+def test_iso_8601_becomes_timestamps_and_zones_are_not_mixed(rows: JsonRows, moments: list[str], kind: pa.DataType) -> None:
+    assert rows.types(texts(*(json.dumps({"t": moment}) for moment in moments))).field("t").type == kind
+    assert rows.types(texts(json.dumps({"t": moments}))).field("t").type == pa.large_list(kind)
