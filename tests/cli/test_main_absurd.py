@@ -35,6 +35,7 @@ CALLS = {
     "inspect": ["s.stoker"],
     "audit": ["script.py"],
     "diagnose": ["gone.py", "--quiet"],
+    "compare": ["--quiet", "gone.py", "new.py"],
     "gate": ["gone.py", "--budget", "budget.json", "--quiet"],
     "watch": ["gone.py"],
     "train": ["config.yaml", "--quiet"],

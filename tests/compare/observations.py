@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
-from stoker.compare.observed import Observed, Samples
+from stoker.compare.observed import Observed, SeenSamples
 
 STEPS = 40
 
 
-def samples(numbers: list[int], *, batch: int = 4, mode: bool = True) -> Samples:
-    """Samples by their fingerprints."""
+def samples(numbers: list[int], *, batch: int = 4, mode: bool = True) -> SeenSamples:
+    """SeenSamples by their fingerprints."""
     per_step = [min(len(numbers), batch * (step + 1)) for step in range(STEPS)]
-    return Samples(exact=numbers, rounded=[number + 1_000_000 for number in numbers], per_step=per_step, training_mode=mode)
+    return SeenSamples(exact=numbers, rounded=[number + 1_000_000 for number in numbers], per_step=per_step, training_mode=mode)
 
 
 def observed(step: float = 0.01, first: float = 1.0, **changes: Any) -> Observed:

@@ -53,7 +53,7 @@ def test_the_brief_form_is_at_most_2_kb_and_has_the_decision() -> None:
     long = msgspec.structs.replace(
         receipt(),
         facts=[*receipt().facts, *(type(receipt().facts[0])(name=f"f{n}", same=False, text="x" * 500) for n in range(50))],
-    )  # noqa: E501
+    )
     for one in (receipt(), long):
         text = json.dumps(one.brief(), allow_nan=False)
         assert len(text) <= BRIEF_BYTES

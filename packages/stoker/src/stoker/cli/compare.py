@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stoker.compare.receipt import Receipt
     from stoker.compare.sides import Version
 
+BRIEF = "stoker.compare.brief"
 DIFFERS = 1
 """The exit code of --check where the receipt does not hold."""
 
@@ -25,10 +26,10 @@ class _Compare(base.Command):
     """A command whose `--json` may be followed by the word `brief`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse `--json brief` as the option of that name."""
+        """Parse the arguments, and keep whether the brief form is asked for."""
         for place in range(len(args) - 1):
             if args[place : place + 2] == ["--json", "brief"]:
-                args = [*args[:place], "--json", "--brief", *args[place + 2 :]]
+                args, ctx.meta[BRIEF] = [*args[: place + 1], *args[place + 2 :]], True
                 break
         return super().parse_args(ctx, args)
 
@@ -49,10 +50,6 @@ class _Compare(base.Command):
     help="Start no round after S seconds; 0 compares results only.",
 )  # fmt: skip
 @click.option(
-    "--width", type=click.FloatRange(min=0, min_open=True), default=0.04, show_default=True, metavar="W",
-    help="End rounds when the interval of the speed-up is this narrow.",
-)  # fmt: skip
-@click.option(
     "--seeds", type=click.IntRange(min=2), metavar="N", help="Compare a metric over N other seeds of both, by an exact test."
 )
 @click.option(
@@ -69,10 +66,10 @@ class _Compare(base.Command):
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML page with plots: one file, no scripts.")
 @click.option("--sandbox", type=click.Choice(CHOICES), help="How your files are protected, as for stoker diagnose.")
 @base.json_option
-@click.option("--brief", is_flag=True, help="With --json: at most 2 KB.")
+@click.pass_context
 def command(
-    script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool, report: str | None,
-    sandbox: str | None, as_json: bool, brief: bool, **options: Any,
+    ctx: click.Context, script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool, report: str | None,
+    sandbox: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run two versions of a training script in turn, and say whether AFTER is faster or better with equal results.
 
@@ -85,6 +82,7 @@ def command(
     stoker compare --git main fast train.py
     stoker compare --env-after OMP_NUM_THREADS=1 train.py
     stoker compare --seeds 8 --metric 'accuracy ([0-9.]+)' --higher old.py new.py
+    stoker compare --json old.py new.py > receipt.json   # --json brief: at most 2 KB
     stoker compare --check receipt.json
     """
     from stoker.compare import compare
@@ -101,12 +99,12 @@ def command(
         receipt, wrong = compare_again(read_receipt(Path(check)), quiet=base.drops_script_output(), tell=base.announce)
     else:
         before, after, words = _versions(script, arguments, is_module, options)
-        names = ("steps", "budget", "width", "metric", "higher", "tolerance", "require")
+        names = ("steps", "budget", "metric", "higher", "tolerance", "require")
         receipt = compare(
             before, after, words, seeds=options["seeds"] or 0, quiet=base.drops_script_output(), tell=base.announce,
             **{name: options[name] for name in names},
         )  # fmt: skip
-    _show(receipt, wrong, as_json=as_json, brief=brief, markdown=markdown)
+    _show(receipt, wrong, as_json=as_json, brief=BRIEF in ctx.meta, markdown=markdown)
     if path is not None:
         receipt.write_html(path)
         base.announce(f"the report is {path}")

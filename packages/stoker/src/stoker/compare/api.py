@@ -17,10 +17,10 @@ from stoker.compare.facts import facts_of, repeats_of
 from stoker.compare.losses import compare_losses
 from stoker.compare.observed import Observed
 from stoker.compare.quality import Quality, Repeat, check_pattern, final_loss, printed_metric, quality_of
-from stoker.compare.receipt import Conditions, Receipt, Run
+from stoker.compare.receipt import Conditions, Receipt, SideResult
 from stoker.compare.rounds import Pairs, alternate, is_narrow, speed_of
 from stoker.compare.sides import Side, Version, prepared
-from stoker.compare.verdict import Verdict, check_requirements, decide, status_of
+from stoker.compare.verdict import Decision, check_requirements, decide, status_of
 from stoker.errors import OptionError, TrainError
 
 OBSERVED_SHARE = 0.1  # of the budget, for the first run
@@ -106,7 +106,7 @@ def judge(
     requirements = check_requirements(require, losses, facts, speed, quality, _memory_ratio(*sides))
     verdict = decide(losses, facts, speed, quality)
     if requirements:
-        verdict = Verdict(status=status_of(requirements), title=verdict.title, why=verdict.why)
+        verdict = Decision(status=status_of(requirements), title=verdict.title, why=verdict.why)
     return Receipt(
         verdict=verdict,
         names=names,
@@ -205,7 +205,7 @@ def _speed(pairs: Pairs[Observed], samples: tuple[float, float] | None) -> Any:
 
 
 def _samples_per_step(first: Observed, second: Observed) -> tuple[float, float] | None:
-    """Samples per step of both, where they differ."""
+    """SeenSamples per step of both, where they differ."""
     counts = [side.training.per_step for side in (first, second)]
     if not all(counts) or not all(count[-1] for count in counts):
         return None
@@ -218,8 +218,8 @@ def _memory_ratio(before: Sequence[Observed], after: Sequence[Observed]) -> floa
     return peaks[1] / peaks[0] if peaks[0] else None
 
 
-def _run(observed: Observed, runs: Sequence[Observed], timed: Sequence[Observed]) -> Run:
-    return Run(
+def _run(observed: Observed, runs: Sequence[Observed], timed: Sequence[Observed]) -> SideResult:
+    return SideResult(
         losses=observed.losses,
         step_seconds=[run.step_seconds for run in timed],
         first_step=statistics.median(run.ends[0] for run in runs),

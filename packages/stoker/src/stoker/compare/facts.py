@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stoker.compare.losses import first_difference
-from stoker.compare.observed import Observed, Samples
+from stoker.compare.observed import Observed, SeenSamples
 
 MOST_OTHERS = 0.01
 """Share of samples that may differ where inputs are computed in another order: rounding moves few across a border of bfloat16."""
@@ -41,7 +41,7 @@ def facts_of(before: Observed, after: Observed, *, parted: int | None) -> list[F
     return facts
 
 
-def _samples(before: Samples, after: Samples, parted: int | None) -> list[Fact]:
+def _samples(before: SeenSamples, after: SeenSamples, parted: int | None) -> list[Fact]:
     size = min(len(before.exact), len(after.exact))
     if not size:
         return []

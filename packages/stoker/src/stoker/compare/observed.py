@@ -22,7 +22,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     begin_ns: int = 0
 
 
-class Samples(msgspec.Struct, frozen=True, kw_only=True):
+class SeenSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Fingerprints of the samples that entered the model, in their order."""
 
     exact: list[int] = []
@@ -48,8 +48,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     weights: list[str] = []  # shape, dtype and fingerprint of each tensor that the optimizer updates, before the first step
     parameters: int = 0
     random: dict[str, list[int]] = {}  # the state of each generator after each step
-    training: Samples = Samples()
-    evaluation: Samples = Samples()
+    training: SeenSamples = SeenSamples()
+    evaluation: SeenSamples = SeenSamples()
     epoch_samples: int | None = None
     epsilon: float = 2.0**-23  # of the least precise type that the model computed in
     packages: dict[str, str] = {}

@@ -30,7 +30,7 @@ import stoker
 from stoker._batch import num_rows, tensors_of
 from stoker._clock import RunQueueDelay, now_ns
 from stoker.compare.fingerprints import perturb, row_fingerprints, short_hash, whole_fingerprint
-from stoker.compare.observed import Observed, RunRequest, Samples
+from stoker.compare.observed import Observed, RunRequest, SeenSamples
 from stoker.sandbox import original
 
 MIN_STEPS, USUAL_STEPS, MOST_STEPS = 20, 200, 2000
@@ -296,13 +296,13 @@ class Observer:
             code=code_hashes(self._main) if request.observe else {},
         )
 
-    def _samples(self, training: bool) -> Samples:
+    def _samples(self, training: bool) -> SeenSamples:
         rows = self._rows[training]
         if not rows:
-            return Samples()
+            return SeenSamples()
         exact, rounded = (torch.cat([call[kind].cpu() for call in rows]).tolist() for kind in (0, 1))
         per_step = [counts[0 if training else 1] for counts in self._rows_at]
-        return Samples(exact=exact, rounded=rounded, per_step=per_step, training_mode=self._mode.get(training))
+        return SeenSamples(exact=exact, rounded=rounded, per_step=per_step, training_mode=self._mode.get(training))
 
 
 class LoaderWatch:

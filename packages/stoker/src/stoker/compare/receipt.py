@@ -15,7 +15,7 @@ from stoker.compare.facts import Fact
 from stoker.compare.losses import LossComparison
 from stoker.compare.quality import Quality
 from stoker.compare.rounds import DECISIVE_P, LEAST_PAIRS, Speed
-from stoker.compare.verdict import Requirement, Verdict, wording
+from stoker.compare.verdict import Decision, Requirement, wording
 from stoker.errors import OptionError
 
 TEMPLATE = "receipt.html.jinja"
@@ -24,7 +24,7 @@ DISTURBED = 0.05  # share of the time in which other programs had the cores, fro
 SHOWN = ("samples", "repeats", "epoch", "random", "weights", "parameters", "mode", "steps", "evaluation", "leak")
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class SideResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one side."""
 
     losses: list[float]
@@ -56,7 +56,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a comparison. `print` shows it."""
 
-    verdict: Verdict
+    verdict: Decision
     names: tuple[str, str]
     call: dict[str, Any]
     """The arguments of the comparison."""
@@ -65,8 +65,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     speed: Speed | None
     quality: Quality | None
     requirements: list[Requirement]
-    before: Run
-    after: Run
+    before: SideResult
+    after: SideResult
     conditions: Conditions
 
     @property

@@ -21,7 +21,7 @@ MOST_AT_START = 0.01
 LOSSES = {"equal": ("equal",), "rounding": ("equal", "rounding"), "tolerance": ("equal", "rounding", "tolerance")}
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The exit status, and why."""
 
     status: int
@@ -29,7 +29,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, quality: Quality | None) -> Verdict:
+def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, quality: Quality | None) -> Decision:
     """Return the verdict."""
     pace = speed.verdict if speed is not None else "unknown"
     wrong = [fact for fact in facts if fact.same is False]
@@ -45,26 +45,28 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
             "the same weights have another loss on the same samples at step 1, so losses cannot be compared: use a metric"
         )
     if judged:
-        return Verdict(status=CHANGED, title="CHANGED: what the result is judged by is another", why="; ".join(judged))
+        return Decision(status=CHANGED, title="CHANGED: what the result is judged by is another", why="; ".join(judged))
     if result == "worse":
-        return Verdict(status=WORSE, title="WORSE", why="; ".join(changed))
+        return Decision(status=WORSE, title="WORSE", why="; ".join(changed))
     if result == "better":
-        return Verdict(status=BETTER, title="BETTER" + (" and faster" if pace == "faster" else ""), why="; ".join(changed))
+        return Decision(status=BETTER, title="BETTER" + (" and faster" if pace == "faster" else ""), why="; ".join(changed))
     no_worse = quality is not None and quality.no_worse
     if changed and not no_worse:
         title = {"faster": "FASTER, BUT CHANGED", "slower": "SLOWER, and changed"}.get(pace, "CHANGED")
-        return Verdict(status=WORSE if pace == "slower" else CHANGED, title=title, why="; ".join(changed))
+        return Decision(status=WORSE if pace == "slower" else CHANGED, title=title, why="; ".join(changed))
     if losses.verdict == "unknown" and not no_worse:
-        return Verdict(status=WORSE if pace == "slower" else UNKNOWN, title="CANNOT TELL whether results are equal", why=losses.why)
+        return Decision(
+            status=WORSE if pace == "slower" else UNKNOWN, title="CANNOT TELL whether results are equal", why=losses.why
+        )
     if pace == "faster":
         how = "no worse results" if changed else _words(losses)
-        return Verdict(status=BETTER, title=f"FASTER with {how}", why="")
+        return Decision(status=BETTER, title=f"FASTER with {how}", why="")
     if pace == "slower":
-        return Verdict(status=WORSE, title=f"SLOWER with {_words(losses)}")
+        return Decision(status=WORSE, title=f"SLOWER with {_words(losses)}")
     if pace == "same":
-        return Verdict(status=UNKNOWN, title=f"NO DIFFERENCE in speed above 2 %, with {_words(losses)}")
+        return Decision(status=UNKNOWN, title=f"NO DIFFERENCE in speed above 2 %, with {_words(losses)}")
     untimed = "SPEED NOT COMPARED" if speed is None else "CANNOT TELL whether it is faster"
-    return Verdict(status=UNKNOWN, title=f"{untimed}; {_words(losses)}")
+    return Decision(status=UNKNOWN, title=f"{untimed}; {_words(losses)}")
 
 
 def _same(facts: Sequence[Fact], *names: str) -> list[bool]:

@@ -100,7 +100,8 @@ def _temporary() -> str:
 class Sandbox:
     """The sandbox of one program, as a context manager.
 
-    `program` is the path of a script, or None for a module. With `required` it is never run unprotected. Raises `OptionError` if STOKER_SANDBOX is not one of `CHOICES`.
+    `program` is the path of a script, or None for a module. With `required` it is never run
+    unprotected. Raises `OptionError` if STOKER_SANDBOX is not one of `CHOICES`.
     """
 
     def __init__(self, program: Path | None, *, required: bool = False) -> None:
