@@ -31,6 +31,7 @@ def test_the_exit_code_says_whether_results_changed(stoker: Stoker) -> None:
     assert "loss=rounding holds" in done.out
 
 
+@pytest.mark.slow
 def test_json_is_a_receipt_that_can_be_checked(stoker: Stoker) -> None:
     done = stoker(*QUICK, "--json", "old.py", "fused.py", "--argument", "1")
     receipt = json.loads(done.out)
@@ -45,6 +46,7 @@ def test_json_is_a_receipt_that_can_be_checked(stoker: Stoker) -> None:
     assert any("the code of AFTER" in line for line in json.loads(done.out)["differs"])
 
 
+@pytest.mark.slow
 def test_one_script_in_two_environments(stoker: Stoker) -> None:
     Path("train.py").write_text(BEFORE.replace("lr=3e-3", "lr=float(__import__('os').environ['LR'])"))
     done = stoker(*QUICK, "--env-before", "LR=0.1", "--env-after", "LR=0.1", "--markdown", "--report", "page.html", "train.py")

@@ -44,6 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return observed
 
 
+@pytest.mark.promise("P34")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in TRAPS])
 def test_the_right_answer(name: str, run: Run) -> None:
     trap = TRAPS[name]

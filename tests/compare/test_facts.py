@@ -17,6 +17,7 @@ def different(after: Observed, *, parted: int | None = None) -> set[str]:
     return {fact.name for fact in facts_of(observed(), after, parted=parted) if fact.same is False}
 
 
+@pytest.mark.promise("P34")
 @pytest.mark.parametrize(
     ("changes", "names"),
     [

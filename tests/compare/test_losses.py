@@ -27,6 +27,7 @@ def apart(size: float, growth: float = 1.0, *, start: int = 0) -> list[float]:
 ROUNDING = apart(1e-7, 1.05)  # the yardstick of a program that amplifies rounding
 
 
+@pytest.mark.promise("P34")
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
@@ -44,6 +45,7 @@ def test_a_difference_is_compared_with_that_of_rounding_at_the_same_step(after: 
     assert compare_losses(BEFORE, after, yardsticks=[ROUNDING]).verdict == expected
 
 
+@pytest.mark.promise("P34", control=True)
 def test_negative_control_without_a_yardstick_little_is_rounding() -> None:
     assert compare_losses(BEFORE, apart(1e-7, 1.05)).verdict == "changed"
     assert compare_losses(BEFORE, apart(1e-6)).verdict == "rounding"

@@ -38,6 +38,7 @@ def test_no_round_starts_that_would_end_after_the_budget() -> None:
     assert 1 <= len(pairs.before) <= 3
 
 
+@pytest.mark.promise("P34")
 @pytest.mark.parametrize(("noise", "drift"), [(0.002, 0.0), (0.01, 0.0), (0.05, 0.0), (0.3, 0.0), (0.02, 0.03)])
 def test_equal_programs_are_called_faster_in_at_most_one_of_a_hundred_cases(noise: float, drift: float) -> None:
     rng = np.random.default_rng(int(noise * 1000))
@@ -45,6 +46,7 @@ def test_equal_programs_are_called_faster_in_at_most_one_of_a_hundred_cases(nois
     assert verdicts.count("faster") <= 0.01 * 300 + 3 * math.sqrt(300 * 0.01)
 
 
+@pytest.mark.promise("P34", control=True)
 @pytest.mark.parametrize(("effect", "noise", "least"), [(1.05, 0.01, 0.95), (1.5, 0.1, 0.95), (2.0, 0.3, 0.6)])
 def test_true_changes_are_found(effect: float, noise: float, least: float) -> None:
     rng = np.random.default_rng(1)
@@ -54,6 +56,7 @@ def test_true_changes_are_found(effect: float, noise: float, least: float) -> No
     assert np.mean(slower) >= least
 
 
+@pytest.mark.promise("P34", control=True)
 def test_rounds_do_not_end_because_one_side_seems_faster() -> None:
     """Negative control: who stops at the first p below 0.02 finds a difference in many equal programs."""
     rng = np.random.default_rng(2)

@@ -34,6 +34,7 @@ def quality(difference: float, p: float = 0.01, **changes: object) -> Quality:
     return Quality(difference=difference, p=p, **{**options, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("P34")
 @pytest.mark.parametrize(
     ("losses", "facts", "speed", "metric", "status"),
     [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 from stoker.audit import audit as audit
+from stoker.compare import compare as compare
 from stoker.errors import StokerError
 from stoker.watch import watch as watch
 
@@ -69,7 +70,6 @@ _LAZY = {
     "Windows": "stoker.sampling.views:Windows",
     "append": "stoker.store.append:append",
     "compact": "stoker.store.append:compact",
-    "compare": "stoker.compare:compare",
     "inspect": "stoker.store.inspect:inspect",
     "load": "stoker.experiment.predict:load",
     "open": "stoker.store.opening:open_store",

@@ -68,8 +68,8 @@ class _Compare(base.Command):
 @base.json_option
 @click.pass_context
 def command(
-    ctx: click.Context, script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool, report: str | None,
-    sandbox: str | None, as_json: bool, **options: Any,
+    ctx: click.Context, script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool,
+    report: str | None, sandbox: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run two versions of a training script in turn, and say whether AFTER is faster or better with equal results.
 
