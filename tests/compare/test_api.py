@@ -85,7 +85,7 @@ def test_a_program_that_sleeps_less_is_faster(tmp_path: Path) -> None:
 def test_a_version_that_fails_is_an_error_with_its_line(tmp_path: Path) -> None:
     before = written(tmp_path, "old.py", BEFORE)
     broken = written(tmp_path, "new.py", BEFORE.replace("step = 0\n", "step = 0\nraise ValueError('out of luck')\n"))
-    with pytest.raises(TrainError, match=r"new\.py raised ValueError \(new\.py:19\): out of luck"):
+    with pytest.raises(TrainError, match=r"new\.py raised ValueError \(new\.py:18\): out of luck"):
         stoker.compare(before, broken, budget=0, steps=8)
     with pytest.raises(TrainError, match="no optimizer step"):
         stoker.compare(written(tmp_path, "none.py", "print(1)"), before, budget=0)

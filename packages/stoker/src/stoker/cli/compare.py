@@ -66,9 +66,8 @@ class _Compare(base.Command):
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML page with plots: one file, no scripts.")
 @click.option("--sandbox", type=click.Choice(CHOICES), help="How your files are protected, as for stoker diagnose.")
 @base.json_option
-@click.pass_context
 def command(
-    ctx: click.Context, script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool,
+    script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool,
     report: str | None, sandbox: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run two versions of a training script in turn, and say whether AFTER is faster or better with equal results.
@@ -104,7 +103,7 @@ def command(
             before, after, words, seeds=options["seeds"] or 0, quiet=base.drops_script_output(), tell=base.announce,
             **{name: options[name] for name in names},
         )  # fmt: skip
-    _show(receipt, wrong, as_json=as_json, brief=BRIEF in ctx.meta, markdown=markdown)
+    _show(receipt, wrong, as_json=as_json, brief=BRIEF in click.get_current_context().meta, markdown=markdown)
     if path is not None:
         receipt.write_html(path)
         base.announce(f"the report is {path}")

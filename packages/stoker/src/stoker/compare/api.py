@@ -14,7 +14,7 @@ from typing import Any
 import stoker
 from stoker._clock import now_ns, now_utc
 from stoker.compare.facts import facts_of, repeats_of
-from stoker.compare.losses import compare_losses
+from stoker.compare.losses import LossComparison, compare_losses
 from stoker.compare.observed import Observed
 from stoker.compare.quality import Quality, Repeat, check_pattern, final_loss, printed_metric, quality_of
 from stoker.compare.receipt import Conditions, Receipt, SideResult
@@ -49,6 +49,7 @@ def compare_versions(
 ) -> Receipt:
     """Compare two versions. The arguments are those of `stoker.compare`."""
     _check(steps=steps, budget=budget, width=width, seeds=seeds, tolerance=tolerance)
+    check_requirements(require, LossComparison(verdict="unknown"), [], None, None, None)
     seconds = (budget or DEFAULT_OBSERVED / OBSERVED_SHARE) * OBSERVED_SHARE
     if metric is not None:
         check_pattern(metric)
@@ -253,8 +254,8 @@ def compare_again(
 ) -> tuple[Receipt, list[str]]:
     """Run the comparison of a receipt again. Returns the new receipt, and what does not hold."""
     call = dict(receipt.call)
-    sides = [Version(**call.pop(name)) for name in ("before", "after")]
-    again = compare_versions(*sides, call.pop("arguments"), **call, quiet=quiet, tell=tell)
+    before, after = (Version(**call.pop(name)) for name in ("before", "after"))
+    again = compare_versions(before, after, call.pop("arguments"), **call, quiet=quiet, tell=tell)
     wrong = [f"the code of {name} is another one" for name, old, new in _codes(receipt, again) if old != new]
     if again.verdict.status != receipt.verdict.status:
         wrong.append(f"the status is {again.verdict.status}, not {receipt.verdict.status}")

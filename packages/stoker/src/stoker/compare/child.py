@@ -119,9 +119,9 @@ def _how(code: int) -> str:
 
 def write_version(request: RunRequest) -> None:
     """Replace files of the user by those of this version. The sandbox has been entered: only this process sees that."""
-    for path in request.removed:
-        if os.path.lexists(mirrored(path)):
-            _disk.disk.unlink(Path(mirrored(path)))
+    for name in request.removed:
+        if os.path.lexists(mirrored(name)):
+            _disk.disk.unlink(Path(mirrored(name)))
     if request.files is None:
         return
     root = Path(request.files)

@@ -122,7 +122,7 @@ class Observer:
 
     def _mark(self) -> None:
         """Wait for the device: twice in a run, so that the time of a half includes its work."""
-        if torch.cuda.is_initialized():
+        if uses_cuda():
             torch.cuda.synchronize()
         self._marks[self.steps] = (now_ns() - self._request.begin_ns) / 1e9
 
@@ -214,7 +214,7 @@ class Observer:
         if "numpy" in sys.modules:
             _, keys, *rest = sys.modules["numpy"].random.get_state()
             states["numpy"] = keys.tobytes() + repr(rest).encode()
-        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        if uses_cuda() and not torch.cuda.is_current_stream_capturing():
             states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
         return {name: short_hash(state) for name, state in states.items()}
 
@@ -241,7 +241,7 @@ class Observer:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 self._epsilon = max(self._epsilon, torch.finfo(torch.get_autocast_dtype(kind)).eps)
-        if torch.cuda.is_initialized() and torch.backends.cuda.matmul.allow_tf32:
+        if uses_cuda() and torch.backends.cuda.matmul.allow_tf32:
             self._epsilon = max(self._epsilon, 2.0**-10)
 
     def _see_inputs(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -270,7 +270,7 @@ class Observer:
         if error is None and not steps:
             error = "made no optimizer step in its main process, so there is nothing to compare"
         ends = [(end - request.begin_ns) / 1e9 for end in self._ends]
-        on_device = torch.cuda.is_initialized()
+        on_device = uses_cuda()
         losses = torch.stack([loss.double().cpu() for loss in self._losses]).tolist() if self._losses else []
         return Observed(
             error=error,
@@ -348,6 +348,11 @@ class LoaderWatch:
             total = len(sampler.sampler)
             self.epoch_samples = number * size if sampler.drop_last else total
             self.steps_per_epoch = max(1, number * steps // max(1, batches - 1))
+
+
+def uses_cuda() -> bool:
+    """Whether the program has used a GPU."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 # ---- what was run ----

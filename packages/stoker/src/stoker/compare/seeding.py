@@ -71,7 +71,7 @@ def _shifted_class(base: Any, method: str, by: int) -> type:
 
     kind: Any = type(base)
 
-    class Instances(kind):
+    class Instances(kind):  # type: ignore[misc]
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, base)
 

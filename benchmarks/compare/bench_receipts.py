@@ -1,8 +1,8 @@
 """How often is a receipt wrong, and what can it see? Programs against themselves (A/A), and true changes of the time of a step.
 
-    python -m benchmarks.compare.receipts --until 3600                   run what is not in the file yet, for at most an hour
-    python -m benchmarks.compare.receipts --busy 1 --until 3600          the same with one busy core
-    python -m benchmarks.compare.receipts --summary                      shares of each verdict, without running anything
+    python -m benchmarks.compare.bench_receipts --until 3600                   run what is not in the file yet, for at most an hour
+    python -m benchmarks.compare.bench_receipts --busy 1 --until 3600          the same with one busy core
+    python -m benchmarks.compare.bench_receipts --summary                      shares of each verdict, without running anything
 
 Each comparison is one line of the file, so a run that ends early is continued. A/A must be called faster or changed in at most 1 % of
 comparisons. Speed on a machine with other work says little: use `--busy` on a quiet machine instead.
@@ -35,7 +35,8 @@ torch.set_num_threads({threads})
 torch.manual_seed({seed})
 x = torch.randn({rows}, {width})
 y = x[:, :1].tanh()
-layers = [layer for _ in range({depth}) for layer in (torch.nn.Linear({width}, {width}), torch.nn.{activation}(), torch.nn.Dropout({dropout}))]
+blocks = [[torch.nn.Linear({width}, {width}), torch.nn.{activation}(), torch.nn.Dropout({dropout})] for _ in range({depth})]
+layers = [layer for block in blocks for layer in block]
 model = torch.nn.Sequential(*layers, torch.nn.Linear({width}, 1))
 optimizer = torch.optim.{optimizer}(model.parameters(), lr=1e-3)
 loader = DataLoader(TensorDataset(x, y), batch_size={batch}, shuffle=True, num_workers={workers})
@@ -50,8 +51,8 @@ for epoch in range(100):
             wasted @ wasted
 """
 USUAL: dict[str, Any] = {
-    "threads": 1, "seed": 0, "rows": 2048, "width": 128, "depth": 2, "activation": "ReLU", "dropout": 0.1, "optimizer": "AdamW", "batch": 64,
-    "workers": 0, "waste": 20,
+    "threads": 1, "seed": 0, "rows": 2048, "width": 128, "depth": 2, "activation": "ReLU", "dropout": 0.1, "optimizer": "AdamW",
+    "batch": 64, "workers": 0, "waste": 20,
 }  # fmt: skip
 PROGRAMS: dict[str, dict[str, Any]] = {
     "usual": {},
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--until", type=float, default=600.0, metavar="SECONDS", help="Start no comparison after this time.")
     parser.add_argument("--repeats", type=int, default=20, help="A/A comparisons of each of the 10 programs.")
     parser.add_argument(
-        "--busy", type=int, default=0, choices=range(os.cpu_count() or 1 + 1), help="Cores that other programs have."
+        "--busy", type=int, default=0, choices=range((os.cpu_count() or 1) + 1), help="Cores that other programs have."
     )
     parser.add_argument("--out", type=Path, default=RESULTS / "compare_receipts.jsonl")
     parser.add_argument("--summary", action="store_true", help="Show what is known.")
