@@ -380,6 +380,8 @@ class EarlyStoppingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether a lower or a higher value is better; by default inferred from the name."""
     min_delta: Rate = 0.0
     """Minimum change that counts as an improvement."""
+    restore_best: bool = True
+    """The model has its best weights when the run has stopped early or has finished; otherwise the last ones."""
 
 
 class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
