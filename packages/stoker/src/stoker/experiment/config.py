@@ -391,7 +391,7 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Passes over the training samples."""
     max_seconds: Positive | None = None
     """Time after which the run is saved and ends."""
-    folder: str | None = None
+    folder: Annotated[str, Meta(min_length=1)] | None = None
     """Folder of the run; by default `runs/` and the name of the config."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""

@@ -45,6 +45,7 @@ from stoker.train.mirror import Mirror, MirroredFolder
 from stoker.train.numerics import autocast, check_precision, kept_matmul_flags
 from stoker.train.optimizer import check_optimizer, refuses_fused
 from stoker.train.run import (
+    CHECKPOINTS,
     NAME,
     Run,
     check_new,
@@ -195,7 +196,7 @@ class Trainer:
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         if folder is not None and (not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder)):
-            raise OptionError(f"folder is {folder!r}; expected the path of a folder.")
+            raise OptionError(f"folder is {folder!r}; expected the path of a folder.", parameter="folder")
         self.folder = Path(folder) if folder is not None else None
         self.callbacks = check_callbacks(callbacks)
         self.setup = Setup()
@@ -255,7 +256,7 @@ class Trainer:
         found: Checkpoint | None = None
         with contextlib.ExitStack() as stack:
             if self.folder is not None:
-                if not resume:
+                if not resume or not ((self.folder / NAME).exists() or (self.folder / CHECKPOINTS).is_dir()):
                     replaces = overwrite and (self.folder / NAME).exists()
                     # A run to be replaced stays until the new one is known to work.
                     self.ranks.first(partial(check_own if replaces else check_new, self.folder))
