@@ -52,7 +52,7 @@ def test_the_manual_names_every_field() -> None:
 
 FROZEN = """\
 data data.augment data.batch_size data.cache data.cache.folder data.cache.size data.columns data.dtype data.global_batch_size
-data.loading data.loading.prefetch data.loading.residency data.loading.threads data.normalize data.observed data.order
+data.known data.loading data.loading.prefetch data.loading.residency data.loading.threads data.normalize data.observed data.order
 data.order.block data.order.pool data.order.window data.scale data.scale.method data.scale.per data.scale.unseen data.store
 data.target data.test_store data.valid_store data.view data.view.buckets data.view.gaps data.view.horizon data.view.keep
 data.view.length data.view.max_gap data.view.max_length data.view.shift data.view.stride data.view.tail data.weights
