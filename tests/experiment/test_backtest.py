@@ -13,7 +13,7 @@ from tests.cli.calling import Done
 
 import stoker
 from stoker.errors import OptionError
-from stoker.experiment.backtest import picture_names, season_of
+from stoker.experiment.backtest import plot_names, season_of
 
 Stoker = Callable[..., Done]
 
@@ -80,23 +80,23 @@ def test_metrics_are_over_rows_that_both_forecasts_have(folder: Path) -> None:
     assert metrics[0]["rmse"] == pytest.approx(np.sqrt((errors**2).mean()))
 
 
-def test_the_command_prints_errors_and_draws_a_picture_per_series(stoker: Stoker, folder: Path) -> None:
+def test_the_command_prints_errors_and_draws_a_plot_per_series(stoker: Stoker, folder: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = stoker("predict", "run", "--data", "d.csv", "--backtest", "3", "--plot", "pictures", "--out", "t.csv")
+    done = stoker("predict", "run", "--data", "d.csv", "--backtest", "3", "--plot", "plots", "--out", "t.csv")
     assert (done.code, done.err) == (0, "")
     assert [line.split()[1] for line in done.out.splitlines() if line.split()[:1] == ["x"]] == ["1", "2", "3", "4", "all"]
     assert "3 forecasts per series; the naive forecast repeats the last 24 steps" in done.out
-    assert sorted(path.name for path in Path("pictures").iterdir()) == ["a.png", "b.png", "c.png"]
+    assert sorted(path.name for path in Path("plots").iterdir()) == ["a.png", "b.png", "c.png"]
     assert Path("t.csv").read_text().splitlines()[0].endswith('"prediction","actual","naive"')
     report = json.loads(stoker("predict", "run", "--data", "d.csv", "--backtest", "3", "--json").out)
     assert (report["season"], report["windows"], report["metrics"][-1]["count"]) == (24, 3, 24)
     assert {row["naive"] for row in report["predictions"] if row["series"] == "c"} == {None}
-    (folder / "pictures" / "notes.txt").write_text("precious")
+    (folder / "plots" / "notes.txt").write_text("precious")
     for extra in ([], ["--overwrite"]):
-        refused = stoker("predict", "run", "--data", "d.csv", "--plot", "pictures", *extra)
+        refused = stoker("predict", "run", "--data", "d.csv", "--plot", "plots", *extra)
         assert (refused.code, refused.out) == (2, "")
-    (folder / "pictures" / "notes.txt").unlink()
-    assert stoker("predict", "run", "--data", "d.csv", "--plot", "pictures", "--overwrite").code == 0
+    (folder / "plots" / "notes.txt").unlink()
+    assert stoker("predict", "run", "--data", "d.csv", "--plot", "plots", "--overwrite").code == 0
 
 
 def test_runs_without_a_horizon_are_refused(folder: Path) -> None:
@@ -115,6 +115,6 @@ def test_a_season_follows_from_the_frequency(freq: str, season: int) -> None:
 
 def test_names_of_series_never_leave_the_folder() -> None:
     names = ["a", "../b", "c/d", ".hidden", "", "x" * 200]
-    paths = picture_names(Path("p"), names)
+    paths = plot_names(Path("p"), names)
     assert all(path.parent == Path("p") for path in paths.values())
     assert [path.name for path in paths.values()] == ["a.png", *(f"series-{number}.png" for number in range(1, 6))]

@@ -28,7 +28,7 @@ SHOWN_ROWS = 12
     "--data", required=True, multiple=True, type=base.TABLE, metavar="DATA", help="A store, or files that `stoker pack` reads."
 )
 @click.option("--out", type=base.PATH, metavar="FILE", help="Write the table: .parquet, .csv, .arrow or .feather.")
-@click.option("--plot", type=base.PATH, metavar="FOLDER", help="Draw a picture per series into a new folder.")
+@click.option("--plot", type=base.PATH, metavar="FOLDER", help="Draw a plot per series into a new folder.")
 @click.option(
     "--backtest", type=click.IntRange(min=1), metavar="N", help="Forecast from N earlier steps of each series, and compare."
 )
@@ -59,7 +59,7 @@ def command(
 
     \b
     stoker predict runs/first --data new.csv --out predictions.parquet
-    stoker predict runs/first --data new.csv --backtest 8 --plot pictures/
+    stoker predict runs/first --data new.csv --backtest 8 --plot plots/
     stoker predict runs/first --data new.stoker --which all --out all.csv
     """
     import stoker
@@ -100,18 +100,16 @@ def command(
 
 
 def _check_new_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder for pictures that holds anything else."""
+    """Refuse a folder for plots that holds anything else."""
     from stoker.train.plots import check_plot
 
     check_plot(folder.absolute().parent / "a.png")  # matplotlib, and the folder above
     if folder.is_file():
-        raise OptionError(
-            f"--plot is {folder}, which is a file; expected a folder for the pictures.", parameter="plot", path=folder
-        )
+        raise OptionError(f"--plot is {folder}, which is a file; expected a folder for the plots.", parameter="plot", path=folder)
     foreign = sorted(path.name for path in folder.iterdir() if path.suffix != ".png" or not overwrite) if folder.is_dir() else []
     if foreign:
         raise OptionError(
-            f"--plot is {folder}, which holds {foreign[0]!r}. Give a new folder, or --overwrite for one with pictures (.png) alone.",
+            f"--plot is {folder}, which holds {foreign[0]!r}. Give a new folder, or --overwrite for one with plots (.png) alone.",
             parameter="plot",
             path=folder,
         )
@@ -125,7 +123,7 @@ def _plot(folder: Path, store: Any, table: pa.Table) -> None:
         raise OptionError(
             "--plot draws forecasts of a store or of files that are packed, but this run makes others.", parameter="plot"
         )
-    with base.bar("pictures") as show:
+    with base.bar("plots") as show:
         plot_series(folder, store, table, progress=lambda done, total: show("drawing", done / total, done))
 
 

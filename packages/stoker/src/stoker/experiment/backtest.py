@@ -3,7 +3,7 @@
     Backtest        the forecasts with actual and naive values; `metrics` per step ahead
     compare         predictions of one column become such rows
     season_of       the steps after which a series of a frequency repeats
-    plot_series     one picture per series: known values, forecasts, and what came
+    plot_series     one plot per series: known values, forecasts, and what came
 
 The origin of the last forecast is a horizon before the end of a series, that of the one before a horizon earlier, and so on. A naive
 forecast repeats the values of the last season before its origin.
@@ -28,7 +28,7 @@ from stoker.store.store import Store
 
 HOUR, DAY = NANOSECONDS["h"], NANOSECONDS["d"]
 SHOWN_HORIZONS = 3
-"""Known steps that a picture shows before the first forecast, in horizons."""
+"""Known steps that a plot shows before the first forecast, in horizons."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +108,10 @@ def season_of(store: Store, time: str | None, freq: str | None) -> int:
 def plot_series(
     folder: Path, store: Store, table: pa.Table, *, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> int:
-    """Draw one picture per series into a folder, `<series>.png`: known values, forecasts, and what came where it is known.
+    """Draw one plot per series into a folder, `<series>.png`: known values, forecasts, and what came where it is known.
 
     Returns:
-        The number of pictures.
+        The number of plots.
     """
     from stoker.train.plots import COLOURS, Curve, Panel, save_plot
 
@@ -122,7 +122,7 @@ def plot_series(
     by_series: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)
-    paths = picture_names(folder, list(by_series))
+    paths = plot_names(folder, list(by_series))
     for done, (name, predicted) in enumerate(by_series.items(), 1):
         panels = []
         for column in dict.fromkeys(row["column"] for row in predicted):
@@ -142,7 +142,7 @@ def plot_series(
     return len(by_series)
 
 
-def picture_names(folder: Path, names: Sequence[Any]) -> dict[Any, Path]:
+def plot_names(folder: Path, names: Sequence[Any]) -> dict[Any, Path]:
     """Return the file of each series: its name where that can be one of a file, otherwise its number."""
     paths = {}
     for number, name in enumerate(names):

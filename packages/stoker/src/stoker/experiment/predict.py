@@ -487,7 +487,7 @@ class _ConfigRun:
     def _chosen(self, store: Store, view: AnyView, which: Which, short: Short, origins: int | None = None) -> tuple[Array, Located]:
         """The numbers of the samples to predict from, and where they lie; refuses or skips series without one.
 
-        With `origins`, so many of each series: the last one, that of a horizon before it, and so on.
+        With `origins`, this number per series: the last one, that of a horizon before it, and so on.
         """
         ahead = view.horizon if isinstance(view, Windows) else 0
         least = view.length + ahead if isinstance(view, Windows) and view.tail == "drop" else 1
