@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import torch
@@ -36,9 +35,10 @@ from stoker._device import check_device
 from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.experiment import config as named
+from stoker.experiment.backtest import Backtest, compare, season_of
 from stoker.experiment.config import Config
-from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for
-from stoker.experiment.models import Task, blaming, make_model
+from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for, read_inputs
+from stoker.experiment.models import Task, blaming, make_model, naming_known
 from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
 from stoker.feed.columns import lengths_of, samples_over
@@ -139,10 +139,68 @@ class TrainedRun:
         if stride is not None and which == "last":
             raise OptionError("stride= is for which='all': which='last' predicts once per series.")
         options = {"which": which, "horizon": horizon, "stride": stride, "short": short, "batch_size": batch_size}
-        with _opened(data, self.inputs, self.pack_options, dict(pack_options or {})) as opened:
+        with self.opened(data, pack_options) as opened:
             parts = self.run(opened, **options)
             freq = frequency_of(parts[0].store) if parts else None
             return to_table(parts, freq=freq or (self.inputs.freq if self.inputs is not None else None))
+
+    def backtest(
+        self,
+        data: object,
+        *,
+        windows: int = 8,
+        season: int | None = None,
+        short: Short = "error",
+        pack_options: Mapping[str, Any] | None = None,
+    ) -> Backtest:
+        """Forecast from past steps of data, and compare with what came and with a seasonal naive forecast.
+
+        The last forecast of a series ends where the series ends, the one before ends where the last one begins, and so on. Steps that
+        the run was trained on are easier for the model than new ones: use data that is later.
+
+        Args:
+            data: As for `predict`.
+            windows: Forecasts per series.
+            season: Steps after which the naive forecast repeats; by default a day, a week or a year by the frequency of the data.
+            short: What to do with series that are too short for one forecast: an "error", or "skip" them.
+            pack_options: As for `predict`.
+
+        Returns:
+            The forecasts with actual and naive values, and metrics per step ahead.
+
+        Raises:
+            OptionError: The run predicts no horizon, or no amounts.
+
+        Example:
+            >>> import numpy as np, stoker
+            >>> wave = np.sin(np.arange(200.0) * np.pi / 12).astype("f4")
+            >>> _ = stoker.Store.from_arrays(x=[wave]).save("t.stoker")
+            >>> view = "{name: windows, length: 24, horizon: 4}"
+            >>> _ = Path("t.yaml").write_text(f"data: {{store: t.stoker, view: {view}, batch_size: 16}}\nmodel: linear")
+            >>> _ = stoker.experiment.run("t.yaml", folder="runs/t", progress=False)
+            >>> test = stoker.load("runs/t").backtest("t.stoker", windows=3, season=24)
+            >>> test.table.num_rows, [row["ahead"] for row in test.metrics()]
+            (12, [1, 2, 3, 4, 0])
+        """
+        for name, value in (("windows", windows), ("season", season)):
+            if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**31):
+                raise OptionError(f"{name} is {value!r}; expected an integer from 1.", parameter=name)
+        if not isinstance(self.run, _ConfigRun) or not self.run.forecasts_amounts:
+            raise OptionError(
+                f"{self.folder} is not a run that forecasts amounts: a backtest is for configurations whose data.view has a horizon, "
+                "with a loss such as mse, mae or quantile.",
+                path=self.folder,
+            )
+        with self.opened(data, pack_options) as store:
+            parts = self.run(store, which="all", horizon=None, stride=None, short=short, batch_size=1024, origins=windows)
+            freq = frequency_of(store) or (self.inputs.freq if self.inputs is not None else None)
+            repeats = season if season is not None else season_of(store, parts[0].time, freq)
+            table = to_table([compare(part, repeats) for part in parts], freq=freq)
+        return Backtest(table=table, season=repeats, windows=windows)
+
+    def opened(self, data: object, pack_options: Mapping[str, Any] | None = None) -> contextlib.AbstractContextManager[Any]:
+        """Open data for several calls of `predict` and `backtest`: files are packed once, and removed at the end."""
+        return _opened(data, self.inputs, self.pack_options, dict(pack_options or {}))
 
 
 def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | None = None) -> TrainedRun:
@@ -179,7 +237,14 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.{advice}")
     found = find_trained(folder, latest=latest)
     config = check(read_document(folder / CONFIG_NAME), Config)
-    inputs = _read_inputs(folder / INPUTS_NAME)
+    inputs = read_inputs(folder / INPUTS_NAME)
+    view = config.data.view
+    length = view.max_length if isinstance(view, named.SequenceView) else view.length
+    if inputs.task.length != length:
+        raise CheckpointInvalidError(
+            f"{folder / INPUTS_NAME} is of samples of {inputs.task.length:,} steps, but {CONFIG_NAME} of {length:,}. "
+            "Put back the files of the run."
+        )
     model = _model_of(config, inputs.task, found).to(place).eval()
     scaler = SeriesScaler.open(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else None
     job = _ConfigRun(config=config, inputs=inputs, model=model, device=torch.device(place), scaler=scaler)
@@ -201,21 +266,11 @@ def _recipe_of(folder: Path) -> Callable[..., TrainedRun] | None:
     return open_run
 
 
-def _read_inputs(path: Path) -> Inputs:
-    """Read what the run kept about its training store."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Inputs)
-    except FileNotFoundError:
-        raise CheckpointInvalidError(f"{path} is missing. Put it back, or train the run again.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointInvalidError(f"{path} is damaged: {error}. Put it back, or train the run again.") from None
-
-
 def _model_of(config: Config, task: Task, found: Checkpoint) -> nn.Module:
     """The model with the weights of a checkpoint, which also says whether the model scales its columns."""
     weights = found.parts.get("model") or {}
     scalers: dict[str, nn.Module] = {}
-    for name, columns in (("scaler", task.inputs), ("target_scaler", task.targets)):
+    for name, columns in (("scaler", task.numbers), ("target_scaler", task.targets)):
         if any(key == f"{name}.mean" or key.endswith(f".{name}.mean") for key in weights):
             scalers[name] = Scaler(sum(columns.values()), columns=list(columns))
     model = make_model(config.model, task, **scalers)
@@ -319,6 +374,11 @@ def _mapped(codes: Array, now: Sequence[str], was: Sequence[str], where: str) ->
 # ---- runs of a configuration ----
 
 
+def _is_ahead(name: str) -> bool:
+    """Whether an entry of a batch is about the steps after a sample."""
+    return name.endswith(("_target", "_target_observed")) or name == "target_mask"
+
+
 @dataclass(frozen=True, kw_only=True)
 class _ConfigRun:
     """Predicts for a store, as the configuration of a run says."""
@@ -333,8 +393,21 @@ class _ConfigRun:
     def task(self) -> Task:
         return self.inputs.task
 
+    @property
+    def forecasts_amounts(self) -> bool:
+        """Whether the run predicts amounts of later steps."""
+        return self.task.when == "horizon" and not isinstance(self.config.loss, named.Bce | named.CrossEntropy)
+
     def __call__(
-        self, store: Store, *, which: Which, horizon: int | None, stride: int | None, short: Short, batch_size: int
+        self,
+        store: Store,
+        *,
+        which: Which,
+        horizon: int | None,
+        stride: int | None,
+        short: Short,
+        batch_size: int,
+        origins: int | None = None,
     ) -> list[Predicted]:
         task, data = self.task, self.config.data
         if horizon is not None and horizon != task.horizon:
@@ -342,8 +415,10 @@ class _ConfigRun:
             raise OptionError(f"horizon is {horizon}, but the model was trained with {fixed}. Leave it out.")
         if stride is not None and isinstance(data.view, named.SequenceView):
             raise OptionError("stride= is for windows, but a sample of this run is a whole series. Leave it out.")
-        view = self._view(which, stride)
-        numbers, located = self._chosen(store, view, which, short)
+        view = self._view("last" if origins else which, stride, ahead=bool(origins))
+        numbers, located = self._chosen(store, view, which, short, origins)
+        if task.known and which == "last":
+            self._check_horizon(store, located)
         if not len(numbers):
             raise OptionError(f"{store.name} has no series that is long enough for the model: it needs {task.length:,} steps.")
         feed = Feed(
@@ -366,6 +441,7 @@ class _ConfigRun:
                 some = slice(first, first + batch_size)
                 batch = dict(dataset.__getitems__(numbers[some]).batch)
                 series = located.series[some]
+                batch = {name: values for name, values in batch.items() if not _is_ahead(name) or name in task.known_entries}
                 if self.scaler is not None and rows is not None:
                     batch = self._scaled(self.scaler, batch, rows[series])
                     batch["series"] = torch.from_numpy(rows[series])
@@ -375,7 +451,9 @@ class _ConfigRun:
 
     def _answers(self, batch: dict[str, torch.Tensor]) -> Array:
         """What the model gives for a batch: [rows, steps, targets, outputs of each], float64."""
-        task, given = self.task, self.model(batch)
+        task = self.task
+        with naming_known():
+            given = self.model(batch)
         rows, steps = len(batch["valid"]), task.steps
         if task.every_step:
             steps = given.shape[1] if given.dim() > 1 else steps
@@ -385,8 +463,11 @@ class _ConfigRun:
         found: Array = given.double().reshape(rows, steps, task.num_targets, task.outputs_each).cpu().numpy()
         return found
 
-    def _view(self, which: Which, stride: int | None) -> AnyView:
-        """The samples of the run's view, without the targets behind them: a forecast begins where the data ends."""
+    def _view(self, which: Which, stride: int | None, *, ahead: bool = False) -> AnyView:
+        """The samples of the run's view, without the targets behind them: a forecast begins where the data ends.
+
+        Where columns are known of the predicted steps, or with `ahead`, these steps are the last ones of the data.
+        """
         view, task = self.config.data.view, self.task
         if isinstance(view, named.SequenceView):
             longest = view.max_length
@@ -394,22 +475,35 @@ class _ConfigRun:
         options = asdict(view)
         usual = options.pop("stride", view.length)
         tail = "keep" if task.padded and task.when != "horizon" else "drop"
-        return Windows(**options | {"horizon": 0, "shift": 0, "tail": tail, "stride": 1 if which == "last" else stride or usual})
+        steps_ahead = task.horizon if task.known or ahead else 0
+        return Windows(
+            **options | {"horizon": steps_ahead, "shift": 0, "tail": tail, "stride": 1 if which == "last" else stride or usual}
+        )
 
-    def _chosen(self, store: Store, view: AnyView, which: Which, short: Short) -> tuple[Array, Located]:
-        """The numbers of the samples to predict from, and where they lie; refuses or skips series without one."""
-        least = view.length if isinstance(view, Windows) and view.tail == "drop" else 1
+    def _chosen(self, store: Store, view: AnyView, which: Which, short: Short, origins: int | None = None) -> tuple[Array, Located]:
+        """The numbers of the samples to predict from, and where they lie; refuses or skips series without one.
+
+        With `origins`, this number per series: the last one, that of a horizon before it, and so on.
+        """
+        ahead = view.horizon if isinstance(view, Windows) else 0
+        least = view.length + ahead if isinstance(view, Windows) and view.tail == "drop" else 1
         numbers = np.zeros(0, dtype=np.int64)
         located = Located(numbers, numbers, numbers)
         if (store.lengths >= least).any():
             samples = samples_over(store, view)[1]
             firsts = samples.first_samples()
             bounds = np.arange(len(store) + 1) if firsts is None else firsts
-            numbers = (bounds[1:] - 1)[np.diff(bounds) > 0] if which == "last" else np.arange(samples.num_samples)
+            if origins is not None:
+                back = (bounds[1:, None] - 1 - ahead * np.arange(origins)[::-1]).astype(np.int64)
+                numbers = back[back >= bounds[:-1, None]]
+            else:
+                numbers = (bounds[1:] - 1)[np.diff(bounds) > 0] if which == "last" else np.arange(samples.num_samples)
             located = samples.locate(numbers)
+            located = located._replace(counts=located.counts - ahead)  # the steps that the model sees
         fits = located.counts > 0
         if which == "last":  # where a gap cuts a series, its last window may end before it
-            fits &= located.starts + located.counts == store.offsets[located.series + 1] if isinstance(view, Windows) else True
+            end = store.offsets[located.series + 1]
+            fits &= located.starts + located.counts + ahead == end if isinstance(view, Windows) else True
         missing = np.setdiff1d(np.arange(len(store)), located.series[fits])
         if len(missing) and short == "error":
             one = int(missing[0])
@@ -419,6 +513,25 @@ class _ConfigRun:
                 f"{int(store.lengths[one]):,}{many}. Add earlier steps, or pass short='skip'."
             )
         return numbers[fits], Located(*(part[fits] for part in located))
+
+    def _check_horizon(self, store: Store, located: Located) -> None:
+        """Refuse data whose last steps have targets: they are not the steps to be predicted."""
+        steps = located.starts + located.counts
+        for name in self.task.targets:
+            if name not in store.schema or store.schema[name].level != "step":
+                continue
+            values = store.column(name)
+            for series, first in zip(located.series.tolist(), steps.tolist(), strict=True):
+                rows = values[first : first + self.task.horizon]
+                if rows.dtype.kind != "f" or not np.isnan(rows).all():
+                    known = ", ".join(self.task.known)
+                    raise OptionError(
+                        f"the last {self.task.horizon:,} steps of series {series_name(store, series)!r} of {store.name} have values of "
+                        f"{name!r}; expected the steps to be predicted, with {known} and without {name!r}. Add these rows with empty "
+                        "targets, or predict which='all' to compare with values that are known.",
+                        parameter="which",
+                        column=name,
+                    )
 
     # -- scaling by series --
 
@@ -468,14 +581,15 @@ class _ConfigRun:
 
     def _scaled(self, scaler: SeriesScaler, batch: dict[str, torch.Tensor], rows: Array) -> dict[str, torch.Tensor]:
         """Inputs scaled as the feed of the run scaled them; padding stays zero."""
-        for name in self.task.inputs:
+        entries = {name: name for name in self.task.inputs} | {f"{name}_target": name for name in self.task.known}
+        for entry, name in entries.items():
             if name in scaler.columns:
-                scaled = scaler.transform(batch[name], rows, name).to(getattr(torch, self.config.data.dtype))
-                if "mask" in batch:
+                scaled = scaler.transform(batch[entry], rows, name).to(getattr(torch, self.config.data.dtype))
+                if "mask" in batch and entry == name:
                     mask = batch["mask"].reshape(*batch["mask"].shape, *(1,) * (scaled.dim() - 2))
                     scaled = torch.where(mask, scaled, 0)
-                observed = batch.get(f"{name}_observed")
-                batch[name] = scaled if observed is None else torch.where(observed, scaled, 0)
+                observed = batch.get(f"{entry}_observed")
+                batch[entry] = scaled if observed is None else torch.where(observed, scaled, 0)
         return batch
 
     # -- rows of the table --
