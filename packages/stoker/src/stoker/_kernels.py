@@ -41,6 +41,7 @@ from numba.extending import intrinsic
 
 import stoker
 from stoker import _cache_files, _disk
+from stoker._clock import Spans, now_ns
 from stoker.errors import DiskError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -50,6 +51,8 @@ ANNOUNCE = "STOKER_ANNOUNCE"
 CACHE = "STOKER_CACHE"
 """Environment variable: the folder of all caches of stoker."""
 
+compiling = Spans(capacity=1)
+"""Time that this process has spent compiling kernels."""
 _LINE = "stoker: compiling kernels for this machine; this takes some seconds, once …\n"
 _MAGIC = b"stoker kernel 1\n"
 _HEAD_BYTES = len(_MAGIC) + 16
@@ -224,14 +227,18 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]
-    """Writes one line when the first kernel is compiled. Numba compiles under a lock: one thread is here."""
+    """Writes one line when the first kernel is compiled, and adds up the time of all. Numba compiles under a lock: one thread is here."""
 
     def __init__(self) -> None:
         self.kernels: set[object] = set()
         self._said = False
+        self._depth = self._began_ns = 0
 
     def on_start(self, event: Any) -> None:
-        """A function is about to be compiled; it may belong to another library."""
+        """A function is about to be compiled; it may belong to another library, or be one that the function before calls."""
+        if not self._depth:
+            self._began_ns = now_ns()
+        self._depth += 1
         if self._said or event.data["dispatcher"] not in self.kernels:
             return
         self._said = True
@@ -245,6 +252,9 @@ class _Announcer(event.Listener):  # type: ignore[misc]
 
     def on_end(self, event: Any) -> None:
         """A function was compiled, or could not be."""
+        self._depth -= 1
+        if not self._depth:
+            compiling.add(self._began_ns, now_ns())
 
 
 _announcer = _Announcer()
