@@ -73,7 +73,7 @@ def command(
     """Run two versions of a training script in turn, and say whether AFTER is faster or better with equal results.
 
     The scripts stay as they are, and no file of yours changes. Arguments after the scripts belong to both. Exit code 0: faster
-    or better with equal results, 1: slower or worse, 2: error, 3: cannot tell, 4: results changed, and not shown to be better.
+    or better with equal results, 1: slower or worse, 2: error, 3: undecided, 4: results changed, and not shown to be better.
 
     \b
     stoker compare old.py new.py --epochs 3

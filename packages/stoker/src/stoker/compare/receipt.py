@@ -71,7 +71,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> int:
-        """The exit status: 0 faster or better, 1 slower or worse, 3 cannot tell, 4 results changed."""
+        """The exit status: 0 faster or better, 1 slower or worse, 3 undecided, 4 results changed."""
         return self.verdict.status
 
     def __str__(self) -> str:
@@ -186,7 +186,7 @@ def _cell(text: str) -> str:
 
 
 def _holds(value: bool | None) -> str:
-    return "cannot be told" if value is None else "holds" if value else "does not hold"
+    return "is undecided" if value is None else "holds" if value else "does not hold"
 
 
 def _rounded(value: float | None) -> float | None:

@@ -15,7 +15,7 @@ from stoker.compare.rounds import Speed
 from stoker.errors import OptionError
 
 BETTER, WORSE, UNKNOWN, CHANGED = 0, 1, 3, 4
-"""Exit statuses: faster or better with equal results; slower or worse; cannot tell; results changed and not shown to be better."""
+"""Exit statuses: faster or better with equal results; slower or worse; undecided; results changed and not shown to be better."""
 MOST_AT_START = 0.01
 """Relative difference of the first loss from which on the loss is another function: training has changed no weight yet."""
 LOSSES = {"equal": ("equal",), "rounding": ("equal", "rounding"), "tolerance": ("equal", "rounding", "tolerance")}
@@ -56,7 +56,7 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
         return Decision(status=WORSE if pace == "slower" else CHANGED, title=title, why="; ".join(changed))
     if losses.verdict == "unknown" and not no_worse:
         return Decision(
-            status=WORSE if pace == "slower" else UNKNOWN, title="CANNOT TELL whether results are equal", why=losses.why
+            status=WORSE if pace == "slower" else UNKNOWN, title="UNDECIDED whether results are equal", why=losses.why
         )
     if pace == "faster":
         how = "no worse results" if changed else _words(losses)
@@ -65,7 +65,7 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
         return Decision(status=WORSE, title=f"SLOWER with {_words(losses)}")
     if pace == "same":
         return Decision(status=UNKNOWN, title=f"NO DIFFERENCE in speed above 2 %, with {_words(losses)}")
-    untimed = "SPEED NOT COMPARED" if speed is None else "CANNOT TELL whether it is faster"
+    untimed = "SPEED NOT COMPARED" if speed is None else "UNDECIDED whether it is faster"
     return Decision(status=UNKNOWN, title=f"{untimed}; {_words(losses)}")
 
 
@@ -96,7 +96,7 @@ def wording(losses: LossComparison) -> str:
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
-    """A clause of `require`, and whether it holds; None where that cannot be told."""
+    """A clause of `require`, and whether it holds; None where that is undecided."""
 
     clause: str
     holds: bool | None
