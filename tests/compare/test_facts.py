@@ -45,7 +45,7 @@ def test_a_run_that_was_ended_has_no_number_of_steps() -> None:
     assert different(observed(ends=[1.0, 2.0])) == set()
 
 
-def test_samples_that_depend_on_the_model_are_no_reason() -> None:
+def test_samples_that_depend_on_the_model_are_not_a_difference() -> None:
     late = samples([*ROWS[:80], *(-number - 1 for number in ROWS[80:])])
     assert different(observed(training=late)) == {"samples"}
     assert different(observed(training=late), parted=25) == {"samples"}

@@ -23,7 +23,7 @@ def test_a_true_gain_is_found_and_its_direction_is_that_of_the_metric() -> None:
     assert quality_of(sides[0], sides[0], name="loss").verdict == "unknown"
 
 
-def test_the_best_of_twenty_seeds_is_no_gain_over_fresh_seeds() -> None:
+def test_the_best_of_twenty_seeds_is_not_better_than_fresh_seeds() -> None:
     rng = np.random.default_rng(1)
     found = []
     for _ in range(200):

@@ -71,7 +71,7 @@ def test_a_receipt_that_is_written_as_json_is_read_again(tmp_path: Path, changed
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"status": 0, "speed": null}'])
-def test_what_is_no_receipt_is_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_than_receipts_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "receipt.json"
     path.write_text(text)
     with pytest.raises(OptionError, match="receipt"):

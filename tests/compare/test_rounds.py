@@ -71,7 +71,7 @@ def test_rounds_do_not_end_because_one_side_seems_faster() -> None:
     assert hasty > 0.03 * 200
 
 
-def test_a_small_gain_is_no_gain() -> None:
+def test_a_small_gain_does_not_count() -> None:
     assert speed_of([1.005] * 8, [1.0] * 8).verdict == "same"
     assert speed_of([1.2] * 8, [1.0] * 8).verdict == "faster"
     assert speed_of([1.2] * (LEAST_PAIRS - 1), [1.0] * (LEAST_PAIRS - 1)).verdict == "unknown"

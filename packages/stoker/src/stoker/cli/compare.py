@@ -42,8 +42,8 @@ class _Compare(base.Command):
 @click.option("--git", nargs=2, metavar="A B", help="Compare two commits, branches or tags; WORK is the files as they are now.")
 @click.option("--env-before", multiple=True, metavar="NAME=VALUE", help="Set an environment variable of BEFORE. May be repeated.")
 @click.option("--env-after", multiple=True, metavar="NAME=VALUE", help="Set an environment variable of AFTER. May be repeated.")
-@click.option("--python-before", metavar="FILE", help="The interpreter of BEFORE, with stoker in its packages.")
-@click.option("--python-after", metavar="FILE", help="The interpreter of AFTER.")
+@click.option("--python-before", type=base.PATH, metavar="FILE", help="The interpreter of BEFORE, with stoker in its packages.")
+@click.option("--python-after", type=base.PATH, metavar="FILE", help="The interpreter of AFTER.")
 @click.option("--steps", type=click.IntRange(min=4), metavar="N", help="Optimizer steps to compare. [default: more than an epoch]")
 @click.option(
     "--budget", type=click.FloatRange(min=0), default=120.0, show_default=True, metavar="S",
@@ -95,12 +95,12 @@ def command(
     if check is not None:
         if script is not None:
             raise OptionError(f"{script} was given with --check; expected one of them: a receipt names its scripts.")
-        receipt, wrong = compare_again(read_receipt(Path(check)), quiet=base.drops_script_output(), tell=base.announce)
+        receipt, wrong = compare_again(read_receipt(Path(check)), quiet=base.drops_script_output(), progress=base.announce)
     else:
         before, after, words = _versions(script, arguments, is_module, options)
         names = ("steps", "budget", "metric", "higher", "tolerance", "require")
         receipt = compare(
-            before, after, words, seeds=options["seeds"] or 0, quiet=base.drops_script_output(), tell=base.announce,
+            before, after, words, seeds=options["seeds"] or 0, quiet=base.drops_script_output(), progress=base.announce,
             **{name: options[name] for name in names},
         )  # fmt: skip
     _show(receipt, wrong, as_json=as_json, brief=BRIEF in click.get_current_context().meta, markdown=markdown)

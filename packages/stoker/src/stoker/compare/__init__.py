@@ -28,7 +28,7 @@ def compare(
     tolerance: float | None = None,
     require: str = "",
     quiet: bool = True,
-    tell: Callable[[str], object] = lambda line: None,
+    progress: Callable[[str], object] = lambda line: None,
 ) -> Receipt:
     """Compare two versions of a training program by running both in fresh processes, in turn.
 
@@ -49,7 +49,7 @@ def compare(
         tolerance: The relative difference of averaged losses, and of the metric, that does not count as a change.
         require: Clauses like "speed>=1.2,loss=equal" which decide the status instead.
         quiet: Whether to discard what the programs print.
-        tell: Called with a line before each run.
+        progress: Called with a line before each run.
 
     Returns:
         The receipt: `print` it, or test `receipt.status`.
@@ -67,5 +67,5 @@ def compare(
 
     return compare_versions(
         before, after, arguments, steps=steps, budget=budget, width=width, seeds=seeds, metric=metric, higher=higher,
-        tolerance=tolerance, require=require, quiet=quiet, tell=tell,
+        tolerance=tolerance, require=require, quiet=quiet, progress=progress,
     )  # fmt: skip

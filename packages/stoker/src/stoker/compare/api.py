@@ -26,7 +26,7 @@ from stoker.errors import OptionError, TrainError
 OBSERVED_SHARE = 0.1  # of the budget, for the first run
 DEFAULT_OBSERVED = 12.0  # seconds of the first run, where only results are compared
 LIMIT_FACTOR, LIMIT_SECONDS = 10.0, 120.0
-"""A run may take this many times as long as the first one, and so many seconds more: other kernels may have to be compiled."""
+"""A run may take this many times as long as the first one, and this many seconds more: other kernels may have to be compiled."""
 SAMPLES_DIFFER = 0.01  # relative difference of samples per step from which on speed is in samples
 LEAST_STEPS = 4
 
@@ -45,7 +45,7 @@ def compare_versions(
     tolerance: float | None,
     require: str,
     quiet: bool,
-    tell: Callable[[str], object],
+    progress: Callable[[str], object],
 ) -> Receipt:
     """Compare two versions. The arguments are those of `stoker.compare`."""
     _check(steps=steps, budget=budget, width=width, seeds=seeds, tolerance=tolerance)
@@ -65,7 +65,7 @@ def compare_versions(
     words = [str(word) for word in arguments]
     begin = now_ns()
     with prepared(versions[0]) as a, prepared(versions[1]) as b:
-        runner = _Runner(a, b, words, quiet, tell)
+        runner = _Runner(a, b, words, quiet, progress)
         first, second = runner.observe(steps, seconds)
         number = min(len(first.ends), len(second.ends))
         yardsticks = [] if first.losses == second.losses else [runner.perturbed(number).losses]
@@ -138,13 +138,13 @@ def _check(**values: Any) -> None:
 class _Runner:
     """Runs both sides with the same arguments."""
 
-    def __init__(self, before: Side, after: Side, arguments: list[str], quiet: bool, tell: Callable[[str], object]) -> None:
-        self._before, self._after, self._arguments, self._quiet, self._tell = before, after, arguments, quiet, tell
+    def __init__(self, before: Side, after: Side, arguments: list[str], quiet: bool, progress: Callable[[str], object]) -> None:
+        self._before, self._after, self._arguments, self._quiet, self._progress = before, after, arguments, quiet, progress
         self._limit: float | None = None
 
     def observe(self, steps: int | None, seconds: float) -> tuple[Observed, Observed]:
         """Run both once with all observations. The first run says how many steps the others make."""
-        self._tell("observing BEFORE")
+        self._progress("observing BEFORE")
         begin = now_ns()
         first = self._run(self._before, observe=True, steps=steps, seconds=seconds)
         self._limit = LIMIT_FACTOR * (now_ns() - begin) / 1e9 + LIMIT_SECONDS
@@ -152,7 +152,7 @@ class _Runner:
             raise TrainError(
                 f"BEFORE made {len(first.ends)} optimizer steps; expected at least {LEAST_STEPS}. Let it train longer."
             )
-        self._tell("observing AFTER")
+        self._progress("observing AFTER")
         second = self._run(self._after, observe=True, **({"whole": True} if first.finished else {"steps": len(first.ends)}))
         if len(second.ends) < LEAST_STEPS:
             raise TrainError(
@@ -162,7 +162,7 @@ class _Runner:
 
     def perturbed(self, steps: int) -> Observed:
         """Run BEFORE with each initial weight changed by one rounding error."""
-        self._tell("running BEFORE with other rounding")
+        self._progress("running BEFORE with other rounding")
         return self._run(self._before, perturb=True, steps=steps)
 
     def rounds(self, steps: int, seconds: float, enough: Callable[[Pairs[Observed]], bool]) -> Pairs[Observed]:
@@ -170,7 +170,7 @@ class _Runner:
 
         def timed(side: Side, name: str) -> Callable[[], Observed]:
             def run() -> Observed:
-                self._tell(f"timing {name}")
+                self._progress(f"timing {name}")
                 return self._run(side, steps=steps)
 
             return run
@@ -185,7 +185,7 @@ class _Runner:
 
             def run() -> Repeat:
                 seed = next(numbers)
-                self._tell(f"running {name} with seed {seed} of {seeds}")
+                self._progress(f"running {name} with seed {seed} of {seeds}")
                 observed = self._run(side, seed=seed, steps=steps, whole=steps is None, limited=False)
                 value = final_loss(observed.losses) if metric is None else printed_metric(observed.output, metric)
                 return Repeat(seed=seed, metric=value, losses=observed.losses)
@@ -250,12 +250,12 @@ def _names(before: Version, after: Version) -> tuple[str, str]:
 
 
 def compare_again(
-    receipt: Receipt, *, quiet: bool = True, tell: Callable[[str], object] = lambda line: None
+    receipt: Receipt, *, quiet: bool = True, progress: Callable[[str], object] = lambda line: None
 ) -> tuple[Receipt, list[str]]:
     """Run the comparison of a receipt again. Returns the new receipt, and what does not hold."""
     call = dict(receipt.call)
     before, after = (Version(**call.pop(name)) for name in ("before", "after"))
-    again = compare_versions(before, after, call.pop("arguments"), **call, quiet=quiet, tell=tell)
+    again = compare_versions(before, after, call.pop("arguments"), **call, quiet=quiet, progress=progress)
     wrong = [f"the code of {name} is another one" for name, old, new in _codes(receipt, again) if old != new]
     if again.verdict.status != receipt.verdict.status:
         wrong.append(f"the status is {again.verdict.status}, not {receipt.verdict.status}")

@@ -59,7 +59,7 @@ def run_program(
 
 
 def _memory_file(name: str) -> Any:
-    return os.fdopen(os.memfd_create(name), "w+b")
+    return os.fdopen(os.memfd_create(name), "rb")
 
 
 def _start(

@@ -306,7 +306,7 @@ class Observer:
 
 
 class LoaderWatch:
-    """Sees how many samples an epoch of the training `DataLoader` has: the one between whose batches steps are made."""
+    """Sees the samples per epoch of the training `DataLoader`: the one between whose batches steps are made."""
 
     def __init__(self, observer: Observer) -> None:
         self.epoch_samples: int | None = None

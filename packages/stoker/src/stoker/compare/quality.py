@@ -106,7 +106,7 @@ def check_pattern(pattern: str) -> None:
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise OptionError(f"metric is {pattern!r}, which is no regular expression: {error}.", parameter="metric") from None
+        raise OptionError(f"metric is {pattern!r}, which is not a regular expression: {error}.", parameter="metric") from None
     if groups != 1:
         raise OptionError(
             f"metric is {pattern!r}; expected one group around the number, like 'accuracy ([0-9.]+)'.", parameter="metric"
@@ -121,4 +121,4 @@ def printed_metric(output: str, pattern: str) -> float:
     try:
         return float(values[-1])
     except ValueError:
-        raise TrainError(f"{values[-1]!r}, which matches {pattern!r}, is not a number.") from None
+        raise TrainError(f"{values[-1]!r}, which matches {pattern!r}, cannot be read as a float.") from None

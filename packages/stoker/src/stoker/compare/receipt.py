@@ -254,4 +254,4 @@ def read_receipt(path: Path) -> Receipt:
     except FileNotFoundError:
         raise OptionError(f"{path} does not exist; expected a receipt, as --json writes it.", parameter="check") from None
     except (ValueError, AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
-        raise OptionError(f"{path} is no receipt: {error}. Write it with --json.", parameter="check") from None
+        raise OptionError(f"{path} is not a receipt: {error}. Write it with --json.", parameter="check") from None

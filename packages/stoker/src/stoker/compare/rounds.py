@@ -74,7 +74,7 @@ def alternate(
     seconds: float = math.inf,
     clock: Callable[[], int] = now_ns,
 ) -> Pairs[T]:
-    """Run both sides in turn until `enough` says so, for at most so many pairs, and starting none that would end after `seconds`."""
+    """Run both sides in turn until `enough` says so, for at most `most` pairs, and starting none that would end after `seconds`."""
     pairs: Pairs[T] = Pairs()
     begin = clock()
     while len(pairs.before) < most:

@@ -55,9 +55,7 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
         title = {"faster": "FASTER, BUT CHANGED", "slower": "SLOWER, and changed"}.get(pace, "CHANGED")
         return Decision(status=WORSE if pace == "slower" else CHANGED, title=title, why="; ".join(changed))
     if losses.verdict == "unknown" and not no_worse:
-        return Decision(
-            status=WORSE if pace == "slower" else UNKNOWN, title="UNDECIDED whether results are equal", why=losses.why
-        )
+        return Decision(status=WORSE if pace == "slower" else UNKNOWN, title="UNDECIDED whether results are equal", why=losses.why)
     if pace == "faster":
         how = "no worse results" if changed else _words(losses)
         return Decision(status=BETTER, title=f"FASTER with {how}", why="")
