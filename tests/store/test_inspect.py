@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -47,18 +46,6 @@ def test_a_store_on_disk_and_its_path_are_the_same(tmp_path: Path) -> None:
     assert (summary.key, summary.time) == ("symbol", "when")
     assert summary.notes == ["made for a test"]
     assert summary.num_bytes == tiny.open().num_bytes
-
-
-def test_it_can_be_written_as_json(tmp_path: Path) -> None:
-    tiny_store(tmp_path / "store", lengths=(3, 0, 5, 1))
-    found: dict[str, Any] = json.loads(json.dumps(inspect(tmp_path / "store").to_dict(), allow_nan=False))
-    assert found["lengths"]["shortest"] == 0
-    assert [column["categories"] for column in found["columns"] if column["type"] == "category"] == [4]
-
-
-def test_what_is_not_finite_is_reported_with_its_place(tmp_path: Path) -> None:
-    store = pack({"k": [1, 2, 2], "x": [0.0, 1.0, np.nan]}, tmp_path / "out", series="k")
-    assert inspect(store).to_dict()["columns"][1]["first_nonfinite"] == [1, 1]
 
 
 def counted(store: Store, name: str) -> int:

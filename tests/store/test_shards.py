@@ -16,7 +16,7 @@ from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store import shards
 from stoker.store.manifest import BLOCK_BYTES, DTYPES, HEADER_BYTES, Shard
-from stoker.store.shards import damaged_blocks, hash_block, header, map_shard, name_of
+from stoker.store.shards import damaged_blocks, header, map_shard
 
 SHAPES = [(0,), (1,), (7,), (10**6,), (2**31,), (2**40,), (2**59,), (0, 1), (3, 4), (2**40, 4096), (1, 2**62), (2**62, 1)]
 
@@ -34,17 +34,6 @@ def test_the_header_of_any_shape_has_128_bytes_and_numpy_reads_it(shape: tuple[i
         found_shape, fortran_order, found_dtype = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
         assert (found_shape, fortran_order, found_dtype) == (shape, False, np.dtype(dtype))
         assert file.tell() == HEADER_BYTES
-
-
-def test_numpy_loads_and_maps_every_shard_of_a_store(tmp_path: Path) -> None:
-    built = tiny_store(tmp_path / "store")
-    for entry in built.manifest.columns:
-        if entry.values is not None:
-            path = built.path / entry.values.file
-            for mode in (None, "r"):
-                found = np.load(path, mmap_mode=mode, allow_pickle=False)
-                assert found.dtype.str == entry.values.dtype
-                assert np.array_equal(found, built.values[entry.name])
 
 
 # ---- mapping ----
@@ -180,18 +169,6 @@ def test_negative_control_a_hash_that_ignores_the_bytes_finds_nothing(
 
 
 # ---- names ----
-
-
-def test_a_name_follows_from_type_shape_and_content() -> None:
-    names = {
-        name_of("<f8", [4], ["0" * 16]),
-        name_of("<i8", [4], ["0" * 16]),
-        name_of("<f8", [2, 2], ["0" * 16]),
-        name_of("<f8", [4], ["1" * 16]),
-    }
-    assert len(names) == 4
-    assert name_of("<f8", [4], ["0" * 16]) in names
-    assert name_of("<f8", [4], [hash_block(np.arange(4.0))]) == name_of("<f8", [4], [hash_block(np.arange(4.0).tobytes())])
 
 
 # ---- offsets beyond 32 bits ----

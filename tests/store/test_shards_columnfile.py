@@ -123,25 +123,6 @@ def test_a_column_with_a_changed_byte_is_not_taken_up(tmp_path: Path, rng: np.ra
     again.close()
 
 
-def test_a_column_that_lost_its_tail_is_not_taken_up(tmp_path: Path, small_blocks: None) -> None:
-    path, mark = interrupted(tmp_path)
-    whole = path.read_bytes()
-    for size in (0, 127, 128, 1128, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        assert ColumnFile.reopen(path, F8, None, mark) is None
-        path.write_bytes(whole[:size].ljust(len(whole), b"\0"))
-        assert ColumnFile.reopen(path, F8, None, mark) is None
-
-
-def test_what_is_missing_a_link_or_a_folder_is_not_taken_up(tmp_path: Path) -> None:
-    path, mark = interrupted(tmp_path)
-    path.rename(tmp_path / "elsewhere")
-    assert ColumnFile.reopen(path, F8, None, mark) is None
-    path.symlink_to(tmp_path / "elsewhere")
-    assert ColumnFile.reopen(path, F8, None, mark) is None
-    assert ColumnFile.reopen(tmp_path / "elsewhere" / "below", F8, None, mark) is None
-
-
 def test_a_column_that_was_not_taken_up_leaves_no_descriptor(tmp_path: Path) -> None:
     path, mark = interrupted(tmp_path)
     path.write_bytes(bytes(len(path.read_bytes())))

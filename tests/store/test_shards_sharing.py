@@ -71,9 +71,3 @@ def test_a_pack_does_not_import_pandas(tmp_path: Any, run_python: Any, suffix: s
 def test_nulls_are_filled_as_by_pyarrow(values: list[int | None], kind: pa.DataType) -> None:
     array = pa.array(values, pa.int64()).cast(kind)
     assert fill_null(array, -1).equals(array.fill_null(-1))
-
-
-def test_pyarrow_itself_would_import_pandas(run_python: Any) -> None:
-    assert (
-        run_python("import sys, numpy, pyarrow; pyarrow.array(numpy.arange(3)); print('pandas' in sys.modules)").strip() == "True"
-    )

@@ -214,17 +214,6 @@ def test_negative_control_with_the_mark_they_are_removed(tmp_path: Path) -> None
     assert "years of work" not in str(contents(tmp_path / "out"))
 
 
-def test_a_manifest_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.json").write_text('{"name": "web app"}')
-    (tmp_path / "out" / "0123456789abcdef.npy").write_bytes(b"cached")
-    before = contents(tmp_path)
-    for replace in (False, True):
-        with pytest.raises(OptionError, match="is not a store and not empty"):
-            pack(TABLE, tmp_path / "out", replace=replace)
-    assert contents(tmp_path) == before
-
-
 @pytest.mark.parametrize("left", [[".lock"], [".lock", "work/"], [".lock", "work/", "work/mark.tmp"]])
 def test_what_a_process_leaves_that_is_killed_at_its_begin_is_in_nobodys_way(tmp_path: Path, left: list[str]) -> None:
     (tmp_path / "out").mkdir()

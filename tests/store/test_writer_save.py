@@ -36,13 +36,6 @@ def test_every_kind_of_column_is_saved_bit_for_bit(tmp_path: Path) -> None:
         assert saved.column(name).tobytes() == values.tobytes()
 
 
-def test_a_column_of_several_blocks_is_hashed_block_by_block(tmp_path: Path) -> None:
-    x = np.arange(5_000_000, dtype=np.float64)  # 40 MB: three blocks
-    store = Store.from_arrays(x=x).save(tmp_path / "store")
-    verify(tmp_path / "store")
-    assert np.array_equal(store.column("x"), x)
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_an_error_at_any_operation_leaves_the_older_store(tmp_path: Path, code: int) -> None:
     folder = tmp_path / "store"

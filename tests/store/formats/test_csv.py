@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
 import gzip
 import io
-import lzma
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ from tests.harness import num_examples
 from tests.store.formats.csv_file import CsvFile, chunks_of, joined
 from tests.store.shrink import shrunk
 
-from stoker.errors import SourceError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import csv as csv_format
 from stoker.store.formats.csv import Csv, CsvSource
 
@@ -60,25 +58,6 @@ def text(tmp_path: Path) -> CsvFile:
 )
 def test_dialects(text: CsvFile, content: str, dialect: dict[str, Any], expected: dict[str, list[Any]]) -> None:
     assert text.table(content, **dialect) == expected
-
-
-@pytest.mark.parametrize(
-    "compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress], ids=["gz", "bz2", "xz", "zst"]
-)
-def test_compressed_tables(text: CsvFile, compress: Callable[[bytes], bytes]) -> None:
-    content = b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(500))
-    store = text.pack(compress(content))
-    assert store.column("b").tolist() == [i * i for i in range(500)]
-    for length in (len(compress(content)) - 1, len(compress(content)) // 2):
-        with pytest.raises(SourceInvalidError, match=r"table.csv cannot be decompressed"):
-            text.pack(compress(content)[:length])
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1", "cp1252"])
-def test_encodings(text: CsvFile, encoding: str) -> None:
-    store = text.pack("größe,wo\n1.5,Köln\n2.5,Zürich\n".encode(encoding), encoding=encoding)
-    assert store.column("größe").tolist() == [1.5, 2.5]
-    assert list(store.texts("wo")) == ["Köln", "Zürich"]
 
 
 @pytest.mark.parametrize(
@@ -145,12 +124,6 @@ def test_reading_continues_within_compressed_text(text: CsvFile, compress: Calla
     assert joined(rest) == joined(chunks[3:])
 
 
-# Files without content
-
-
-# Names
-
-
 @pytest.mark.parametrize("first", ["a,a", "a,b,a", "caf\u00e9,cafe\u0301", ",x,"])
 def test_equal_names_are_refused(text: CsvFile, first: str) -> None:
     count = len(first.split(","))
@@ -193,12 +166,3 @@ def test_an_endless_first_line_is_refused(text: CsvFile, monkeypatch: pytest.Mon
     monkeypatch.setattr(csv_format, "MAX_HEADER_BYTES", 3 << 20)
     with pytest.raises(SourceTooLargeError, match=r"has a first or second line of more than 3\.1 MB"):
         text.pack(b"x" * (5 << 20))
-
-
-# How the source says it
-
-
-@pytest.mark.parametrize("content", [b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, b"PAR1" + bytes(300)])
-def test_a_file_that_is_not_text_is_refused(text: CsvFile, content: bytes) -> None:
-    with pytest.raises(SourceError, match=r"table\.csv"):
-        text.pack(content)

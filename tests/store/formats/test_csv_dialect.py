@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.errors import OptionError, StokerError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.csv import DELIMITERS, Csv, CsvSource, fields_of, settle
+from stoker.store.formats.csv import DELIMITERS, Csv, CsvSource, settle
 
 
 @pytest.mark.parametrize("delimiter", DELIMITERS)
@@ -41,13 +41,6 @@ def test_the_delimiter_is_what_splits_all_lines_alike(lines: list[str], delimite
 )
 def test_a_first_line_of_numbers_is_not_a_header(first: str, header: bool) -> None:
     assert settle(Csv(), [first, "1,2"]).header is header
-
-
-def test_fields_follow_quotes_and_escapes() -> None:
-    assert fields_of('a,"b,c","d""e"', Csv()) == ["a", "b,c", 'd"e']
-    assert fields_of("a,'b,c'", Csv(quote="'")) == ["a", "b,c"]
-    assert fields_of('a,"b', Csv(quote="")) == ["a", '"b']
-    assert fields_of(r"a\,b,c", Csv(escape="\\")) == ["a,b", "c"]
 
 
 @pytest.mark.parametrize(

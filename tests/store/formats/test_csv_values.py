@@ -31,17 +31,6 @@ def test_a_ragged_row_is_named(text: CsvFile, bad: str, fields: int, at: int, bl
             text.pack("a,b\n" + "\n".join(lines) + "\n", delimiter=",")
 
 
-@pytest.mark.parametrize("at", [30, 900])
-def test_text_among_numbers_is_named_with_its_row(text: CsvFile, at: int) -> None:
-    lines = [f"{i},{i / 4}" for i in range(1000)]
-    lines[at] = f"{at},broken 7"
-    with shrunk(), pytest.raises(BadValueError) as caught:
-        text.pack("a,close\n" + "\n".join(lines))
-    error = caught.value
-    assert (error.path, error.row, error.column, error.parameter) == (str(text.path), at + 1, "close", "null")
-    assert "'broken 7'" in str(error)
-
-
 @pytest.mark.parametrize(
     ("early", "late", "dtype"),
     [("1", "2.5", "float64"), ("", "7", "int64"), ("", "word", "int32"), ("1", "", "float64"), ("", "2.5", "float64")],

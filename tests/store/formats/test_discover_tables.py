@@ -59,14 +59,6 @@ def test_the_same_table_from_every_library(tmp_path: Path, how: str) -> None:
     assert [store.texts("w")[code] for code in store.column("w").tolist()] == ["b", "c", "a", "a"]
 
 
-def test_libraries_give_equal_shards(tmp_path: Path) -> None:
-    shards = set()
-    for i, make in enumerate(MAKERS.values()):
-        pack(make(), tmp_path / str(i), series="k")
-        shards.add(tuple(sorted(path.name for path in (tmp_path / str(i)).glob("*.npy"))))
-    assert len(shards) == 1
-
-
 @pytest.mark.parametrize(
     ("given", "lengths", "numbers"),
     [

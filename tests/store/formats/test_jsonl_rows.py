@@ -161,14 +161,6 @@ def test_plain_values_cannot_break_out_of_their_column(rows: JsonRows) -> None:
             rows.parse(texts(line, column="v"), pa.schema([("v", pa.large_list(pa.int64()))]), ["v"])
 
 
-def test_columns_of_mixed_types_are_an_error_only_where_asked_for(rows: JsonRows) -> None:
-    lines = texts('{"a": 1, "b": 1}', '{"a": "x", "b": 2}')
-    assert rows.types(lines).names == ["a", "b"]
-    assert rows.parse(lines, pa.schema([("b", pa.int64())]), ["a", "b"]).to_pylist() == [{"b": 1}, {"b": 2}]
-    with pytest.raises(BadValueError, match='holds "x" in row 2'):
-        rows.parse(lines, pa.schema([("a", pa.int64())]), ["a", "b"])
-
-
 @pytest.mark.parametrize(
     ("moments", "kind"),
     [

@@ -99,24 +99,6 @@ def test_every_number_is_what_python_reads(values: list[tuple[float, str]]) -> N
     assert numbers.tobytes() == struct.pack(f"<{len(fields)}d", *(float(field) for field in fields))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "'' is not numeric"),
-        ("1_000", "'1_000' is not numeric"),
-        ("0x10", "not numeric"),
-        ("true", "not numeric"),
-        ("\u0661", "not numeric"),
-        ("x" * 100, "xxx…' is not numeric"),
-        ("1e999", "too large"),
-        ("9" * 5000, "too large"),
-    ],
-)
-def test_what_is_not_numeric_is_refused(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises(SourceInvalidError, match=reason):
-        table_of(source(tmp_path, f"1\t1\n1\t{text}\n"))
-
-
 CHINATOWN = Path("/work/shared/data/ucr")
 
 

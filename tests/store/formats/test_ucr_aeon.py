@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, table_of
 
-from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError
+from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.ucr import AeonSource
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -76,19 +74,6 @@ def test_odd_files_are_named(tmp_path: Path, name: str, content: str, error: typ
     with pytest.raises(error, match=message) as raised:
         table_of(source(tmp_path, content, name))
     assert name in str(raised.value)
-
-
-def test_without_aeon_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *arguments: Any, **keywords: Any) -> Any:
-        if name.startswith("aeon"):
-            raise ImportError(name)
-        return real(name, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(OptionError, match=r"pip install 'stoker\[ucr\]'"):
-        source(tmp_path, UNIVARIATE + "1,2,3:a\n").schema()
 
 
 def test_the_sets_of_aeon_are_read_as_aeon_reads_them(tmp_path: Path) -> None:

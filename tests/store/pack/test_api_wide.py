@@ -72,28 +72,6 @@ def test_an_integer_that_the_shared_type_cannot_hold_is_refused_with_a_way_out(t
     assert pack(table, tmp_path / "x", wide=True, columns="x").column("value").tolist() == [0.5, 1.5]
 
 
-def test_missing_values(tmp_path: Path) -> None:
-    table = pa.table({"a": [1, None, 3], "b": [None, 5.0, 6.0]})
-    kept = pack(table, tmp_path / "keep", wide=True)
-    assert kept.column("value").tobytes() == np.array([1, np.nan, 3, np.nan, 5, 6]).tobytes()
-    assert (kept.schema["value"].missing, kept.schema["value"].nonfinite.nan) == (2, 2)
-    assert kept.schema["value"].nonfinite.first == [0, 1]
-    filled = pack(table, tmp_path / "ffill", wide=True, missing="ffill")
-    assert filled.column("value").tobytes() == np.array([1, 1, 3, np.nan, 5, 6]).tobytes()
-    dropped = pack(table, tmp_path / "drop", wide=True, missing="drop")
-    assert [one["value"].tolist() for one in dropped] == [[1, 3], [5, 6]]
-    with pytest.raises(BadValueError, match="column 'a' is missing in row 2 of <Table>"):
-        pack(table, tmp_path / "error", wide=True, missing="error")
-
-
-def test_a_file_without_rows_keeps_its_series(tmp_path: Path) -> None:
-    for name, rows in (("a", "1,2\n"), ("b", ""), ("c", "3,4\n")):
-        (tmp_path / f"{name}.csv").write_text("x,y\n" + rows)
-    store = pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True)
-    assert store.lengths.tolist() == [1, 1, 0, 0, 1, 1]
-    assert list(store.texts("series")) == [f"{file}.csv:{name}" for file in "abc" for name in "xy"]
-
-
 # Names, time and several columns per series
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.store.pack.runs import Segment, block, layout, read
 
-from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun, UnsortedTimesError
+from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun
 
 
 @pytest.fixture
@@ -29,40 +29,6 @@ def run_of(
     return run
 
 
-@pytest.mark.parametrize(
-    ("kind", "keys"), [("int64", [-5, 0, 7]), ("uint64", [0, 2**63, 2**64 - 1]), ("text", ["", "a", "\U0001f600"])]
-)
-def test_series_continue_over_blocks(tmp_path: Path, writer: BackgroundWriter, kind: str, keys: list[Any]) -> None:
-    a, b, c = keys
-    parts: list[list[Segment]] = [
-        [(a, [(1, 0.5)]), (b, [(5, 1.5)])],
-        [(b, [(6, 2.5)])],
-        [(b, [(7, 3.5)]), (c, [])],
-        [(c, [(1, 4.5)])],
-    ]
-    run = run_of(tmp_path, writer, parts, kind=kind)
-    assert read(run) == [(a, [(1, 0.5)]), (b, [(5, 1.5), (6, 2.5), (7, 3.5)]), (c, [(1, 4.5)])]
-    assert (run.num_series, run.num_steps, run.shortest, run.longest) == (3, 5, 1, 3)
-    assert run.last_key == c
-
-
-@pytest.mark.parametrize(
-    ("parts", "before", "behind"),
-    [
-        ([[(1, [(5, 0.0), (5, 0.0)])]], 5, 5),
-        ([[(1, [(5, 0.0), (4, 0.0)])]], 5, 4),
-        ([[(1, [(5, 0.0)])], [(1, [(4, 0.0)])]], 5, 4),
-        ([[(0, [(9, 0.0)]), (1, [(1, 0.0)])], [(1, [(2, 0.0)]), (2, [(3, 0.0), (3, 0.0)])]], 3, 3),
-    ],
-)
-def test_times_that_do_not_rise_are_found(
-    tmp_path: Path, writer: BackgroundWriter, parts: list[list[Segment]], before: int, behind: int
-) -> None:
-    with pytest.raises(UnsortedTimesError) as caught:
-        run_of(tmp_path, writer, parts)
-    assert (caught.value.key, caught.value.before, caught.value.behind) == (parts[-1][-1][0], before, behind)
-
-
 def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, writer: BackgroundWriter) -> None:
     """The last row there is belongs to another series."""
     filled = layout(time_index=0, fill=frozenset({1}))
@@ -71,25 +37,6 @@ def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, 
     assert first == [(9, 5.0)]
     assert math.isnan(second[0][1])
     assert second[1] == (3, 1.0)
-
-
-def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: BackgroundWriter) -> None:
-    for i, parts in enumerate(([[(1, []), (1, [])]], [[(0, []), (1, [])], [(1, [])]], [[(0, []), (2, []), (2, [])]])):
-        (tmp_path / str(i)).mkdir()
-        with pytest.raises(RepeatedKeyError) as caught:
-            run_of(tmp_path / str(i), writer, parts, layout(unique_keys=True))  # type: ignore[arg-type]
-        assert caught.value.key == parts[-1][-1][0]
-
-
-def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, writer: BackgroundWriter) -> None:
-    nan = math.nan
-    shape = layout(fill=frozenset({1}))
-    run = run_of(
-        tmp_path, writer, [[(1, [(0, 1.0), (0, nan)]), (2, [(0, nan)])], [(2, [(0, nan), (0, 4.0)])], [(2, [(0, nan)])]], shape
-    )
-    values = [number for _, rows in read(run) for _, number in rows]
-    assert [None if math.isnan(v) else v for v in values] == [1.0, 1.0, None, None, 4.0, 4.0]
-    assert (run.tallies[1].nan, run.tallies[1].first_step) == (2, 2)
 
 
 # Taking up a run of an earlier process

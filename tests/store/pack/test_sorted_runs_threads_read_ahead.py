@@ -64,16 +64,3 @@ def test_no_more_is_read_than_asked_for(pool: ThreadPoolExecutor) -> None:
         assert begun <= i + 3
     results.close()  # type: ignore[attr-defined]
     assert begun < 60
-
-
-def test_tasks_may_wait_for_earlier_ones(pool: ThreadPoolExecutor) -> None:
-    """As blocks of text do, which learn their row from the block before."""
-    done = [threading.Event() for _ in range(40)]
-
-    def task(i: int) -> int:
-        if i:
-            assert done[i - 1].wait(20)
-        done[i].set()
-        return i
-
-    assert list(read_ahead((lambda i=i: task(i) for i in range(40)), pool, depth=6)) == list(range(40))  # type: ignore[misc]

@@ -9,16 +9,6 @@ import pytest
 from stoker.store.pack.sorted_runs import BackgroundWriter
 
 
-def test_tasks_are_done_in_order_on_one_thread() -> None:
-    done: list[tuple[int, str]] = []
-    with BackgroundWriter(100) as writer:
-        for i in range(200):
-            writer.submit(lambda i=i: done.append((i, threading.current_thread().name)), 10)  # type: ignore[misc]
-        writer.drain()
-        assert [i for i, _ in done] == list(range(200))
-    assert {name for _, name in done} == {"stoker-writer"}
-
-
 def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
     done: list[str] = []
 
@@ -34,24 +24,6 @@ def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
     with pytest.raises(OSError, match="no space"):
         work()
     assert done == []
-
-
-def test_a_submit_that_waits_gets_the_error() -> None:
-    hold = threading.Event()
-
-    def fail() -> None:
-        hold.wait(10)
-        raise OSError("no space")
-
-    def work() -> None:
-        with BackgroundWriter(10) as writer:
-            writer.submit(fail, 10)
-            threading.Timer(0.05, hold.set).start()
-            for _ in range(3):
-                writer.submit(lambda: None, 10)
-
-    with pytest.raises(OSError, match="no space"):
-        work()
 
 
 def test_after_an_error_outside_what_is_queued_is_dropped() -> None:

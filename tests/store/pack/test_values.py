@@ -15,7 +15,7 @@ from hypothesis import given
 
 from stoker.errors import BadValueError
 from stoker.store.pack.plan import ColumnPlan, make_field
-from stoker.store.pack.values import MissingIntegersError, from_bfloat16, to_bfloat16, to_numbers
+from stoker.store.pack.values import from_bfloat16, to_bfloat16, to_numbers
 from stoker.store.shards import MISSING_TIME
 
 NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
@@ -115,14 +115,6 @@ def test_bfloat16_rounds_to_the_nearest_even(bits: list[int]) -> None:
             assert math.isnan(half)
         else:
             assert np.float32(half).tobytes() == np.float32(slow_bfloat16(single)).tobytes()
-
-
-@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.bool_()])
-def test_integers_with_gaps_ask_for_a_wider_type(kind: pa.DataType) -> None:
-    values = pa.array([1, None], pa.int64()).cast(kind)
-    with pytest.raises(MissingIntegersError, match=r"column 'v' is missing in row 2 of table.csv, which \w+ cannot store"):
-        to_numbers(values, field(kind, None), locate)
-    assert to_numbers(values, field(pa.float64(), None), locate).tolist()[0] == 1.0
 
 
 @pytest.mark.parametrize(
