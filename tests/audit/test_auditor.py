@@ -23,7 +23,7 @@ from torch.utils.data import (
 
 from stoker import audit
 from stoker.audit import auditor as epoch
-from stoker.audit import fingerprints, samples
+from stoker.audit import checks, fingerprints, samples
 from stoker.errors import BatchError
 
 
@@ -246,6 +246,36 @@ def test_negative_control_among_contents_that_seldom_repeat_a_leak_is_found() ->
     for first, severity in ((300, ("passed", "unchecked")), (280, ("fault",))):
         train, valid = DataLoader(TensorDataset(x[:300]), batch_size=16), DataLoader(TensorDataset(x[first:]), batch_size=16)
         assert of(audit(train, apart_from=valid), "shared samples").severity in severity
+
+
+@pytest.mark.parametrize(("copies", "share"), [(2, 0.5), (3, 0.2), (10, 0.1)])
+def test_samples_that_are_copied_before_the_split_are_found(copies: int, share: float) -> None:
+    """Rows of a rare class are oversampled, and then split: no wonder that the validation is good."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(NUM, 4, generator=generator), torch.rand(NUM, generator=generator) < share
+    rows = torch.cat([torch.arange(NUM), torch.arange(NUM)[y].repeat(copies - 1)])
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    cut = int(0.8 * len(rows))
+    parts = TensorDataset(x[rows[:cut]], y[rows[:cut]]), TensorDataset(x[rows[cut:]], y[rows[cut:]])
+    train, valid = (DataLoader(part, batch_size=16) for part in parts)
+    finding = of(audit(train, apart_from=valid), "shared samples")
+    assert finding.severity == "fault"
+    assert finding.count == len(set(rows[:cut].tolist()) & set(rows[cut:].tolist()))
+    # Negative control: copied after the split, in the training part alone.
+    first, second = torch.arange(300), torch.arange(300, NUM)
+    first = torch.cat([first, first[y[:300]].repeat(copies - 1)])
+    train, valid = (DataLoader(TensorDataset(x[part], y[part]), batch_size=16) for part in (first, second))
+    assert of(audit(train, apart_from=valid), "shared samples").severity == "passed"
+
+
+def test_contents_that_are_equal_by_chance_are_not_copies(rng: np.random.Generator) -> None:
+    for exponent in (1.1, 1.5, 2.5, None):
+        for number in (200, 3000, 40_000):
+            for _ in range(20):
+                drawn = rng.zipf(exponent, number) if exponent else rng.integers(0, number // 3, number)
+                assert not checks.are_copies(np.unique(drawn, return_counts=True)[1]), (exponent, number)
+    periodic = np.full(168, 52)
+    assert not checks.are_copies(periodic)
 
 
 def test_nothing_at_all_is_a_fault() -> None:

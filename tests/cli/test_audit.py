@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.calling import Done
+from tests.cli.calling import Done, call, stoker_command
+from tests.diagnose.test_audit_script import PLAIN, TRAINING
 
 from stoker.cli import main
 
@@ -83,10 +84,26 @@ def test_a_clean_loader_ends_with_0(stoker: Stoker, script: Path) -> None:
     assert len(lines) == 9
 
 
-def test_the_only_loader_of_a_script_is_found(stoker: Stoker, script: Path) -> None:
-    done = stoker("audit", script)
-    assert done.code == 0
+def test_the_only_loader_of_a_script_that_trains_nothing_is_found(stoker: Stoker, script: Path) -> None:
+    script.write_text(SCRIPT.replace('raise SystemExit("trained")', "pass"))
+    done = call(stoker_command("audit", script), script.parent)  # as a user does
+    assert done.code == 0, done.err
     assert "DataLoader over Subset: 15 batches with 150 samples" in done.out
+    assert "no other loader" in done.err
+    done = call(stoker_command("audit", "--json", script), script.parent)
+    assert json.loads(done.out)["ok"] is True, "one document on stdout, and nothing else"
+    assert done.err == "hello from __main__ []\n"
+
+
+def test_a_script_with_a_main_is_audited_as_a_module(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pack").mkdir()
+    Path("pack/train.py").write_text(TRAINING.replace("FIT", PLAIN))
+    done = stoker("audit", "-q", "--max-batches", "5", "-m", "pack.train", "1", "--max-batches", "7")
+    assert done.code == 0, done.err
+    assert "DataLoader over Subset: 5 batches with 80 samples" in done.out
+    done = stoker("audit", "-q", "--json", "-m", "pack.train", "3")
+    assert (done.code, json.loads(done.out)["ok"]) == (1, False)
 
 
 def test_faults_end_with_1(stoker: Stoker, script: Path) -> None:
@@ -126,6 +143,6 @@ def test_classes_of_a_script_work_in_worker_processes(stoker: Stoker, script: Pa
         "class Numbers(IterableDataset):\n    def __iter__(self):\n        return iter(torch.randn(64, 3))\n"
         "loader = DataLoader(Numbers(), batch_size=8, num_workers=2)\n"
     )
-    done = stoker("audit", script)
+    done = stoker("audit", f"{script}:loader")
     assert done.code == 0, done.err
     assert "16 batches with 128 samples" in done.out

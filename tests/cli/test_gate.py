@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def gate(stoker: Stoker) -> Stoker:
 def test_a_budget_is_written_and_defended(gate: Stoker, folder: Path) -> None:
     done = call(stoker_command(*WORDS, "--write", "train.py", "--epochs", "1"), folder)  # as a user does
     assert (done.code, done.err) == (0, "hello from __main__ ['--epochs', '1']\n")
-    assert done.out.startswith("within the budget: ")
+    assert done.out.startswith("wrote budget.json\nwithin the budget: ")
     done = gate("--quiet", "--", "slow")
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
@@ -76,7 +77,48 @@ def test_a_budget_is_written_and_defended(gate: Stoker, folder: Path) -> None:
 @pytest.mark.promise("P22")
 @pytest.mark.slow
 def test_a_budget_is_kept(gate: Stoker, folder: Path) -> None:
-    assert gate("--write", "--quiet").code == 0
+    done = call(stoker_command(*WORDS, "--write", "--json", "train.py"), folder)
+    assert done.code == 0
+    assert json.loads(done.out)["ok"] is True, "one document on stdout, and nothing else"
+    assert done.err == "hello from __main__ []\n"
     done = gate("--json", "--quiet")
     assert done.code == 0
     assert json.loads(done.out)["growths"] == []
+
+
+@pytest.mark.parametrize("words", [[], ["--write"]], ids=["read", "write"])
+@pytest.mark.parametrize("kind", ["script", "folder", "pipe", "device", "link to a script", "link to itself", "text"])
+def test_other_files_than_budgets_are_an_error_and_are_not_replaced(
+    stoker: Stoker, folder: Path, kind: str, words: list[str]
+) -> None:
+    path = folder / "budget.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "text":
+        path.write_text("notes")
+    elif kind == "link to itself":
+        path.symlink_to(path)
+    elif kind == "link to a script":
+        path.symlink_to(folder / "train.py")
+    path = {"script": folder / "train.py", "folder": Path(), "device": Path("/dev/zero")}.get(kind, path)
+    before = {one.name: one.lstat() for one in folder.iterdir()}
+    done = stoker("gate", "--budget", path, *words, "train.py")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert str(path) in done.err
+    assert "hello" not in done.err, "it is checked before the script runs"
+    assert {one.name: one.lstat() for one in folder.iterdir()} == before
+
+
+def test_a_budget_behind_a_link_is_written_there(gate: Stoker, folder: Path) -> None:
+    (folder / "budgets").mkdir()
+    (folder / "budget.json").symlink_to("budgets/step.json")
+    assert gate("--write", "-q").code == 0
+    assert (folder / "budget.json").is_symlink()
+    assert json.loads((folder / "budgets" / "step.json").read_text())["schema"] == 1
+    assert gate("--write", "-q").code == 0, "a budget is replaced by a budget"
+
+
+def test_a_launcher_is_an_error_that_says_what_to_run(stoker: Stoker, folder: Path) -> None:
+    done = stoker(*WORDS, "-q", "torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "1")
+    assert done.code == 2
+    assert done.err.endswith("Run: stoker gate --budget budget.json -q train.py --epochs 1\n")

@@ -20,7 +20,7 @@ import numpy as np
 
 from stoker._batch import is_tensor
 from stoker._types import Array
-from stoker.audit.fingerprints import BatchRows, as_array, listed, seal
+from stoker.audit.fingerprints import BatchRows, Hashes, as_array, listed, seal
 from stoker.audit.samples import UNKNOWN, Catalogue, Reference, ReferenceIndex, SampleMatcher, UnmatchedRows
 
 Severity = Literal["fault", "note", "unchecked", "passed"]
@@ -245,6 +245,9 @@ def cover(log: EpochLog, catalogue: Catalogue | None) -> Coverage:
 
 NUM_EXAMPLES = 3
 FREQUENT = 8  # times the usual number of a content, beyond which it is an exception that says nothing of the others
+MOST_COPIES = 64
+SINGLE = 0.1  # share of contents that come once, from which others may be copies
+BY_ACCIDENT = 1e-6
 BEYOND_CHANCE = 3.0  # times what contents that repeat by themselves would share, from which samples are shared for another reason
 
 
@@ -252,7 +255,8 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Au
     """Compare an epoch with other data: by number where samples have numbers, else by content.
 
     A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out. Nor do
-    contents that are equal no more often between both than within each (labels, categories, small integers).
+    contents that are equal no more often between both than within each (labels, categories, small integers), unless they repeat as
+    copies do: samples that were copied before the split are in both.
     """
     lacking = [name for name in matcher.contents.entries if name in other.lacking]
     if lacking and not matcher.numbered:
@@ -270,7 +274,8 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Au
         their_keys = other.ids
     values, first, their_counts = np.unique(their_keys, return_index=True, return_counts=True)
     _, ours, theirs = np.intersect1d(keys, values, assume_unique=True, return_indices=True)
-    frequent = (counts[ours] > _usual(counts)) | (their_counts[theirs] > _usual(their_counts))
+    copied = not matcher.numbered and are_copies(_together(keys, counts, values, their_counts))
+    frequent = ((counts[ours] > _usual(counts)) | (their_counts[theirs] > _usual(their_counts))) & (not copied)
     num_frequent = int(np.count_nonzero(frequent))
     aside = f" {counted(num_frequent, 'content')} that are frequent on either side were left out." if num_frequent else ""
     num_shared = len(ours) - num_frequent
@@ -281,7 +286,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Au
     explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())
     if not matcher.numbered and isinstance(matcher.contents, ReferenceIndex):
         explained = max(explained, matcher.contents.shared_by_chance(their_keys))
-    if num_shared <= explained:
+    if num_shared <= explained and not copied:
         text = f"Contents are no more often equal in both than within each, so nothing can be said.{aside}"
         return AuditFinding("shared samples", "unchecked", text)
     pairs = zip(distinct[ours[~frequent]].tolist(), other.numbers[first[theirs[~frequent]]].tolist(), strict=True)
@@ -291,7 +296,42 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Au
         here = place if matcher.catalogue is None else f"sample {matcher.catalogue.numbers[identity]:,} ({place})"
         examples.append(f"{here} is row {there:,} there")
     text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in apart_from, too: {shown(examples, num_shared)}{aside}"
+    text += (
+        " They repeat as copies do: split the data first, and copy samples (oversampling) of the training part alone."
+        if copied
+        else ""
+    )
     return AuditFinding("shared samples", "fault", text, num_shared)
+
+
+def _together(keys: Hashes, counts: Array, values: Hashes, their_counts: Array) -> Array:
+    """Return how often each content is in both data together."""
+    _, places = np.unique(np.concatenate([keys, values]), return_inverse=True)
+    return np.bincount(places, weights=np.concatenate([counts, their_counts])).astype(np.int64)
+
+
+def are_copies(counts: Array) -> bool:
+    """Return whether contents that came this often repeat as copies of samples do, not as contents that are equal by chance.
+
+    By chance, the number n[k] of contents that came k times is that of a mixture of Poisson distributions: n[k + 1] is at least
+    k / (k + 1) * n[k]^2 / n[k - 1]. Where some samples were copied k times, none comes more often.
+    """
+    number = np.bincount(counts[counts <= MOST_COPIES], minlength=MOST_COPIES + 2).astype(np.float64)
+    if number[1] < SINGLE * number.sum():  # all contents repeat: a design, or a period, in which they are meant to
+        return False
+    for k in range(2, MOST_COPIES + 1):
+        fewest, most = number[k] - 2 * math.sqrt(number[k]), number[k - 1] + 2 * math.sqrt(number[k - 1]) + 1
+        expected = k / (k + 1) * max(0.0, fewest) ** 2 / most
+        if _at_most(int(number[k + 1]), expected) < BY_ACCIDENT:
+            return True
+    return False
+
+
+def _at_most(number: int, expected: float) -> float:
+    """Return the probability that a Poisson variable with this mean is at most `number`."""
+    if expected <= 0:
+        return 1.0
+    return math.fsum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(number + 1))
 
 
 def _usual(counts: Array) -> float:

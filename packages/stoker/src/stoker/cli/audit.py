@@ -1,4 +1,8 @@
-"""`stoker audit`: run the top level of a user's script, find its batches, and report what is wrong with them."""
+"""`stoker audit`: run a user's script, find its batches, and report what is wrong with them.
+
+The script runs as in a diagnosis until its training loop is known. Where the call names something of the script (`train.py:make_loader`,
+`--reference`, `--apart-from`), only its top level runs, in this process, and the names are looked up there.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ import click
 
 from stoker._text import printable, printable_lines
 from stoker.cli import command as base
+from stoker.cli.launchers import ScriptCall, launch
 from stoker.errors import BatchError, OptionError, StokerError
 
 if TYPE_CHECKING:
@@ -39,9 +44,7 @@ class Script:
     @contextlib.contextmanager
     def run(cls, script: str, arguments: Sequence[str]) -> Iterator[Script]:
         """Run a script, given as a path with or without `:NAME`. An error in it, then or later, becomes one line."""
-        before, _, name = script.rpartition(":")
-        wanted = name if before and name.isidentifier() and not Path(script).exists() else None
-        path = Path(before if wanted else script)
+        path, wanted = cls.parts(script)
         if not path.is_file():
             raise OptionError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; expected a Python script.")
         argv, paths = sys.argv, list(sys.path)
@@ -65,19 +68,18 @@ class Script:
             sys.argv, sys.path[:] = argv, paths
             sys.modules.pop(NAME, None)
 
+    @staticmethod
+    def parts(script: str) -> tuple[Path, str | None]:
+        """Return the path of a script and the name after it, if there is one."""
+        before, _, name = script.rpartition(":")
+        wanted = name if before and name.isidentifier() and not Path(script).exists() else None
+        return Path(before if wanted else script), wanted
+
     def batches(self) -> Any:
         """The iterable of batches, or a function that returns one."""
-        if self._wanted is not None:
-            return self._get(self._wanted)
-        found = list({id(value): name for name, value in self._public.items() if _is_loader(value)}.values())
-        if len(found) == 1:
-            return self._get(found[0])
-        if found:
-            raise OptionError(f"{self._path} has {len(found)} loaders: {', '.join(found)}. Choose one: {self._path}:{found[0]}")
-        functions = [name for name, value in self._public.items() if isinstance(value, FunctionType) and _needs_nothing(value)]
-        hint = f" Functions that could: {', '.join(functions[:MAX_NAMES])}." if functions else ""
-        expected = "Name an iterable of batches, or a function that returns one"
-        raise OptionError(f"{self._path} has no loader at its top level. {expected}: {self._path}:NAME.{hint}")
+        from stoker.diagnose.audit_script import only_loader
+
+        return self._get(self._wanted) if self._wanted is not None else only_loader(str(self._path), self._public)
 
     def data(self, name: str | None) -> Any:
         """The value of a name; a function is called. None for None."""
@@ -92,13 +94,6 @@ class Script:
         if isinstance(value, FunctionType) and not _needs_nothing(value):
             raise OptionError(f"{name} of {self._path} needs arguments; expected a function without required arguments.")
         return value
-
-
-def _is_loader(value: Any) -> bool:
-    """Whether this gives batches: an iterable with a dataset, or a generator."""
-    if isinstance(value, type):
-        return False
-    return (hasattr(value, "dataset") and hasattr(value, "__iter__")) or inspect.isgenerator(value)
 
 
 def _needs_nothing(function: FunctionType) -> bool:
@@ -119,37 +114,60 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 @click.command("audit", cls=base.Command, doing="auditing the batches of {script}", runs_script=True)
 @click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py[:NAME]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
+@base.module_option
 @click.option("--reference", metavar="NAME", help="All samples: a dataset, or other batches. [default: the dataset of the loader]")
-@click.option("--apart-from", metavar="NAME", help="Data that must share no sample with the batches, such as validation data.")
+@click.option(
+    "--apart-from", metavar="NAME", help="Data that must share no sample with the batches. [default: the validation loaders]"
+)
 @click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
 @click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch. [default: all]")
 @click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled. [default: ask the loader]")
 @base.json_option
+@click.pass_context
 def command(
-    script: str, arguments: tuple[str, ...], reference: str | None, apart_from: str | None, as_json: bool, **options: Any
-) -> None:
-    """Run the top level of SCRIPT.py and audit its batches. NAME is a loader, or a function that returns one.
+    ctx: click.Context, script: str, arguments: tuple[str, ...], is_module: bool, reference: str | None, apart_from: str | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Run SCRIPT.py until its training loop is known, and audit what its loader yields, compared with its validation loaders.
 
-    The script runs with the name __stoker_check__, so code under `if __name__ == "__main__":` does not run. The exit code is
-    1 if the audit finds an error.
+    The script cannot change your files meanwhile, and trains a few steps at most. With NAME (a loader, or a function that returns one),
+    --reference or --apart-from, only the top level of the script runs, with the name __stoker_check__. Exit code 0: no error was found,
+    1: the audit finds an error, 2: it could not be made.
 
     \b
-    stoker audit train.py
+    stoker audit train.py --epochs 1
+    stoker audit -m package.train
     stoker audit --apart-from val_loader --epochs 2 train.py:train_loader
     stoker audit --max-batches 100 train.py:make_loader --config small.yaml
     """
+    script, arguments, is_module = launch(ctx, ScriptCall(script, arguments, is_module), in_workers=False)
     from stoker.audit import audit
 
-    # Keep the output of the script out of the result.
-    with base.script_output(sys.stderr), base.bar("samples") as show, Script.run(script, arguments) as ran:
-        batches = ran.batches()
-        found = audit(batches, reference=ran.data(reference), apart_from=ran.data(apart_from), progress=show, **options)
-    if as_json:
-        base.print_json(found.to_dict())
+    names = reference is not None or apart_from is not None or (not is_module and Script.parts(script)[1] is not None)
+    if names and is_module:
+        raise OptionError("--reference and --apart-from name things of a script, but -m was given. Give the path of the script.")
+    if names:
+        # Keep the output of the script out of the result.
+        with base.script_output(sys.stderr), base.bar("samples") as show, Script.run(script, arguments) as ran:
+            batches = ran.batches()
+            report = audit(batches, reference=ran.data(reference), apart_from=ran.data(apart_from), progress=show, **options)
     else:
-        _print(found)
-    if not found.ok:
+        from stoker.diagnose.audit_script import audit_script
+
+        shown = {"quiet": base.drops_script_output(), "shows_progress": not base.is_quiet()}
+        answer = audit_script(script, arguments, module=is_module, **shown, **options)
+        report = answer.report
+        others = (
+            f"{answer.num_others} other loader{'' if answer.num_others == 1 else 's'}" if answer.num_others else "no other loader"
+        )
+        base.announce(f"the training data was compared with {others} of the script (--apart-from NAME names one)")
+    assert report is not None
+    if as_json:
+        base.print_json(report.to_dict())
+    else:
+        _print(report)
+    if not report.ok:
         raise SystemExit(1)
 
 

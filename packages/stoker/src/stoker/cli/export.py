@@ -46,6 +46,7 @@ def command(run: str, path: str, latest: bool, overwrite: bool, as_json: bool) -
     """
     from stoker.experiment.build import make_trained, open_data
     from stoker.experiment.config import Config
+    from stoker.experiment.models import naming_known
     from stoker.experiment.parse import CONFIG_NAME, check, read_document
     from stoker.train.export import export_model, find_trained, golden_path, load_weights
 
@@ -60,7 +61,8 @@ def command(run: str, path: str, latest: bool, overwrite: bool, as_json: bool) -
     model, _ = make_trained(config, fed)
     averaged = load_weights(model, trained)
     golden = _golden(fed, own=config.model.__struct_config__.tag == "own")
-    exported = export_model(model, golden, target, onnx=target.suffix == ".onnx")
+    with naming_known():
+        exported = export_model(model, golden, target, onnx=target.suffix == ".onnx")
     if as_json:
         values = {"path": str(exported.path), "golden": str(exported.golden), "num_bytes": exported.num_bytes}
         values |= {"step": trained.step, "averaged": averaged, "rows": exported.rows, "difference": exported.difference}
@@ -76,6 +78,8 @@ def command(run: str, path: str, latest: bool, overwrite: bool, as_json: bool) -
 def _golden(fed: Fed, *, own: bool) -> dict[str, torch.Tensor]:
     """Some real samples, with the entries that the model reads; for your own model, all except targets."""
     batch = next(iter(fed.valid or fed.train))
-    names = [name for name in batch if name not in ("valid", "target_mask") and not name.endswith("_target")]
+    known = fed.task.known_entries
+    ahead = ("valid", "target_mask", *(name for name in batch if name.endswith(("_target", "_target_observed"))))
+    names = [name for name in batch if name not in ahead or name in known]
     rows = min(GOLDEN_ROWS, max(2, int(batch["valid"].sum())))
     return {name: batch[name][:rows] for name in (names if own else fed.task.entries)}

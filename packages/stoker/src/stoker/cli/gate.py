@@ -6,6 +6,7 @@ import click
 
 from stoker._text import printable_lines
 from stoker.cli import command as base
+from stoker.cli.launchers import ScriptCall, launch
 
 
 @click.command(
@@ -24,9 +25,10 @@ from stoker.cli import command as base
 @click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count. [default: 16]")
 @click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them that are not counted. [default: 4]")
 @base.json_option
+@click.pass_context
 def command(
-    script: str, arguments: tuple[str, ...], budget: str, write: bool, is_module: bool, steps: int | None, warmup: int | None,
-    as_json: bool,
+    ctx: click.Context, script: str, arguments: tuple[str, ...], budget: str, write: bool, is_module: bool, steps: int | None,
+    warmup: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged for some steps, count what a step does, and compare the counts with a budget.
 
@@ -37,6 +39,7 @@ def command(
     stoker gate --budget budget.json --write train.py --epochs 1
     stoker gate --budget budget.json train.py --epochs 1
     """
+    script, arguments, is_module = launch(ctx, ScriptCall(script, arguments, is_module), in_workers=False)
     from stoker.gate.gate import STEPS, WARMUP, gate_script
 
     gate = gate_script(
@@ -49,6 +52,8 @@ def command(
         steps=steps or STEPS,
         warmup=warmup or WARMUP,
     )
+    if write:
+        base.report(f"wrote {budget}")
     if as_json:
         base.print_json(gate.as_dict())
     else:

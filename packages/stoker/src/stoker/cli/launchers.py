@@ -35,8 +35,11 @@ class ScriptCall(NamedTuple):
     is_module: bool
 
 
-def launch(ctx: click.Context, program: ScriptCall) -> ScriptCall:
-    """Return the program that is to run in this process, or replace this process by the launcher that the program names."""
+def launch(ctx: click.Context, program: ScriptCall, *, in_workers: bool = True) -> ScriptCall:
+    """Return the program that is to run in this process, or replace this process by the launcher that the program names.
+
+    Without `in_workers` the command is for a single process: a launcher is an error that says what to run instead.
+    """
     name = Path(program.script).name
     is_interpreter = INTERPRETER.fullmatch(name) is not None
     if program.is_module or not (is_interpreter or name in MODULE_FLAG) or Path(program.script).suffix == ".py":
@@ -50,6 +53,9 @@ def launch(ctx: click.Context, program: ScriptCall) -> ScriptCall:
     is_module = words[at - 1] in ("-m", "--module")
     if is_interpreter:
         return ScriptCall(words[at], tuple(words[at + 1 :]), is_module)
+    if not in_workers:
+        words = ["stoker", str(ctx.info_name), *ctx.meta[base.OPTIONS], *(["-m"] if is_module else []), *words[at:]]
+        raise OptionError(f"{name} starts several processes, and stoker {ctx.info_name} is for one. Run: {shlex.join(words)}")
     if shutil.which(program.script) is None:
         raise OptionError(f"{program.script} is not installed, so it cannot start {words[at]}.")
     options = [*ctx.meta[base.OPTIONS], *(["-m"] if is_module else [])]

@@ -260,7 +260,7 @@ class Child:
         except KeyboardInterrupt:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
-            failure = f"{self._request.program}{_describe(error)}"
+            failure = f"{self._request.program}{describe(error)}"
             session = self.session
             if session.fix_on is None and session.lengthens_epochs and session.ranks is None:
                 note = f"Epochs are as long as in the program, because it fails with longer ones: {failure}."
@@ -388,8 +388,8 @@ def _join_threads() -> None:
             thread.join()
 
 
-def _describe(error: BaseException) -> str:
-    """An error of the program with the user's line that raised it."""
+def describe(error: BaseException) -> str:
+    """Return an error of the program with the user's line that raised it, to be put after the name of the program."""
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     line = f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
     if isinstance(error, SyntaxError) and error.lineno:

@@ -51,7 +51,7 @@ class _TimeUp(Exception):
 
 
 @dataclass(frozen=True)
-class _Repeatable:
+class Repeatable:
     """An iterable that calls a function for each pass."""
 
     make: Callable[[], Iterator[Any]]
@@ -70,7 +70,7 @@ def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) ->
     others = [in_process(other) for other in validation_loaders(loader, sources)]
     loader = in_process(loader)
     others = comparable(loader, others)
-    together = _Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
+    together = Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
     return [*faults_of(loader, together, seconds=seconds), *wrong]
 
 
@@ -133,7 +133,7 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
             raise _TimeUp
 
     def audit_some(batches: int, samples: int) -> AuditReport:
-        apart = _Repeatable(lambda: itertools.islice(valid_loader, batches)) if valid_loader is not None else None
+        apart = Repeatable(lambda: itertools.islice(valid_loader, batches)) if valid_loader is not None else None
         return audit(train_loader, max_batches=batches, reference_limit=samples, apart_from=apart, progress=stop)
 
     probed, dataset = PROBED_SAMPLES, claims_of(train_loader).dataset

@@ -175,7 +175,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
     if config.data.normalize:
         raise ConfigError("data.scale and data.normalize are set: values would be scaled twice. Give one of them.")
     has_amounts = isinstance(config.loss, AMOUNTS)
-    names = [name for name in dict.fromkeys([*task.inputs, *task.targets]) if has_amounts or name not in task.targets]
+    names = [name for name in dict.fromkeys([*task.numbers, *task.targets]) if has_amounts or name not in task.targets]
     names = [name for name in names if store.schema[name].level == "step"]
     if not names:
         raise ConfigError("data.scale is per series, but no column has numbers of steps to scale. Leave data.scale out.")
@@ -232,7 +232,7 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
         # Fitted on the training samples: features, and targets that are amounts.
         stores = list(fed.stores) or [fed.store]
         subsets: Any = fed.train.subsets
-        scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.inputs))
+        scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.numbers))
         if isinstance(config.loss, AMOUNTS):
             scalers["target_scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.targets))
     state_dict.seed_all(config.train.seed)
@@ -253,13 +253,21 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         (view.max_length, 0, 0) if isinstance(view, named.SequenceView) else (view.length, view.horizon, view.shift)
     )
     numbers = [name for name, column in schema.items() if column.kind in ("number", "bfloat16") and column.level == "step"]
-    inputs = numbers if data.columns is None else data.columns
-    targets = data.target if data.target is not None else inputs if horizon or shift else []
+    known = data.known or []
+    inputs = list(dict.fromkeys([*(numbers if data.columns is None else data.columns), *known]))
+    ahead = [name for name in inputs if name in numbers and name not in known] if horizon or shift else []
+    targets = data.target if data.target is not None else ahead
     for name in [*inputs, *targets]:
         for one in [store, *others]:
             if name not in one.schema:
                 raise ConfigError(f"data.columns or data.target names {name!r}, but {one.name} has {', '.join(one.schema)}.")
     levels = {schema[name].level for name in targets}
+    if known and not horizon:
+        raise ConfigError("data.known is what is known of predicted steps, but data.view has no horizon. Set data.view.horizon.")
+    for name in known:
+        if name in targets or schema[name].level != "step":
+            why = "which is predicted" if name in targets else "which has one value per series: it needs data.columns alone"
+            raise ConfigError(f"data.known names {name!r}, {why}. Leave it out of data.known.")
     if (horizon or shift) and levels != {"step"}:
         raise ConfigError(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
     if len(levels) != 1:
@@ -271,12 +279,12 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         if seen:
             raise ConfigError(f"data.columns holds {seen[0]!r}, which is the target: the model would see the answer. Leave it out.")
         inputs = [name for name in inputs if name not in targets]
-    if not any(schema[name].level == "step" for name in inputs):
+    if not any(schema[name].level == "step" and schema[name].kind in ("number", "bfloat16") for name in inputs):
         raise ConfigError(f"no column of {store.name} has numbers of steps for the model to see. Name some in data.columns.")
     for name in inputs if not isinstance(config.model, named.Own) else ():
-        if schema[name].kind not in ("number", "bfloat16"):
+        if schema[name].kind not in ("number", "bfloat16", "category"):
             raise ConfigError(
-                f"data.columns names {name!r}, which holds {schema[name].label}; built-in models read numbers only. "
+                f"data.columns names {name!r}, which holds {schema[name].label}; built-in models read numbers and categories. "
                 f"Leave it out, pack a number instead (`stoker pack --sql`), or use a model of your own (model: file.py:function)."
             )
     texts = schema[targets[0]].texts if len(targets) == 1 else None
@@ -292,6 +300,12 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
                 raise ConfigError(
                     f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
                 )
+    train_stores = [store, *others][:num_train]
+    categories = {
+        name: len({text for one in train_stores for text in one.schema[name].texts or ()})
+        for name in inputs
+        if schema[name].kind == "category"
+    }
     fed = dict.fromkeys([*inputs, *targets])
     steps = [schema[name] for name in fed if schema[name].level == "step"]
     can_miss = [one.name for one in steps if one.kind == "bfloat16" or (one.dtype is not None and one.dtype.kind == "f")]
@@ -303,6 +317,8 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
         when=when,
         horizon=horizon,
         outputs_each=outputs_each(config.loss, num_categories),
+        categories=categories,
+        known=tuple(known),
     )
 
 

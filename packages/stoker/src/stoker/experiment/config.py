@@ -127,7 +127,11 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Samples per update, of all processes: a multiple of `batch_size`, instead of `grad_accum_steps`. It is kept by any number of
     processes. Default with torchrun: that of the processes at the start."""
     columns: Annotated[list[str], Meta(min_length=1)] | None = None
-    """Input columns of the model; by default all numeric columns with one value per step, except a target of the same step."""
+    """Input columns of the model: numbers and categories, per step or per series. By default all numeric columns with one value per step,
+    except a target of the same step."""
+    known: Annotated[list[str], Meta(min_length=1)] | None = None
+    """Columns whose values in the predicted steps are known, such as prices, holidays or a weather forecast. The model sees them with the
+    steps of the sample, and those of the horizon as `<name>_target`."""
     target: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
     weights: Annotated[list[Positive], Meta(min_length=1)] | None = None

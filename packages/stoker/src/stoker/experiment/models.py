@@ -23,7 +23,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +33,7 @@ from msgspec.structs import asdict
 from torch import nn
 from torch.nn import functional
 
-from stoker.errors import OptionError, StokerError, TrainError
+from stoker.errors import ConfigError, OptionError, StokerError, TrainError
 from stoker.experiment import config as named
 from stoker.experiment.config import AnyOptimizer
 
@@ -63,11 +63,27 @@ class Task:
     """Numbers that are predicted for one number of a target: one, or a class or quantile each."""
     observed: tuple[str, ...] = ()
     """Columns whose missing values are 0, with a mask `<column>_observed` that the model sees too."""
+    categories: Mapping[str, int] = field(default_factory=dict)
+    """Columns of `inputs` that hold categories, and how many there are."""
+    known: tuple[str, ...] = ()
+    """Columns of `inputs` whose values in the predicted steps are known: `<column>_target` of a batch."""
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The inputs that are numbers, which are scaled."""
+        return {name: width for name, width in self.inputs.items() if name not in self.categories}
 
     @property
     def num_features(self) -> int:
-        """Numbers of a step that the model sees: those of the columns, and of their masks."""
-        return sum(width * (1 + (name in self.observed)) for name, width in self.inputs.items())
+        """Numbers of a step that the model sees: those of the columns and of their masks, and embeddings of categories."""
+        numbers = sum(width * (1 + (name in self.observed)) for name, width in self.numbers.items())
+        return numbers + sum(map(embedding_size, self.categories.values()))
+
+    @property
+    def num_known(self) -> int:
+        """Numbers of all predicted steps together that are known."""
+        widths = [embedding_size(self.categories[name]) if name in self.categories else self.inputs[name] for name in self.known]
+        return self.horizon * sum(widths)
 
     @property
     def num_targets(self) -> int:
@@ -90,29 +106,32 @@ class Task:
         return {"horizon": self.horizon, "shift": self.length, "last": 1, "series": 1}[self.when]
 
     def features(self, batch: Batch) -> torch.Tensor:
-        """The columns that the model sees, side by side, without masks: [b, t, f]."""
-        steps = next(batch[name].shape[1] for name in self.inputs if batch[name].dim() > 1)
+        """The columns of numbers that the model sees, side by side, without masks: [b, t, f]."""
         parts = []
-        for name in self.inputs:
-            values = batch[name]
-            if values.dim() == 1:  # one number a series
-                values = values[:, None].expand(-1, steps)
+        for name in self.numbers:
+            values = self.per_step(batch, name)
             parts.append(values[..., None] if values.dim() == 2 else values)
         dtype = next((part.dtype for part in parts if part.dtype in (torch.float32, torch.float64)), torch.float32)
         return torch.cat([part.to(dtype) for part in parts], dim=-1)
 
+    def per_step(self, batch: Batch, name: str) -> torch.Tensor:
+        """The values of a column; those with one value per series are repeated: [b, t] or [b, t, width]."""
+        values = batch[name]
+        steps = next(batch[column].shape[1] for column in self.inputs if batch[column].dim() > 1)
+        return values if values.dim() > 1 else values[:, None].expand(-1, steps)
+
     def with_masks(self, x_btf: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Features after scaling, with 0 for missing values, and behind them the masks of the columns that have one."""
-        if not any(name in self.observed for name in self.inputs):
+        if not any(name in self.observed for name in self.numbers):
             return x_btf
         parts = []
-        for name, width in self.inputs.items():
+        for name, width in self.numbers.items():
             mask = (
                 batch[f"{name}_observed"] if name in self.observed else x_btf.new_ones((*x_btf.shape[:2], width), dtype=torch.bool)
             )
             parts.append(mask[..., None] if mask.dim() == 2 else mask)
         seen = torch.cat(parts, dim=-1)
-        masks = [part for part, name in zip(parts, self.inputs, strict=True) if name in self.observed]
+        masks = [part for part, name in zip(parts, self.numbers, strict=True) if name in self.observed]
         return torch.cat([torch.where(seen, x_btf, 0), *(mask.to(x_btf.dtype) for mask in masks)], dim=-1)
 
     @property
@@ -124,7 +143,13 @@ class Task:
     def entries(self) -> tuple[str, ...]:
         """The entries of a batch that a model reads."""
         masks = [f"{name}_observed" for name in self.inputs if name in self.observed]
-        return (*self.inputs, *masks, *(["mask"] if self.needs_mask else []))
+        return (*self.inputs, *masks, *self.known_entries, *(["mask"] if self.needs_mask else []))
+
+    @property
+    def known_entries(self) -> tuple[str, ...]:
+        """The entries of a batch that hold what is known about the predicted steps."""
+        masks = [f"{name}_target_observed" for name in self.known if name in self.observed]
+        return (*(f"{name}_target" for name in self.known), *masks)
 
     def mask(self, batch: Batch) -> torch.Tensor | None:
         """Which steps each sample has, or None where that does not matter: [b, t]."""
@@ -160,6 +185,11 @@ class Task:
         return counts & self._of_targets(batch, masks) if masks else counts
 
 
+def embedding_size(num_categories: int) -> int:
+    """Numbers that stand for a category in built-in models."""
+    return min(16, 1 + num_categories // 2)
+
+
 def at_last(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """The values at the last step of each sample, which a mask marks where samples are padded: [b, 1, ...]."""
     if mask is None:
@@ -170,17 +200,20 @@ def at_last(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
 
 
 class Head(nn.Module):
-    """A norm and a matrix: [b, q, width] to [b, s, outputs], where q is 1 or all steps."""
+    """A norm and a matrix: [b, q, width] to [b, s, outputs], where q is 1 or all steps. What is known of the steps is added before."""
 
     def __init__(self, task: Task, width: int) -> None:
         super().__init__()
         self._task = task
         each = 1 if task.every_step else task.steps
+        self.known = nn.Linear(task.num_known, width) if task.known else None
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, each * task.outputs)
 
-    def forward(self, x_bqd: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_bqd: torch.Tensor, known: torch.Tensor | None = None) -> torch.Tensor:
         """The prediction."""
+        if self.known is not None and known is not None:
+            x_bqd = x_bqd + self.known(known)[:, None]
         given = self.output(self.norm(x_bqd))
         prediction: torch.Tensor = given if self._task.every_step else given.reshape(-1, self._task.steps, self._task.outputs)
         return prediction
@@ -197,7 +230,7 @@ class Mlp(nn.Module):
     def __init__(self, task: Task, *, width: int = 256, layers: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
         self._task = task
-        size = task.num_features * (1 if task.every_step else task.length)
+        size = task.num_features * (1 if task.every_step else task.length) + task.num_known
         parts: list[nn.Module] = []
         for _ in range(layers):
             parts += [nn.Linear(size, width), nn.GELU(), nn.Dropout(dropout)]
@@ -205,7 +238,7 @@ class Mlp(nn.Module):
         outputs = task.outputs * (1 if task.every_step else task.steps)
         self.layers = nn.Sequential(*parts, nn.Linear(size, outputs))
 
-    def forward(self, x_btf: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, x_btf: torch.Tensor, mask: torch.Tensor | None, known: torch.Tensor | None = None) -> torch.Tensor:
         """The prediction: [b, s, outputs]."""
         if self._task.every_step:
             each: torch.Tensor = self.layers(x_btf)
@@ -213,7 +246,8 @@ class Mlp(nn.Module):
         missing = self._task.length - x_btf.shape[1]
         if missing:  # a batch of a narrower bucket
             x_btf = nn.functional.pad(x_btf, (0, 0, 0, missing))
-        prediction: torch.Tensor = self.layers(x_btf.flatten(1))
+        flat = x_btf.flatten(1) if known is None else torch.cat([x_btf.flatten(1), known], dim=1)
+        prediction: torch.Tensor = self.layers(flat)
         return prediction.reshape(-1, self._task.steps, self._task.outputs)
 
 
@@ -227,10 +261,10 @@ class Gru(nn.Module):
         self.steps = nn.GRU(task.num_features, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
         self.head = Head(task, width)
 
-    def forward(self, x_btf: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, x_btf: torch.Tensor, mask: torch.Tensor | None, known: torch.Tensor | None = None) -> torch.Tensor:
         """The prediction: [b, s, outputs]."""
         x_btd, _ = self.steps(x_btf)
-        prediction: torch.Tensor = self.head(x_btd if self._task.every_step else at_last(x_btd, mask))
+        prediction: torch.Tensor = self.head(x_btd if self._task.every_step else at_last(x_btd, mask), known)
         return prediction
 
 
@@ -267,7 +301,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, hidden, dropout, causal=is_causal) for _ in range(layers))
         self.head = Head(task, width)
 
-    def forward(self, x_btf: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, x_btf: torch.Tensor, mask: torch.Tensor | None, known: torch.Tensor | None = None) -> torch.Tensor:
         """The prediction: [b, s, outputs]."""
         x_btd = self.embed(x_btf) + self.positions[: x_btf.shape[1]]
         if mask is not None:
@@ -276,7 +310,7 @@ class Transformer(nn.Module):
         for number, block in enumerate(self.blocks):
             is_last = number == len(self.blocks) - 1
             x_btd = block(x_btd, mask, alone=is_last and not self._task.every_step)
-        prediction: torch.Tensor = self.head(x_btd)
+        prediction: torch.Tensor = self.head(x_btd, known)
         return prediction
 
 
@@ -325,9 +359,10 @@ class Block(nn.Module):
 
 
 class Predictor(nn.Module):
-    """A network `network(x [b, t, f], mask [b, t] or None) -> [b, s, outputs]`, for batches of a task.
+    """A network `network(x [b, t, f], mask [b, t] or None, known [b, n] or None) -> [b, s, outputs]`, for batches of a task.
 
-    `scaler` maps the features; `target_scaler` has an `inverse`, which maps predictions back to units of the targets.
+    `scaler` maps the features that are numbers; categories are embedded. What is known of the predicted steps is scaled and embedded like
+    the columns that it belongs to. `target_scaler` has an `inverse`, which maps predictions back to units of the targets.
     """
 
     def __init__(
@@ -338,6 +373,7 @@ class Predictor(nn.Module):
         self.scaler = scaler
         self.target_scaler = target_scaler
         self.network = network
+        self.embeddings = nn.ModuleList(nn.Embedding(1 + count, embedding_size(count)) for count in task.categories.values())
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """The prediction: [b, s, outputs]."""
@@ -346,14 +382,42 @@ class Predictor(nn.Module):
         mask = task.mask(batch)
         if self.scaler is not None:
             x_btf = self.scaler(x_btf)
-            if mask is not None:  # padding stays zero
-                x_btf = torch.where(mask[:, :, None], x_btf, 0)
-        prediction: torch.Tensor = self.network(task.with_masks(x_btf, batch), mask)
+        parts = [task.with_masks(x_btf, batch), *(self._embedded(name, task.per_step(batch, name)) for name in task.categories)]
+        x_btf = torch.cat([part.to(x_btf.dtype) for part in parts], dim=-1)
+        if mask is not None and (self.scaler is not None or task.categories):  # padding stays zero
+            x_btf = torch.where(mask[:, :, None], x_btf, 0)
+        prediction: torch.Tensor = self.network(x_btf, mask, self._known(batch, x_btf) if task.known else None)
         if self.target_scaler is None:
             return prediction
         each = prediction.reshape(*prediction.shape[:-1], task.num_targets, task.outputs_each).transpose(-1, -2)
         scaled: torch.Tensor = self.target_scaler.inverse(each).transpose(-1, -2).flatten(-2)  # type: ignore[operator]
         return scaled
+
+    def _embedded(self, name: str, codes: torch.Tensor) -> torch.Tensor:
+        """Codes as vectors; a missing category (-1) has a vector of its own."""
+        number = list(self._task.categories).index(name)
+        vectors: torch.Tensor = self.embeddings[number]((codes.long() + 1).clamp(min=0))
+        return vectors
+
+    def _known(self, batch: Batch, like: torch.Tensor) -> torch.Tensor:
+        """What is known of the predicted steps, scaled and embedded: [b, s * features]."""
+        task, first, parts = self._task, 0, []
+        for name in task.known:
+            if name in task.categories:
+                parts.append(self._embedded(name, batch[f"{name}_target"]).flatten(1).to(like.dtype))
+        for name, width in task.numbers.items():
+            if name in task.known:
+                values = batch[f"{name}_target"]
+                values = (values[..., None] if values.dim() == 2 else values).to(like.dtype)
+                if self.scaler is not None:  # which knows the columns by their places
+                    values = nn.functional.pad(values, (first, sum(task.numbers.values()) - first - width))
+                    values = self.scaler(values)[..., first : first + width]
+                if name in task.observed:
+                    seen = batch[f"{name}_target_observed"]
+                    values = torch.where(seen[..., None] if seen.dim() == 2 else seen, values, 0)
+                parts.append(values.flatten(1))
+            first += width
+        return torch.cat(parts, dim=1)
 
 
 # Losses by name: a sample's loss is the mean over its targets that count, a batch's the mean over its samples.
@@ -519,6 +583,24 @@ def _arguments(own: named.Own, function: Callable[..., Any], offered: Mapping[st
     if unknown:
         raise OptionError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(parameters) or 'none'}.")
     return {**{key: value for key, value in offered.items() if key in parameters}, **options}
+
+
+@contextlib.contextmanager
+def naming_known() -> Iterator[None]:
+    """Where a model reads the values of predicted steps that a prediction does not have, say how it gets those that are known."""
+    try:
+        yield
+    except KeyError as error:
+        entry = error.args[0] if error.args else None
+        if not isinstance(entry, str) or not entry.endswith("_target"):
+            raise
+        name = entry.removesuffix("_target")
+        raise ConfigError(
+            f"the model reads batch[{entry!r}], the values of {name!r} in the predicted steps, which a prediction does not have. If they "
+            f"are known in advance, set data.known: [{name}] and train again.",
+            parameter="data.known",
+            column=name,
+        ) from error
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, Trai
 from stoker.experiment import config as named
 from stoker.experiment.config import Config
 from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for
-from stoker.experiment.models import Task, blaming, make_model
+from stoker.experiment.models import Task, blaming, make_model, naming_known
 from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
 from stoker.feed.columns import lengths_of, samples_over
@@ -215,7 +215,7 @@ def _model_of(config: Config, task: Task, found: Checkpoint) -> nn.Module:
     """The model with the weights of a checkpoint, which also says whether the model scales its columns."""
     weights = found.parts.get("model") or {}
     scalers: dict[str, nn.Module] = {}
-    for name, columns in (("scaler", task.inputs), ("target_scaler", task.targets)):
+    for name, columns in (("scaler", task.numbers), ("target_scaler", task.targets)):
         if any(key == f"{name}.mean" or key.endswith(f".{name}.mean") for key in weights):
             scalers[name] = Scaler(sum(columns.values()), columns=list(columns))
     model = make_model(config.model, task, **scalers)
@@ -319,6 +319,11 @@ def _mapped(codes: Array, now: Sequence[str], was: Sequence[str], where: str) ->
 # ---- runs of a configuration ----
 
 
+def _is_ahead(name: str) -> bool:
+    """Whether an entry of a batch is about the steps after a sample."""
+    return name.endswith(("_target", "_target_observed")) or name == "target_mask"
+
+
 @dataclass(frozen=True, kw_only=True)
 class _ConfigRun:
     """Predicts for a store, as the configuration of a run says."""
@@ -344,6 +349,8 @@ class _ConfigRun:
             raise OptionError("stride= is for windows, but a sample of this run is a whole series. Leave it out.")
         view = self._view(which, stride)
         numbers, located = self._chosen(store, view, which, short)
+        if task.known and which == "last":
+            self._check_horizon(store, located)
         if not len(numbers):
             raise OptionError(f"{store.name} has no series that is long enough for the model: it needs {task.length:,} steps.")
         feed = Feed(
@@ -366,6 +373,7 @@ class _ConfigRun:
                 some = slice(first, first + batch_size)
                 batch = dict(dataset.__getitems__(numbers[some]).batch)
                 series = located.series[some]
+                batch = {name: values for name, values in batch.items() if not _is_ahead(name) or name in task.known_entries}
                 if self.scaler is not None and rows is not None:
                     batch = self._scaled(self.scaler, batch, rows[series])
                     batch["series"] = torch.from_numpy(rows[series])
@@ -375,7 +383,9 @@ class _ConfigRun:
 
     def _answers(self, batch: dict[str, torch.Tensor]) -> Array:
         """What the model gives for a batch: [rows, steps, targets, outputs of each], float64."""
-        task, given = self.task, self.model(batch)
+        task = self.task
+        with naming_known():
+            given = self.model(batch)
         rows, steps = len(batch["valid"]), task.steps
         if task.every_step:
             steps = given.shape[1] if given.dim() > 1 else steps
@@ -386,7 +396,10 @@ class _ConfigRun:
         return found
 
     def _view(self, which: Which, stride: int | None) -> AnyView:
-        """The samples of the run's view, without the targets behind them: a forecast begins where the data ends."""
+        """The samples of the run's view, without the targets behind them: a forecast begins where the data ends.
+
+        Where columns are known of the predicted steps, these steps are the last ones of the data.
+        """
         view, task = self.config.data.view, self.task
         if isinstance(view, named.SequenceView):
             longest = view.max_length
@@ -394,11 +407,15 @@ class _ConfigRun:
         options = asdict(view)
         usual = options.pop("stride", view.length)
         tail = "keep" if task.padded and task.when != "horizon" else "drop"
-        return Windows(**options | {"horizon": 0, "shift": 0, "tail": tail, "stride": 1 if which == "last" else stride or usual})
+        ahead = task.horizon if task.known else 0
+        return Windows(
+            **options | {"horizon": ahead, "shift": 0, "tail": tail, "stride": 1 if which == "last" else stride or usual}
+        )
 
     def _chosen(self, store: Store, view: AnyView, which: Which, short: Short) -> tuple[Array, Located]:
         """The numbers of the samples to predict from, and where they lie; refuses or skips series without one."""
-        least = view.length if isinstance(view, Windows) and view.tail == "drop" else 1
+        ahead = view.horizon if isinstance(view, Windows) else 0
+        least = view.length + ahead if isinstance(view, Windows) and view.tail == "drop" else 1
         numbers = np.zeros(0, dtype=np.int64)
         located = Located(numbers, numbers, numbers)
         if (store.lengths >= least).any():
@@ -407,9 +424,11 @@ class _ConfigRun:
             bounds = np.arange(len(store) + 1) if firsts is None else firsts
             numbers = (bounds[1:] - 1)[np.diff(bounds) > 0] if which == "last" else np.arange(samples.num_samples)
             located = samples.locate(numbers)
+            located = located._replace(counts=located.counts - ahead)  # the steps that the model sees
         fits = located.counts > 0
         if which == "last":  # where a gap cuts a series, its last window may end before it
-            fits &= located.starts + located.counts == store.offsets[located.series + 1] if isinstance(view, Windows) else True
+            end = store.offsets[located.series + 1]
+            fits &= located.starts + located.counts + ahead == end if isinstance(view, Windows) else True
         missing = np.setdiff1d(np.arange(len(store)), located.series[fits])
         if len(missing) and short == "error":
             one = int(missing[0])
@@ -419,6 +438,25 @@ class _ConfigRun:
                 f"{int(store.lengths[one]):,}{many}. Add earlier steps, or pass short='skip'."
             )
         return numbers[fits], Located(*(part[fits] for part in located))
+
+    def _check_horizon(self, store: Store, located: Located) -> None:
+        """Refuse data whose last steps have targets: they are not the steps to be predicted."""
+        steps = located.starts + located.counts
+        for name in self.task.targets:
+            if name not in store.schema or store.schema[name].level != "step":
+                continue
+            values = store.column(name)
+            for series, first in zip(located.series.tolist(), steps.tolist(), strict=True):
+                rows = values[first : first + self.task.horizon]
+                if rows.dtype.kind != "f" or not np.isnan(rows).all():
+                    known = ", ".join(self.task.known)
+                    raise OptionError(
+                        f"the last {self.task.horizon:,} steps of series {series_name(store, series)!r} of {store.name} have values of "
+                        f"{name!r}; expected the steps to be predicted, with {known} and without {name!r}. Add these rows with empty "
+                        "targets, or predict which='all' to compare with values that are known.",
+                        parameter="which",
+                        column=name,
+                    )
 
     # -- scaling by series --
 
@@ -468,14 +506,15 @@ class _ConfigRun:
 
     def _scaled(self, scaler: SeriesScaler, batch: dict[str, torch.Tensor], rows: Array) -> dict[str, torch.Tensor]:
         """Inputs scaled as the feed of the run scaled them; padding stays zero."""
-        for name in self.task.inputs:
+        entries = {name: name for name in self.task.inputs} | {f"{name}_target": name for name in self.task.known}
+        for entry, name in entries.items():
             if name in scaler.columns:
-                scaled = scaler.transform(batch[name], rows, name).to(getattr(torch, self.config.data.dtype))
-                if "mask" in batch:
+                scaled = scaler.transform(batch[entry], rows, name).to(getattr(torch, self.config.data.dtype))
+                if "mask" in batch and entry == name:
                     mask = batch["mask"].reshape(*batch["mask"].shape, *(1,) * (scaled.dim() - 2))
                     scaled = torch.where(mask, scaled, 0)
-                observed = batch.get(f"{name}_observed")
-                batch[name] = scaled if observed is None else torch.where(observed, scaled, 0)
+                observed = batch.get(f"{entry}_observed")
+                batch[entry] = scaled if observed is None else torch.where(observed, scaled, 0)
         return batch
 
     # -- rows of the table --

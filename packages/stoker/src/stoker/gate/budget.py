@@ -7,6 +7,8 @@ of the run must be more than that.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from stoker.diagnose.measurements import SourceLine
 from stoker.errors import ConfigError, OptionError, TrainError
 from stoker.experiment.parse import parse_json
 
+MOST_BYTES = 64 << 20
 MIN_STEPS = 8
 """Fewer steps say too little about what is usual."""
 ODD_STEPS = 16
@@ -145,12 +148,33 @@ def budget_of(run: RunCounts) -> Budget:
     )
 
 
+def budget_to_write(path: Path) -> Path:
+    """Return the file that a budget is written to: where a link leads to. Raises `OptionError` unless it is new or a budget."""
+    try:
+        target = path.resolve()
+        if os.path.lexists(target):
+            read_budget(target)
+    except (OSError, RuntimeError, ConfigError, OptionError) as error:
+        raise OptionError(
+            f"{path} is not replaced, because it is not a budget ({error}) Give the name of a new file.",
+            parameter="budget",
+            path=path,
+        ) from None
+    return target
+
+
 def read_budget(path: Path) -> Budget:
     """Read a budget and check all of it."""
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:  # /dev/zero and pipes have no end
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a plain file, or too large"
+            raise OptionError(f"{path} is {what}; expected a budget in JSON.", parameter="budget", path=path)
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise OptionError(f"{path} is not there; expected a budget. Write one from this run with write=True.") from None
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror}; expected a budget.", parameter="budget", path=path) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text; expected a budget in JSON.") from None
     try:

@@ -17,7 +17,18 @@ import msgspec
 from stoker._disk import make_folder, write_file
 from stoker.diagnose.measurements import SourceLine
 from stoker.errors import OptionError, TrainError
-from stoker.gate.budget import CountAnswer, CountRequest, Counts, Gate, RunCounts, budget_of, compare, read_budget, summarize
+from stoker.gate.budget import (
+    CountAnswer,
+    CountRequest,
+    Counts,
+    Gate,
+    RunCounts,
+    budget_of,
+    budget_to_write,
+    compare,
+    read_budget,
+    summarize,
+)
 
 WARMUP = 4
 STEPS = 16
@@ -84,7 +95,8 @@ def gate_step(
 
 def _compare_with_file(run: RunCounts, lines: Mapping[str, SourceLine], path: Path, *, write: bool) -> Gate:
     if write:
-        make_folder(path.absolute().parent)
+        path = budget_to_write(path)  # again: the program has run meanwhile
+        make_folder(path.parent)
         # One number per line, so that a diff shows what changed.
         write_file(path, (json.dumps(msgspec.to_builtins(budget_of(run)), indent=1) + "\n").encode(), durable=False)
     return compare(run, read_budget(path), lines)
@@ -139,8 +151,7 @@ def gate_script(
     """
     from stoker.diagnose.child import run_child, sandbox_for
 
-    if not write:
-        read_budget(Path(budget))  # an error in it is reported before the program runs
+    (budget_to_write if write else read_budget)(Path(budget))  # an error in it is reported before the program runs
     with sandbox_for(program, module=module) as sandbox:
         request = CountRequest(program=str(program), module=module, arguments=list(map(str, arguments)), warmup=warmup, steps=steps)
         answer = run_child(sandbox, request, CountAnswer, quiet=quiet, main="stoker.gate.counts")

@@ -3,12 +3,12 @@
 from_numpy, to_numpy, fill_null    numbers
 from_texts, lay_texts              strings
 decimals_as_floats                 decimals, as the nearest float64
-store_to_arrow                     a store as a table with a row per series
+store_to_arrow, steps_to_arrow     a store as a table with a row per series, or per step
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,17 +141,36 @@ def _validity(valid: Array) -> list[pa.Buffer | None]:
 
 def store_to_arrow(store: StoredColumns) -> pa.Table:
     """One row per series: large (or fixed-size) lists of steps, plain columns of what belongs to a series. Numbers are shared."""
-    return pa.table({name: _checked(store, column) for name, column in store.schema.items()})
+    return pa.table({name: _valid(store, column, _listed) for name, column in store.schema.items()})
 
 
-def _checked(store: StoredColumns, column: Column) -> pa.Array:
+def steps_to_arrow(store: StoredColumns, first: int = 0, last: int | None = None) -> pa.Table:
+    """Return the series `first` to `last` as a table with a row per step; values per series are repeated."""
+    last = len(store) if last is None else last
+    offsets = store.offsets[first : last + 1]
+    start, stop = int(offsets[0]), int(offsets[-1])
+    owners = from_numpy(np.repeat(np.arange(first, last), np.diff(offsets)))
+    columns: dict[str, pa.Array] = {}
+    if store.key is None:
+        columns["series" if "series" not in store.schema else "series_"] = owners
+    for name, column in store.schema.items():
+        values = _valid(store, column, _flat)
+        columns[name] = values.slice(start, stop - start) if column.level == "step" else values.take(owners)
+    return pa.table(columns)
+
+
+def _listed(store: StoredColumns, column: Column) -> pa.Array:
+    """A column with a row per series."""
+    array = _flat(store, column)
+    if column.level == "step" and store.uniform_length:
+        return pa.FixedSizeListArray.from_arrays(array, store.uniform_length)
+    return pa.LargeListArray.from_arrays(from_numpy(store.offsets), array) if column.level == "step" else array
+
+
+def _valid(store: StoredColumns, column: Column, make: Callable[[StoredColumns, Column], pa.Array]) -> pa.Array:
     """Arrow trusts offsets and codes and would read beyond its buffers, so they are validated here."""
     try:
-        array = _flat(store, column)
-        if column.level == "step" and store.uniform_length:
-            array = pa.FixedSizeListArray.from_arrays(array, store.uniform_length)
-        elif column.level == "step":
-            array = pa.LargeListArray.from_arrays(from_numpy(store.offsets), array)
+        array = make(store, column)
         array.validate(full=True)
     except pa.ArrowException as error:
         raise StoreDamagedError(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker import _disk
 from stoker._disk import check_path
 from stoker._text import html_table
 from stoker._types import Array
@@ -22,11 +24,18 @@ from stoker.store.manifest import ColumnEntry, Manifest, SourceEntry, read_manif
 from stoker.store.shards import SERIES_OFFSETS, Column, Texts, check_ends, map_shard
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     import pyarrow as pa
 
+    from stoker.store.pack.options import Time
 
-class Series(Mapping[str, Any]):
-    """One series of a store: a mapping from column names to read-only arrays (or to single values, per series).
+
+class Series(dict[str, Any]):
+    """One series of a store: a read-only mapping from column names to read-only arrays (or to single values, per series).
+
+    Values are looked up when they are asked for. It is a dict as well, because pandas takes columns from nothing else:
+    `pd.DataFrame(store[0])`. `to_pandas` gives categories as words and times as times.
 
     Example:
         >>> series = Store.from_arrays(x=[[1.0, 2.0], [3.0]], name=["a", "b"])[0]
@@ -37,6 +46,7 @@ class Series(Mapping[str, Any]):
     __slots__ = ("_start", "_stop", "_store", "index")
 
     def __init__(self, store: Store, index: int, start: int, stop: int) -> None:
+        super().__init__()
         self._store = store
         self._start = start
         self._stop = stop
@@ -58,6 +68,30 @@ class Series(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._store.schema)
+
+    def __setitem__(self, name: str, value: Any) -> NoReturn:
+        raise TypeError(f"series {self.index} of {self._store.name} is read-only; dict(series) is a copy that can be changed.")
+
+    __delitem__ = update = setdefault = pop = popitem = clear = __ior__ = __setitem__  # type: ignore[assignment]
+
+    # The methods of a mapping, over what is looked up: those of a dict see only what was put into it.
+    __contains__ = Mapping.__contains__
+    __eq__ = Mapping.__eq__
+    __hash__ = None
+    keys = Mapping.keys  # type: ignore[assignment]
+    items = Mapping.items  # type: ignore[assignment]
+    values = Mapping.values  # type: ignore[assignment]
+    get = Mapping.get  # type: ignore[assignment]
+
+    def copy(self) -> dict[str, Any]:
+        """Return a plain dict of all columns."""
+        return {name: self[name] for name in self}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with a row per step; categories are words, and times are times."""
+        from stoker.store.arrow import steps_to_arrow
+
+        return steps_to_arrow(self._store, self.index, self.index + 1).to_pandas()
 
     def __repr__(self) -> str:
         return f"<series {self.index} of {self._store.name}: {self.num_steps:,} steps of {', '.join(self._store.schema)}>"
@@ -120,16 +154,78 @@ class Store:
         """
         return store_from_arrays(columns, lengths=lengths)
 
+    @classmethod
+    def from_frame(
+        cls,
+        frame: object,
+        *,
+        series: str | None = None,
+        time: str | Time | None = None,
+        sort: bool = False,
+        wide: bool = False,
+    ) -> Store:
+        """Build a store in memory from a DataFrame or another table with a row per step: the one that `stoker.pack` would write.
+
+        Args:
+            frame: A frame of pandas or Polars, an Arrow table, or a mapping of arrays.
+            series: The column whose values group rows into series. Without it all rows are one series.
+            time: The column that must increase within a series, or a `Time` with rules for it.
+            sort: Sort each series by `time` instead of refusing unsorted or equal times.
+            wide: Make each numeric column a series of its own.
+
+        Raises:
+            OptionError: An argument is invalid.
+            SourceError: The table does not fit the arguments. The message names the row.
+
+        Example:
+            >>> store = Store.from_frame({"symbol": ["B", "A", "A"], "close": [2.5, 1.0, 1.5]}, series="symbol")
+            >>> store["A"]["close"].tolist(), store.path
+            ([1.0, 1.5], None)
+        """
+        import stoker  # what a user would call: `pack` is above this module
+
+        if isinstance(frame, str | os.PathLike):
+            what = f"{frame} is a path; from_frame takes a table in memory. Pack files with stoker.pack."
+            raise OptionError(what, parameter="frame")
+        with _disk.temporary_folder() as folder:
+            packed = stoker.pack(frame, folder / "frame.stoker", series=series, time=time, sort=sort, wide=wide)
+            return packed._copied()
+
+    def _copied(self) -> Store:
+        """The same store in memory, without its files."""
+        schema = {
+            name: column
+            if column.texts is None
+            else replace(column, texts=Texts(_owned(column.texts.utf8), _owned(column.texts.offsets)))
+            for name, column in self.schema.items()
+        }
+        return Store(
+            schema,
+            {name: _owned(self.column(name)) for name, column in schema.items() if column.dtype is not None},
+            num_series=len(self),
+            length=self._length,
+            offsets=None if self._offsets is None else _owned(self._offsets),
+            name="<memory>",
+            manifest=self.manifest,
+        )
+
     def __len__(self) -> int:
         return self._num_series
 
     @overload
-    def __getitem__(self, index: int) -> Series: ...
+    def __getitem__(self, index: int | str) -> Series: ...
     @overload
     def __getitem__(self, index: slice) -> list[Series]: ...
-    def __getitem__(self, index: int | slice) -> Series | list[Series]:
+    def __getitem__(self, index: int | str | slice) -> Series | list[Series]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._num_series))]
+        if isinstance(index, str):
+            return self[self.find(index)]
+        if isinstance(index, bool) or not isinstance(index, int | np.integer):
+            raise TypeError(
+                f"{self.name}[{index!r}] is not a series; expected a number like store[0], a name like store['A'], or a slice. "
+                "Columns are store.column(name)."
+            )
         i = index if index >= 0 else index + self._num_series
         if not 0 <= i < self._num_series:
             raise IndexError(f"{self.name} has {self._num_series:,} series; there is no series {index:,}.")
@@ -300,6 +396,37 @@ class Store:
 
         return store_to_arrow(self)
 
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with a row per step, in the order of the store, which `from_frame` turns back into a store.
+
+        Values per series are repeated. Categories are words, and times are times. A series without steps has no row. Without a key,
+        the column `series` has the number of the series.
+
+        Example:
+            >>> store = Store.from_frame({"symbol": ["A", "B", "A"], "close": [1.0, 2.5, 1.5]}, series="symbol")
+            >>> store.to_pandas().values.tolist()
+            [['A', 1.0], ['A', 1.5], ['B', 2.5]]
+        """
+        from stoker.store.arrow import steps_to_arrow
+
+        return steps_to_arrow(self).to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the rows of `to_pandas` as a frame of Polars.
+
+        Raises:
+            OptionError: Polars is not installed.
+        """
+        from stoker.store.arrow import steps_to_arrow
+
+        try:
+            import polars as pl
+        except ImportError:
+            raise OptionError("to_polars needs Polars: pip install polars.") from None
+        frame = pl.from_arrow(steps_to_arrow(self))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
     def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]:
         """A column from its first row to its last, in pieces, so that no more of it has to be in memory at once."""
         values = self.column(name)
@@ -352,6 +479,13 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
     return Store(
         schema, values, num_series=len(counts), length=uniform, offsets=offsets if uniform is None else None, name="<memory>"
     )
+
+
+def _owned(values: Array) -> Array:
+    """A read-only copy."""
+    copy = np.array(values)
+    copy.flags.writeable = False
+    return copy
 
 
 class ColumnsOnUse(Mapping[str, Array]):
