@@ -95,12 +95,6 @@ def test_errors_of_tasks_come_back_as_they_are(cluster: Any, tmp_path: Path) -> 
     assert not (tmp_path / "ray.stoker").exists()
 
 
-def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(OptionError, match=r"on='ray' needs the package ray: install stoker\[ray\]"):
-        stoker.pack(write_events(tmp_path / "raw", files=1), tmp_path / "a.stoker", resources=stoker.Resources(ray="ray"))
-
-
 @pytest.mark.promise("P3")
 def test_what_one_process_has_to_do_is_refused(tmp_path: Path) -> None:
     for source, options, text in (
