@@ -29,10 +29,10 @@ setup: $(STAMP) ## create .venv and install everything into it
 .venv-originals/.installed .venv-adapters/.installed .venv-scale/.installed: pyproject.toml
 demo: $(STAMP) ## two minutes: a slow script, its bottleneck, the fix, equal losses, a kill and an exact resume
 	@$(PY) examples/demo.py
-# Lint takes one core, so it runs beside the tests. A file goes to one worker, as its fixtures would be made in both. Threads of torch
-# that spin while they wait would take the cores from the other worker.
+# Lint takes one core for a while. Three workers keep two cores busy, as tests also wait for disks and other processes; a file goes to
+# one of them, as its fixtures would be made in each. Threads of torch that spin while they wait would take the cores from the others.
 test: $(STAMP) ## lint and the quick tests, side by side
-	@nice $(MAKE) --no-print-directory lint & lint=$$!; PYTHONHASHSEED=0 $(PYTEST) -n 2 --dist loadfile; tests=$$?; \
+	@nice $(MAKE) --no-print-directory lint & lint=$$!; PYTHONHASHSEED=0 $(PYTEST) -n 3 --dist loadfile; tests=$$?; \
 	  wait $$lint || { echo "Lint failed: see above, or run make lint."; exit 1; }; exit $$tests
 lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@$(PY) -m ruff check --quiet .

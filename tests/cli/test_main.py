@@ -42,7 +42,7 @@ def test_version(stoker: Stoker) -> None:
             "stoker: nothing.csv does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).\n",
         ),
         (["pack", "a.csv", "out", "--memory", "much"], "stoker: 'much' is not a size; write it like 256MB or 2GB.\n"),
-        (["pack", "a.csv", "out", "--series", "k"], "stoker: series= names 'k', but a.csv has the columns x.\n"),
+        (["pack", "a.csv", "out", "--series", "k"], "stoker: --series names 'k', but a.csv has the columns x.\n"),
         (["pack", "a.csv", "a.csv"], "stoker: a.csv is a file, but a store is a folder. Choose another name.\n"),
         (["inspect", "gone"], "stoker: gone does not exist. Make a store with `stoker pack SOURCE gone`.\n"),
         (["inspect", ".", "--verify"], "stoker: . is not a store: it has no manifest.json.\n"),

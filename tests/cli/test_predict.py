@@ -15,6 +15,7 @@ from tests.cli.calling import Done
 import stoker as library
 
 Stoker = Callable[..., Done]
+NEXT = "next: stoker predict runs/c --data new.csv --backtest 8\n"
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_predictions_are_written_and_shown(stoker: Stoker, folder: Path) -> None
     for name in ("p.parquet", "p.csv", "p.arrow"):
         done = stoker("predict", "runs/c", "--data", "new.csv", "--out", name)
         assert (done.code, done.err) == (0, "")
-        assert done.out == f"2 predictions for 1 series by runs/c, step 4\nwritten: {name}\n"
+        assert done.out == f"2 predictions for 1 series by runs/c, step 4\nwritten: {name}\n{NEXT}"
     table = parquet.read_table("p.parquet")
     assert table.to_pydict() == library.load("runs/c").predict("new.csv").to_pydict()
     assert [str(time) for time in table["time"].to_pylist()] == ["2024-01-01 09:00:00", "2024-01-01 10:00:00"]
@@ -47,7 +48,7 @@ def test_predictions_are_written_and_shown(stoker: Stoker, folder: Path) -> None
     assert [row["step"] for row in json.loads(done.out)["predictions"]] == [9, 10]
     shown = stoker("predict", "runs/c", "--data", "d.stoker", "--which", "all", "--stride", "5").out.splitlines()
     assert "prediction" in shown[1]
-    assert shown[-1] == "28 predictions for 2 series by runs/c, step 4"
+    assert shown[-2] == "28 predictions for 2 series by runs/c, step 4"
 
 
 @pytest.mark.promise("P25")

@@ -234,14 +234,15 @@ def test_no_credentials_in_the_folder_of_a_run_its_copies_or_its_messages(tmp_pa
     )
     assert done.code == 0, done.err
     told = done.out + done.err
-    for bad in (f"s3://me:{SECRETS[2]}@bucket/runs", f"https://host/runs?X-Amz-Signature={SECRETS[3]}"):
-        for name in ("train.checkpoints.copies", "data.store"):
-            refused = call(
-                stoker_command(*arguments, "--set", "train.folder=bad", "--set", f"{name}={bad}"), tmp_path, **environment
-            )
-            assert refused.code == 2
-            assert "which may be credentials" in refused.err
-            told += refused.out + refused.err
+    bad = {
+        "train.checkpoints.copies": f"s3://me:{SECRETS[2]}@bucket/runs",
+        "data.store": f"https://host/runs?X-Amz-Signature={SECRETS[3]}",
+    }
+    for name, url in bad.items():
+        refused = call(stoker_command(*arguments, "--set", "train.folder=bad", "--set", f"{name}={url}"), tmp_path, **environment)
+        assert refused.code == 2
+        assert "which may be credentials" in refused.err
+        told += refused.out + refused.err
     assert not [one for one in SECRETS if one in told]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name.startswith("commit-") for path in files)

@@ -154,12 +154,19 @@ def _existing(path: Path) -> Path:
 
 
 def check_path(given: str | os.PathLike[str]) -> Path:
-    """Return the path; raises `OptionError` if it is empty, has a NUL character, or is a URL."""
+    """Return the path; raises `OptionError` if it cannot be one: empty, a URL, a link to itself, or characters that no name can have."""
     text = os.fsdecode(given)
     if not text:
         raise OptionError("a path is empty. Give the name of a file or a folder ('.' for the current folder).")
     if "\0" in text:
         raise OptionError(f"the path {text!r} has a NUL character, which no file name can have. Remove it.")
+    try:
+        os.stat(text)
+    except UnicodeEncodeError:
+        raise OptionError(f"the path {text!r} has a character that no file name can have. Remove it.") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OptionError(f"{text} is a link that leads back to itself. Remove it, or give another path.", path=text) from None
     if _URL.match(text):
         scheme = text.partition(":")[0]
         what = "Give the path without 'file://'" if scheme == "file" else "Copy the data to this machine first, or mount it"

@@ -95,7 +95,7 @@ def _show(done: TrainedIceCube, folder: Path, *, as_json: bool) -> None:
 
 @click.command("icecube", cls=base.Command, doing="measuring batch sizes with {data}")
 @click.option("--data", type=base.PATH, required=True, metavar="STORE", help=STORE)
-@shared.settings_option(SETTINGS)
+@shared.settings_option(SETTINGS, shows_fields=False)
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
 @base.device_option
 @base.json_option

@@ -13,17 +13,12 @@ _LAZY = {
     "METHODS": "stoker_recipes.timehut.settings:METHODS",
     "SPACES": "stoker_recipes.timehut.tuning:SPACES",
     "SearchObjective": "stoker_recipes.timehut.tuning:SearchObjective",
-    "alarms": "stoker_recipes.timehut.protocols:alarms",
-    "anomaly_scores": "stoker_recipes.timehut.protocols:anomaly_scores",
     "dtw_distances": "stoker_recipes.timehut.dtw:dtw_distances",
     "load_encoder": "stoker_recipes.timehut.predicting:load_encoder",
     "make_population": "stoker_recipes.timehut.population:make_population",
     "make_settings": "stoker_recipes.timehut.settings:make_settings",
     "read_series": "stoker_recipes.timehut.data:read_series",
     "run_archive": "stoker_recipes.timehut.archive:run_archive",
-    "score_alarms": "stoker_recipes.timehut.protocols:score_alarms",
-    "score_forecasts": "stoker_recipes.timehut.protocols:score_forecasts",
-    "step_representations": "stoker_recipes.timehut.protocols:step_representations",
     "train": "stoker_recipes.timehut.training:train",
 }
 
@@ -34,11 +29,6 @@ if TYPE_CHECKING:
     from stoker_recipes.timehut.estimator import Encoder as Encoder
     from stoker_recipes.timehut.population import make_population as make_population
     from stoker_recipes.timehut.predicting import load_encoder as load_encoder
-    from stoker_recipes.timehut.protocols import alarms as alarms
-    from stoker_recipes.timehut.protocols import anomaly_scores as anomaly_scores
-    from stoker_recipes.timehut.protocols import score_alarms as score_alarms
-    from stoker_recipes.timehut.protocols import score_forecasts as score_forecasts
-    from stoker_recipes.timehut.protocols import step_representations as step_representations
     from stoker_recipes.timehut.settings import METHODS as METHODS
     from stoker_recipes.timehut.settings import EncoderSettings as EncoderSettings
     from stoker_recipes.timehut.settings import make_settings as make_settings

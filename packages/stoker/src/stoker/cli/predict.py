@@ -10,10 +10,12 @@ import click
 
 from stoker._text import printable
 from stoker.cli import command as base
+from stoker.errors import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stoker.experiment.backtest import Backtest
     from stoker.experiment.predict import TrainedRun
 
 FORMATS = (".parquet", ".csv", ".arrow", ".feather")
@@ -26,6 +28,10 @@ SHOWN_ROWS = 12
     "--data", required=True, multiple=True, type=base.TABLE, metavar="DATA", help="A store, or files that `stoker pack` reads."
 )
 @click.option("--out", type=base.PATH, metavar="FILE", help="Write the table: .parquet, .csv, .arrow or .feather.")
+@click.option("--plot", type=base.PATH, metavar="FOLDER", help="Draw a plot per series into a new folder.")
+@click.option(
+    "--backtest", type=click.IntRange(min=1), metavar="N", help="Forecast from N earlier steps of each series, and compare."
+)
 @base.choice_option(
     "--which", choices=["last", "all"], help="last: once per series, from its last steps. all: from every window of the run's view."
 )
@@ -34,45 +40,113 @@ SHOWN_ROWS = 12
 @base.choice_option("--short", choices=["error", "skip"], help="What to do with series that are shorter than the model's window.")
 @base.pack_option
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
-@base.overwrite_option("Replace the file of --out.")
+@base.overwrite_option("Replace the file of --out, and the folder of --plot.")
 @base.device_option
 @base.json_option
 def command(
-    run: str, data: tuple[str, ...], out: str | None, pack_options: tuple[str, ...], latest: bool, overwrite: bool, device: str | None,
-    as_json: bool, **options: Any,
+    run: str, data: tuple[str, ...], out: str | None, plot: str | None, backtest: int | None, pack_options: tuple[str, ...],
+    latest: bool, overwrite: bool, device: str | None, as_json: bool, short: Any, **options: Any,
 ) -> None:  # fmt: skip
     """Predict with RUN (the folder of a run) for new data, in the units of the data.
 
     Raw files are packed like the store of the run: same statement, key, time column and frequency, only the columns that the model
-    reads; --pack sql=none is for files that have the columns of the store. Each
-    row of the result has the series, the time of the predicted step, the column and the prediction.
+    reads; --pack sql=none is for files that have the columns of the store. Each row of the result has the series, the time of the
+    predicted step, the column and the prediction. Where the run has columns that are known in advance (data.known), the data ends with
+    the steps to predict, with empty targets.
+
+    --backtest 8 forecasts the last 8 horizons of each series one after the other, and prints the errors per step ahead beside those of a
+    seasonal naive forecast.
 
     \b
     stoker predict runs/first --data new.csv --out predictions.parquet
-    stoker predict runs/first --data new.stoker --which all --out backtest.csv
-    stoker predict runs/ett --data ett.stoker --horizon 24
+    stoker predict runs/first --data new.csv --backtest 8 --plot plots/
+    stoker predict runs/first --data new.stoker --which all --out all.csv
     """
     import stoker
 
     if out is not None:
         base.check_new_file("--out", out, FORMATS, overwrite=overwrite)
+    if plot is not None:
+        _check_new_folder(Path(plot), overwrite=overwrite)
+    if backtest is not None and (options["which"] != "last" or options["horizon"] or options["stride"]):
+        raise click.UsageError("--backtest chooses the windows itself: leave out --which, --horizon and --stride.")
     options_of_pack = base.read_pack_options(pack_options)
-    given: Any = data[0] if len(data) == 1 else list(data)
+    source: Any = data[0] if len(data) == 1 else list(data)
     loaded = stoker.load(run, latest=latest, device=device)
-    table = loaded.predict(given, pack_options=_over_rules(options_of_pack, loaded), **options)
+    with loaded.opened(source, _over_rules(options_of_pack, loaded)) as opened:
+        tested = None if backtest is None else loaded.backtest(opened, windows=backtest, short=short)
+        table = loaded.predict(opened, short=short, **options) if tested is None else tested.table
+        if plot is not None:
+            _plot(Path(plot), opened, table)
     if out is not None:
         from stoker import _disk
 
         _disk.write_file(Path(out), encode(table, Path(out).suffix.lower()))
     if as_json:
-        base.print_json({"run": run, "step": loaded.step, "predictions": table.to_pylist()})
+        scores = {} if tested is None else {"season": tested.season, "windows": tested.windows, "metrics": tested.metrics()}
+        base.print_json({"run": run, "step": loaded.step, **scores, "predictions": table.to_pylist()})
         return
-    if out is None:
+    if tested is not None:
+        _show_metrics(tested)
+    elif out is None:
         _show(table)
     series, what = len(table.column(0).unique()), "events" if "event_id" in table.column_names else "series"
     click.echo(f"{len(table):,} predictions for {series:,} {what} by {printable(run)}, step {loaded.step:,}")
-    if out is not None:
-        base.report(f"written: {out}")
+    for path in (out, plot):
+        if path is not None:
+            base.report(f"written: {path}")
+    if tested is None and "ahead" in table.column_names:
+        base.report(printable(f"next: stoker predict {run} --data {base.shown_path(data[0])} --backtest 8"))
+
+
+def _check_new_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder for plots that holds anything else."""
+    from stoker.train.plots import check_plot
+
+    check_plot(folder.absolute().parent / "a.png")  # matplotlib, and the folder above
+    if folder.is_file():
+        raise OptionError(f"--plot is {folder}, which is a file; expected a folder for the plots.", parameter="plot", path=folder)
+    foreign = sorted(path.name for path in folder.iterdir() if path.suffix != ".png" or not overwrite) if folder.is_dir() else []
+    if foreign:
+        raise OptionError(
+            f"--plot is {folder}, which holds {foreign[0]!r}. Give a new folder, or --overwrite for one with plots (.png) alone.",
+            parameter="plot",
+            path=folder,
+        )
+
+
+def _plot(folder: Path, store: Any, table: pa.Table) -> None:
+    from stoker.experiment.backtest import plot_series
+    from stoker.store.store import Store
+
+    if not isinstance(store, Store) or "ahead" not in table.column_names:
+        raise OptionError(
+            "--plot draws forecasts of a store or of files that are packed, but this run makes others.", parameter="plot"
+        )
+    with base.bar("plots") as show:
+        plot_series(folder, store, table, progress=lambda done, total: show("drawing", done / total, done))
+
+
+def _show_metrics(tested: Backtest) -> None:
+    """Errors per step ahead, in groups where there are many, and over all steps."""
+    from rich.console import Console
+
+    horizon = max(row["ahead"] for row in tested.metrics())
+    shown = base.new_table()
+    for header in ("column", "steps ahead", "MAE", "RMSE", "naive MAE", "naive RMSE", "MAE / naive"):
+        shown.add_column(header, justify="left" if header == "column" else "right", no_wrap=True)
+    rows = tested.metrics()
+    chosen = [row for row in rows if row["ahead"] in {1, horizon, *range(0, horizon, max(1, horizon // SHOWN_ROWS))}]
+    for row in chosen:
+        ratio = row["mae"] / row["naive_mae"] if row["naive_mae"] else float("nan")
+        numbers = [row[name] for name in ("mae", "rmse", "naive_mae", "naive_rmse")] + [ratio]
+        cells = [f"{number:.4g}" if number == number else "-" for number in numbers]
+        shown.add_row(printable(str(row["column"])), f"{row['ahead']:,}" if row["ahead"] else "all", *cells)
+    console = Console(highlight=False)
+    console.print(shown)
+    console.print(
+        f"{tested.windows:,} forecasts per series; the naive forecast repeats the last {tested.season:,} steps", soft_wrap=True
+    )
 
 
 def _over_rules(options: dict[str, Any], loaded: TrainedRun) -> dict[str, Any]:

@@ -24,7 +24,7 @@ STOPPED = {"finished": "finished", "early": "stopped early", "budget": "stopped 
 """What `Result.stopped` is in words."""
 
 
-def settings_option(settings: str) -> base.Decorator:
+def settings_option(settings: str, *, shows_fields: bool = True) -> base.Decorator:
     """--set and --fields of a recipe whose settings are the fields of a record, given as "module:name"."""
 
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -32,12 +32,12 @@ def settings_option(settings: str) -> base.Decorator:
             show_fields(_record(settings))
             ctx.exit()
 
-    text = "Set a field of the settings. May be repeated; --fields shows all."
+    text = "Set a field of the settings. May be repeated; `stoker train RECIPE --fields` shows all."
     assign = click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help=text)
     fields = click.option(
         "--fields", is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show all settings with their defaults."
     )
-    return lambda command: assign(fields(command))
+    return (lambda command: assign(fields(command))) if shows_fields else assign
 
 
 def _record(name: str) -> type:

@@ -36,6 +36,7 @@ from stoker._device import check_device
 from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.experiment import config as named
+from stoker.experiment.backtest import Backtest, compare, season_of
 from stoker.experiment.config import Config
 from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for
 from stoker.experiment.models import Task, blaming, make_model, naming_known
@@ -139,10 +140,68 @@ class TrainedRun:
         if stride is not None and which == "last":
             raise OptionError("stride= is for which='all': which='last' predicts once per series.")
         options = {"which": which, "horizon": horizon, "stride": stride, "short": short, "batch_size": batch_size}
-        with _opened(data, self.inputs, self.pack_options, dict(pack_options or {})) as opened:
+        with self.opened(data, pack_options) as opened:
             parts = self.run(opened, **options)
             freq = frequency_of(parts[0].store) if parts else None
             return to_table(parts, freq=freq or (self.inputs.freq if self.inputs is not None else None))
+
+    def backtest(
+        self,
+        data: object,
+        *,
+        windows: int = 8,
+        season: int | None = None,
+        short: Short = "error",
+        pack_options: Mapping[str, Any] | None = None,
+    ) -> Backtest:
+        """Forecast from past steps of data, and compare with what came and with a seasonal naive forecast.
+
+        The last forecast of a series ends where the series ends, the one before ends where the last one begins, and so on. Steps that
+        the run was trained on are easier for the model than new ones: use data that is later.
+
+        Args:
+            data: As for `predict`.
+            windows: Forecasts per series.
+            season: Steps after which the naive forecast repeats; by default a day, a week or a year by the frequency of the data.
+            short: What to do with series that are too short for one forecast: an "error", or "skip" them.
+            pack_options: As for `predict`.
+
+        Returns:
+            The forecasts with actual and naive values, and metrics per step ahead.
+
+        Raises:
+            OptionError: The run predicts no horizon, or no amounts.
+
+        Example:
+            >>> import numpy as np, stoker
+            >>> wave = np.sin(np.arange(200.0) * np.pi / 12).astype("f4")
+            >>> _ = stoker.Store.from_arrays(x=[wave]).save("t.stoker")
+            >>> view = "{name: windows, length: 24, horizon: 4}"
+            >>> _ = Path("t.yaml").write_text(f"data: {{store: t.stoker, view: {view}, batch_size: 16}}\nmodel: linear")
+            >>> _ = stoker.experiment.run("t.yaml", folder="runs/t", progress=False)
+            >>> test = stoker.load("runs/t").backtest("t.stoker", windows=3, season=24)
+            >>> test.table.num_rows, [row["ahead"] for row in test.metrics()]
+            (12, [1, 2, 3, 4, 0])
+        """
+        for name, value in (("windows", windows), ("season", season)):
+            if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**31):
+                raise OptionError(f"{name} is {value!r}; expected an integer from 1.", parameter=name)
+        if not isinstance(self.run, _ConfigRun) or not self.run.forecasts_amounts:
+            raise OptionError(
+                f"{self.folder} is not a run that forecasts amounts: a backtest is for configurations whose data.view has a horizon, "
+                "with a loss such as mse, mae or quantile.",
+                path=self.folder,
+            )
+        with self.opened(data, pack_options) as store:
+            parts = self.run(store, which="all", horizon=None, stride=None, short=short, batch_size=1024, origins=windows)
+            freq = frequency_of(store) or (self.inputs.freq if self.inputs is not None else None)
+            repeats = season if season is not None else season_of(store, parts[0].time, freq)
+            table = to_table([compare(part, repeats) for part in parts], freq=freq)
+        return Backtest(table=table, season=repeats, windows=windows)
+
+    def opened(self, data: object, pack_options: Mapping[str, Any] | None = None) -> contextlib.AbstractContextManager[Any]:
+        """Open data for several calls of `predict` and `backtest`: files are packed once, and removed at the end."""
+        return _opened(data, self.inputs, self.pack_options, dict(pack_options or {}))
 
 
 def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | None = None) -> TrainedRun:
@@ -338,8 +397,21 @@ class _ConfigRun:
     def task(self) -> Task:
         return self.inputs.task
 
+    @property
+    def forecasts_amounts(self) -> bool:
+        """Whether the run predicts amounts of later steps."""
+        return self.task.when == "horizon" and not isinstance(self.config.loss, named.Bce | named.CrossEntropy)
+
     def __call__(
-        self, store: Store, *, which: Which, horizon: int | None, stride: int | None, short: Short, batch_size: int
+        self,
+        store: Store,
+        *,
+        which: Which,
+        horizon: int | None,
+        stride: int | None,
+        short: Short,
+        batch_size: int,
+        origins: int | None = None,
     ) -> list[Predicted]:
         task, data = self.task, self.config.data
         if horizon is not None and horizon != task.horizon:
@@ -347,8 +419,8 @@ class _ConfigRun:
             raise OptionError(f"horizon is {horizon}, but the model was trained with {fixed}. Leave it out.")
         if stride is not None and isinstance(data.view, named.SequenceView):
             raise OptionError("stride= is for windows, but a sample of this run is a whole series. Leave it out.")
-        view = self._view(which, stride)
-        numbers, located = self._chosen(store, view, which, short)
+        view = self._view("last" if origins else which, stride, ahead=bool(origins))
+        numbers, located = self._chosen(store, view, which, short, origins)
         if task.known and which == "last":
             self._check_horizon(store, located)
         if not len(numbers):
@@ -395,10 +467,10 @@ class _ConfigRun:
         found: Array = given.double().reshape(rows, steps, task.num_targets, task.outputs_each).cpu().numpy()
         return found
 
-    def _view(self, which: Which, stride: int | None) -> AnyView:
+    def _view(self, which: Which, stride: int | None, *, ahead: bool = False) -> AnyView:
         """The samples of the run's view, without the targets behind them: a forecast begins where the data ends.
 
-        Where columns are known of the predicted steps, these steps are the last ones of the data.
+        Where columns are known of the predicted steps, or with `ahead`, these steps are the last ones of the data.
         """
         view, task = self.config.data.view, self.task
         if isinstance(view, named.SequenceView):
@@ -407,13 +479,16 @@ class _ConfigRun:
         options = asdict(view)
         usual = options.pop("stride", view.length)
         tail = "keep" if task.padded and task.when != "horizon" else "drop"
-        ahead = task.horizon if task.known else 0
+        steps_ahead = task.horizon if task.known or ahead else 0
         return Windows(
-            **options | {"horizon": ahead, "shift": 0, "tail": tail, "stride": 1 if which == "last" else stride or usual}
+            **options | {"horizon": steps_ahead, "shift": 0, "tail": tail, "stride": 1 if which == "last" else stride or usual}
         )
 
-    def _chosen(self, store: Store, view: AnyView, which: Which, short: Short) -> tuple[Array, Located]:
-        """The numbers of the samples to predict from, and where they lie; refuses or skips series without one."""
+    def _chosen(self, store: Store, view: AnyView, which: Which, short: Short, origins: int | None = None) -> tuple[Array, Located]:
+        """The numbers of the samples to predict from, and where they lie; refuses or skips series without one.
+
+        With `origins`, this number per series: the last one, that of a horizon before it, and so on.
+        """
         ahead = view.horizon if isinstance(view, Windows) else 0
         least = view.length + ahead if isinstance(view, Windows) and view.tail == "drop" else 1
         numbers = np.zeros(0, dtype=np.int64)
@@ -422,7 +497,11 @@ class _ConfigRun:
             samples = samples_over(store, view)[1]
             firsts = samples.first_samples()
             bounds = np.arange(len(store) + 1) if firsts is None else firsts
-            numbers = (bounds[1:] - 1)[np.diff(bounds) > 0] if which == "last" else np.arange(samples.num_samples)
+            if origins is not None:
+                back = (bounds[1:, None] - 1 - ahead * np.arange(origins)[::-1]).astype(np.int64)
+                numbers = back[back >= bounds[:-1, None]]
+            else:
+                numbers = (bounds[1:] - 1)[np.diff(bounds) > 0] if which == "last" else np.arange(samples.num_samples)
             located = samples.locate(numbers)
             located = located._replace(counts=located.counts - ahead)  # the steps that the model sees
         fits = located.counts > 0

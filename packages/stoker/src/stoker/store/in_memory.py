@@ -59,16 +59,16 @@ def columns_from_arrays(
 
 def _read(name: str, given: Any) -> Texts | list[Array] | Array:
     """A column as strings, as one array per series, or as one array."""
-    if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
-        return Texts.of(given)
     try:
+        if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
+            return Texts.of(given)
         is_list = isinstance(given, list | tuple) and len(given) > 0 and np.ndim(given[0]) >= 1
         arrays = [np.asarray(one) for one in given] if is_list else [np.asarray(given)]
         for array in arrays:
             if array.ndim == 0:
                 raise ValueError(f"found {array.dtype} without an axis")
         return arrays if is_list else arrays[0]
-    except ValueError as error:  # rows of unequal lengths, or things that are not arrays at all
+    except ValueError as error:  # rows of unequal lengths, things that are not arrays at all, or strings that are not Unicode
         raise OptionError(f"column {name!r} cannot be read as arrays: {str(error).rstrip('.')}.") from error
 
 

@@ -15,7 +15,18 @@ import msgspec
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Chunk, DataSource, FileSource, RowLocation, Task, batch_chunks, decoding, inside, row_chunk
+from stoker.store.formats.base import (
+    Chunk,
+    DataSource,
+    FileSource,
+    RowLocation,
+    Task,
+    batch_chunks,
+    decoded_schema,
+    decoding,
+    inside,
+    row_chunk,
+)
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -26,7 +37,7 @@ class ArrowSource(FileSource):
 
     def schema(self) -> pa.Schema:
         with decoding(self.path, "Arrow IPC"):
-            return self._open().schema
+            return decoded_schema(self._open().schema)
 
     def _open(self) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
         with self.path.open("rb") as file:
@@ -151,7 +162,7 @@ class HuggingFaceSource(DataSource):
             # Of extension types, which only `datasets` knows, the storage type.
             schema = pa.ipc.read_schema(message)
             kinds = [kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in schema.types]
-            return pa.schema(list(zip(schema.names, kinds, strict=True)))
+            return decoded_schema(pa.schema(list(zip(schema.names, kinds, strict=True))))
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else pa.schema([self.schema().field(name) for name in schema.names])

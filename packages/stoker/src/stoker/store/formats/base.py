@@ -282,6 +282,13 @@ def decoding(path: Path, form: str) -> Iterator[None]:
         raise SourceInvalidError(f"{path} is damaged or not {form}: {reason}") from error
 
 
+def decoded_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema after its names and time zones were decoded, which Arrow otherwise does when they are first used."""
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        _ = name, str(kind), getattr(kind, "tz", None)
+    return schema
+
+
 # Data sets that are folders: the files that a description names must be inside the folder.
 
 

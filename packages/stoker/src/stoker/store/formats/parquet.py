@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceTooLargeError
-from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, row_chunk
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoded_schema, decoding, row_chunk
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
@@ -57,7 +57,7 @@ class ParquetSource(FileSource):
     @cached_property
     def _schema(self) -> pa.Schema:
         with decoding(self.path, "Parquet"):
-            return self._metadata.schema.to_arrow_schema()
+            return decoded_schema(self._metadata.schema.to_arrow_schema())
 
     def borders(self) -> list[int]:
         """The first row of each row group."""

@@ -10,6 +10,7 @@ folder and in those of the sources, and nothing else: it may be that of a store 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -117,7 +118,12 @@ class SqlSource(DataSource):
                 connection.close()
 
     def _check(self, connection: Any, duckdb: Any) -> None:
-        """Refuse all but one statement that reads."""
+        """Refuse all but one statement that reads, and files without an end."""
+        for name in re.findall(r"'([^'\0]+)'", self._statement):
+            if Path(name).exists() and not (Path(name).is_file() or Path(name).is_dir()):
+                raise OptionError(
+                    f"sql= reads {name!r}, which is not a plain file. Copy its content to a file first.", parameter="sql"
+                )
         kinds = [statement.type for statement in connection.extract_statements(self._statement)]
         if kinds != [duckdb.StatementType.SELECT]:
             raise OptionError(
