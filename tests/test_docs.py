@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import page
-from tools import adapters_page, promises
+from tools import adapters_page, promises, structure
 
 import stoker
 from stoker.sampling.views import Lengths
@@ -87,6 +87,46 @@ def test_negative_control_wrong_and_missing_markers_are_reported() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_what_is_named_exist(document: Path) -> None:
     assert missing(document, document.read_text()) == []
+
+
+def unnamed_modules(design: str) -> list[str]:
+    """Modules of the core that the section of their package does not name, and files that it names and the package lacks."""
+    sections = re.split(r"^### ", design.partition("## Packages")[2].partition("\n## ")[0], flags=re.MULTILINE)[1:]
+    wrong = []
+    for section in sections:
+        title, _, rows = section.partition("\n")
+        packages = re.findall(r"\w+", title.replace(" and ", " "))
+        named = set(re.findall(r"(\w+\.py)`", rows))
+        here = {
+            f"{name.rpartition('.')[2]}.py"
+            for name, path in structure.modules().items()
+            if path.name not in ("__init__.py", "__main__.py")
+            and (name.split(".")[0] in packages or (packages == ["Base"] and re.match(r"_|errors$", name)))
+        }
+        wrong += [f"{title}: {name}" for name in sorted(here ^ named)]
+    titles = " ".join(section.partition("\n")[0] for section in sections)
+    packages = {name.split(".")[0] for name in structure.modules() if "." in name and not name.startswith("recipes.")}
+    return wrong + sorted(name for name in packages if not re.search(rf"\b{name}\b", titles))
+
+
+def test_the_design_names_every_module() -> None:
+    design = (ROOT / "DESIGN.md").read_text()
+    assert unnamed_modules(design) == []
+    assert (
+        unnamed_modules(design.replace("`permutation.py`", "").replace("### train", "### trains"))[0]
+        == "sampling and split: permutation.py"
+    )
+    assert "train" in unnamed_modules(design.replace("### train", "### trains"))
+
+
+def test_files_that_figures_name_exist() -> None:
+    for name in ("batch_path", "verdict_path"):
+        words = re.findall(r">((?:\w+/)[\w/. ]*)</text>", (ROOT / "docs" / "images" / f"{name}.svg").read_text())
+        assert len(words) >= 7
+        for line in words:
+            folder = structure.SOURCE / line.partition("/")[0]
+            paths = [folder / file.removeprefix(f"{folder.name}/") for file in line.split()]
+            assert all(path.exists() or (structure.SOURCE / path.name).exists() for path in paths), line
 
 
 def test_negative_control_what_is_not_there_is_found() -> None:
@@ -183,7 +223,6 @@ def test_the_table_of_short_series_is_true() -> None:
         'the same with `tail="drop"`': stoker.Windows(8, stride=8, tail="drop"),
         "`Windows(8, stride=8, horizon=3)`": stoker.Windows(8, stride=8, horizon=3),
         "`Segments(8, shift=1)`": stoker.Segments(8, shift=1),
-        '`Segments(8, compat="time-moe")`': stoker.Segments(8, compat="time-moe"),
     }
     told = {name.strip(): [word.strip() for word in words] for _, name, *words, _ in (row.split("|") for row in rows[1:])}
     assert told == {name: [samples_of(view, length) for length in lengths] for name, view in views.items()}

@@ -7,7 +7,6 @@ background are readable in light and dark mode.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -301,19 +300,20 @@ def draw_ranks() -> Picture:
     """One order, shared by one, two and three ranks, stopped in the middle and resumed."""
     left, colors = 150, (INPUT, TARGET, THIRD)
     store = stoker.Store.from_arrays(x=[[i] for i in range(26)])
-    make = partial(
-        stoker.Feed, store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(seed=0), returns=stoker.feed.Returns(index=True)
-    )
+
+    def make(rank: int, world: int) -> stoker.Feed:
+        given = {"distributed": stoker.feed.Distributed(rank=rank, world_size=world), "returns": stoker.feed.Returns(index=True)}
+        return stoker.Feed(store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(seed=0), **given)
 
     def steps_of(world: int, state: Any = None) -> list[list[list[int]]]:
         """For each step and each rank, the numbers of the samples."""
-        feeds = [make(rank=rank, world_size=world) for rank in range(world)]
+        feeds = [make(rank, world) for rank in range(world)]
         for feed in feeds:
             if state is not None:
                 feed.load_state_dict(state)
         return [[[n for n in batch["sample"].tolist() if n >= 0] for batch in step] for step in zip(*feeds, strict=True)]
 
-    half = make(rank=0, world_size=2)
+    half = make(0, 2)
     next(iter(half))
     rows = (("1 rank", steps_of(1), 0), ("2 ranks", steps_of(2), 0), ("... then 3 ranks", steps_of(3, half.state_dict()), 8))
     picture = Picture(840, 236, "One order, shared by one, two and three ranks")
@@ -426,6 +426,131 @@ def draw_removals() -> Picture:
     return picture
 
 
+def draw_stage(picture: Picture, y: float, title: str, words: str, files: str) -> None:
+    """A line of a path: what happens, and the files where it does."""
+    picture.text(20, y, title, bold=True)
+    picture.text(140, y, words)
+    picture.text(picture.width - 20, y, files, code=True, size=12, anchor="end")
+
+
+def draw_batch_path() -> Picture:
+    """How a batch is made: slices of columns, in the order of a function, gathered into a slot and copied to the device."""
+    lengths, batch_size, left = (9, 5, 12), 3, 20
+    starts = np.cumsum([0, *lengths]).tolist()
+    view, order = stoker.Windows(4, stride=3, tail="drop"), stoker.Shuffle(seed=0)
+    samples = view.over(Lengths(num_series=len(lengths), num_steps=starts[-1], offsets=np.array(starts)))
+    numbers = order.over(samples, batch_size=batch_size).numbers(0, 0, samples.num_samples).tolist()
+    chosen = numbers[batch_size : 2 * batch_size]
+    picture = Picture(860, 524, "How a batch is made")
+
+    draw_stage(picture, 22, "1 store", "a column is one flat array; offsets say where each series starts", "store/store.py")
+    for series, length in enumerate(lengths):
+        for step in range(length):
+            picture.cell(left + (starts[series] + step) * STEP, 34, BANDS[2 * series], starts[series] + step)
+    for start in starts:
+        picture.line(left + start * STEP - 1.5, 30, left + start * STEP - 1.5, 64)
+    draw_stage(picture, 104, "2 view", "a sample is a slice, computed from its number", "sampling/views.py")
+    for number, (start, count) in enumerate(spans(view, *lengths)):
+        y, x = 116 + number % 2 * 26, left + start * STEP
+        color = TARGET if number in chosen else INK
+        picture.frame(x, y, count * STEP - 3, HEIGHT)
+        picture.text(
+            x + (count * STEP - 3) / 2, y + 16, f"sample {number}", size=12, anchor="middle", color=color, bold=number in chosen
+        )
+    draw_stage(picture, 204, "3 order", "from position to sample: a function of (seed, epoch)", "sampling/orders.py permutation.py")
+    for position, number in enumerate(numbers):
+        picture.cell(left + position * STEP, 216, TARGET if number in chosen else PLAIN, number)
+    for batch in range(0, len(numbers), batch_size):
+        end = min(batch + batch_size, len(numbers))
+        picture.line(left + batch * STEP, 244, left + end * STEP - 3, 244)
+        picture.text(left + (batch + end) / 2 * STEP - 1.5, 260, f"batch {batch // batch_size}", size=12, anchor="middle")
+    picture.text(left + len(numbers) * STEP + 14, 232, "ranks share the positions; the state of a feed is seed, epoch and position")
+    draw_stage(picture, 300, "4 gather", "a thread copies the slices into a slot of pinned memory", "feed/prefetch.py gather.py")
+    located = dict(enumerate(spans(view, *lengths)))
+    for row, number in enumerate(chosen):
+        start, count = located[number]
+        series = int(np.searchsorted(starts, start, side="right")) - 1
+        for step in range(count):
+            picture.cell(left + 70 + step * STEP, 312 + row * (HEIGHT + 4), BANDS[2 * series], start + step)
+        picture.text(left, 328 + row * (HEIGHT + 4), f"sample {number}", size=12)
+    notes = (
+        "values are scaled while they are copied (feed/scaling.py)",
+        "lengths, masks and categories come with them (padding.py, categories.py)",
+        "a slot is used again when no tensor refers to it",
+    )
+    for line, words in enumerate(notes):
+        picture.text(left + 190, 328 + line * 26, words)
+    draw_stage(picture, 424, "5 device", "copied in a separate stream, or gathered on the GPU", "feed/gather.py device.py")
+    draw_stage(picture, 464, "6 step", "forward, backward, clip, NaN guard, optimizer, EMA", "train/fit.py step.py ema.py")
+    draw_stage(
+        picture, 504, "7 checkpoint", "weights, optimizer, random states and the position of the feed", "train/checkpoint.py"
+    )
+    return picture
+
+
+def draw_verdict_path() -> Picture:
+    """How a verdict is made: a script in a sandbox, windows in alternation, and a rule over what they measured."""
+    left = 20
+    picture = Picture(860, 600, "How a verdict is made")
+
+    draw_stage(picture, 22, "1 child", "the script runs unchanged, in a process and a sandbox", "diagnose/child.py sandbox/")
+    draw_stage(picture, 58, "2 loop", "the loop that draws batches and updates weights is found", "diagnose/loops.py")
+    draw_stage(
+        picture, 94, "3 session", "hooks time each phase of a step; the session hands out batches", "diagnose/hooks.py session.py"
+    )
+    draw_stage(picture, 130, "4 windows", "as it is, without a suspect, or with a fix, in turn", "diagnose/windows.py experiments/")
+    windows = (
+        ("as it is", 13.5, PLAIN),
+        ("no loading", 6.0, INPUT),
+        ("as it is", 13.6, PLAIN),
+        ("no loading", 6.1, INPUT),
+        ("as it is", 13.4, PLAIN),
+        ("4 workers", 6.9, THIRD),
+    )
+    base, width = 258, 116
+    for place, (name, milliseconds, color) in enumerate(windows):
+        x = left + place * (width + 10)
+        steps = 8
+        for step in range(steps):
+            picture.bar(x + step * (width / steps), base - 6 * milliseconds, width / steps - 3, 6 * milliseconds, color)
+        picture.text(x + width / 2, base + 18, name, size=12, anchor="middle")
+        picture.text(x + width / 2, base - 6 * milliseconds - 6, f"{milliseconds:g} ms", size=12, anchor="middle", color=color)
+    picture.line(left, base + 1.5, left + 6 * (width + 10) - 10, base + 1.5)
+    picture.text(
+        left, 306, "A bar is a step. Each pair of windows gives one difference, so a machine that slows down slows both sides."
+    )
+    draw_stage(
+        picture,
+        344,
+        "5 measured",
+        "one value, from which the verdict can be made again",
+        "diagnose/recorder.py measurements.py",
+    )
+    draw_stage(picture, 380, "6 rule", "a pure function: the step, divided among causes", "diagnose/division.py rare.py rule.py")
+    parts = (("data 7.5 ms", 7.5, INPUT), ("launches 2.6", 2.6, TARGET), ("computing 3.4", 3.4, PLAIN))
+    x = float(left)
+    for words, milliseconds, color in parts:
+        picture.bar(x, 394, milliseconds * 54 - 3, 26, color)
+        picture.text(x + 8, 412, words, size=12, color="#fff", bold=True)
+        x += milliseconds * 54
+    picture.text(
+        left, 442, "Waste (data, copies, waits, Python, launches) of at least 10 % comes before work. In doubt there is no verdict."
+    )
+    draw_stage(picture, 480, "7 advice", "fixes for the cause, with the speed-up that was measured", "diagnose/advice.py")
+    draw_stage(
+        picture, 516, "8 report", "the same finding on the terminal, as JSON, as a page", "diagnose/wording.py finding.py report.py"
+    )
+    draw_stage(
+        picture,
+        552,
+        "9 proof",
+        "--try, --apply: fixes in new processes, losses compared",
+        "diagnose/trials.py rounds.py patches.py",
+    )
+    picture.text(left, 588, "No file of the user has changed: the script could not change one.")
+    return picture
+
+
 PICTURES = {
     "store": draw_store,
     "removals": draw_removals,
@@ -436,6 +561,8 @@ PICTURES = {
     "orders": draw_orders,
     "ranks": draw_ranks,
     "split": draw_split,
+    "batch_path": draw_batch_path,
+    "verdict_path": draw_verdict_path,
 }
 
 

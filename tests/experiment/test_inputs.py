@@ -1,46 +1,68 @@
-"""What a run keeps about its training store: columns, categories, and how new files are packed."""
+"""A forged or damaged inputs.json is refused in one line."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
+from tests.cli.training_folder import make_folder
 
 import stoker
-from stoker.experiment.inputs import Inputs, options_for
-from stoker.experiment.models import Task
-from stoker.store.pack.options import Time
-
-TABLE = "shop,ts,x,y,color\na,2024-01-01,1.5,2,red\na,2024-01-02,2.5,3,blue\nb,2024-01-01,3.5,4,red\n"
+from stoker.errors import CheckpointInvalidError
 
 
-@pytest.fixture
-def raw(tmp_path: Path) -> Path:
-    (tmp_path / "d.csv").write_text(TABLE)
-    (tmp_path / "wide.csv").write_text("ts,a,b\n2024-01-01,1,2\n2024-01-02,2,3\n")
-    return tmp_path
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(make_folder(folder) or folder)
+        stoker.experiment.run("c.yaml", folder="run", overrides=["epochs=1"], progress=False)
+        yield folder / "run"
 
 
-def inputs_of(store: stoker.Store, *columns: str) -> Inputs:
-    task = Task(inputs=dict.fromkeys(columns, 1), targets={columns[0]: 1}, length=2, when="horizon", horizon=1)
-    return Inputs.of(store, task)
+FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "another length": lambda tree: tree["task"].update(length=9),
+    "a huge width": lambda tree: tree["task"]["inputs"].update(close=2**40),
+    "a negative horizon": lambda tree: tree["task"].update(horizon=-1),
+    "no columns": lambda tree: tree.update(columns=[]),
+    "a column twice": lambda tree: tree["columns"].append(tree["columns"][0]),
+    "another column": lambda tree: tree["task"]["inputs"].update(evil=1),
+    "an option of pack": lambda tree: tree["pack"].update(evil=1),
+    "text for a number": lambda tree: tree["task"].update(length="eight"),
+    "no task": lambda tree: tree.pop("task"),
+}
 
 
-def test_it_survives_json_and_names_what_pack_needs(raw: Path) -> None:
-    inputs = inputs_of(stoker.pack(raw / "d.csv", raw / "d.stoker", series="shop", time="ts"), "x", "y", "color")
-    assert msgspec.json.decode(inputs.to_json(), type=Inputs) == inputs
-    assert inputs.column("color").texts == list(stoker.open(raw / "d.stoker").texts("color"))
-    assert options_for(inputs) == {
-        "series": "shop",
-        "time": Time("ts"),
-        "columns": ["x", "y", "color"],
-        "dtype": {"x": "float64", "color": "category"},
-    }
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_file_is_one_line(run: Path, name: str) -> None:
+    path = run / "inputs.json"
+    whole = path.read_bytes()
+    tree = json.loads(whole)
+    FORGERIES[name](tree)
+    path.write_text(json.dumps(tree))
+    try:
+        with pytest.raises(CheckpointInvalidError, match=r"inputs\.json") as caught:
+            stoker.load(run, device="cpu")
+    finally:
+        path.write_bytes(whole)
+    assert "\n" not in str(caught.value)
 
 
-def test_the_statement_of_the_pack_is_kept(raw: Path) -> None:
-    statement = "SELECT shop, ts, x / 2 AS half FROM source"
-    store = stoker.pack(raw / "d.csv", raw / "d.stoker", series="shop", time="ts", sql=statement)
-    assert inputs_of(store, "half").pack == {"sql": statement, "series": "shop", "time": "ts"}
-    assert inputs_of(store.save(raw / "copy.stoker"), "half").pack["sql"] == statement, "a copy of a store knows it too"
+@pytest.mark.parametrize("data", [b"", b"[", b"[" * 100_000, b"\xff", b"null", b"{}"], ids=repr)
+def test_a_damaged_file_is_one_line(run: Path, data: bytes) -> None:
+    path = run / "inputs.json"
+    whole = path.read_bytes()
+    path.write_bytes(data)
+    try:
+        with pytest.raises(CheckpointInvalidError, match=r"inputs\.json is damaged") as caught:
+            stoker.load(run, device="cpu")
+    finally:
+        path.write_bytes(whole)
+    assert "\n" not in str(caught.value)
+
+
+def test_negative_control_the_file_as_it_was_written_is_read(run: Path) -> None:
+    assert stoker.load(run, device="cpu").inputs is not None

@@ -55,18 +55,18 @@ data data.augment data.batch_size data.cache data.cache.folder data.cache.size d
 data.known data.loading data.loading.prefetch data.loading.residency data.loading.threads data.normalize data.observed data.order
 data.order.block data.order.pool data.order.window data.scale data.scale.method data.scale.per data.scale.unseen data.store
 data.target data.test_store data.valid_store data.view data.view.buckets data.view.gaps data.view.horizon data.view.keep
-data.view.length data.view.max_gap data.view.max_length data.view.shift data.view.stride data.view.tail data.weights data.where
-loss loss.classes loss.delta loss.function loss.options loss.positive_weight loss.quantiles loss.smoothing model model.causal
-model.dropout model.function model.heads model.hidden model.layers model.options model.width optimizer optimizer.alpha
-optimizer.betas optimizer.eps optimizer.lr optimizer.momentum optimizer.nesterov optimizer.weight_decay schedule schedule.end
-schedule.every schedule.factor schedule.start schedule.warmup split split.by split.column split.embargo split.horizon
-split.overlap split.test split.time split.train split.valid split.warm_up train train.checkpoints train.checkpoints.copies
-train.checkpoints.every train.checkpoints.keep train.device train.early_stopping train.early_stopping.metric
-train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience train.ema train.epochs train.execution
-train.execution.activation_checkpointing train.execution.compile train.execution.fused train.execution.graph
-train.execution.measured train.execution.parallel train.folder train.grad_accum_steps train.guard train.loggers train.logging
-train.logging.config train.logging.every train.logging.watch train.max_grad_norm train.max_seconds train.metrics train.precision
-train.seed
+data.view.length data.view.max_gap data.view.max_length data.view.shift data.view.stride data.view.tail data.weights
+data.where loss loss.classes loss.delta loss.function loss.options loss.positive_weight loss.quantiles loss.smoothing model
+model.causal model.dropout model.function model.heads model.hidden model.layers model.options model.width optimizer
+optimizer.alpha optimizer.betas optimizer.eps optimizer.lr optimizer.momentum optimizer.nesterov optimizer.weight_decay
+schedule schedule.end schedule.every schedule.factor schedule.start schedule.warmup split split.by split.column split.embargo
+split.horizon split.overlap split.test split.time split.train split.valid split.warm_up train train.checkpoints
+train.checkpoints.copies train.checkpoints.every train.checkpoints.keep train.device train.early_stopping
+train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience
+train.early_stopping.restore_best train.ema train.epochs train.execution train.execution.activation_checkpointing
+train.execution.compile train.execution.fused train.execution.graph train.execution.measured train.execution.parallel
+train.folder train.grad_accum_steps train.guard train.loggers train.logging train.logging.config train.logging.every
+train.logging.watch train.max_grad_norm train.max_seconds train.metrics train.precision train.seed
 """
 
 

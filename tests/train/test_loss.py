@@ -11,8 +11,9 @@ from tests.train.training import network, pairs, same_weights, trainer_of
 from torch import nn
 
 from stoker._batch import tensors_of
+from stoker.errors import TrainError
 from stoker.train.engine import Stream
-from stoker.train.loss import supervised
+from stoker.train.loss import as_loss, supervised
 
 
 class PairBatch(NamedTuple):
@@ -100,3 +101,25 @@ def test_supervised_combines_the_masks_of_wide_targets() -> None:
     batch = {"x": torch.zeros(1, 2, 2), "y_target": torch.tensor([[[1.0, 9.0], [9.0, 9.0]]]), "y_target_observed": observed}
     batch["target_mask"] = torch.tensor([[True, False]])
     assert float(supervised(nn.MSELoss(), y="y_target")(nn.Identity(), batch)["loss"]) == 1.0
+
+
+def fed() -> dict[str, torch.Tensor]:
+    return {"load": torch.ones(4, 6), "load_target": torch.zeros(4, 1), "valid": torch.tensor([True, True, True, False])}
+
+
+def test_a_criterion_finds_the_input_and_the_target_of_a_feed() -> None:
+    """`nn.MSELoss()` is enough for one column with a target; rows that are no samples do not count."""
+    model = nn.Linear(6, 1)
+    found = as_loss(nn.MSELoss())(model, fed())
+    expected = model(torch.ones(3, 6)).square().mean()
+    assert torch.allclose(found["loss"], expected)
+
+
+@pytest.mark.parametrize(
+    "batch", [{**fed(), "temp": torch.ones(4, 6), "temp_target": torch.ones(4, 1)}, {"load": torch.ones(4, 6)}, torch.ones(3)]
+)
+def test_a_batch_without_one_pair_is_refused_and_the_way_to_name_it_is_told(batch: Any) -> None:
+    with pytest.raises(TrainError, match=r"stoker\.train\.supervised\(criterion, x=…, y=…\)"):
+        as_loss(nn.MSELoss())(nn.Linear(6, 1), batch)
+    if isinstance(batch, dict) and "temp" in batch:
+        assert "loss" in supervised(nn.MSELoss(), x="load", y="load_target")(nn.Linear(6, 1), batch)

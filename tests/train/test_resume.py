@@ -203,11 +203,10 @@ def test_negative_control_without_reading_the_record_the_log_is_lost(tmp_path: P
 def test_a_cell_that_is_run_again_replaces_its_run_where_that_is_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for seed in (0, 1, 2):
-        (folder / "notes.txt").parent.mkdir(exist_ok=True)
-        (folder / "notes.txt").write_text("mine")
         model = network(seed=seed)
         trainer = trainer_of(model, folder=folder)
         assert trainer.fit(pairs(), overwrite=True).step == 12
+        (folder / "notes.txt").write_text("mine")
         assert trainer.fit(pairs(), epochs=2, resume=True).step == 24
     assert (folder / "notes.txt").read_text() == "mine"
     assert {line["step"] for line in log_of(folder)} == {12, 24}

@@ -438,12 +438,12 @@ def remove_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def removing_unless(made: Path, path: Path) -> Iterator[None]:
-    """Remove a file if the block fails before it has made another; an interrupt is not a failure."""
+def removing_unless(made: Path, *paths: Path) -> Iterator[None]:
+    """Remove files if the block fails before it has made another; an interrupt is not a failure."""
     try:
         yield
     except Exception:
-        if not made.exists():
+        for path in paths if not made.exists() else ():
             remove_file(path)
         raise
 

@@ -405,7 +405,7 @@ def _fit_network(x: Array, y: Array, x_valid: Array, y_valid: Array, *, seed: in
         precision="fp32",
         execution=stoker.train.Execution(fused=True, graph=False, compile=False),
         progress=False,
-        early_stopping=stoker.EarlyStopping("val_loss", patience=2, mode="min"),
+        early_stopping=stoker.EarlyStopping("val_loss", patience=2, mode="min", restore_best=False),
     )
     trainer.fit(feed(x, y, stoker.Shuffle(seed)), valid=feed(x_valid, y_valid, None), epochs=4)
     return network.eval()

@@ -481,6 +481,7 @@ def _train(
 ) -> Result:
     from stoker import _disk
     from stoker._kernels import ANNOUNCE
+    from stoker.experiment.inputs import INPUTS_NAME
     from stoker.experiment.models import blaming
     from stoker.experiment.traffic import report_traffic
 
@@ -506,7 +507,7 @@ def _train(
     is_new = ranks.is_first and not kept.exists() and not record.exists()
     if is_new:
         files.keep_config()  # so that `--resume` begins again with what is stopped before its first step
-    cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
+    cleaning = _disk.removing_unless(record, kept, folder / INPUTS_NAME) if is_new else contextlib.nullcontext()
     own = [one.function for one in (config.model, config.loss) if isinstance(one, named.Own)]
     own += [config.data.augment] if config.data.augment is not None else []
     with cleaning, blaming(*own), within_memory():

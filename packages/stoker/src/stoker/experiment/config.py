@@ -384,6 +384,8 @@ class EarlyStoppingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether a lower or a higher value is better; by default inferred from the name."""
     min_delta: Rate = 0.0
     """Minimum change that counts as an improvement."""
+    restore_best: bool = True
+    """The model has its best weights when the run has stopped early or has finished; otherwise the last ones."""
 
 
 class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -393,7 +395,7 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Passes over the training samples."""
     max_seconds: Positive | None = None
     """Time after which the run is saved and ends."""
-    folder: str | None = None
+    folder: Annotated[str, Meta(min_length=1)] | None = None
     """Folder of the run; by default `runs/` and the name of the config."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""

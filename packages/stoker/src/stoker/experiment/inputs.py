@@ -6,15 +6,24 @@ It holds the task, the columns with their categories, and the options that new f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stoker.errors import CheckpointInvalidError
 from stoker.experiment.models import Task
 from stoker.store.pack.options import Time
 from stoker.store.store import Store
 
 INPUTS_NAME = "inputs.json"
+MAX_BYTES = 64 << 20
+MOST = 2**31
+"""No width or length of a task is larger."""
+
+
+PACK_OPTIONS = frozenset({"sql", "time", "freq", "wide", "series"})
+"""What a run keeps of how its store was packed."""
 
 
 class InputColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +70,43 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         """A column by its name."""
         return next(column for column in self.columns if column.name == name)
 
+    def check(self) -> None:
+        """Raise a `ValueError` where the parts contradict each other, as those of a forged file may."""
+        task, names = self.task, [column.name for column in self.columns]
+        sizes = {"task.length": task.length, "task.outputs_each": task.outputs_each}
+        sizes |= {f"task.inputs.{name}": width for name, width in task.inputs.items()}
+        sizes |= {f"task.targets.{name}": width for name, width in task.targets.items()}
+        sizes |= {f"columns.{column.name}.width": column.width for column in self.columns if column.width is not None}
+        for name, size in sizes.items():
+            if not 1 <= size < MOST:
+                raise ValueError(f"{name} is {size}; expected an integer from 1 below 2**31")
+        if not 0 <= task.horizon < MOST:
+            raise ValueError(f"task.horizon is {task.horizon}; expected an integer from 0 below 2**31")
+        if len(set(names)) < len(names):
+            raise ValueError("columns has a name twice")
+        for name in (*task.inputs, *task.targets):
+            if name not in names:
+                raise ValueError(f"the task has the column {name!r}, but columns has {', '.join(names) or 'none'}")
+        odd = sorted(self.pack.keys() - PACK_OPTIONS)
+        if odd:
+            raise ValueError(f"pack has the option {odd[0]!r}; expected {', '.join(sorted(PACK_OPTIONS))}")
+
     def to_json(self) -> bytes:
         """As it is written."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def read_inputs(path: Path) -> Inputs:
+    """Read what the run kept about its training store."""
+    try:
+        with path.open("rb") as file:
+            inputs = msgspec.json.decode(file.read(MAX_BYTES), type=Inputs)
+        inputs.check()
+        return inputs
+    except FileNotFoundError:
+        raise CheckpointInvalidError(f"{path} is missing. Put it back, or train the run again.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise CheckpointInvalidError(f"{path} is damaged: {error}. Put it back, or train the run again.") from None
 
 
 def frequency_of(store: Store) -> str | None:

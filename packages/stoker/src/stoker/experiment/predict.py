@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import torch
@@ -38,7 +37,7 @@ from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, Trai
 from stoker.experiment import config as named
 from stoker.experiment.backtest import Backtest, compare, season_of
 from stoker.experiment.config import Config
-from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for
+from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for, read_inputs
 from stoker.experiment.models import Task, blaming, make_model, naming_known
 from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
@@ -238,7 +237,14 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.{advice}")
     found = find_trained(folder, latest=latest)
     config = check(read_document(folder / CONFIG_NAME), Config)
-    inputs = _read_inputs(folder / INPUTS_NAME)
+    inputs = read_inputs(folder / INPUTS_NAME)
+    view = config.data.view
+    length = view.max_length if isinstance(view, named.SequenceView) else view.length
+    if inputs.task.length != length:
+        raise CheckpointInvalidError(
+            f"{folder / INPUTS_NAME} is of samples of {inputs.task.length:,} steps, but {CONFIG_NAME} of {length:,}. "
+            "Put back the files of the run."
+        )
     model = _model_of(config, inputs.task, found).to(place).eval()
     scaler = SeriesScaler.open(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else None
     job = _ConfigRun(config=config, inputs=inputs, model=model, device=torch.device(place), scaler=scaler)
@@ -258,16 +264,6 @@ def _recipe_of(folder: Path) -> Callable[..., TrainedRun] | None:
             f"{folder} is of the recipe {name!r}, whose runs make no predictions. See `stoker {name} --help`.", path=folder
         )
     return open_run
-
-
-def _read_inputs(path: Path) -> Inputs:
-    """Read what the run kept about its training store."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Inputs)
-    except FileNotFoundError:
-        raise CheckpointInvalidError(f"{path} is missing. Put it back, or train the run again.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointInvalidError(f"{path} is damaged: {error}. Put it back, or train the run again.") from None
 
 
 def _model_of(config: Config, task: Task, found: Checkpoint) -> nn.Module:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from stoker.errors import ConfigError, OptionError
+from stoker.errors import CheckpointInvalidError, ConfigError, OptionError
 from stoker.experiment.config import Config
 from stoker.experiment.parse import (
     CONFIG_NAME,
@@ -226,7 +226,7 @@ def _fix_global_batch(config: Config) -> Config:
 
 def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
     """Refuse the folder of another run, for a new one."""
-    from stoker.experiment.inputs import INPUTS_NAME
+    from stoker.experiment.inputs import INPUTS_NAME, read_inputs
     from stoker.train.run import check_new
 
     if (folder / "run.json").exists():
@@ -240,8 +240,15 @@ def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
     elif folder.exists():
         check_new(folder)
         kept = folder / CONFIG_NAME
-        if not kept.exists() and (folder / INPUTS_NAME).exists():  # a run writes its config first
-            raise OptionError(f"{folder / INPUTS_NAME} is there, but not of a run of stoker. Choose another folder (train.folder).")
+        if not kept.exists() and (folder / INPUTS_NAME).exists():  # left by a start that failed, or of another program
+            try:
+                read_inputs(folder / INPUTS_NAME)
+            except CheckpointInvalidError:
+                raise OptionError(
+                    f"{folder / INPUTS_NAME} is there, but not of a run of stoker. Choose another folder (train.folder).",
+                    parameter="folder",
+                    path=folder,
+                ) from None
         if kept.exists() and kept.read_bytes() != to_yaml(config):
             raise OptionError(
                 f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder, or resume what was "

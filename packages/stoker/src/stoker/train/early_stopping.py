@@ -43,6 +43,7 @@ class EarlyStopping:
         patience: Evaluations in a row without progress after which the run stops.
         mode: `"min"` if less is better, `"max"` if more is; None guesses it from the name.
         min_delta: The least improvement that counts.
+        restore_best: Give the model its best weights when the run has stopped early or has finished. False keeps the last ones.
 
     Example:
         >>> stopping = EarlyStopping("val_loss", patience=2)
@@ -50,7 +51,9 @@ class EarlyStopping:
         [False, False, False, True]
     """
 
-    def __init__(self, metric: str, *, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0) -> None:
+    def __init__(
+        self, metric: str, *, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0, restore_best: bool = True
+    ) -> None:
         if not isinstance(metric, str) or not metric:
             raise OptionError(f"metric is {metric!r}; expected the name of a metric, such as 'val_loss'.")
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
@@ -66,6 +69,7 @@ class EarlyStopping:
         self.patience = patience
         self.mode: Mode = guessed
         self.min_delta = float(min_delta)
+        self.restore_best = bool(restore_best)
         better = "less" if self.mode == "min" else "more"
         self.note = f"{better} {metric} is better (guessed from its name; mode= says otherwise)" if mode is None else None
         self.best: float | None = None

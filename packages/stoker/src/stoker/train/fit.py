@@ -2,7 +2,7 @@
 
     Fit         one call of `Trainer.fit`
     Result      what it returns
-    evaluate    the mean loss and the metrics of all batches
+    evaluate    the mean loss and the metrics of all batches; predict: the predictions
     Signals     Ctrl-C, SIGTERM and SIGHUP end a run after its step, when it is saved
 
 Guarantee: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
@@ -204,6 +204,47 @@ def evaluate(
     return means | {name: metric.compute() for name, metric in metrics.items()}
 
 
+OF_SAMPLES = ("sample", "series", "store")
+"""Entries of a feed that say which sample a row is."""
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    function: Callable[[nn.Module, Any], Any],
+    batches: Iterable[Any],
+    *,
+    is_loss: bool,
+    context: Any,
+    place: Callable[[Any], Any],
+) -> dict[str, torch.Tensor]:
+    """Return the predictions of all samples, by a loss function that returns them or by a function that returns nothing else."""
+    as_batch_source(batches).set_epoch(0)
+    parts: dict[str, list[torch.Tensor]] = {}
+    was_training = model.training
+    model.eval()
+    try:
+        for loaded in batches:
+            batch = place(loaded)
+            with context:
+                answer = function(model, batch)
+            found = dict(outcome_of(answer).whole) if is_loss else {"prediction": answer}
+            if not isinstance(found.get("prediction"), torch.Tensor):
+                what = "the loss function returns no 'prediction'" if is_loss else f"forward returned a {type(answer).__name__}"
+                raise TrainError(f"{what}; expected a tensor with a row per sample. Pass forward=lambda model, batch: model(…).")
+            valid = entry_of(batch, "valid")
+            found |= {name: rows for name in OF_SAMPLES if isinstance(rows := entry_of(batch, name), torch.Tensor)}
+            for name in ("prediction", "target", *OF_SAMPLES):
+                if name in found:
+                    rows = found[name].detach() if valid is None else found[name].detach()[valid]
+                    parts.setdefault(name, []).append(rows.cpu())
+    finally:
+        model.train(was_training)
+    if not parts:
+        raise TrainError("there is no batch to predict: the iterable is empty.")
+    return {name: torch.cat(rows) for name, rows in parts.items()}
+
+
 # A fit: one training run in progress. It goes through epochs, and between updates checks what else is due.
 #
 # Between two updates the host compares two numbers and reads the clock; everything else (logging, saving, signals, the end of a
@@ -244,6 +285,9 @@ class Fit:
     """Called once, when the first checkpoint is on the disk."""
     callbacks: Sequence[Callback] = ()
     watch: Watch[Any] | None = None
+    keeps_best: bool = False
+    """Whether the best weights are kept in memory."""
+    best_weights: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         parts = self.parts
@@ -496,6 +540,8 @@ class Fit:
         progress.last = values
         if improved and self.stopping is not None:
             progress.best, progress.best_step = values[self.stopping.metric], progress.step
+            if self.keeps_best:
+                self.best_weights = resume.take_weights(self.parts)
         progress.epoch, progress.batches, progress.is_epoch_done = progress.epoch + 1, 0, False
         progress.epoch_loss, progress.epoch_updates = 0.0, 0
         is_over = stop or progress.epoch == self.epochs

@@ -39,8 +39,8 @@ class LossOutput(NamedTuple):
     """What metrics read."""
 
 
-def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
-    """The loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
+def supervised(criterion: Callable[..., torch.Tensor], *, x: str | None = None, y: str | None = None) -> LossFunction:
+    """Return the loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
 
     Rows that are not samples (`valid` is False) do not count. Neither do targets that a feed marks as padded (`target_mask`, for
     `y="<column>_target"`) or missing (`<y>_observed`). The loss of a sample is the mean over its targets. With such masks the
@@ -48,8 +48,8 @@ def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str =
 
     Args:
         criterion: Such as `nn.MSELoss()`.
-        x: The entry that the model gets.
-        y: The entry that the prediction is compared with.
+        x: The entry that the model gets. By default the first entry of a pair, `x`, or the only `<column>` with a `<column>_target`.
+        y: The entry that the prediction is compared with. By default the second entry of a pair, `y`, or that `<column>_target`.
 
     Returns:
         A function `loss(model, batch)` for `Trainer`.
@@ -69,11 +69,11 @@ def _supervised(
     *,
     criterion: Callable[..., torch.Tensor],
     each: Callable[[Any, Any], torch.Tensor],
-    x: str,
-    y: str,
+    x: str | None,
+    y: str | None,
 ) -> dict[str, torch.Tensor]:
-    given, expected = _pair(batch, x, y)
-    prediction = model(given)
+    inputs, expected, y = _pair(batch, x, y)
+    prediction = model(inputs)
     valid, counts = entry_of(batch, "valid"), _counted_targets(batch, y, expected)
     result = {"prediction": prediction.detach(), "target": expected}
     if valid is None and counts is None:
@@ -126,18 +126,31 @@ def _weighs_alike(criterion: nn.Module) -> bool:
     return getattr(criterion, "weight", None) is None and getattr(criterion, "ignore_index", -100) == -100
 
 
-def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
-    """The input and the target of a batch: by name, or the two entries of a pair."""
-    given, expected = entry_of(batch, x), entry_of(batch, y)
-    if given is not None and expected is not None:
-        return given, expected
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], batch[1]
+def _pair(batch: Any, x: str | None, y: str | None) -> tuple[Any, Any, str]:
+    """Return the input and the target of a batch, and the name of the target."""
     names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
-    found = f"is a {type(batch).__name__}; expected a pair (x, y), or a dict with {x!r} and {y!r}"
-    if names:
-        found = f"has {', '.join(names)}; expected {x!r} and {y!r}"
-    raise TrainError(f"a batch {found}. Give a loss(model, batch) of your own.")
+    is_named = x is not None or y is not None
+    if is_named:
+        x, y = x or "x", y or "y"
+    else:
+        pairs = (
+            [("x", "y")]
+            if "x" in names and "y" in names
+            else [(name, f"{name}_target") for name in names if f"{name}_target" in names]
+        )
+        if len(pairs) == 1:
+            x, y = pairs[0]
+    inputs, targets = (None if name is None else entry_of(batch, name) for name in (x, y))
+    if inputs is not None and targets is not None:
+        return inputs, targets, str(y)
+    if isinstance(batch, tuple | list) and len(batch) == 2 and not (names and is_named):
+        return batch[0], batch[1], "y"
+    expected = "a pair (x, y), or one column with its target" if not is_named else f"{x!r} and {y!r}"
+    what = f"has the entries {', '.join(names)}" if names else f"is a {type(batch).__name__}"
+    raise TrainError(
+        f"a batch {what}; expected {expected}. Name the input and the target of the loss: "
+        f"stoker.train.supervised(criterion, x=…, y=…), or give a loss(model, batch) of your own."
+    )
 
 
 def as_loss(loss: Any) -> LossFunction:

@@ -1,6 +1,7 @@
 """Resuming: what a checkpoint holds of a run, and what must be the same for the run to continue from it.
 
     take, put       the state of the model, the optimizer, the EMA, the loss scale and early stopping
+    take_weights    the weights alone, which put_weights loads
     Progress        how far the loop is
     identify        the fingerprint of a run; compare refuses a checkpoint of another one
     check           refuses a checkpoint that is forged or of another model
@@ -23,6 +24,7 @@ import torch
 from msgspec import Meta, Struct
 from torch import Tensor, nn
 
+from stoker._batch import map_tensors
 from stoker._text import printable
 from stoker.errors import CheckpointError, CheckpointInvalidError
 from stoker.train import fingerprint, state_dict
@@ -105,16 +107,35 @@ def take(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
     return whole(found, kept=parts.ranks.is_first) if parts.ranks.shards else found
 
 
+def take_weights(parts: Components) -> dict[str, Any]:
+    """Return copies of the weights, the buffers and the EMA; where weights are sharded, the shards of this rank."""
+    state = {"model": dict(parts.model.state_dict()), **({} if parts.ema is None else {"ema": parts.ema.state_dict()})}
+    return dict(map_tensors(state, lambda tensor: tensor.detach().clone()))
+
+
+def put_weights(parts: Components, saved: Mapping[str, Any]) -> None:
+    """Load the weights, the buffers and the EMA that `take_weights` gave, or a checkpoint holds."""
+    parts.model.load_state_dict(saved["model"])
+    if parts.ema is not None and "ema" in saved:
+        parts.ema.load_state_dict(saved["ema"])
+
+
+def shards_of(parts: Components, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shards of this rank of the weights and the EMA of a checkpoint."""
+    mine = {**saved, "model": parts_of(saved["model"], parts.model.state_dict())}
+    if parts.ema is not None:
+        average = parts_of(saved["ema"]["average"], parts.ema.state_dict()["average"])
+        mine["ema"] = {**saved["ema"], "average": average}
+    return mine
+
+
 def put(parts: Components, others: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     """Load what a checkpoint holds; where weights are sharded, the shards of this rank."""
     if parts.ranks.shards:
         weights = [weight for group in parts.optimizer.param_groups for weight in group["params"]]
         states = saved["optimizer"].items()
         mine = {number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in states}
-        saved = {**saved, "model": parts_of(saved["model"], parts.model.state_dict()), "optimizer": mine}
-        if parts.ema is not None:
-            average = parts_of(saved["ema"]["average"], parts.ema.state_dict()["average"])
-            saved = {**saved, "ema": {**saved["ema"], "average": average}}
+        saved = {**shards_of(parts, saved), "optimizer": mine}
     try:
         parts.model.load_state_dict(saved["model"])
         groups = parts.optimizer.state_dict()["param_groups"]  # those of now: what differs was compared before

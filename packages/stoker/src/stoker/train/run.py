@@ -262,6 +262,7 @@ def write_record(folder: Path, record: Record) -> None:
 METRICS = "metrics.jsonl"
 SLOWDOWNS = "slowdowns.jsonl"
 SCALER = "scaler.safetensors"
+FEED = "feed.json"
 CHECKPOINTS = "checkpoints"
 LOCK_TRIES, LOCK_SECONDS = 10, 0.05
 LAUNCHED_LOCK_TRIES = 600
@@ -355,18 +356,40 @@ class Run:
         self.end("finished" if kind is None else kind.__name__)
 
 
+START_FILES = ("config.yaml", "inputs.json", "recipe.json", FEED, SCALER, METRICS, CHECKPOINTS, NAME)
+"""What the start of a run writes, in any order. A start that failed or was killed may leave some of it, and the next start replaces it."""
+
+
 def check_new(folder: Path) -> None:
-    """Refuse a folder that holds a run, or something else under a name that a run would write to."""
+    """Refuse what is not a new folder, an empty one, or one that a start of a run has left before its run.json."""
     if (folder / NAME).exists():
         check_own(folder)
         raise OptionError(
-            f"{folder} holds a run already. Resume it (resume=True), give another folder, or let it be replaced (overwrite=True)."
+            f"{folder} holds a run already. Resume it (resume=True), give another folder, or let it be replaced (overwrite=True).",
+            parameter="folder",
+            path=folder,
         )
-    metrics, checkpoints = folder / METRICS, folder / CHECKPOINTS
-    is_taken = metrics.exists() and (not metrics.is_file() or metrics.stat().st_size)
-    taken = [metrics] * bool(is_taken) + [checkpoints] * (checkpoints.exists() and any(checkpoints.iterdir()))
-    for path in taken + [folder / SCALER] * (folder / SCALER).exists():
-        raise OptionError(f"{path} is there, but no {NAME} says that it is of a run of stoker. Give another folder.")
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not folder.is_dir():
+        raise OptionError(f"folder is {folder}, which is not a folder. Give another one.", parameter="folder", path=folder)
+    is_claimed = (folder / "recipe.json").is_file()  # by a recipe, which keeps further files there
+    for path in sorted(folder.iterdir()):
+        name = path.name.removesuffix(".tmp")
+        is_start = name == ".lock" or (name in START_FILES and not _holds_results(path))
+        if not (is_start or is_claimed) or (is_claimed and _holds_results(path)):
+            raise OptionError(
+                f"{path} is there, but no {NAME} says that it is of a run of stoker. Give a new folder, an empty one, or that of a run.",
+                parameter="folder",
+                path=folder,
+            )
+
+
+def _holds_results(path: Path) -> bool:
+    """Whether a file or folder of a run holds what only training writes."""
+    if path.name == CHECKPOINTS:
+        return not path.is_dir() or any(path.iterdir())
+    return not path.is_file() or (path.name == METRICS and path.stat().st_size > 0) if path.name in START_FILES else False
 
 
 def remove_run(folder: Path) -> None:
@@ -399,6 +422,7 @@ def remove_run(folder: Path) -> None:
         remove_file(folder / METRICS)
         remove_file(folder / SLOWDOWNS)
         remove_file(folder / SCALER)
+        remove_file(folder / FEED)
         remove_file(folder / NAME)  # last: as long as it is there, all of this is of a run
     finally:
         lock.__exit__(None, None, None)

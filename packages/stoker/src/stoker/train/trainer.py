@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -36,7 +37,7 @@ from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.ema import Ema
 from stoker.train.engine import Engine, Stream
-from stoker.train.fit import Fit, Result, Signals, check_rates, evaluate
+from stoker.train.fit import Fit, Result, Signals, check_rates, evaluate, predict
 from stoker.train.loggers import Log
 from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric, TorchMetric, as_metric
@@ -44,6 +45,7 @@ from stoker.train.mirror import Mirror, MirroredFolder
 from stoker.train.numerics import autocast, check_precision, kept_matmul_flags
 from stoker.train.optimizer import check_optimizer, refuses_fused
 from stoker.train.run import (
+    CHECKPOINTS,
     NAME,
     Run,
     check_new,
@@ -194,7 +196,7 @@ class Trainer:
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         if folder is not None and (not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder)):
-            raise OptionError(f"folder is {folder!r}; expected the path of a folder.")
+            raise OptionError(f"folder is {folder!r}; expected the path of a folder.", parameter="folder")
         self.folder = Path(folder) if folder is not None else None
         self.callbacks = check_callbacks(callbacks)
         self.setup = Setup()
@@ -254,7 +256,7 @@ class Trainer:
         found: Checkpoint | None = None
         with contextlib.ExitStack() as stack:
             if self.folder is not None:
-                if not resume:
+                if not resume or not ((self.folder / NAME).exists() or (self.folder / CHECKPOINTS).is_dir()):
                     replaces = overwrite and (self.folder / NAME).exists()
                     # A run to be replaced stays until the new one is known to work.
                     self.ranks.first(partial(check_own if replaces else check_new, self.folder))
@@ -321,6 +323,7 @@ class Trainer:
                 note_saved=run.note_saved if run is not None else None,
                 callbacks=self.callbacks,
                 watch=watch,
+                keeps_best=self._restores_best and checkpoints is None,
             )
             if found is not None:
                 fit.load(found.parts)
@@ -329,6 +332,8 @@ class Trainer:
                 checkpoints.wait()
             self.ranks.meet()  # so that no rank leaves, and is missed, before all is saved
             progress = fit.progress
+            if self._restores_best and stopped in ("early", "finished") and progress.best_step not in (None, progress.step):
+                self._restore_best(fit, checkpoints)
             result = Result(
                 stopped=stopped,
                 step=progress.step,
@@ -356,6 +361,32 @@ class Trainer:
             # the last look must not be lost either; of several ranks it may have reached only some, which are not to end alone.
             signal.raise_signal(signals.asked)
         return result
+
+    @property
+    def _restores_best(self) -> bool:
+        return self.early_stopping is not None and self.early_stopping.restore_best
+
+    def _restore_best(self, fit: Fit, checkpoints: CheckpointFolder | None) -> None:
+        """Give the model the weights of the best update: those in memory, or those of the best checkpoint."""
+
+        def read() -> dict[str, Any] | None:
+            best = None if checkpoints is None else checkpoints.best()
+            is_it = best is not None and best.step == fit.progress.best_step
+            return (
+                {name: best.parts[name] for name in ("model", "ema") if name in best.parts} if best is not None and is_it else None
+            )
+
+        saved = fit.best_weights if checkpoints is None else self.ranks.first(read)
+        if saved is None:
+            warnings.warn(
+                f"the best weights, of step {fit.progress.best_step:,}, were not saved, so the model has the last ones.",
+                stacklevel=3,
+            )
+            return
+        if self.ranks.shards and checkpoints is not None:
+            saved = resuming.shards_of(self._parts, saved)
+        resuming.put_weights(self._parts, saved)
+        self._parts.say(f"the model has the weights of step {fit.progress.best_step:,}, which are the best")
 
     def _checkpoints(self, folder: Path) -> CheckpointFolder:
         settings, folder = self.settings.checkpoints, folder / "checkpoints"
@@ -421,6 +452,44 @@ class Trainer:
                 context=autocast(self.setup.precision, self.device),
                 place=stream.place if stream.needs_placing else lambda batch: batch,
                 gather=self.ranks.gather if self.ranks.together else None,
+            )
+
+    def predict(
+        self, batches: Iterable[Any], *, forward: Callable[[nn.Module, Any], torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return what the model predicts for all samples, with the EMA of the weights where there is one.
+
+        Rows that are not samples (`valid` is False) are left out. With torchrun, each process predicts for its own batches.
+
+        Args:
+            batches: A feed, a DataLoader, a list, or another iterable of batches.
+            forward: A function `(model, batch)` that returns the prediction. By default that of the loss function, which needs
+                targets in the batch: of `supervised`, of a criterion, or of your own where it returns a dict with `prediction`.
+
+        Returns:
+            Tensors on the CPU, with one row per sample in the order of the batches: `prediction`, `target` where the loss gives it,
+            and the entries `sample`, `series` and `store` of a feed with such `Returns(…)`.
+
+        Raises:
+            TrainError: The loss function returns no prediction, and `forward` is not given.
+
+        Example:
+            >>> import torch, stoker
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> trainer = stoker.Trainer(model, torch.nn.MSELoss(), optimizer, progress=False)
+            >>> trainer.predict([(torch.ones(4, 2), torch.zeros(4, 1))])["prediction"].shape
+            torch.Size([4, 1])
+        """
+        stream = Stream(batches, self.device)
+        with self.ema.applied() if self.ema is not None else contextlib.nullcontext():
+            return predict(
+                self.model,
+                self._parts.loss if forward is None else forward,
+                batches,
+                is_loss=forward is None,
+                context=autocast(self.setup.precision, self.device),
+                place=stream.place if stream.needs_placing else lambda batch: batch,
             )
 
     def _watch(self, run: Run | None) -> Watch[Any]:
