@@ -18,7 +18,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(OptionError, match=rf"pip install 'stoker\[{name}\]'") as caught:
+    with pytest.raises(OptionError, match=rf"pip install './packages/stoker\[{name}\]'") as caught:
         make_writer(name, folder=tmp_path)
     assert "\n" not in str(caught.value)
 
