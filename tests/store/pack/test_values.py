@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from stoker.errors import BadValueError
-from stoker.store.pack.plan import ColumnPlan, make_field
+from stoker.store.pack.column_types import ColumnPlan, make_field
 from stoker.store.pack.values import MissingIntegersError, from_bfloat16, to_bfloat16, to_numbers
 from stoker.store.shards import MISSING_TIME
 
