@@ -358,3 +358,26 @@ def test_completion_in_bash(tmp_path: Path) -> None:
     done = call(stoker_command(), tmp_path, _STOKER_COMPLETE="bash_complete", COMP_WORDS="stoker pack --wid", COMP_CWORD="2")
     assert done.out.split() == ["plain,--wide"]
     assert os.environ.get("_STOKER_COMPLETE") is None
+
+
+# Scripts.
+
+OPTIONS = {"diagnose": ["--try"], "watch": ["-q"], "audit": ["--epochs", "2"], "gate": ["--budget", "b.json", "--write"]}
+
+
+@pytest.mark.parametrize("words", [["train.py"], ["-m", "package.module"]], ids=["script", "module"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_arguments_after_a_script_are_its_own(name: str, words: list[str]) -> None:
+    """As with python and torchrun: the public nanoGPT takes `config/a.py --compile=False`."""
+    command = cli.cli.get_command(click.Context(cli.cli), name)
+    assert command is not None
+    own = ["config/a.py", "--compile=False", "--lr", "1e-3", "-q", "--json", "--budget", "x"]
+    for separator in ([], ["--"]):
+        given = command.make_context(name, [*OPTIONS[name], *words, *separator, *own]).params
+        assert given["arguments"] == tuple(own)
+        assert given.get("script", given.get("target")) == words[-1]
+        assert given["is_module"] == (len(words) == 2)
+        assert given.get("as_json") in (None, False)
+    # Negative control: before the script they are options of the command.
+    with pytest.raises(click.UsageError):
+        command.make_context(name, [*OPTIONS[name], "--compile=False", *words])

@@ -81,7 +81,7 @@ def test_a_budget_is_kept(gate: Stoker, folder: Path) -> None:
     assert done.code == 0
     assert json.loads(done.out)["ok"] is True, "one document on stdout, and nothing else"
     assert done.err == "hello from __main__ []\n"
-    done = gate("--json", "--quiet")
+    done = call(stoker_command(*WORDS, "-q", "--json", "-m", "train", "--epochs", "1"), folder)
     assert done.code == 0
     assert json.loads(done.out)["growths"] == []
 

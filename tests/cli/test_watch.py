@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,6 +36,8 @@ def test_slowdowns_of_a_run_are_shown(run: Run, stoker: Stoker) -> None:
     run.end("finished")
     done = stoker("watch", str(run.folder))
     assert (done.code, done.out) == (0, f"{SLOWDOWN}\n")
+    done = stoker("watch", "--once", "--json", str(run.folder))
+    assert (done.code, json.loads(done.out)) == (0, {"slowdowns": [SLOWDOWN.as_dict()]})
 
 
 def test_a_run_in_progress_is_followed_to_its_end(run: Run, stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +59,12 @@ def test_a_run_in_progress_is_followed_to_its_end(run: Run, stoker: Stoker, monk
 def test_a_script_keeps_its_output_and_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import sys\nprint('out', sys.argv[1:])\nprint('err', file=sys.stderr)\nsys.exit(3)\n")
-    for quiet, said, out in (([], f"stoker: watching {path} …\n", "out ['--epochs', '2']\n"), (["-q"], "", "")):
-        call = [sys.executable, "-m", "stoker", "watch", *quiet, str(path), "--epochs", "2"]
-        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
-        assert (done.returncode, done.stdout, done.stderr) == (3, out, f"{said}err\n")
+    printed, said = "out ['--epochs', '2']\n", f"stoker: watching {path} …\n"
+    for words, out, err in (
+        ([str(path)], printed, f"{said}err\n"),
+        (["-q", "-m", "train"], "", "err\n"),
+        (["--json", str(path)], '{"slowdowns": []}\n', f"{printed}err\n"),
+    ):
+        call = [sys.executable, "-m", "stoker", "watch", *words, "--epochs", "2"]
+        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (3, out, err)

@@ -203,30 +203,6 @@ def test_a_forged_checkpoint_is_refused_in_one_line(begun: Path, tmp_path: Path,
     assert len(line) < 1200
 
 
-def test_the_tools_of_these_tests_make_checkpoints_that_resume(begun: Path, tmp_path: Path) -> None:
-    folder = forge(begun, tmp_path / "run", lambda parts, facts: None)
-    _, expected = train(tmp_path / "whole")
-    _, found = train(folder, resume=True)
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-@pytest.mark.parametrize("name", [name for name in REFUSED if name.split()[0] in ("weight", "model", "ema", "statistic")])
-def test_a_forged_checkpoint_gives_no_weights_to_an_export(begun: Path, tmp_path: Path, name: str) -> None:
-    folder = forge(begun, tmp_path / "run", REFUSED[name])
-    model = Net()
-    before = [weight.clone() for weight in model.parameters()]
-    try:
-        load_trained(model, folder, latest=True)
-    except StokerError as error:
-        line = str(error)
-    else:
-        line = ""
-        assert name.startswith("ema"), "the average is not needed"
-        assert all(bool(weight.isfinite().all()) for weight in model.parameters())
-    assert "\n" not in line
-    assert not line or all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
-
-
 VALUES: list[Any] = [
     None,
     True,
@@ -334,3 +310,20 @@ def test_states_of_every_optimizer_pass(tmp_path: Path, optimizer: Any, options:
 
     fit(resume=False)
     assert fit(resume=True).epoch == 2
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name.split()[0] in ("weight", "model", "ema", "statistic")])
+def test_a_forged_checkpoint_gives_no_weights_to_an_export(begun: Path, tmp_path: Path, name: str) -> None:
+    folder = forge(begun, tmp_path / "run", REFUSED[name])
+    model = Net()
+    before = [weight.clone() for weight in model.parameters()]
+    try:
+        load_trained(model, folder, latest=True)
+    except StokerError as error:
+        line = str(error)
+    else:
+        line = ""
+        assert name.startswith("ema"), "the average is not needed"
+        assert all(bool(weight.isfinite().all()) for weight in model.parameters())
+    assert "\n" not in line
+    assert not line or all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tests.harness import CORRUPTIONS, FaultyFiles, Zygote, corrupt
+from tests.harness import FaultyFiles, Zygote
 
 from stoker import _disk
 from stoker._disk import AppendFile
@@ -31,13 +29,6 @@ def test_every_operation_is_counted_and_logged_in_order(tmp_path: Path) -> None:
     assert disk.log[3].target == tmp_path / "file"
 
 
-def test_an_operation_that_fails_has_not_happened(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with FaultyFiles(error_at=(0, errno.EIO)) as disk, pytest.raises(OSError, match="Input/output error"):
-        disk.create(path)
-    assert not path.exists()
-
-
 def test_a_full_disk_stays_full_for_what_needs_space_only(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(OLD)
     with FaultyFiles(error_at=(0, errno.ENOSPC), sticky=True):
@@ -48,14 +39,6 @@ def test_a_full_disk_stays_full_for_what_needs_space_only(tmp_path: Path) -> Non
             _disk.make_folder(tmp_path / "folder")
         _disk.remove_file(tmp_path / "old")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_short_write_stores_half_and_says_so(tmp_path: Path) -> None:
-    with FaultyFiles(short_write_at=1) as disk:
-        fd = disk.create(tmp_path / "file")
-        assert disk.write(fd, b"0123456789") == 5
-        os.close(fd)
-    assert (tmp_path / "file").read_bytes() == b"01234"
 
 
 def die_at(path: str, kill_at: int) -> str:
@@ -73,16 +56,6 @@ def test_the_killed_operation_never_happens(tmp_path: Path, zygote: Zygote) -> N
 
 
 # ---- corruption ----
-
-
-@pytest.mark.parametrize("kind", CORRUPTIONS)
-def test_each_corruption_changes_a_file_and_says_how(tmp_path: Path, rng: np.random.Generator, kind: str) -> None:
-    path = tmp_path / "file"
-    for data in (b"ab", OLD, bytes(5000) + b"\1" * 5000):
-        path.write_bytes(data)
-        path.chmod(0o444)
-        assert corrupt(path, rng, kind=kind).startswith("file: ")
-        assert path.read_bytes() != data
 
 
 # ---- tiny stores ----

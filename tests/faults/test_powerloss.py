@@ -48,10 +48,6 @@ def test_negative_control_without_file_sync_torn_files_are_found(tmp_path: Path,
         assert any(data and len(data) == len(NEW) and 0 < data.count(0) < len(data) for data in found), "some sectors lost"
 
 
-def test_negative_control_without_folder_sync_the_old_file_is_found_after_return(tmp_path: Path, rng: np.random.Generator) -> None:
-    assert replaced_file(tmp_path, rng, after_return=True, skip=["sync_folder"]) == {OLD, NEW}
-
-
 def test_negative_control_a_file_written_in_place_is_torn(tmp_path: Path, rng: np.random.Generator) -> None:
     (tmp_path / "file").write_bytes(OLD)
 
@@ -72,37 +68,6 @@ def is_later_sector_new(data: bytes) -> bool:
     old = [place for place in places if data[place : place + 512] == OLD[place : place + 512]]
     new = [place for place in places if data[place : place + 512] == NEW[place : place + 512]]
     return bool(old and new) and old[0] < new[-1]
-
-
-def test_a_file_that_need_not_last_may_be_anything(tmp_path: Path, rng: np.random.Generator) -> None:
-    log, before = record(tmp_path, lambda: _disk.write_file(tmp_path / "file", NEW, durable=False))
-    found = {state.files.get("file") for state in crash_states(log, before, rng, count=500, after_return=True)}
-    assert {None, b"", NEW} < found
-
-
-def test_a_new_folder_lasts_only_with_its_parent_synced(tmp_path: Path, rng: np.random.Generator) -> None:
-    def make() -> None:
-        _disk.make_folder(tmp_path / "a" / "b")
-        _disk.write_file(tmp_path / "a" / "b" / "file", NEW)
-
-    for skip, expected in (((), {NEW}), (("sync_folder",), {NEW, None})):
-        log, before = record(tmp_path, make, skip=skip)
-        states = list(crash_states(log, before, rng, count=200, after_return=True))
-        assert {state.files.get("a/b/file") for state in states} == expected
-        assert all(("a" in state.folders) or not state.files for state in states)
-        _disk.remove_folder(tmp_path / "a")
-
-
-def test_a_removed_file_may_come_back_until_its_folder_is_synced(tmp_path: Path, rng: np.random.Generator) -> None:
-    def remove(*, sync: bool) -> None:
-        _disk.write_file(tmp_path / "file", OLD)
-        _disk.remove_file(tmp_path / "file")
-        if sync:
-            _disk.disk.sync_folder(tmp_path)
-
-    for sync, expected in ((False, {None, OLD}), (True, {None})):
-        log, before = record(tmp_path, lambda sync=sync: remove(sync=sync))  # type: ignore[misc]
-        assert {s.files.get("file") for s in crash_states(log, before, rng, count=200, after_return=True)} == expected
 
 
 def grow_cut_move_and_clean(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,6 @@ def answer(number: int) -> dict[str, Any]:
 
 def fail() -> None:
     raise DiskFullError(errno.ENOSPC, "no space")
-
-
-def spin() -> None:
-    while True:
-        pass
 
 
 def take_memory(num_bytes: int) -> int:
@@ -61,10 +55,6 @@ def test_an_exception_is_reported_with_type_message_and_trace(zygote: Zygote) ->
         outcome.check()
 
 
-def test_an_endless_child_is_ended_by_the_alarm(zygote: Zygote) -> None:
-    assert zygote.run(spin, seconds=1).signal == signal.SIGALRM
-
-
 def test_memory_is_limited_on_request_only(zygote: Zygote) -> None:
     outcome = zygote.run(take_memory, num_bytes=300 << 20, memory_bytes=200 << 20)
     assert outcome.error is not None
@@ -76,9 +66,3 @@ def test_the_zygote_has_no_threads_so_that_children_can_use_arrow(zygote: Zygote
     assert zygote.run(count_threads_of_zygote).check() == 1
     assert zygote.run(read_arrow, seconds=20).check() == 1000
     assert zygote.run(count_threads_of_zygote).check() == 1
-
-
-def test_no_child_outlives_the_zygote() -> None:
-    with Zygote(imports=[]) as own:
-        pid = own.start(spin).pid
-    assert not Path(f"/proc/{pid}").exists()

@@ -87,7 +87,7 @@ def test_a_slowdown_of_a_script_is_reported(tmp_path: Path, monkeypatch: pytest.
         "for step in range(4000):\n    optimizer.step()\n"
     )
     lines: list[str] = []
-    run_script(str(path), [], report=lines.append)
+    run_script(str(path), [], report=lambda line, slowdown: lines.append(line))
     (line,) = lines
     assert line.startswith("step 3,6")
     assert " slower since step 3,6" in line

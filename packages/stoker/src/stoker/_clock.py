@@ -7,10 +7,11 @@ import os
 import resource
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,14 +66,15 @@ class TimeWithCore:
     """
 
     def __init__(self) -> None:
-        self._file: BinaryIO | None = None
+        self._file: int | None = None
         with contextlib.suppress(OSError):
-            self._file = (TASKS / str(threading.get_native_id()) / "schedstat").open("rb", buffering=0)
+            self._file = os.open(TASKS / str(threading.get_native_id()) / "schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._file)
 
     def __call__(self) -> int:
         """Return the time in ns since some moment."""
         now = now_ns()
-        return now if self._file is None else now - int(os.pread(self._file.fileno(), 64, 0).split()[1])
+        return now if self._file is None else now - int(os.pread(self._file, 64, 0).split()[1])
 
 
 def _others_ns() -> int | None:

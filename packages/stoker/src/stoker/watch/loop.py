@@ -38,8 +38,8 @@ MAX_SLOWDOWNS = 100
 T = TypeVar("T")
 _END = object()
 _all: weakref.WeakSet[Watch[Any]] = weakref.WeakSet()
-listener: Callable[[str], object] | None = None
-"""Called with each line about a slowdown, whichever watch found it; set while `stoker watch` runs a script."""
+listener: Callable[[str, Slowdown | None], object] | None = None
+"""Called with each line about a slowdown, and the slowdown, whichever watch found it; set while `stoker watch` runs a script."""
 
 
 def steps_of_others(watch: Watch[Any]) -> int:
@@ -283,12 +283,13 @@ class Watch(Generic[T]):
         self.slowdowns.append(slowdown)
         if self._on_slowdown is not None:
             self._on_slowdown(slowdown)
-        self._tell(str(slowdown))
+        self._tell(str(slowdown), slowdown)
 
-    def _tell(self, line: str) -> None:
-        for report in (self._report, listener):
-            if report is not None:
-                report(line)
+    def _tell(self, line: str, slowdown: Slowdown | None = None) -> None:
+        if self._report is not None:
+            self._report(line)
+        if listener is not None:
+            listener(line, slowdown)
 
     # ---- the loader ----
 

@@ -23,6 +23,7 @@ from stoker._clock import now_ns
 from stoker._lazy import import_first
 from stoker.errors import OptionError
 from stoker.watch import loop as watches
+from stoker.watch.cause import Slowdown
 from stoker.watch.detector import BLOCK
 from stoker.watch.loop import Watch
 
@@ -82,14 +83,16 @@ class ScriptHooks:
             self.remove()
 
 
-def run_script(program: str, arguments: Sequence[str], *, module: bool = False, report: Callable[[str], object]) -> None:
+def run_script(
+    program: str, arguments: Sequence[str], *, module: bool = False, report: Callable[[str, Slowdown | None], object]
+) -> None:
     """Run a script to its end, and report slowdowns.
 
     Args:
         program: A path, or the name of a module.
         arguments: Those of the script.
         module: Whether `program` is the name of a module.
-        report: Called with a line per slowdown.
+        report: Called with a line per slowdown, and the slowdown; with None where steps are as fast as before.
 
     Raises:
         OptionError: The script does not exist.
