@@ -1,21 +1,20 @@
-"""The plan: files that disagree are found before anything is written, with all differences in one message."""
+"""The plan: how rows are grouped, and what cannot be planned."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
+from stoker.errors import BadValueError, OptionError, SourceInvalidError
 from stoker.store.formats.discover import table_source
-from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import PackPlan, make_plan
 
+<<<<<<< HEAD
+=======
 FIRST = {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us", "UTC")), "x": pa.array([1.5]), "n": pa.array([1])}
 
 
@@ -98,6 +97,7 @@ def test_a_column_that_is_missing_in_one_file_takes_the_type_of_the_others(tmp_p
     assert store.schema["x"].missing == 2
     assert store.column("x").tolist()[2:] == [0.5]
 
+>>>>>>> main
 
 def plan(table: dict[str, Any], **options: Any) -> PackPlan:
     time = options.pop("time", None)
