@@ -245,3 +245,19 @@ def test_the_recorded_diagnosis_loads_nothing_from_the_network() -> None:
     image = (ROOT / "docs" / "images" / "diagnose.svg").read_text().replace("http://www.w3.org/2000/svg", "")
     assert "http" not in image
     assert "VERDICT" in image
+
+
+INDEX = re.compile(r"pip install (?:-\w+ )*['\"]?stoker\b")
+"""An installation from a package index, where the name is not ours."""
+
+
+def test_nothing_is_installed_from_a_package_index() -> None:
+    texts = [*DOCUMENTS, *(ROOT / "packages").rglob("*.py"), *(ROOT / "docs").rglob("*.ipynb")]
+    named = [str(path.relative_to(ROOT)) for path in texts if path.name != "CHANGELOG.md" and INDEX.search(path.read_text())]
+    assert named == []
+
+
+def test_negative_control_such_an_installation_is_recognised() -> None:
+    assert INDEX.search("pip install 'stoker[tune]'")
+    assert INDEX.search("run `pip install stoker`")
+    assert not INDEX.search("pip install './packages/stoker[tune]'")

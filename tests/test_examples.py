@@ -16,7 +16,7 @@ import torch
 import stoker
 
 PACKAGES = (
-    *(f"stoker{name}" for name in ("", ".augment", ".diagnose", ".experiment", ".split", ".testing", ".train", ".tune")),
+    *(f"stoker{name}" for name in ("", ".diagnose", ".experiment", ".split", ".testing", ".train", ".tune")),
     "stoker_recipes.tabular",
 )
 """Packages, and modules, that show in their names what is public."""

@@ -53,7 +53,8 @@ def test_every_block_of_code_runs() -> None:
         "docs/scale.md": "ray",
     }  # in `make test-originals` and `make test-scale`
     missing = [(page, name) for page, name in elsewhere.items() if importlib.util.find_spec(name) is None for _ in range(2)]
-    assert [(page, reason) for page, _, reason in exceptions] == [(page, f"{name} is not installed") for page, name in missing]
+    shown = [(page, reason) for page, _, reason in exceptions if page != "docs/extending.md"]  # tests/test_extend.py runs that one
+    assert shown == [(page, f"{name} is not installed") for page, name in missing]
     counted = pages.counts()
     assert counted["run"] == counted["code_blocks"] - len(exceptions) >= 150
 

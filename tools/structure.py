@@ -41,7 +41,7 @@ LAYERS = (
     {"_kernels", "watch"},
     {"extend"},
     {"store", "sampling"},
-    {"feed", "augment"},
+    {"feed"},
     {"split", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
     {"sandbox"},
@@ -55,7 +55,7 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|experiment|extend|feed|gate|ray|split|store|testing|train|tune"
+    "|diagnose|experiment|extend|feed|gate|ray|split|store|testing|train|tune"
     "|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split("|")
 )
 UNTESTED = {"__init__", "__main__"}

@@ -199,15 +199,3 @@ def test_after_a_compaction_that_was_killed_while_it_cleaned_up_a_store_can_be_a
         assert stoker.inspect(stoker.append(trial.store, trial.source)).num_appends == 1
         assert sorted(path.name for path in (trial.store / "parts").iterdir()) == ["000002"]
         verify(trial.store)
-
-
-def test_a_killed_append_is_resumed_or_gives_way_to_another(pack_zygote: Zygote, quick_path: Path) -> None:
-    trial = prepare(quick_path, "append again")
-    sealed = max(i for i, one in enumerate(trial.log) if one.target is not None and one.target.suffix == ".npy")
-    trial.reset()
-    pack_zygote.run(work_and_die, verb=trial.verb, source=trial.source, store=trial.store, kill_at=sealed)
-    other = quick_path / "other.parquet"
-    pq.write_table(pa.table({"id": [1], "t": [10**6], "x": [0.5]}), other)
-    assert stoker.inspect(stoker.append(trial.store, other)).num_appends == 2
-    assert stoker.inspect(stoker.append(trial.store, {"id": [1], "t": [10**6 + 1], "x": [0.5]})).num_appends == 3
-    verify(trial.store)

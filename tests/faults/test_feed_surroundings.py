@@ -18,7 +18,7 @@ from tests.feed.stores import every_number, write_store
 from tests.harness.flat_feed import flat_feed
 
 import stoker
-from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
+from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Weighted, Windows
 from stoker.testing import Content, content_of, difference
 
 
@@ -134,14 +134,3 @@ def test_memory_does_not_grow_over_epochs(options: dict[str, Any]) -> None:
     tracemalloc.stop()
     assert min(grown) < 16_000, "32 passes of 10 batches: less than 50 bytes a batch, which is noise"
     assert threading.active_count() <= num_threads
-
-
-def test_a_series_of_many_batches_is_not_copied_whole() -> None:
-    """A host feed holds no copy of the columns."""
-    store = Store.from_arrays(x=[np.zeros(2**20, dtype=np.float32)])
-    tracemalloc.start()
-    feed = Feed(store, Windows(16), batch_size=64, order=Shuffle())
-    next(iter(feed))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2**21  # the column has 4 MiB; samples that are located ahead take one

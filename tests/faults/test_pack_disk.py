@@ -16,7 +16,6 @@ from tests.faults.shapes import content, make_source, pack_shape, record_operati
 from tests.harness import FaultyFiles, Snapshot, Zygote, take_snapshot
 
 from stoker import _disk
-from stoker._disk import AppendFile
 from stoker.errors import DiskError, DiskFullError, StokerError
 from stoker.store import manifest as manifests
 from stoker.store import writer
@@ -183,17 +182,6 @@ def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path,
 # ---- what lies in the target folder ----
 
 
-def test_files_that_no_pack_made_are_never_removed(quick_path: Path) -> None:
-    source = make_source("straight", quick_path / "source")
-    for name in ("thesis.tex", "work/thesis.tex", "work", "manifest.json"):
-        folder = quick_path / name.replace("/", "-")
-        (folder / name).parent.mkdir(parents=True)
-        (folder / name).write_text("precious")
-        with pytest.raises(StokerError, match="so that nothing is lost"):
-            pack_shape("straight", source, folder)
-        assert (folder / name).read_text() == "precious"
-
-
 # ---- negative controls: the tests above can fail ----
 
 
@@ -202,18 +190,6 @@ def test_negative_control_without_cleaning_up_debris_is_found(quick_path: Path) 
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     with mock.patch.object(writer, "_clean_up"):
         assert any(store.exists() for _ in fail_each("straight", source, store, errno.EIO))
-
-
-def test_negative_control_a_writer_that_ignores_short_counts_makes_another_store(quick_path: Path) -> None:
-    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
-    log = record_operations("straight", source, store)
-    large = max(range(len(log)), key=lambda k: len(log[k].data))
-
-    def append(self: AppendFile, data: Any) -> None:
-        self.num_bytes += _disk.disk.write(self._fd, memoryview(data).cast("B"))
-
-    with FaultyFiles(short_write_at=large), mock.patch.object(AppendFile, "append", append), pytest.raises(StokerError):
-        pack_shape("straight", source, store)
 
 
 def test_negative_control_shards_of_the_old_store_removed_too_early_are_missed(quick_path: Path) -> None:

@@ -30,7 +30,6 @@ from stoker import _disk
 from stoker._disk import AppendFile
 from stoker.errors import ManifestError, StoreNotFoundError
 from stoker.store.inspect import verify
-from stoker.store.pack import api as packs
 from stoker.store.pack import packer
 from stoker.store.shards import ColumnFile
 
@@ -227,14 +226,6 @@ def test_negative_control_a_work_file_that_is_believed_makes_another_store(pack_
     change_last_byte(trial.store / "work" / "run0.c1")
     with mock.patch.object(ColumnFile, "mark", return_value=mock.ANY), pytest.raises(AssertionError):
         trial.restart()
-
-
-def test_a_pack_with_other_options_starts_over_and_removes_what_was_sealed(pack_zygote: Zygote, quick_path: Path) -> None:
-    trial = prepare(pack_zygote, "straight", quick_path)
-    trial.kill(trial.all_sealed)
-    sealed = {path.name for path in trial.store.glob("*.npy")}
-    packs.pack(trial.source, trial.store, series="id", columns="x", dtype="float32")
-    assert len(sealed - set(whole_content(trial.store))) == 2, "t, and x as float64"
 
 
 # ---- negative controls: the tests above can fail ----

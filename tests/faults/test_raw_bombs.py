@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import resource
 from collections.abc import Iterator
@@ -47,22 +46,6 @@ def parquet_bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def line_bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some megabytes that unfold to one line of a gigabyte."""
-    path = tmp_path_factory.mktemp("bomb") / "bomb.csv.gz"
-    gzip_bomb(path, b"a,b\n1,2\n", b"7", 1 << 30)
-    return path
-
-
-def gzip_bomb(path: Path, start: bytes, repeated: bytes, num_bytes: int) -> None:
-    part = repeated * ((1 << 20) // len(repeated))
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        file.write(start)
-        for _ in range(num_bytes // len(part)):
-            file.write(part)
-
-
 def pack_bomb(source: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
     """Pack, without opening: mapping what was packed takes address space too, and that is what is scarce here."""
     error = None
@@ -86,7 +69,7 @@ def explode(zygote: Zygote, source: Path, store: Path, *, limit_bytes: int = LIM
 
 
 @pytest.mark.promise("P6")
-@pytest.mark.slow  # tests/faults/attacks/parquet_bomb.py is a smaller one, in tests/faults/test_raw_attacks.py
+@pytest.mark.slow
 def test_a_parquet_bomb_is_packed_within_its_memory(bomb_zygote: Zygote, parquet_bomb: Path, tmp_path: Path) -> None:
     found = explode(bomb_zygote, parquet_bomb, tmp_path / "store")
     assert found["error"] is None
@@ -103,16 +86,6 @@ def test_a_parquet_row_that_is_larger_than_memory_is_refused(bomb_zygote: Zygote
     found = explode(bomb_zygote, path, tmp_path / "store", limit_bytes=300 << 20)
     assert found["error"] == "SourceTooLargeError"
     assert "bomb.parquet" in found["message"]
-
-
-def test_a_compressed_arrow_batch_that_is_larger_than_memory_is_refused(bomb_zygote: Zygote, tmp_path: Path) -> None:
-    path = tmp_path / "bomb.arrow"
-    table = pa.table({"x": np.zeros(LIMIT_BYTES, dtype="i1")})
-    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    found = explode(bomb_zygote, path, tmp_path / "store")
-    assert found["error"] == "SourceTooLargeError"
-    assert "bomb.arrow" in found["message"]
 
 
 def sparse(path: Path, start: bytes, num_bytes: int) -> None:
@@ -177,3 +150,13 @@ def test_negative_control_reading_the_parquet_bomb_whole_takes_more_than_the_mem
     outcome = bomb_zygote.run(read_whole, source=parquet_bomb, memory_bytes=LIMIT_BYTES)
     assert outcome.error is not None
     assert outcome.error.startswith("ArrowMemoryError")
+
+
+def test_a_compressed_arrow_batch_that_is_larger_than_memory_is_refused(bomb_zygote: Zygote, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.arrow"
+    table = pa.table({"x": np.zeros(LIMIT_BYTES, dtype="i1")})
+    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    found = explode(bomb_zygote, path, tmp_path / "store")
+    assert found["error"] == "SourceTooLargeError"
+    assert "bomb.arrow" in found["message"]

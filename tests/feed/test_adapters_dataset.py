@@ -53,26 +53,6 @@ def test_many_numbers_are_a_batch(indices: Any) -> None:
     assert_same(dataset[indices], dataset.collate([dataset[5], dataset[0], dataset[len(dataset) - 1]]))
 
 
-def test_what_was_gathered_together_is_a_sequence_of_samples() -> None:
-    dataset = window_feed().as_dataset()
-    together = dataset.__getitems__([3, 1, 4])
-    assert len(together) == 3
-    assert_same(dataset.collate(together), dataset[[3, 1, 4]])
-    for sample, number in zip(together, [3, 1, 4], strict=True):
-        assert_same(sample, dataset[number])
-    assert [int(sample["sample"]) for sample in together[1:]] == [1, 4]
-    assert together[-1]["sample"] == 4
-    with pytest.raises(IndexError):
-        together[3]
-
-
-@pytest.mark.parametrize("buckets", [None, (4, 10, 16)])
-def test_single_sequences_are_padded_as_if_gathered_together(buckets: tuple[int, ...] | None) -> None:
-    store = stoker.Store.from_arrays(x=[np.ones(n) for n in LENGTHS], y=[np.ones((n, 3)) for n in LENGTHS])
-    dataset = stoker.Feed(store, stoker.Sequences(16, buckets=buckets), batch_size=4).as_dataset()
-    assert_same(dataset.collate([dataset[i] for i in (3, 0, 5)]), dataset[[3, 0, 5]])
-
-
 def test_a_kept_sample_never_changes() -> None:
     dataset = window_feed().as_dataset()
     kept = [dataset[number] for number in range(len(dataset))]
@@ -112,11 +92,6 @@ def test_a_dataset_whose_store_was_packed_again_is_refused(folder: Path) -> None
     stoker.pack({"series": np.arange(3), "x": np.arange(3.0)}, folder, series="series", replace=True)
     with pytest.raises(stoker.errors.FeedError, match=r"numbers\.stoker was replaced or appended to since the feed was made"):
         pickle.loads(message)
-
-
-def test_a_dataset_in_memory_travels_by_value() -> None:
-    dataset = window_feed(transform=double).as_dataset()
-    assert_same(pickle.loads(pickle.dumps(dataset))[:], dataset[:])
 
 
 @pytest.mark.slow

@@ -54,16 +54,6 @@ def test_a_state_counts_what_was_handed_out() -> None:
     assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (1, 0)
 
 
-def test_a_pass_that_is_left_is_followed_by_the_next_epoch() -> None:
-    feed = make(Windows(4))
-    captured = feed.captured()
-    for _ in captured.passes():
-        break
-    assert feed.epoch == 0
-    assert len(list(captured)) == len(feed)
-    assert feed.epoch == 2
-
-
 def test_what_is_left_of_an_epoch_may_be_less_than_a_batch() -> None:
     feed = make(Windows(4), last_batch="drop")
     feed.load_state_dict({**feed.state_dict(), "position": feed.num_samples - 1})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 import pytest
 from tests.feed.ecosystem import assert_same, window_feed
@@ -21,38 +20,6 @@ def test_it_has_what_a_loader_has() -> None:
     assert not window_feed(last_batch="pad").drop_last
     assert_same(feed.dataset[:4], next(iter(feed)))
     assert len(feed.dataset) == feed.num_samples == 18
-
-
-def test_two_passes_are_two_epochs() -> None:
-    feed = window_feed(order=stoker.Shuffle(seed=1))
-    first, second = seen(iter(feed)), seen(iter(feed))
-    assert first != second
-    assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(18))
-    feed.set_epoch(0)
-    assert seen(iter(feed)) == first
-    assert seen(iter(feed)) == second
-
-
-def test_a_pass_that_is_left_early_is_over() -> None:
-    feed = window_feed(order=stoker.Shuffle(seed=1))
-    epochs = [seen(iter(feed)), seen(iter(feed))]
-    feed.set_epoch(0)
-    for batch in feed:
-        assert batch["sample"].tolist() == epochs[0][0]
-        break
-    assert seen(iter(feed)) == epochs[1]
-
-
-def test_a_state_continues_where_it_was_saved() -> None:
-    feed, other = window_feed(order=stoker.Shuffle(seed=1)), window_feed(order=stoker.Shuffle(seed=5))
-    batches = iter(feed)
-    next(batches)
-    state = feed.state_dict()
-    rest = seen(batches)
-    other.load_state_dict(state)
-    assert len(other) == 5  # of a whole epoch, as libraries expect of a loader that resumes
-    assert seen(iter(other)) == rest
-    assert seen(iter(other)) == seen(iter(feed))
 
 
 def lose_track(feed: stoker.Feed) -> bool:

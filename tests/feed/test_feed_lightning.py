@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from tests.feed.ecosystem import run_example, window_feed
-from torch.utils.data import DataLoader
 
 import stoker
 
@@ -42,14 +40,6 @@ def epochs(feed: stoker.Feed, num: int) -> list[list[int]]:
     return [batch["sample"].tolist() for _ in range(num) for batch in feed]
 
 
-def test_the_feed_is_a_loader_for_training_and_validation(tmp_path: Path) -> None:
-    model = Tiny()
-    trainer(tmp_path).fit(model, train_dataloaders=shuffled(), val_dataloaders=window_feed(last_batch="short"))
-    assert model.trained == epochs(shuffled(), 2)
-    assert model.validated[0] == EPOCH[:2], "the sanity check"
-    assert model.validated[1:] == [EPOCH, EPOCH], "each validation begins at the start"
-
-
 def test_validation_and_test_of_a_shuffled_feed_see_every_sample(tmp_path: Path) -> None:
     model = Tiny()
     trainer(tmp_path).fit(model, train_dataloaders=shuffled(), val_dataloaders=shuffled())
@@ -57,17 +47,6 @@ def test_validation_and_test_of_a_shuffled_feed_see_every_sample(tmp_path: Path)
         assert sorted(chain(*validated)) == list(range(18))
     trainer(tmp_path).validate(model, dataloaders=window_feed(last_batch="short"), verbose=False)
     assert model.validated[-1] == EPOCH
-
-
-@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
-def test_a_loader_over_the_samples_works_as_any_other(tmp_path: Path) -> None:
-    dataset, model = window_feed().as_dataset(), Tiny()
-    train = DataLoader(dataset, batch_size=4, shuffle=True, collate_fn=dataset.collate)
-    validate = DataLoader(dataset, batch_size=4, collate_fn=dataset.collate)
-    trainer(tmp_path).fit(model, train_dataloaders=train, val_dataloaders=validate)
-    assert len(model.trained) == 10
-    assert sorted(chain(*model.trained[:5])) == sorted(chain(*model.trained[5:])) == list(range(18))
-    assert model.validated == [EPOCH[:2], EPOCH, EPOCH]
 
 
 def resumed(folder: Path, *, at: int, callbacks: list[Any]) -> tuple[Tiny, Tiny]:
@@ -89,21 +68,6 @@ def test_a_training_run_resumed_anywhere_continues_with_the_next_batch(tmp_path:
     assert whole.trained == epochs(shuffled(), 3)
     assert rest.trained == whole.trained[at:]
     assert torch.equal(rest.layer.weight, whole.layer.weight)
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-@pytest.mark.parametrize("at", [2, 4])
-@pytest.mark.parametrize("when", [{}, {"every_n_train_steps": 1}], ids=["at-the-end", "every-step"])
-def test_limited_epochs_are_resumed_with_the_next_one(tmp_path: Path, at: int, when: dict[str, int]) -> None:
-    trained = []
-    for path in (None, tmp_path / f"step={at}.ckpt"):
-        keep = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **when)
-        model, options = Tiny(), {"callbacks": [keep], "enable_checkpointing": True, "limit_train_batches": 2}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "a state was loaded that continues epoch")
-            trainer(tmp_path, max_epochs=3, **options).fit(model, train_dataloaders=shuffled(), ckpt_path=path)
-        trained.append(model.trained)
-    assert trained[1] == trained[0][at:]
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")

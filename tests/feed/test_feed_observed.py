@@ -113,11 +113,3 @@ def test_bfloat16_has_a_mask_too(tmp_path: Any) -> None:
     for a, b in zip(host, device, strict=True):
         assert_same_batch(a, b)
         assert a["brief_observed"].dtype == torch.bool
-
-
-def test_a_dataset_has_the_masks() -> None:
-    store = make_store()
-    feed = Feed(store, Windows(4), batch_size=5, observed=True, columns=["single"])
-    batch = next(iter(feed))
-    taken = feed.as_dataset()[[0, 1, 2, 3, 4]]
-    assert taken["single_observed"].equal(batch["single_observed"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.feed.twin import all_samples, assert_same_batch
+from tests.feed.twin import all_samples
 from tests.harness.flat_feed import flat_feed
 from tests.split.stores import with_time
 
@@ -90,16 +90,6 @@ def test_runs_between_gaps_have_the_number_of_their_series() -> None:
     assert batch["series"].tolist() == [0, 0, 1]
     assert batch["label"].tolist() == [7, 7, 8]
     assert batch["t"].tolist() == [[0, 1, 2], [9, 10, 11], [0, 1, 2]]
-
-
-def test_a_dataset_has_the_series_index() -> None:
-    store = make_store()
-    feed = Feed(
-        store, Windows(3), batch_size=4, returns=stoker.feed.Returns(series=True), categories=stoker.feed.CategoryCodes(offset=1)
-    )
-    batch = next(iter(feed))
-    taken = feed.as_dataset()[[0, 1, 2, 3]]
-    assert_same_batch(taken, {name: batch[name] for name in taken})
 
 
 def test_options_that_change_batches_are_part_of_the_identity_and_others_are_not() -> None:

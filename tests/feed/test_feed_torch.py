@@ -12,7 +12,6 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
-    DistributedSampler,
     RandomSampler,
     Subset,
     WeightedRandomSampler,
@@ -90,17 +89,6 @@ def test_persistent_workers_shuffle_again_each_epoch() -> None:
     assert sorted(first) == sorted(second) == ALL
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4])
-def test_a_distributed_sampler_shares_the_samples(num_ranks: int) -> None:
-    ranks = []
-    for rank in range(num_ranks):
-        sampler = DistributedSampler(samples(), num_replicas=num_ranks, rank=rank, shuffle=True, seed=3)
-        sampler.set_epoch(7)
-        ranks.append(seen(DataLoader(samples(), batch_size=4, sampler=sampler, collate_fn=SampleDataset.collate)))
-    assert sorted({number for numbers in ranks for number in numbers}) == ALL
-    assert len({len(numbers) for numbers in ranks}) == 1  # by repeats, where a feed would mask
-
-
 def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> None:
     dataset = stoker.Feed(ragged(), stoker.Sequences(16), batch_size=2, returns=stoker.feed.Returns(index=True)).as_dataset()
     parts = ConcatDataset([Subset(dataset, [0, 1, 2]), Subset(dataset, [3, 4, 5])])
@@ -108,20 +96,6 @@ def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> Non
         assert_same(batch, dataset[batch["sample"]])
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
         list(DataLoader(parts, batch_size=4))
-
-
-@pytest.mark.parametrize(
-    "order", [stoker.Shuffle(seed=3), stoker.BlockShuffle(seed=3), stoker.ByLength(seed=3)], ids=lambda order: order.kind
-)
-@pytest.mark.parametrize("last", ["short", "drop"])
-def test_the_order_of_a_feed_can_be_that_of_a_loader(order: Any, last: str) -> None:
-    feed, other = (window_feed(order=order, last_batch=last) for _ in range(2))
-    loader = DataLoader(other.as_dataset(), batch_sampler=other.batch_sampler, collate_fn=SampleDataset.collate)
-    assert len(loader) == len(feed)
-    for epoch in range(2):
-        loader.batch_sampler.sampler.set_epoch(epoch)
-        for found, expected in zip(loader, feed, strict=True):
-            assert_same(found, expected)
 
 
 def test_the_example_of_the_manual_runs() -> None:

@@ -50,14 +50,6 @@ def test_training_is_fed_every_sample_each_epoch(tmp_path: Path, remove: bool, c
         assert_same(batch, dataset[series_of(batch)])
 
 
-def test_evaluation_sees_every_sample_in_order(tmp_path: Path) -> None:
-    dataset, model = language_feed().as_dataset(), Tiny(Config())
-    args = arguments(tmp_path, per_device_eval_batch_size=5, remove_unused_columns=False)
-    metrics = transformers.Trainer(model=model, args=args, eval_dataset=dataset, data_collator=dataset.collate).evaluate()
-    assert list(chain(*model.series)) == ALL
-    assert metrics["eval_loss"] > 0
-
-
 def test_a_training_run_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_stopped(tmp_path: Path) -> None:
     dataset = language_feed().as_dataset()
     whole, rest = Tiny(Config()), Tiny(Config())

@@ -27,16 +27,6 @@ def lend(ring: Ring, num_bytes: int = SIZE) -> torch.Tensor:
     return tensor
 
 
-def test_a_slot_is_used_again_when_its_batch_is_forgotten() -> None:
-    ring = Ring(pinned=False, keep=4)
-    for _ in range(20):
-        batch = lend(ring)
-        place = batch.data_ptr()
-        del batch
-        assert lend(ring).data_ptr() == place
-    assert ring.num_slots == 1
-
-
 KEEPERS: dict[str, Any] = {
     "the tensor": lambda tensor: tensor,
     "a slice": lambda tensor: tensor[3:7],
@@ -215,16 +205,6 @@ def test_a_loop_over_batches_of_many_sizes_needs_a_few_slots(monkeypatch: pytest
         for _ in feed:
             pass
     assert max(counts) < 30
-
-
-def test_a_ring_whose_slots_never_come_free_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control of the tests above."""
-    counts = count_slots(monkeypatch)
-    monkeypatch.setattr("stoker.feed.gather._is_free", lambda slot: False)
-    for _ in range(2):
-        for _ in Feed(some_store(), Windows(8), batch_size=2, loading=stoker.feed.Loading(threads=0)):
-            pass
-    assert max(counts) == len(counts) // 2 > 11
 
 
 @pytest.mark.parametrize("threads", [0, 1])

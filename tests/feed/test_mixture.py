@@ -22,7 +22,6 @@ import stoker
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.mixture import MixtureGather
-from stoker.sampling import mixture
 from stoker.sampling.mixture import store_seed
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
@@ -176,17 +175,6 @@ def test_the_state_is_a_few_integers_and_knows_its_stores() -> None:
         fixed.load_state_dict(state)
 
 
-def test_set_epoch_goes_to_the_epochs_of_each_store() -> None:
-    make = partial(
-        flat_feed, make_stores(), Windows(3), batch_size=4, columns=["xf4"], order=Shuffle(1), weights=[1, 1, 4], return_index=True
-    )
-    feed, other = make(), make()
-    epochs = [[batch["sample"].tolist() for batch in feed] for _ in range(3)]
-    assert epochs[0] != epochs[2]
-    other.set_epoch(2)
-    assert [batch["sample"].tolist() for batch in other] == epochs[2]
-
-
 def test_subsets_are_one_per_store() -> None:
     stores, view = make_stores(), Windows(3)
     split = stoker.split.chronological(stores[1], view, fractions=(0.5, 0.5))
@@ -225,16 +213,6 @@ def test_the_dataset_of_a_mixture_survives_pickling(tmp_path: Path) -> None:
     in_order = torch.cat([batch["xf4"][batch["sample"] >= 0] for batch in feed])
     order = torch.cat([batch["sample"][batch["sample"] >= 0] for batch in feed])
     assert dataset[order.tolist()]["xf4"].equal(in_order)
-
-
-def test_the_captured_batches_are_those_of_the_feed() -> None:
-    options: dict[str, Any] = {"order": Shuffle(1), "residency": "device", "return_index": True, "return_store": True}
-    make = partial(
-        flat_feed, make_stores(), Windows(3, tail="drop"), batch_size=4, columns=["xf4", "si8"], weights=[1, 2, 1], **options
-    )
-    captured = [{name: tensor.clone() for name, tensor in batch.items()} for batch in make().captured()]
-    for a, b in zip(captured, make(), strict=True):
-        assert_same_batch(a, b)
 
 
 STORE = Store.from_arrays(x=[np.zeros(4)], y=[np.zeros(4)])
@@ -322,14 +300,6 @@ def rows_of(batch: dict[str, torch.Tensor]) -> dict[int, dict[str, Any]]:
                 own[name] = repr(values[row].tolist()) if len(values) == len(batch["sample"]) else None
         found[number] = own
     return found
-
-
-def test_samples_at_random_places_are_found_store_by_store_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = partial(flat_feed, make_stores(), Sequences(3, keep="random"), batch_size=5, columns=COLUMNS, order=Shuffle(2))
-    joined = list(make())
-    monkeypatch.setattr(mixture, "MOST_JOINED", 0)
-    for a, b in zip(make(), joined, strict=True):
-        assert_same_batch(a, b)
 
 
 @pytest.mark.promise("P9")

@@ -22,14 +22,6 @@ def no_thread_left() -> Iterator[None]:
     assert wait_until(lambda: not feed_threads())
 
 
-@pytest.mark.parametrize(("threads", "depth"), THREADS_AND_DEPTHS)
-@pytest.mark.parametrize("num_steps", [0, 1, 2, 7, 50])
-def test_steps_come_in_order(threads: int, depth: int, num_steps: int) -> None:
-    prefetcher = Prefetcher(lambda step: step * 10, num_steps, threads=threads, prefetch=depth)
-    assert list(prefetcher) == [step * 10 for step in range(num_steps)]
-    assert next(prefetcher, "the end") == "the end"
-
-
 @pytest.mark.parametrize(("threads", "depth"), [(1, 1), (1, 4), (3, 4), (4, 2)])
 def test_no_more_than_depth_steps_are_ahead(threads: int, depth: int) -> None:
     begun: list[int] = []

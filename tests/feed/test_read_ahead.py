@@ -24,7 +24,7 @@ import stoker
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.feed import read_ahead
-from stoker.feed.read_ahead import PAGE, split_ranges
+from stoker.feed.read_ahead import PAGE
 from stoker.sampling.subset import merge_ranges
 
 Array = npt.NDArray[Any]
@@ -178,29 +178,6 @@ def test_blocks_are_asked_for_a_window_ahead_and_once_each(store: Store, asked: 
     num_blocks = feed.num_samples // 10 + 1
     total = sum(stop - start for call in asked.calls for start, stop in call)
     assert total <= store.column("x").nbytes + num_blocks * 3 * PAGE
-
-
-def test_a_pass_that_is_resumed_asks_only_for_what_is_left(store: Store, asked: Asked) -> None:
-    order = BlockShuffle(block=10, window=100)
-    feed = Feed(
-        store,
-        Windows(50, stride=20),
-        batch_size=25,
-        order=order,
-        loading=stoker.feed.Loading(residency="stream", threads=0),
-        columns=["x"],
-    )
-    feed.load_state_dict({**feed.state_dict(), "position": feed.num_samples // 100 * 100 - 50})
-    assert len(list(feed)) < 8
-    assert len(asked.calls) == 1
-
-
-@given(ranges=RANGES, size=st.integers(1, 9))
-def test_pieces_cover_their_ranges(ranges: list[tuple[int, int]], size: int) -> None:
-    starts = np.array([start for start, _ in ranges], dtype=np.int64)
-    stops = np.array([start + count for start, count in ranges], dtype=np.int64)
-    expected = [(place, min(place + size, start + count)) for start, count in ranges for place in range(start, start + count, size)]
-    assert list(zip(*(part.tolist() for part in split_ranges(starts, stops, size)), strict=True)) == expected
 
 
 def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.feed.twin import assert_same_batch
 from tests.harness.flat_feed import flat_feed
 from tests.sampling.twins import derive, epoch_key
 
-from stoker import BlockShuffle, Feed, Sequential, Shuffle, Store, Windows, augment
+from stoker import BlockShuffle, Feed, Sequential, Shuffle, Store, Windows
 from stoker.feed import prefetch
 from stoker.feed import transform as transforms
 from stoker.testing import assert_resumes_exactly
@@ -22,9 +22,14 @@ VIEW = Windows(4, stride=2, horizon=1)
 TRANSFORMS = 21
 
 
-def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    mixed, target = augment.mixup(augment.jitter(batch["x"], rng), rng, batch["x_target"])
-    return {**batch, "x": augment.mask(augment.scale(mixed, rng), rng), "x_target": target}
+def noisy(batch: dict[str, Any], rng: Any) -> dict[str, Any]:
+    """Noise, and samples in another order, by a generator of NumPy or of torch."""
+    x, target = batch["x"], batch["x_target"]
+    if isinstance(rng, np.random.Generator):
+        places = rng.permutation(len(x))
+        return {**batch, "x": x[places] + rng.standard_normal(x.shape, dtype=np.float32), "x_target": target[places]}
+    places = torch.randperm(len(x), generator=rng)
+    return {**batch, "x": x[places] + torch.randn(x.shape, generator=rng), "x_target": target[places]}
 
 
 def make_feed(**options: Any) -> Feed:

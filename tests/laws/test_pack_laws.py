@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from tests.harness import num_examples
+from tests.laws.pack_twin import Refused, Row, assert_equals_twin, slow_pack
 from tests.store.shrink import shrunk
-from tests.store.twin import Refused, Row, assert_equals_twin, slow_pack
 
 import stoker
 from stoker.errors import BadValueError, SourceEmptyError, TimeOrderError

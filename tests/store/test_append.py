@@ -15,14 +15,13 @@ from tests.store.appending import assert_same_content, joined
 import stoker
 from stoker._disk import Lock
 from stoker.errors import (
-    OptionError,
     SchemaError,
     StoreError,
     StoreLockedError,
     TimeOrderError,
 )
 from stoker.store import append as appends
-from stoker.store.inspect import inspect, verify
+from stoker.store.inspect import inspect
 from stoker.store.store import Store
 
 Table = Mapping[str, Sequence[Any]]
@@ -99,15 +98,6 @@ def test_a_reader_that_has_read_outlives_a_compaction_and_another_is_asked_to_op
     assert len(reader.column("n")) == t  # its files are mapped
     with pytest.raises(StoreError, match=r"was compacted or replaced since it was opened. Open it again"):
         late.column("x")
-
-
-def test_inspect_and_verify_cover_all_parts(store: Path) -> None:
-    summary = inspect(store)
-    assert (summary.num_appends, summary.num_series, summary.num_steps, len(summary.sources)) == (2, 4, 8, 3)
-    assert summary.to_dict()["num_appends"] == 2
-    result = verify(store)
-    assert result.digest == stoker.open(store).digest
-    assert result.num_shards == sum(verify(folder).num_shards for folder in (store / "parts").iterdir()) + 9
 
 
 # ---- sources ----
@@ -220,19 +210,6 @@ def test_columns_that_do_not_fit_are_refused(store: Path, change: Table, error: 
         stoker.append(store, {name: values for name, values in table.items() if values is not None})
     assert stoker.open(store).digest == before
     assert not (store / "parts" / "000004").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"overlap": "merge"}, "overlap='merge' is invalid; expected one of error, replace, keep"),
-        ({"series": "id"}, "series= is decided when a store is packed"),
-        ({"missing": "ffill"}, "cannot fill new rows from the steps before them"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(store: Path, options: Any, match: str) -> None:
-    with pytest.raises(OptionError, match=match):
-        stoker.append(store, DAYS[0], **options)
 
 
 @pytest.mark.promise("P26")

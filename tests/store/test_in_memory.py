@@ -13,15 +13,6 @@ from stoker.errors import OptionError
 from stoker.store.store import Store
 
 
-def test_a_store_in_memory_reads_like_one_on_disk() -> None:
-    store = Store.from_arrays(x=[np.arange(3.0), np.arange(2.0)], label=np.array([7, 8]), name=["a", "b"])
-    assert (len(store), store.num_steps, store.lengths.tolist()) == (2, 5, [3, 2])
-    assert store[1]["x"].tolist() == [0, 1]
-    assert (store[1]["label"], store[1]["name"]) == (8, "b")
-    assert (store.path, store.digest, store.key, store.name) == (None, None, None, "<memory>")
-    assert store.to_arrow().to_pylist() == [{"x": [0, 1, 2], "label": 7, "name": "a"}, {"x": [0, 1], "label": 8, "name": "b"}]
-
-
 def test_contiguous_arrays_are_shared_and_stay_writable_for_their_owner() -> None:
     given = np.arange(6.0)
     store = Store.from_arrays(x=given, lengths=[2, 4])
@@ -95,17 +86,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_is_invalid_is_refused_with_the_column(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Store.from_arrays(**columns)
-
-
-def test_the_first_value_that_is_not_finite_is_placed() -> None:
-    values = np.zeros(9)
-    values[[4, 7]] = np.nan, -np.inf
-    found = Store.from_arrays(x=values, lengths=[3, 0, 5, 1]).schema["x"].nonfinite
-    assert (found.nan, found.inf, found.first) == (1, 1, [2, 1])
-    wide = Store.from_arrays(x=[np.array([[0.0, 1.0], [np.inf, 0.0]])]).schema["x"].nonfinite
-    assert (wide.nan, wide.inf, wide.first) == (0, 1, [0, 1])
-    label = Store.from_arrays(x=[np.zeros(2)] * 3, label=np.array([1.0, 2.0, np.nan])).schema["label"].nonfinite
-    assert label.first == [2, 0]
 
 
 DTYPES = st.sampled_from(["|b1", "|i1", "<u2", "<i4", "<i8", "<u8", "<f2", "<f4", "<f8"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
+import os
 import statistics
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from tests.harness import tiny_store
+from tests.harness import TinyStore, seal_manifest, tiny_store, write_shard
 
-from stoker.store.inspect import inspect
+from stoker.errors import StoreDamagedError
+from stoker.store import manifest as manifests
+from stoker.store import shards as shards
+from stoker.store.inspect import inspect, verify
+from stoker.store.manifest import MANIFEST_NAME, Shard
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import Time
 from stoker.store.store import Store
@@ -47,18 +51,6 @@ def test_a_store_on_disk_and_its_path_are_the_same(tmp_path: Path) -> None:
     assert (summary.key, summary.time) == ("symbol", "when")
     assert summary.notes == ["made for a test"]
     assert summary.num_bytes == tiny.open().num_bytes
-
-
-def test_it_can_be_written_as_json(tmp_path: Path) -> None:
-    tiny_store(tmp_path / "store", lengths=(3, 0, 5, 1))
-    found: dict[str, Any] = json.loads(json.dumps(inspect(tmp_path / "store").to_dict(), allow_nan=False))
-    assert found["lengths"]["shortest"] == 0
-    assert [column["categories"] for column in found["columns"] if column["type"] == "category"] == [4]
-
-
-def test_what_is_not_finite_is_reported_with_its_place(tmp_path: Path) -> None:
-    store = pack({"k": [1, 2, 2], "x": [0.0, 1.0, np.nan]}, tmp_path / "out", series="k")
-    assert inspect(store).to_dict()["columns"][1]["first_nonfinite"] == [1, 1]
 
 
 def counted(store: Store, name: str) -> int:
@@ -93,3 +85,70 @@ def test_missing_values_are_counted_as_they_are_in_the_store(
     for name in ("t", "x", "word", "seen"):
         assert shown[name] == counted(store, name), name
     assert "freq" not in rules or missing == "ffill" or shown["word"] > 4, "the case of steps that were added"
+
+
+# Verifying: every byte is read, all damage is told at once, with shard, column and rows
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> TinyStore:
+    return tiny_store(tmp_path / "store", lengths=(300, 0, 500, 1))
+
+
+def flip(path: Path, at: int) -> None:
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        byte = os.pread(file.fileno(), 1, at)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1]), at)
+
+
+def values_of(tiny: TinyStore, name: str) -> Shard:
+    found = next(column for column in tiny.manifest.columns if column.name == name).values
+    assert found is not None
+    return found
+
+
+def test_a_whole_store_is_counted(tiny: TinyStore) -> None:
+    reports: list[tuple[int, int]] = []
+    done = verify(tiny.path, report=lambda part, total: reports.append((part, total)))
+    named = list(manifests.shards(tiny.manifest))
+    assert done.num_shards == len(named)
+    assert done.num_bytes == sum(shard.values_bytes for shard in named)
+    assert done.digest == tiny.manifest.digest
+    assert reports[-1] == (done.num_bytes, done.num_bytes)
+    assert [part for part, _ in reports] == sorted(part for part, _ in reports)
+
+
+def test_all_damage_is_reported_at_once(tiny: TinyStore) -> None:
+    for name in ("price", "wide", "mood"):
+        flip(tiny.path / values_of(tiny, name).file, 128)
+    with pytest.raises(StoreDamagedError) as caught:
+        verify(tiny.path)
+    text = str(caught.value)
+    for name in ("price", "wide", "mood"):
+        assert f"{values_of(tiny, name).file} (column '{name}') differs from its hash in rows 0 to 800" in text
+    assert text.startswith(f"{tiny.path} is damaged: ")
+    assert "\n" not in text
+
+
+def test_offsets_that_fall_are_found_though_their_hash_is_right(tiny: TinyStore) -> None:
+    tree = manifests.msgspec.to_builtins(tiny.manifest)
+    bad = write_shard(tiny.path, np.array([0, 500, 300, 800, 801], dtype="<i8"))
+    tree["offsets"] = manifests.msgspec.to_builtins(bad)
+    (tiny.path / MANIFEST_NAME).chmod(0o644)
+    (tiny.path / MANIFEST_NAME).write_bytes(seal_manifest(tree))
+    with pytest.raises(StoreDamagedError, match="the offsets decrease somewhere"):
+        verify(tiny.path)
+
+
+@pytest.mark.parametrize("code", [-2, 4, 2**31 - 1])
+def test_codes_without_a_text_are_found(tiny: TinyStore, code: int) -> None:
+    tree = manifests.msgspec.to_builtins(tiny.manifest)
+    codes = tiny.values["mood"].copy()
+    codes[-1] = code
+    column = next(column for column in tree["columns"] if column["name"] == "mood")
+    column["values"] = manifests.msgspec.to_builtins(write_shard(tiny.path, codes))
+    (tiny.path / MANIFEST_NAME).chmod(0o644)
+    (tiny.path / MANIFEST_NAME).write_bytes(seal_manifest(tree))
+    with pytest.raises(StoreDamagedError, match="column 'mood' holds a code without a category"):
+        verify(tiny.path)

@@ -8,11 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.harness import COLUMNS, seal_manifest, tiny_store
 
-from stoker.errors import ManifestError
+from stoker.errors import ManifestError, OptionError
 from stoker.store import manifest as manifests
+from stoker.store.manifest import parse_frequency
 
 Tree = dict[str, Any]
 WHERE = "folder/manifest.json"
@@ -219,7 +224,7 @@ def test_what_is_not_json_of_the_right_form_is_refused(data: bytes) -> None:
 def test_a_manifest_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "MAX_BYTES", 10)
     monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: pytest.fail("parsed"))
-    with pytest.raises(ManifestError, match="has 11 bytes, but a manifest has at most 10"):
+    with pytest.raises(ManifestError, match="at most 10"):
         manifests.load(b"{" * 11, WHERE)
 
 
@@ -251,20 +256,85 @@ def test_a_frequency_needs_version_2_and_only_that(ragged: Tree) -> None:
             manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
 
 
-def test_a_statement_needs_version_2(ragged: Tree) -> None:
-    data = seal_manifest({**ragged, "version": 2, "sql": "FROM source"})
-    loaded = manifests.load(data, WHERE)
-    assert loaded.sql == "FROM source"
-    assert manifests.dump(loaded) == data
-    for wrong, message in (
-        ({"version": 1, "sql": "FROM source"}, r"at \$.version: expected 2, found 1"),
-        ({"version": 2, "sql": 1}, r"Expected `str \| null`, got `int`"),
-    ):
-        with pytest.raises(ManifestError, match=message):
-            manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
-
-
 def test_negative_control_without_the_digest_a_changed_note_passes(ragged: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     data = changed(seal_manifest(ragged), b"made for a test", b"made for a tesT")
     monkeypatch.setattr(manifests, "dump", lambda _: data)
     assert manifests.load(data, WHERE).notes == ["made for a tesT"]
+
+
+# Frequencies: grids equal to those of pandas
+
+
+OFFSETS = {
+    "s": lambda n: pd.DateOffset(seconds=n),
+    "min": lambda n: pd.DateOffset(minutes=n),
+    "h": lambda n: pd.DateOffset(hours=n),
+    "d": lambda n: pd.DateOffset(days=n),
+    "w": lambda n: pd.DateOffset(weeks=n),
+    "mo": lambda n: pd.DateOffset(months=n),
+    "q": lambda n: pd.DateOffset(months=3 * n),
+    "y": lambda n: pd.DateOffset(years=n),
+}
+
+
+@given(
+    st.sampled_from(sorted(OFFSETS)),
+    st.integers(1, 5),
+    st.datetimes(pd.Timestamp("1960-01-01"), pd.Timestamp("2060-01-01")),
+    st.lists(st.integers(0, 40), min_size=1, max_size=20),
+)
+def test_a_grid_is_that_of_pandas(unit: str, count: int, start: pd.Timestamp, places: list[int]) -> None:
+    first = pd.Timestamp(start)
+    if first.is_month_end and unit in ("mo", "q", "y"):
+        first = first - pd.Timedelta(days=5)  # grids of last days have their own test
+    places = [0, *sorted(places)]
+    times = np.array([(first + OFFSETS[unit](count * one if one else 0)).as_unit("ns").value for one in places])
+    index, on_grid = parse_frequency(f"{count}{unit}", "freq").grid_index(times)
+    assert on_grid.all()
+    assert index.tolist() == places
+    assert parse_frequency(f"{count}{unit}", "freq").times_at(times, index).tolist() == times.tolist()
+
+
+@pytest.mark.parametrize(("alias", "ours"), [("ME", "1mo"), ("QE", "1q"), ("YE", "1y")])
+def test_last_days_of_months_stay_last_days(alias: str, ours: str) -> None:
+    times = pd.date_range("2019-01-31", periods=30, freq=alias).as_unit("ns").asi8
+    index, on_grid = parse_frequency(ours, "freq").grid_index(times)
+    assert on_grid.all()
+    assert index.tolist() == list(range(30))
+
+
+def test_times_between_two_grid_points_are_found() -> None:
+    times = pd.to_datetime(["2026-01-15 06:00", "2026-02-15 05:00", "2026-02-15 06:00", "2026-03-20 00:00"]).as_unit("ns").asi8
+    index, on_grid = parse_frequency("1mo", "freq").grid_index(times)
+    assert index.tolist() == [0, 0, 1, 2]
+    assert on_grid.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("h", "1h"),
+        ("H", "1h"),
+        ("2 hours", "2h"),
+        ("15T", "15min"),
+        ("15m", "15min"),
+        ("D", "1d"),
+        ("month", "1mo"),
+        ("M", "1mo"),
+        ("MS", "1mo"),
+        ("2ME", "2mo"),
+        ("QS", "1q"),
+        ("YE", "1y"),
+        ("m", "1min"),
+        ("ms", "1ms"),
+        ("S", "1s"),
+    ],
+)
+def test_spellings(text: str, same: str) -> None:
+    assert str(parse_frequency(text, "freq")) == same
+
+
+@pytest.mark.parametrize("text", ["", "0h", "1", "-1h", "1.5h", "1 fortnight", "1h30", None, 3, "999999999w"])
+def test_what_is_not_a_frequency_is_refused(text: object) -> None:
+    with pytest.raises(OptionError, match=r"freq is .* expected a number and a unit"):
+        parse_frequency(text, "freq")  # type: ignore[arg-type]

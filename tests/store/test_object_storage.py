@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,14 +131,6 @@ def test_a_url_with_credentials_is_refused_without_naming_them(url: str) -> None
 )
 def test_messages_of_libraries_lose_their_secrets(text: str) -> None:
     assert "SECRET" not in redact(f"failed: {text}")
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(OptionError, match=r"s3://bucket/a needs the package obstore: install stoker\[remote\]"):
-        open_bucket("s3://bucket/a")
-    with pytest.raises(OptionError, match="cannot be opened"):
-        open_bucket("nosuchprotocol://bucket/a")
 
 
 def test_other_protocols_are_read_by_fsspec() -> None:

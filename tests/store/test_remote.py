@@ -18,7 +18,6 @@ import stoker
 from stoker.errors import (
     ManifestError,
     OptionError,
-    StorageError,
     StoreDamagedError,
     StoreError,
     StoreExistsError,
@@ -300,15 +299,6 @@ def test_ten_thousand_faults_give_no_wrong_value_and_no_hang(
             shutil.rmtree(tmp_path / f"cache{rounds}")
             rounds += 1
         assert set(server.faults) >= set(FAULTS)
-
-
-@pytest.mark.usefixtures("_quick_http")
-def test_a_server_that_is_not_there_ends_in_one_line(tmp_path: Path) -> None:
-    with serve(Folder(tmp_path)) as server:
-        url = server.url
-    with pytest.raises(StorageError, match=r"manifest\.json failed 7 times, the last time with") as caught:
-        stoker.open(f"{url}/a", cache=tmp_path / "cache")
-    assert "\n" not in str(caught.value)
 
 
 def test_inspect_and_verify_take_the_url_of_a_store(storage: Storage, local: stoker.Store) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import io
-import itertools
+import os
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
-from tests.harness import CORRUPTIONS, corrupt, tiny_store, write_shard
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.harness import CORRUPTIONS, FaultyFiles, Zygote, corrupt, write_shard
 
-from stoker.errors import StoreDamagedError
-from stoker.store import manifest as manifests
+from stoker.errors import DiskError, DiskFullError, StoreDamagedError
 from stoker.store import shards
+from stoker.store import shards as columnfile
 from stoker.store.manifest import BLOCK_BYTES, DTYPES, HEADER_BYTES, Shard
-from stoker.store.shards import damaged_blocks, hash_block, header, map_shard, name_of
+from stoker.store.shards import ColumnFile, ColumnMark, damaged_blocks, hash_block, header, map_shard
 
 SHAPES = [(0,), (1,), (7,), (10**6,), (2**31,), (2**40,), (2**59,), (0, 1), (3, 4), (2**40, 4096), (1, 2**62), (2**62, 1)]
 
@@ -34,17 +39,6 @@ def test_the_header_of_any_shape_has_128_bytes_and_numpy_reads_it(shape: tuple[i
         found_shape, fortran_order, found_dtype = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
         assert (found_shape, fortran_order, found_dtype) == (shape, False, np.dtype(dtype))
         assert file.tell() == HEADER_BYTES
-
-
-def test_numpy_loads_and_maps_every_shard_of_a_store(tmp_path: Path) -> None:
-    built = tiny_store(tmp_path / "store")
-    for entry in built.manifest.columns:
-        if entry.values is not None:
-            path = built.path / entry.values.file
-            for mode in (None, "r"):
-                found = np.load(path, mmap_mode=mode, allow_pickle=False)
-                assert found.dtype.str == entry.values.dtype
-                assert np.array_equal(found, built.values[entry.name])
 
 
 # ---- mapping ----
@@ -114,20 +108,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     return 4096
 
 
-def test_a_changed_bit_is_found_in_its_block_and_in_no_other(tmp_path: Path, rng: np.random.Generator, small_blocks: int) -> None:
-    entry = write_shard(tmp_path, rng.normal(size=5000))
-    path = tmp_path / entry.file
-    whole = path.read_bytes()
-    path.chmod(0o644)
-    for bit in rng.integers(HEADER_BYTES * 8, len(whole) * 8, size=300).tolist():
-        changed = bytearray(whole)
-        changed[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(changed)
-        read: list[int] = []
-        assert list(damaged_blocks(tmp_path, entry, read.append)) == [(bit // 8 - HEADER_BYTES) // small_blocks]
-        assert sum(read) == len(whole) - HEADER_BYTES
-
-
 @pytest.mark.parametrize("kind", CORRUPTIONS)
 def test_any_corruption_is_found_by_open_or_by_the_hashes(
     tmp_path: Path, rng: np.random.Generator, kind: str, small_blocks: int
@@ -145,30 +125,6 @@ def test_any_corruption_is_found_by_open_or_by_the_hashes(
         assert list(damaged_blocks(tmp_path, entry, lambda _: None)), description
 
 
-def test_swapped_shards_are_found(tmp_path: Path) -> None:
-    built = tiny_store(tmp_path / "store")
-    entries = {entry.file: entry for entry in manifests.shards(built.manifest)}
-    unlike = 0
-    for first, second in itertools.combinations(entries.values(), 2):
-        swap(built.path / first.file, built.path / second.file)
-        for entry in (first, second):
-            try:
-                map_shard(built.path, entry, "a test")
-                assert list(damaged_blocks(built.path, entry, lambda _: None)) == [0], "same size and type: only hashes can tell"
-            except StoreDamagedError:
-                unlike += 1
-        swap(built.path / first.file, built.path / second.file)
-    assert unlike > 100
-    built.open()
-
-
-def swap(first: Path, second: Path) -> None:
-    spare = first.with_name("spare")
-    first.rename(spare)
-    second.rename(first)
-    spare.rename(second)
-
-
 def test_negative_control_a_hash_that_ignores_the_bytes_finds_nothing(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,18 +136,6 @@ def test_negative_control_a_hash_that_ignores_the_bytes_finds_nothing(
 
 
 # ---- names ----
-
-
-def test_a_name_follows_from_type_shape_and_content() -> None:
-    names = {
-        name_of("<f8", [4], ["0" * 16]),
-        name_of("<i8", [4], ["0" * 16]),
-        name_of("<f8", [2, 2], ["0" * 16]),
-        name_of("<f8", [4], ["1" * 16]),
-    }
-    assert len(names) == 4
-    assert name_of("<f8", [4], ["0" * 16]) in names
-    assert name_of("<f8", [4], [hash_block(np.arange(4.0))]) == name_of("<f8", [4], [hash_block(np.arange(4.0).tobytes())])
 
 
 # ---- offsets beyond 32 bits ----
@@ -227,3 +171,186 @@ def test_values_on_both_sides_of_2_to_the_31_and_32_are_right(tmp_path: Path, dt
 
 
 # ---- strings ----
+
+
+# Column files: what is appended is what is read, in any pieces, after any interruption that did not touch the bytes
+
+
+F8 = np.dtype("<f8")
+
+
+def cut(values: Any, places: list[int]) -> list[Any]:
+    return np.split(values, sorted(place % (len(values) + 1) for place in places))
+
+
+def write(path: Path, pieces: list[Any], dtype: np.dtype[Any] = F8, width: int | None = None) -> ColumnFile:
+    column = ColumnFile.create(path, dtype, width)
+    try:
+        for piece in pieces:
+            column.append(piece)
+    except BaseException:
+        column.close()
+        raise
+    return column
+
+
+@pytest.fixture
+def column_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnfile, "BLOCK_BYTES", 1000)
+
+
+# ---- content ----
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("width", [None, 1, 5])
+def test_a_sealed_column_is_the_file_that_numpy_would_save(tmp_path: Path, dtype: str, width: int | None) -> None:
+    shape = (50,) if width is None else (50, width)
+    values = (np.arange(50 * (width or 1)) % 2).astype(dtype).reshape(shape)
+    entry = write(tmp_path / "column", cut(values, [3, 3, 40]), np.dtype(dtype), width).seal(tmp_path)
+    np.save(tmp_path / "expected.npy", values)
+    assert (tmp_path / entry.file).read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    assert not (tmp_path / "column").exists()
+    assert (entry.dtype, entry.shape) == (dtype, list(shape))
+
+
+@given(places=st.lists(st.integers(0, 700), max_size=8), rows=st.integers(0, 700))
+def test_pieces_do_not_matter(tmp_path_factory: pytest.TempPathFactory, places: list[int], rows: int) -> None:
+    folder = tmp_path_factory.mktemp("pieces")
+    values = np.arange(rows, dtype=F8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columnfile, "BLOCK_BYTES", 1000)
+        entry = write(folder / "column", cut(values, places)).seal(folder)
+    raw = values.tobytes()
+    assert entry.blocks == [hash_block(raw[i : i + 1000]) for i in range(0, len(raw), 1000)]
+    assert np.array_equal(np.load(folder / entry.file), values)
+
+
+def test_rows_are_read_back_while_the_column_grows(tmp_path: Path) -> None:
+    column = write(tmp_path / "column", [np.arange(60.0).reshape(20, 3)], F8, 3)
+    assert np.array_equal(column.read(5, 7), [[15, 16, 17], [18, 19, 20]])
+    assert column.read(4, 4).shape == (0, 3)
+    column.append(np.arange(60.0, 63).reshape(1, 3))
+    assert np.array_equal(column.read(20, 21), [[60, 61, 62]])
+    with pytest.raises(DiskError, match="ends before row 22"):
+        column.read(20, 22)
+    column.close()
+
+
+# ---- going on ----
+
+
+@given(at=st.integers(0, 500), more=st.integers(0, 300), garbage=st.integers(0, 50))
+def test_a_column_taken_up_again_ends_as_if_never_interrupted(
+    tmp_path_factory: pytest.TempPathFactory, at: int, more: int, garbage: int
+) -> None:
+    folder = tmp_path_factory.mktemp("again")
+    values = np.arange(at + more, dtype=F8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columnfile, "BLOCK_BYTES", 1000)
+        column = write(folder / "column", [values[:at]])
+        mark = column.mark()
+        column.append(np.full(garbage, -1.0))  # written, but not known to have been
+        column.close()
+        again = ColumnFile.reopen(folder / "column", F8, None, mark)
+        assert again is not None
+        assert again.mark() == mark
+        again.append(values[at:])
+        interrupted = again.seal(folder)
+        (folder / interrupted.file).unlink()
+        assert write(folder / "column", [values]).seal(folder) == interrupted
+
+
+def interrupted(folder: Path) -> tuple[Path, ColumnMark]:
+    column = write(folder / "column", [np.arange(500.0)])
+    column.close()
+    return folder / "column", column.mark()
+
+
+def test_a_column_with_a_changed_byte_is_not_taken_up(tmp_path: Path, rng: np.random.Generator, column_small_blocks: None) -> None:
+    path, mark = interrupted(tmp_path)
+    whole = path.read_bytes()
+    for place in [128, len(whole) - 1, *rng.integers(128, len(whole), 30).tolist()]:
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        assert ColumnFile.reopen(path, F8, None, mark) is None
+    path.write_bytes(whole)
+    again = ColumnFile.reopen(path, F8, None, mark)
+    assert again is not None
+    again.close()
+
+
+def test_a_column_that_was_not_taken_up_leaves_no_descriptor(tmp_path: Path) -> None:
+    path, mark = interrupted(tmp_path)
+    path.write_bytes(bytes(len(path.read_bytes())))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert ColumnFile.reopen(path, F8, None, mark) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+# ---- faults ----
+
+
+def make_column(folder: str, kill_at: int | None = None) -> int:
+    with FaultyFiles(kill_at=kill_at) as disk:
+        create_and_seal(Path(folder))
+    return disk.operations
+
+
+def create_and_seal(folder: Path) -> None:
+    column = write(folder / "column", cut(np.arange(300.0), [100, 200]))
+    try:
+        column.seal(folder)
+    finally:
+        column.close()
+
+
+def test_a_shard_is_whole_or_absent_when_killed_at_any_operation(tmp_path: Path) -> None:
+    with Zygote() as zygote:
+        (tmp_path / "whole").mkdir()
+        count = make_column(str(tmp_path / "whole"))
+        seen = set()
+        for k in range(count):
+            folder = tmp_path / str(k)
+            folder.mkdir()
+            assert zygote.run(make_column, folder=folder, kill_at=k).signal == signal.SIGKILL
+            shards = list(folder.glob("*.npy"))
+            seen.add(len(shards))
+            assert all(np.array_equal(np.load(path), np.arange(300.0)) for path in shards)
+    assert seen == {0, 1}
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, DiskError)])
+def test_an_error_at_any_operation_is_raised_and_makes_no_shard(tmp_path: Path, code: int, kind: type[DiskError]) -> None:
+    (tmp_path / "whole").mkdir()
+    for k in range(make_column(str(tmp_path / "whole"))):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        with FaultyFiles(error_at=(k, code)) as disk, pytest.raises(kind, match="column"):
+            create_and_seal(folder)
+        assert disk.operations == k + 1
+        for path in folder.glob("*.npy"):
+            assert len(np.load(path)) == 300
+
+
+def test_short_writes_do_not_show(tmp_path: Path) -> None:
+    for k in range(8):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        with FaultyFiles(short_write_at=k):
+            entry = write(folder / "column", cut(np.arange(300.0), [100, 200])).seal(folder)
+        assert np.array_equal(np.load(folder / entry.file), np.arange(300.0))
+        assert list(damaged_blocks(folder, entry, lambda _: None)) == []
+
+
+# Names of shards: a name that leads out of the store is refused before a file is opened
+
+
+def test_negative_control_without_the_name_check_a_name_leads_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "store").mkdir()
+    monkeypatch.setattr(shards, "SHARD_NAME", re.compile(".*"))
+    fd = shards.open_inside(tmp_path / "store", "../secret")
+    assert os.read(fd, 9) == b"secret"
+    os.close(fd)

@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
 from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
-from stoker.store.manifest import HEADER_BYTES
+from stoker.store import shards as shards
+from stoker.store import store as stores
+from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES
 from stoker.store.opening import open_store
-from stoker.store.store import Series
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
 
@@ -52,17 +54,6 @@ def test_every_series_has_its_values(tmp_path: Path, options: dict[str, Any]) ->
         assert series["symbol"] == built.texts["symbol"][i]
 
 
-def test_a_view_is_a_part_of_the_map_and_cannot_be_written(built: TinyStore) -> None:
-    store = built.open()
-    for name in STEP_COLUMNS:
-        view = store[2][name]
-        assert np.shares_memory(view, store.column(name))
-        assert not view.flags.owndata
-        assert not view.flags.writeable
-        with pytest.raises(ValueError, match="WRITEABLE"):
-            view.flags.writeable = True
-
-
 def test_indices_may_be_negative_and_slices(built: TinyStore) -> None:
     store = built.open()
     assert [store[i].index for i in (-1, -4, 2)] == [3, 0, 2]
@@ -73,17 +64,6 @@ def test_indices_may_be_negative_and_slices(built: TinyStore) -> None:
     for index in (4, -5, 10**30):
         with pytest.raises(IndexError, match=f"has 4 series; there is no series {index:,}"):
             store[index]
-
-
-def test_a_series_is_a_mapping(built: TinyStore) -> None:
-    series = built.open()[0]
-    assert isinstance(series, Series)
-    assert list(series) == list(COLUMNS)
-    assert len(series) == len(COLUMNS)
-    assert "price" in series
-    assert "prices" not in series
-    assert set(dict(series)) == set(COLUMNS)
-    assert "series 0 of" in repr(series)
 
 
 def test_an_unknown_column_is_named_with_those_there_are(built: TinyStore) -> None:
@@ -110,14 +90,6 @@ def test_the_schema_says_kind_level_unit_and_width(built: TinyStore) -> None:
     assert schema["seen"].missing == 1
     assert schema["mood"].missing == (built.values["mood"] == -1).sum()
     assert {name for name, column in schema.items() if column.level == "series"} == {"label", "symbol"}
-
-
-def test_a_store_reports_its_size_key_time_and_digest(built: TinyStore) -> None:
-    store = built.open()
-    on_disk = sum(path.stat().st_size - HEADER_BYTES for path in built.path.glob("*.npy"))
-    assert store.num_bytes == on_disk
-    assert (store.key, store.time, store.digest) == ("symbol", "when", built.manifest.digest)
-    assert repr(store).startswith(f"<store {built.path}: 4 series, 9 steps, price: float64")
 
 
 # ---- finding by key ----
@@ -192,42 +164,145 @@ def test_each_missing_shard_is_named_with_what_it_held(built: TinyStore) -> None
     built.open()
 
 
-def test_each_truncated_shard_is_refused_at_open(built: TinyStore) -> None:
-    for path in sorted(built.path.glob("*.npy")):
-        whole = path.read_bytes()
-        path.chmod(0o644)
-        for size in (0, 1, 127, 128, len(whole) - 1):
-            if size < len(whole):
-                path.write_bytes(whole[:size])
-                with pytest.raises(StoreDamagedError, match=f"{path.name} has {size:,} bytes, but {len(whole):,} are expected"):
-                    built.open()
-        path.write_bytes(whole)
-    built.open()
-
-
 # ---- what happens to a store while it is open ----
 
 
-def test_a_store_that_is_replaced_stays_readable_until_it_is_closed(tmp_path: Path) -> None:
-    old = tiny_store(tmp_path / "store", columns=["price"], seed=1)
-    store = old.open()
-    new = tiny_store(tmp_path / "store", columns=["price"], seed=2)
-    for path in {old.path / column.values.file for column in old.manifest.columns if column.values is not None}:
-        path.unlink()
-    assert np.array_equal(store.column("price"), old.values["price"])
-    assert np.array_equal(open_store(tmp_path / "store").column("price"), new.values["price"])
+# Stores that lie, with digests that fit: refused or harmless, never a dead process; and stores too large for 32 bits
 
 
-def read_while_truncated(path: str, victim: str) -> str:
-    store = open_store(path)
-    os.truncate(victim, HEADER_BYTES)
-    return str(store.column("price").sum())
+# ---- stores that lie ----
 
 
-def test_a_shard_truncated_in_place_kills_its_reader_and_is_named_by_the_next(tmp_path: Path, zygote: Zygote) -> None:
-    built = tiny_store(tmp_path / "store", lengths=(5000,), columns=["price"])
-    assert built.manifest.columns[0].values is not None
-    victim = built.path / built.manifest.columns[0].values.file
-    assert zygote.run(read_while_truncated, path=built.path, victim=victim).signal == signal.SIGBUS
-    with pytest.raises(StoreDamagedError, match=f"{victim.name} has 128 bytes, but 40,128 are expected: it holds column 'price'"):
+def put_offsets(built: TinyStore, offsets: list[int]) -> None:
+    entry = msgspec.to_builtins(write_shard(built.path, np.array(offsets, dtype="<i8")))
+    edit_manifest(built, lambda tree: tree.update(offsets=entry))
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("offsets", [[0, 3, 3, 8, 10], [1, 3, 3, 8, 9], [0, 3, 3, 8, -1], [0, 0, 0, 0, 0]])
+def test_offsets_that_do_not_run_over_all_steps_are_refused_at_open(built: TinyStore, offsets: list[int]) -> None:
+    put_offsets(built, offsets)
+    with pytest.raises(StoreDamagedError, match=r"the offsets of the series run from .* but 0 to 9 are expected"):
         built.open()
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("offsets", [[0, 8, 3, 8, 9], [0, 2**62, 3, 8, 9], [0, -5, 3, 8, 9], [0, 3, -(2**63), 2**63 - 1, 9]])
+def test_offsets_that_fall_are_refused_when_they_are_used(built: TinyStore, offsets: list[int]) -> None:
+    put_offsets(built, offsets)
+    store = built.open()
+    with pytest.raises(StoreDamagedError, match=r"the offsets of series \d are"):
+        list(store)
+    with pytest.raises(StoreDamagedError, match=r"column 'price' is not valid"):
+        store.to_arrow()
+
+
+@pytest.mark.promise("P7", control=True)
+def test_negative_control_arrow_alone_would_believe_falling_offsets(built: TinyStore) -> None:
+    wrong = pa.LargeListArray.from_arrays(pa.array([0, 2**40, 9], pa.int64()), pa.array(range(9)))
+    wrong.validate()
+    with pytest.raises(pa.ArrowInvalid):
+        wrong.validate(full=True)
+
+
+def put_texts(built: TinyStore, name: str, utf8: bytes, offsets: list[int]) -> None:
+    texts = {
+        "utf8": msgspec.to_builtins(write_shard(built.path, np.frombuffer(utf8, "|u1"))),
+        "offsets": msgspec.to_builtins(write_shard(built.path, np.array(offsets, "<i8"))),
+    }
+    edit_manifest(built, lambda tree: tree["columns"][COLUMNS.index(name)].update(texts=texts))
+
+
+@pytest.mark.promise("P7")
+def test_text_offsets_that_fall_cannot_lead_out_of_the_texts(built: TinyStore, zygote: Zygote) -> None:
+    put_texts(built, "symbol", b"abcd", [0, 2**40, -(2**40), 3, 4])
+    store = built.open()
+    assert all(len(text) <= 4 for text in store.texts("symbol"))
+    with pytest.raises(StoreDamagedError, match="column 'symbol' is not valid"):
+        store.to_arrow()
+
+
+@pytest.mark.promise("P7")
+def test_text_offsets_that_do_not_cover_the_texts_are_refused_at_open(built: TinyStore) -> None:
+    put_texts(built, "symbol", b"abcd", [0, 1, 2, 3, 5])
+    with pytest.raises(StoreDamagedError, match="text offsets of column 'symbol' run from 0 to 5, but 0 to 4 are expected"):
+        built.open()
+
+
+@pytest.mark.promise("P7")
+def test_texts_that_are_not_utf8_do_no_harm(built: TinyStore) -> None:
+    put_texts(built, "symbol", b"a\xff\xfeb", [0, 1, 2, 3, 4])
+    store = built.open()
+    assert store[1]["symbol"] == "\ufffd"
+    with pytest.raises(StoreDamagedError, match="column 'symbol' is not valid"):
+        store.to_arrow()
+
+
+@pytest.mark.promise("P7")
+def test_codes_without_a_text_are_refused_by_arrow_only_then(built: TinyStore) -> None:
+    put_texts(built, "mood", b"ab", [0, 1, 2])
+    with pytest.raises(StoreDamagedError, match="column 'mood' is not valid"):
+        built.open().to_arrow()
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("dtype", ["|O", "|V0", "<U2", ">f8", "<c16"])
+def test_a_store_with_another_dtype_is_refused_before_its_shards_are_opened(
+    built: TinyStore, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use_dtype(tree: Any) -> None:
+        entry = tree["columns"][0]["values"]
+        path = built.path / entry["file"]
+        path.chmod(0o644)
+        path.write_bytes(shards.header(dtype, [9]) + path.read_bytes()[HEADER_BYTES:])
+        entry["dtype"] = dtype
+
+    edit_manifest(built, use_dtype)
+    monkeypatch.setattr(stores, "map_shard", lambda *_: pytest.fail("opened"))
+    with pytest.raises(ManifestError, match="dtype"):
+        built.open()
+
+
+def map_as_objects(path: str) -> int:
+    """What NumPy does with a dtype that no list forbids: it takes numbers of the file for pointers."""
+    return len(repr(np.memmap(path, "O", offset=HEADER_BYTES).tolist()))
+
+
+@pytest.mark.promise("P7", control=True)
+def test_negative_control_numpy_maps_objects_and_dies(built: TinyStore, zygote: Zygote) -> None:
+    assert built.manifest.columns[0].values is not None
+    outcome = zygote.run(map_as_objects, path=built.path / built.manifest.columns[0].values.file)
+    assert outcome.signal == signal.SIGSEGV
+
+
+# ---- offsets beyond 32 bits ----
+
+
+@pytest.mark.promise("P7")
+def test_series_beyond_2_to_the_31_and_32_have_their_values(tmp_path: Path) -> None:
+    """A store of 5 GiB that takes up a few kilobytes: a sparse file, written by hand."""
+    built = tiny_store(tmp_path / "store", columns=["flag"])
+    num_steps = 5 << 30
+    edges = [0, 2**31 - 5, 2**31 + 5, 2**32 - 5, 2**32 + 5, num_steps]
+    name = "f" * 16 + ".npy"
+    with (built.path / name).open("wb") as file:
+        file.write(shards.header("|u1", [num_steps]))
+        for edge in edges[1:-1]:
+            file.seek(HEADER_BYTES + edge - 1)
+            file.write(bytes([1, 2]))
+        file.truncate(HEADER_BYTES + num_steps)
+    values = {"file": name, "dtype": "|u1", "shape": [num_steps], "blocks": ["0" * 16] * (num_steps // BLOCK_BYTES)}
+
+    def use_large(tree: Any) -> None:
+        tree["columns"][0]["values"] = values
+        tree["offsets"] = msgspec.to_builtins(write_shard(built.path, np.array(edges)))
+        tree["num_series"], tree["num_steps"] = len(edges) - 1, num_steps
+
+    edit_manifest(built, use_large)
+    store = built.open()
+    assert store.lengths.tolist() == np.diff(edges).tolist()
+    assert [series["flag"].nonzero()[0].tolist() for series in (store[1], store[3])] == [[0, 9], [0, 9]]
+    assert store[1]["flag"].tolist() == store[3]["flag"].tolist() == [2, *[0] * 8, 1]
+    assert [store[i]["flag"][-1] for i in (0, 2)] == [1, 1]
+    assert [store[i]["flag"][0] for i in (2, 4)] == [2, 2]
+    assert store.to_arrow()["flag"].chunk(0)[3].as_py() == [2, *[0] * 8, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.harness import FaultyFiles, tiny_store
 
 import stoker
 from stoker import _disk
-from stoker.errors import ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreExistsError
+from stoker.errors import DiskError, ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreExistsError
 from stoker.store import manifest as manifests
 from stoker.store import writer as target
 from stoker.store.inspect import verify
@@ -214,20 +216,53 @@ def test_negative_control_with_the_mark_they_are_removed(tmp_path: Path) -> None
     assert "years of work" not in str(contents(tmp_path / "out"))
 
 
-def test_a_manifest_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.json").write_text('{"name": "web app"}')
-    (tmp_path / "out" / "0123456789abcdef.npy").write_bytes(b"cached")
-    before = contents(tmp_path)
-    for replace in (False, True):
-        with pytest.raises(OptionError, match="is not a store and not empty"):
-            pack(TABLE, tmp_path / "out", replace=replace)
-    assert contents(tmp_path) == before
-
-
 @pytest.mark.parametrize("left", [[".lock"], [".lock", "work/"], [".lock", "work/", "work/mark.tmp"]])
 def test_what_a_process_leaves_that_is_killed_at_its_begin_is_in_nobodys_way(tmp_path: Path, left: list[str]) -> None:
     (tmp_path / "out").mkdir()
     for name in left:
         (tmp_path / "out" / name).mkdir() if name.endswith("/") else (tmp_path / "out" / name).touch()
     assert len(pack(TABLE, tmp_path / "out", series="k")) == 2
+
+
+# Stores written as they are: every kind of column and width, all or nothing
+
+
+def test_every_kind_of_column_is_saved_bit_for_bit(tmp_path: Path) -> None:
+    tiny = tiny_store(tmp_path / "tiny")
+    saved = tiny.open().save(tmp_path / "saved")
+    verify(tmp_path / "saved")
+    assert (tmp_path / "saved" / "manifest.json").read_bytes() == (tmp_path / "tiny" / "manifest.json").read_bytes()
+    for name, values in tiny.values.items():
+        assert saved.column(name).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_an_error_at_any_operation_leaves_the_older_store(tmp_path: Path, code: int) -> None:
+    folder = tmp_path / "store"
+    old = Store.from_arrays(x=np.arange(4)).save(folder).digest
+    new = Store.from_arrays(x=np.arange(9.0), y=np.arange(9))
+    k, failed = 0, True
+    while failed:
+        with FaultyFiles(error_at=(k, code)):
+            try:
+                new.save(folder, replace=True)
+                failed = False
+            except DiskError:
+                failed = True
+        found = open_store(folder)
+        verify(folder)
+        if failed and found.digest == old:
+            assert {path.name for path in folder.glob("*.npy")} == {one.values.file for one in found.manifest.columns}  # type: ignore[union-attr]
+        k += 1
+    assert k > 10
+    assert open_store(folder).digest != old
+
+
+def test_a_save_that_was_killed_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    make_work(folder)
+    (folder / "work" / "final.column").write_bytes(b"half")
+    Store.from_arrays(x=np.arange(4)).save(folder)
+    verify(folder)
+    assert not (folder / "work").exists()

@@ -15,9 +15,8 @@ from tests.harness import FaultyFiles
 from tests.train.trees import is_same, state
 
 from stoker import _disk
-from stoker.errors import CheckpointError, CheckpointInvalidError
+from stoker.errors import CheckpointError
 from stoker.train import checkpoint
-from stoker.train import checkpoint as folders
 from stoker.train.checkpoint import CheckpointFolder
 
 
@@ -210,21 +209,3 @@ def overtake(checkpoints: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> 
         return read(path)
 
     monkeypatch.setattr(checkpoint, "read", overtaken)
-
-
-def test_a_reader_that_is_overtaken_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with CheckpointFolder(tmp_path, keep=1) as writer:
-        save(writer, 1)
-        overtake(writer, monkeypatch)
-        found = CheckpointFolder(tmp_path).latest(strict=True)
-        assert found is not None
-        assert found.step == 2
-
-
-def test_negative_control_a_reader_that_does_not_start_over_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with CheckpointFolder(tmp_path, keep=1) as writer:
-        save(writer, 1)
-        overtake(writer, monkeypatch)
-        monkeypatch.setattr(folders, "_RETRIES", 1)
-        with pytest.raises(CheckpointInvalidError, match="is missing"):
-            CheckpointFolder(tmp_path).latest(strict=True)

@@ -61,13 +61,6 @@ def test_a_source_with_a_state_is_put_back() -> None:
     assert all(torch.equal(one["x"], other) for one, other in zip(stream.passes(iter), expected, strict=True))
 
 
-def test_what_cannot_be_put_back_is_skipped_once() -> None:
-    stream = Stream([1, 2, 3, 4], CPU)
-    stream.resume(None, taken=3)
-    assert list(stream.passes(iter)) == [4]
-    assert list(stream.passes(iter)) == [1, 2, 3, 4]
-
-
 def test_a_loader_that_refuses_its_state_is_one_line() -> None:
     class Refuses(list[int]):
         def state_dict(self) -> int:

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tests.experiment.tasks import NETWORKS, TASKS, model, store, task_and_batch
+from tests.experiment.tasks import NETWORKS, TASKS, model, task_and_batch
 from torch import nn
 
 from stoker.errors import OptionError, TrainError
-from stoker.experiment.models import Predictor
-from stoker.split.scaler import Scaler
 from stoker.train import export
 from stoker.train.export import export_model
 
@@ -46,17 +43,6 @@ def test_a_program_answers_as_the_model_does(tmp_path: Path, kind: str, name: st
     for rows in (1, 5, 32):
         part = {key: values[:rows] for key, values in entries.items()}
         torch.testing.assert_close(run(part), trained(part), rtol=1e-5, atol=1e-6)
-
-
-def test_the_golden_batch_can_be_checked_by_others(tmp_path: Path) -> None:
-    task, batch = task_and_batch("horizon")
-    scaler = Scaler.fit(store(), None, columns=["a", "b"])
-    trained = Predictor(task, model("gru", task).network, scaler=scaler)
-    done = export_model(trained, {key: batch[key] for key in task.entries}, tmp_path / "m.pt2")
-    assert done.golden == tmp_path / "m.pt2.golden.safetensors"
-    golden = load_file(done.golden)
-    answer = golden.pop("prediction")
-    torch.testing.assert_close(load(done.path)(golden), answer)
 
 
 def test_a_program_that_answers_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.train.training import Pair, network, pairs, trainer_of
 
 from stoker._clock import Spans
-from stoker._kernels import compiling
 
 HOUR = 3_600_000_000_000
 
@@ -33,9 +32,14 @@ class Slow:
         self.note()
 
 
-@pytest.mark.parametrize("noted", [compiling, Spans()])
-def test_compiling_and_waiting_for_the_device_do_not_count(noted: Spans) -> None:
-    assert trainer_of(network()).fit(Slow(noted), epochs=1).wait < 0.5  # the start of a pass counts, and takes microseconds
+@pytest.mark.parametrize("counts_as", ["compiling", "pacing"])
+def test_compiling_and_waiting_for_the_device_do_not_count(counts_as: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Spans()
+    batches = Slow(noted)
+    if counts_as == "compiling":
+        batches.pacing = None
+        monkeypatch.setattr("stoker.train.fit.compile_ns", lambda: noted.total_ns)
+    assert trainer_of(network()).fit(batches, epochs=1).wait < 0.5  # the start of a pass counts, and takes microseconds
 
 
 def test_waiting_for_batches_counts() -> None:

@@ -18,7 +18,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(OptionError, match=rf"pip install 'stoker\[{name}\]'") as caught:
+    with pytest.raises(OptionError, match=rf"pip install './packages/stoker\[{name}\]'") as caught:
         make_writer(name, folder=tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -51,19 +51,6 @@ def test_tensorboard_makes_its_file_at_the_first_step_and_drops_older_ones_from_
     feed(TensorBoard(tmp_path))
     scalars = [("loss", 1.0, 50), ("rate", 10.0, 50), ("loss", 0.5, 100)]
     assert calls == [{"log_dir": str(tmp_path), "purge_step": 50}, *scalars, "closed"]
-
-
-def test_tensorboard_events_can_be_read_back(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    feed(TensorBoard(tmp_path))
-    resumed = TensorBoard(tmp_path)
-    resumed.write(100, {"loss": 0.25})
-    resumed.close()
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(50, 1.0), (100, 0.25)]
 
 
 def test_wandb_gets_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

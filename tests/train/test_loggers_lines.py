@@ -39,25 +39,6 @@ def test_values_come_back_as_they_went(tmp_path: Path) -> None:
     json.loads(path.read_text().splitlines()[0], parse_constant=pytest.fail)  # no NaN that only Python can read
 
 
-@pytest.mark.parametrize("killed_at", range(0, 12))
-def test_a_resumed_file_equals_one_that_was_never_cut(tmp_path: Path, killed_at: int) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    write(whole, range(12))
-    write(resumed, range(killed_at))
-    with resumed.open("ab") as file:
-        file.write(b'{"step":3,"lo')
-    saved = (killed_at - 1) // 3 * 3 if killed_at else -1
-    write(resumed, range(saved + 1, 12), from_step=saved)
-    assert without_times(resumed) == without_times(whole)
-
-
-def test_negative_control_without_the_cut_steps_are_there_twice(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write(path, range(8))
-    write(path, range(6, 12))
-    assert [entry["step"] for entry in without_times(path)] != list(range(12))
-
-
 def test_damaged_lines_are_counted_and_a_torn_one_is_not_yet_there(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(

@@ -126,18 +126,6 @@ def test_without_samples_it_is_nan_with_a_reason_and_reset_comes_back_to_that(ma
     assert math.isnan(metric.compute())
 
 
-@every_metric
-def test_updates_within_and_outside_of_inference_mode_add_up(rng: np.random.Generator, make: Callable[[], Metric]) -> None:
-    prediction, target = samples(rng, 3000)
-    whole, mixed = make(), make()
-    whole.update(prediction=prediction, target=target)
-    with torch.inference_mode():
-        mixed.update(prediction=prediction[:1000], target=target[:1000])
-        mixed.update(prediction=prediction[1000:2000], target=target[1000:2000])
-    mixed.update(prediction=prediction[2000:], target=target[2000:])
-    assert mixed.compute() == pytest.approx(whole.compute(), rel=1e-12)
-
-
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(OptionError, match=r"prediction has the shape \(8, 3, 1\), target \(8,\)"):
         AUC().update(prediction=torch.zeros(8, 3, 1), target=torch.zeros(8))

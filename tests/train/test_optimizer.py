@@ -46,20 +46,6 @@ def test_updates_as_the_framed_step_does() -> None:
     assert all(map(torch.equal, weights(bare), weights(framed)))
 
 
-def test_the_frame_is_left_out_of_a_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing would be gained, and the tests below would see nothing."""
-    optimizer = made()
-    framed: list[Any] = []
-    step = bare_step(optimizer)
-    monkeypatch.setattr(torch.autograd.profiler.record_function, "__init__", lambda *given: framed.append(given))
-    monkeypatch.setattr(torch.autograd.profiler.record_function, "__enter__", lambda one: one)
-    monkeypatch.setattr(torch.autograd.profiler.record_function, "__exit__", lambda *given: None)
-    step()
-    assert not framed
-    optimizer.step()
-    assert framed
-
-
 @pytest.mark.parametrize("kind", ["pre", "post", "global pre", "global post"])
 def test_hooks_are_called_also_those_that_come_later(kind: str) -> None:
     optimizer, calls = made(), []

@@ -89,34 +89,6 @@ def shown(runs: list[RunSummary]) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_the_table_shows_what_is_known() -> None:
-    started = "2026-11-15T16:20:00.123Z"
-    full = RunSummary(
-        path=Path("runs/a"),
-        name="a [b]",
-        state="finished",
-        how="finished",
-        started=started,
-        seconds=4000,
-        step=20_000,
-        metric="val_loss",
-        best=0.12345,
-        best_step=100,
-        loss=0.5,
-        rate=1234.5,
-        wait=0.0123,
-    )
-    lines = shown([full])
-    assert lines[0].split() == "run state started (UTC) took step best val_loss loss it/s wait".split()
-    assert lines[1].split() == "a [b] finished 2026-11-15 16:20 1 h 6 min 20,000 0.1235 0.5 1,234 1 %".split()
-    damaged = RunSummary(path=Path("runs/x"), name="x\x1b[31m", state="damaged", reason="run.json is damaged")
-    lines = shown([full, damaged])
-    assert lines[2].split() == ["x\\x1b[31m", "damaged"]
-    assert lines[3] == "x\\x1b[31m: run.json is damaged"
-    stopped = shown([replace(full, state="stopped", how="signal")])
-    assert stopped[1].split()[2:4] == ["stopped", "(signal)"]
-
-
 BAD_RECORDS = {
     "no JSON": b"{",
     "a list": b"[]",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch import nn
 from torchmetrics import MeanAbsoluteError
 
 import stoker
-from stoker._kernels import compiling
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.trainer import Trainer
@@ -235,23 +232,3 @@ def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: p
     with pytest.raises(TrainError, match="need what the model predicts"):
         trainer_of(model, without_predictions, metrics={"mae": MeanAbsoluteError()}).fit(pairs(), valid=pairs(2))
     assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
-
-
-class Compiling:
-    """Batches that compile kernels whenever they are asked for one, for longer than any of them takes."""
-
-    def __init__(self, nanoseconds: int) -> None:
-        self.nanoseconds = nanoseconds
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in [*pairs(2), None]:
-            time.sleep(0.05)
-            compiling.add(0, self.nanoseconds)
-            if batch is not None:
-                yield batch
-
-
-@pytest.mark.parametrize("compiles", [True, False])
-def test_compiling_kernels_is_not_waiting_for_data(compiles: bool) -> None:
-    result = trainer_of(network()).fit(Compiling(10**15 if compiles else 0))
-    assert (result.wait < 0.5) == compiles  # the start of a pass counts, and takes microseconds

@@ -89,24 +89,6 @@ def test_all_values_arrive(made: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert packing.geometry_of(store).read_bytes() == (made / "sensor_geometry.csv").read_bytes()
 
 
-def test_metadata_may_be_a_file_per_batch(files: Path, tmp_path: Path) -> None:
-    meta = pq.read_table(files / "train_meta.parquet")
-    (files / "train_meta").mkdir()
-    for number in (1, 2, 3):
-        pq.write_table(meta.filter(pa.compute.equal(meta["batch_id"], number)), files / "train_meta" / f"batch_{number}.parquet")
-    (files / "train_meta.parquet").rename(tmp_path / "train_meta.parquet")
-    store = pack_events(files, tmp_path / "a")
-    (tmp_path / "train_meta.parquet").rename(files / "train_meta.parquet")
-    check(store, files, [1, 2, 3])
-    assert store.digest == pack_events(files, tmp_path / "b").digest
-
-
-def test_events_of_a_file_may_be_listed_in_any_order(files: Path, tmp_path: Path) -> None:
-    expected = pack_events(files, tmp_path / "a")
-    change(files / "train_meta.parquet", lambda table: table.take([*range(39, -1, -1), *range(40, 120)]))
-    assert pack_events(files, tmp_path / "b").digest == expected.digest
-
-
 def test_other_widths_of_numbers_are_the_same_numbers(files: Path, tmp_path: Path) -> None:
     expected = pack_events(files, tmp_path / "a")
 
@@ -295,3 +277,21 @@ def test_changed_bytes_or_files_are_read_again(files: Path, tmp_path: Path, monk
         store = pack_events(files, tmp_path / "a")
     assert read == [(1, 0), (2, 0), (3, 0)]
     assert store.digest == expected if damage == "bytes" else len(store) == 120
+
+
+def test_metadata_may_be_a_file_per_batch(files: Path, tmp_path: Path) -> None:
+    meta = pq.read_table(files / "train_meta.parquet")
+    (files / "train_meta").mkdir()
+    for number in (1, 2, 3):
+        pq.write_table(meta.filter(pa.compute.equal(meta["batch_id"], number)), files / "train_meta" / f"batch_{number}.parquet")
+    (files / "train_meta.parquet").rename(tmp_path / "train_meta.parquet")
+    store = pack_events(files, tmp_path / "a")
+    (tmp_path / "train_meta.parquet").rename(files / "train_meta.parquet")
+    check(store, files, [1, 2, 3])
+    assert store.digest == pack_events(files, tmp_path / "b").digest
+
+
+def test_events_of_a_file_may_be_listed_in_any_order(files: Path, tmp_path: Path) -> None:
+    expected = pack_events(files, tmp_path / "a")
+    change(files / "train_meta.parquet", lambda table: table.take([*range(39, -1, -1), *range(40, 120)]))
+    assert pack_events(files, tmp_path / "b").digest == expected.digest

@@ -23,18 +23,6 @@ def test_a_file_depends_on_the_seed_and_its_number_alone() -> None:
     assert meta["last_pulse_index"][-1] == len(pulses["time"]) - 1
 
 
-def test_pulses_are_in_time_order_and_depend_on_the_direction() -> None:
-    pulses, meta = make_file(1, SMALL)
-    start, stop = meta["first_pulse_index"][0], meta["last_pulse_index"][0] + 1
-    assert (np.diff(pulses["time"][start:stop]) >= 0).all()
-    event = pulses["event_id"] - meta["event_id"][0]
-    azimuth, zenith = meta["azimuth"][event], meta["zenith"][event]
-    direction = np.stack([np.sin(zenith) * np.cos(azimuth), np.sin(zenith) * np.sin(azimuth), np.cos(zenith)], axis=1)
-    depth = (generator.geometry()[pulses["sensor_id"]] * direction).sum(axis=1)
-    signal = ~pulses["auxiliary"]
-    assert np.corrcoef(depth[signal], pulses["time"][signal])[0, 1] < -0.99
-
-
 def test_written_files_have_the_schema_of_the_competition(tmp_path: Path) -> None:
     folder = make_events(tmp_path / "icecube", files=2, events=20)
     pulses = pd.read_parquet(folder / "train" / "batch_2.parquet")

@@ -31,11 +31,3 @@ def test_subjects_without_events_are_learned() -> None:
     assert found.spec.min_length == 0
     assert found.context is not None
     assert len(found.context) == 60
-
-
-def test_codes_never_leave_their_classes() -> None:
-    found = prepared(make_events(80))
-    layout = found.spec.layout()
-    sizes = [sub.num_classes for sub in layout.subs[layout.num_positions :]]
-    assert (found.codes < sizes).all()
-    assert found.codes.dtype == np.uint8  # no sub-column has more than 256 classes

@@ -34,11 +34,6 @@ def test_parts_are_those_of_pandas(rng: np.random.Generator, unit: str) -> None:
     assert (join_date(found, unit) == data).all()
 
 
-def test_a_day_beyond_its_month_is_the_last_one() -> None:
-    parts = {"year": np.array([2023, 2024]), "month": np.array([2, 2]), "day": np.array([31, 31])}
-    assert join_date(parts, "D").astype("datetime64[D]").astype(str).tolist() == ["2023-02-28", "2024-02-29"]
-
-
 def test_dates_with_a_time_zone_and_missing_values_come_back(rng: np.random.Generator) -> None:
     seconds = rng.integers(1.5e9, 1.6e9, 300)
     column = pa.array(np.where(rng.random(300) < 0.1, None, seconds), pa.int64()).cast(pa.timestamp("s", "Europe/Vienna"))
@@ -120,12 +115,3 @@ def test_missing_dates_take_nothing_from_another_subject() -> None:
     rows = [first, None, others[0], None, None, None, None, *others[1:]]
     back = relative_back(pa.array(pd.Series(rows)), np.array([0, 3, 6]))
     assert [None if pd.isna(one) else one for one in back] == rows
-
-
-def test_subjects_do_not_touch(rng: np.random.Generator) -> None:
-    lengths = rng.integers(1, 6, 50)
-    starts = np.cumsum(lengths) - lengths
-    data = np.concatenate([1_600_000_000 + rng.integers(10**6) + np.cumsum(rng.integers(0, 5, one)) * 60 for one in lengths])
-    column = pa.array(data).cast(pa.timestamp("s"))
-    back = relative_back(column, starts)
-    assert (back.to_numpy() == column.to_pandas().to_numpy()).all()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from stoker._types import Array
-from stoker_recipes.tabular.encodings import Numeric, Subjects, fit_numeric, fit_tail, tail_of
+from stoker_recipes.tabular.encodings import Numeric, Subjects, fit_numeric, fit_tail
 from stoker_recipes.tabular.values import read_values
 
 
@@ -114,16 +114,3 @@ def test_values_keep_their_kind() -> None:
     assert learned(-heavy).below is not None
     assert lower.max() < 0
     assert lower.min() < learned(-heavy).lows[0]
-
-
-def test_nothing_is_cut_without_protection() -> None:
-    data = np.random.default_rng(4).random(3000) ** -0.5
-    assert learned(data, least=0).above is None
-
-
-def test_too_few_values_have_no_law() -> None:
-    own = np.sort(np.random.default_rng(5).random(240) ** -0.5)
-    assert tail_of(own, 6, 8) is None
-    own = np.sort(np.random.default_rng(5).random(3000) ** -0.5)
-    assert tail_of(own, 0, 8) is None
-    assert tail_of(own, 6, 8) is not None

@@ -132,25 +132,6 @@ def test_a_run_on_several_files_resumes(tmp_path: Path) -> None:
     assert Synthesizer.load(folder).sample(20).equals(model.sample(20))
 
 
-def test_files_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_parts(make_events(8), tmp_path / "events", [10, 20])
-    (tmp_path / "events" / "README.txt").write_text("what this is")
-    (tmp_path / "events" / "_SUCCESS").touch()
-    monkeypatch.chdir(tmp_path)
-    names = ["events/00.parquet", "events/01.parquet", "events/02.parquet"]
-    assert [str(path) for path in find_files("events", "events")] == names
-    assert [str(path) for path in find_files("events/0*.parquet", "events")] == names
-    assert [str(path) for path in find_files([names[2], Path(names[0]), names[2]], "events")] == [names[2], names[0]]
-    assert len(read_files(find_files("events", "events"))) == len(make_events(8))
-
-
-def test_a_type_of_an_empty_column_is_that_of_other_files(tmp_path: Path) -> None:
-    for number, values in enumerate([[None, None], [1, 2], [None, 3]]):
-        kind = pa.null() if number == 0 else pa.int64()
-        parquet.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / f"{number}.parquet")
-    assert read_files(find_files(tmp_path, "events"))["x"].to_pylist() == [None, None, 1, 2, None, 3]
-
-
 def write_pair(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> Path:
     """Two files of other content."""
     folder.mkdir()
@@ -197,3 +178,10 @@ def test_what_cannot_be_files_of_one_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceEmptyError, match="texts has no file that ends in"):
         find_files(tmp_path / "texts", "events")
     assert files.place_of(make_events(3), "events", 7) == ("events", 7)
+
+
+def test_a_type_of_an_empty_column_is_that_of_other_files(tmp_path: Path) -> None:
+    for number, values in enumerate([[None, None], [1, 2], [None, 3]]):
+        kind = pa.null() if number == 0 else pa.int64()
+        parquet.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / f"{number}.parquet")
+    assert read_files(find_files(tmp_path, "events"))["x"].to_pylist() == [None, None, 1, 2, None, 3]

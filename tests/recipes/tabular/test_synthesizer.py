@@ -47,15 +47,6 @@ def test_the_same_seed_gives_the_same_sample(model: Synthesizer) -> None:
     assert not one.equals(other)
 
 
-def test_contexts_are_generated_or_given(model: Synthesizer) -> None:
-    users = model.sample_context(30, seed=2)
-    assert list(users.columns) == ["user", "segment", "age"]
-    assert users["segment"].isin(["x", "y", "z"]).all()
-    users["user"] += 1000
-    found = model.sample(context=users, seed=2)
-    assert found["user"].between(1000, 1029).all()
-
-
 @pytest.mark.promise("P30")
 def test_a_key_has_the_same_events_in_any_order_and_among_any_others(model: Synthesizer) -> None:
     users = model.sample_context(40, seed=2)
@@ -205,18 +196,6 @@ def test_polars_frames_and_string_keys_come_back() -> None:
     assert found.schema["late"] == pl.Boolean
 
 
-def test_constant_gaps_are_generated_exactly() -> None:
-    times = [
-        time
-        for one in range(60)
-        for time in pd.date_range(pd.Timestamp("2020-01-01") + pd.Timedelta(days=one), periods=5, freq="36h")
-    ]
-    events = pd.DataFrame({"user": np.repeat(np.arange(60), 5), "time": times})
-    found = Synthesizer(**{**SMALL, "epochs": 6}).fit(events, key="user").sample(100)
-    gaps = found.groupby("user")["time"].diff().dropna()
-    assert (gaps == pd.Timedelta("36h")).mean() > 0.9
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -286,11 +265,6 @@ def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message
 def test_bad_options_of_a_sample_have_one_clear_line(model: Synthesizer, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         model.sample(**options)
-
-
-def test_a_context_with_a_key_twice_has_one_clear_line(model: Synthesizer) -> None:
-    with pytest.raises(BadValueError, match="context has the user 0 more than once; expected one row per subject"):
-        model.sample(context=pd.concat([make_users(3)] * 2))
 
 
 def test_a_date_follows_the_given_one_that_it_is_counted_from(rng: np.random.Generator) -> None:

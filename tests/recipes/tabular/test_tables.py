@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.recipes.tabular.frames import make_events
 
-from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
+from stoker.errors import BadValueError, OptionError, SourceNotFoundError
 from stoker_recipes.tabular.tables import (
     TableSpec,
     decode_table,
@@ -59,17 +58,6 @@ def test_a_table_comes_back_as_its_own_kind_of_frame(kind: str) -> None:
     assert back["late"].tolist() == events["late"].tolist()
     assert back["late"].dtype == events["late"].dtype
     assert (back["score"].isna() == events["score"].isna()).all()
-
-
-def test_integers_with_missing_values_stay_integers() -> None:
-    frame = pd.DataFrame(
-        {"user": [1, 2, 3], "n": pd.array([1, None, 3], "Int64"), "m": [1, 2, 3], "b": pd.array([True, None, False], "boolean")}
-    )
-    table, _ = read_table(frame, "events")
-    back = to_frame(table, "pandas")
-    assert back["n"].dtype == "Int64"
-    assert back["b"].dtype == "boolean"
-    assert back["m"].dtype == "int64"
 
 
 def test_strings_that_few_share_are_characters() -> None:
@@ -132,12 +120,6 @@ def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message
     with pytest.raises(error, match=message) as found:
         call()
     assert "\n" not in str(found.value)
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(SourceInvalidError, match=r"x\.parquet cannot be read"):
-        read_table(tmp_path / "x.parquet", "events")
 
 
 def test_strings_of_polars_kind_are_read_as_strings() -> None:

@@ -16,7 +16,7 @@ from stoker.errors import ConfigError, OptionError, StokerError
 from stoker_recipes.tabular import batches as batches_module
 from stoker_recipes.tabular import load_model, train
 from stoker_recipes.tabular import training as training_module
-from stoker_recipes.tabular.training import Plateau, resume
+from stoker_recipes.tabular.training import resume
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 3, "device": "cpu"}
 
@@ -137,16 +137,6 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text('{"recipe": "tfa"}')
     with pytest.raises(OptionError, match="is a run of the recipe 'tfa'"):
         load_model(tmp_path)
-
-
-def test_the_rate_halves_on_a_plateau() -> None:
-    plateau = Plateau()
-    rates = []
-    for loss in (5, 4, 4, 4, 4, 3, 3, 3, 3, *[3] * 12):
-        plateau.add(loss)
-        rates.append(plateau.factor)
-    assert rates[:9] == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]
-    assert rates[-1] == 0.1
 
 
 @pytest.mark.promise("P30", control=True)

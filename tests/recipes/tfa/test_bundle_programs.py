@@ -92,13 +92,6 @@ def test_onnx_answers_as_the_model(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "with" / "model.onnx").exists(), "a program of older weights does not stay"
 
 
-@pytest.mark.skipif(HAS_ONNX, reason="onnx is here")
-def test_without_its_package_onnx_is_one_line_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"needs the package onnx\w+"):
-        write_bundle(run, tmp_path / "with", onnx=True)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.promise("P24")
 def test_a_bundle_is_only_written_where_nothing_of_the_users_is(run: Path, tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir()

@@ -10,7 +10,6 @@ from benchmarks.before import tfa_loop
 from torch import nn
 
 import stoker
-from stoker.errors import OptionError
 from stoker_recipes.tfa.model import Tfa, build_model
 
 FEATURES = 55
@@ -112,26 +111,3 @@ def test_the_last_row_sees_nothing_behind_it() -> None:
             return torch.cat([ours(torch.from_numpy(bars[i - 47 : i + 1]).float()[None])[0] for i in range(47, len(bars))])
 
     stoker.testing.assert_no_future(logits, rows(60).numpy(), first=47, at=[50, 55])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "says"),
-    [
-        ({"heads": 3}, "heads is 3, which does not divide the width 128"),
-        ({"layers": 0}, "layers is 0; expected at least 1"),
-        ({"length": 0}, "length is 0; expected at least 1"),
-    ],
-    ids=str,
-)
-def test_invalid_sizes_are_refused(sizes: dict[str, int], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
-        Tfa(**moments(), **sizes)
-
-
-def test_unknown_names_and_moments_of_another_spec_are_refused() -> None:
-    with pytest.raises(OptionError, match="model is 'lstm'; expected tfa, tfa-small or banded"):
-        build_model("lstm", num_features=FEATURES, length=48, **moments())
-    with pytest.raises(OptionError, match="mean has 55 numbers, but there are 54 features"):
-        build_model("tfa", num_features=54, length=48, **moments())
-    with pytest.raises(OptionError, match="std is not above 0"):
-        Tfa(mean=torch.zeros(3), std=torch.zeros(3))

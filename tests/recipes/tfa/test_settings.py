@@ -10,7 +10,7 @@ from tests.recipes.tfa.training_folder import THEIRS, make_folder, settings_of
 
 from stoker.errors import ConfigError
 from stoker.experiment.parse import docstrings
-from stoker_recipes.tfa.settings import IGNORED, LEVERAGED, Settings, ignored, is_tfa, read_settings
+from stoker_recipes.tfa.settings import IGNORED, Settings, ignored, is_tfa, read_settings
 
 MULTI = """\
 symbol: QQQ
@@ -101,12 +101,6 @@ def test_names_of_older_trainers_mean_what_they_meant(tmp_path: Path) -> None:
     assert settings_of(tmp_path, price_change_threshold=1e-3).least_change == 1e-3
 
 
-def test_a_tilde_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    make_folder(tmp_path, THEIRS, num_bars=50)
-    assert settings_of(tmp_path, out_dir="~/runs").out_dir == str(tmp_path / "home" / "runs")
-
-
 def test_their_yaml_trains_their_model(tmp_path: Path) -> None:
     settings = read_settings(make_folder(tmp_path, THEIRS))
     assert settings.chosen_model == "tfa"
@@ -164,16 +158,6 @@ def test_an_invalid_value_is_one_line(tmp_path: Path, found: str, change: str, l
     assert "\n" not in str(error.value)
 
 
-def test_a_wrong_key_of_a_dataset_has_its_place(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"tfa\.yaml:4: datasets\.1\.regim is not known; did you mean datasets\.1\.regime\?"):
-        read_settings(make_folder(tmp_path, MULTI.replace("regime: wild", "regim: wild")))
-
-
-def test_values_can_be_overridden(tmp_path: Path) -> None:
-    make_folder(tmp_path, THEIRS)
-    assert settings_of(tmp_path, model="banded", epochs=7).chosen_model == "banded"
-
-
 def test_other_configurations_are_not_taken_for_one() -> None:
     assert is_tfa({"bars_csv": "x", "feature_spec": "y"})
     assert is_tfa({"feature_spec": "y", "bars_cvs": "x"})  # a misspelt one is still one
@@ -184,7 +168,3 @@ def test_every_key_is_in_the_page_with_what_it_means() -> None:
     page = (Path(__file__).parents[3] / "docs" / "recipes" / "tfa.md").read_text()
     for name in Settings.__struct_fields__:
         assert re.search(rf"^\| `{name}` \| .* \| {re.escape(docstrings(Settings)[name])} \|$", page, re.MULTILINE), name
-
-
-def test_funds_with_leverage_are_known() -> None:
-    assert {"TQQQ", "SQQQ"} <= LEVERAGED

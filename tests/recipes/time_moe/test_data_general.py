@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker_recipes.time_moe import data as data_module
+from stoker.errors import SourceInvalidError
 from stoker_recipes.time_moe.data import NotSeries, open_corpus, read_series
 
 
@@ -78,13 +77,3 @@ def test_what_is_not_a_series_is_one_line(tmp_path: Path, element: Any, message:
     with pytest.raises(SourceInvalidError) as first:
         read_series(write(tmp_path / "x.jsonl", element))
     assert isinstance(first.value, NotSeries) == (not isinstance(values, list)), "a table in JSON, which is packed"
-
-
-@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
-def test_what_does_not_fit_into_memory_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    path = write(tmp_path / name, [1, 2, 3], [4, 5, 6])
-    monkeypatch.setattr(data_module, "MEMORY_SHARE", 0.0)
-    with pytest.raises(
-        SourceTooLargeError, match=r"needs more than half of the free memory\. Pack it first: stoker pack .* x\.stoker"
-    ):
-        open_corpus(path)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
-from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
 from stoker_recipes.time_moe import folders
 from stoker_recipes.time_moe.folders import TimeMoeSource
 
@@ -142,12 +142,6 @@ def test_odd_descriptions_are_named(tmp_path: Path, changes: dict[str, Any], err
     assert "set" in str(raised.value)
 
 
-def test_a_description_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "META_MEMORY_SHARE", 0.0)
-    with pytest.raises(SourceTooLargeError, match=r"meta\.json has .* is held in memory.* Cut the set into several folders"):
-        write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3)).schema()
-
-
 def test_a_type_that_changes_late_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "_GROUP", 3)
     one = write(tmp_path / "set", np.arange(20, dtype="<f4"), places(*[1] * 20, id=[1] * 19 + [1.5]))
@@ -174,15 +168,6 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "outside.bin").rename(tmp_path / "set" / "inside.bin")
     data.symlink_to("inside.bin")
     assert table_of(TimeMoeSource(tmp_path / "set", "set")).num_rows == 2
-
-
-def test_devices_and_folders_are_refused(tmp_path: Path) -> None:
-    one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
-    data = tmp_path / "set" / "data-1-of-1.bin"
-    data.unlink()
-    os.mkfifo(data)
-    with pytest.raises(SourceInvalidError, match="not a plain file"):
-        one.schema()
 
 
 @pytest.mark.parametrize(

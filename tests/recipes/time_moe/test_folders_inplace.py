@@ -35,11 +35,6 @@ def test_series_are_those_that_time_moe_reads(tmp_path: Path, dtype: str, num_fi
     assert_as_the_original(write_folder(tmp_path / "set", walks([5, 1, 40, 17, 300, 2]), dtype=dtype, num_files=num_files))
 
 
-def test_series_that_are_scaled_back(tmp_path: Path) -> None:
-    scales = [{}, {"mean": 3.5, "std": 0.1}, {"mean": -1.0, "std": 2.0}, {"mean": 9.0}, {}]
-    assert_as_the_original(write_folder(tmp_path / "set", walks([8, 9, 10, 11, 12]), scales=scales, num_files=2))
-
-
 def test_what_lies_in_one_file_is_mapped_and_only_what_spans_files_is_copied(tmp_path: Path) -> None:
     stores = map_time_moe(write_folder(tmp_path / "set", walks([10, 10, 10]), num_files=2))
     assert [len(store) for store in stores] == [1, 1, 1]
@@ -62,17 +57,6 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     assert len(BinaryDataset(folder)[1]) == 10, "negative control: the original reads what is not there"
 
 
-def test_sequences_beyond_the_end_are_refused(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "set", walks([10, 10]))
-    meta = json.loads((folder / "meta.json").read_text())
-    meta["scales"][1]["length"] = 11
-    (folder / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(
-        SourceInvalidError, match=r"sequence 2 of .*meta.json is at offset 10 with length 11, but the files hold 20"
-    ):
-        map_time_moe(folder)
-
-
 @pytest.mark.parametrize(("name", "value"), [("MAX_RANGES", 1), ("MEMORY_SHARE", 0.0)])
 def test_what_cannot_be_mapped_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float) -> None:
     folder = write_folder(tmp_path / "set", walks([10, 10, 10]), num_files=2)
@@ -92,3 +76,19 @@ def test_a_folder_of_any_bin_files_is_one_of_time_moe(tmp_path: Path) -> None:
     (folder / "part-1-of-1.bin").unlink()
     assert not is_time_moe(folder)
     assert not is_time_moe(tmp_path)
+
+
+def test_series_that_are_scaled_back(tmp_path: Path) -> None:
+    scales = [{}, {"mean": 3.5, "std": 0.1}, {"mean": -1.0, "std": 2.0}, {"mean": 9.0}, {}]
+    assert_as_the_original(write_folder(tmp_path / "set", walks([8, 9, 10, 11, 12]), scales=scales, num_files=2))
+
+
+def test_sequences_beyond_the_end_are_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "set", walks([10, 10]))
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["scales"][1]["length"] = 11
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(
+        SourceInvalidError, match=r"sequence 2 of .*meta.json is at offset 10 with length 11, but the files hold 20"
+    ):
+        map_time_moe(folder)

@@ -22,7 +22,6 @@ from stoker_recipes.time_moe.predicting import (
     _batches,
     evaluate,
     find_period,
-    forecast,
     plot_forecast,
     window_starts,
 )
@@ -160,14 +159,6 @@ def test_what_comes_behind_the_first_70_percent_does_not_scale() -> None:
 
     assert np.array_equal(*last_windows(0.7))
     assert not np.array_equal(*last_windows(0.8)), "negative control: four fifths, as before"
-
-
-def test_forecasts_are_in_the_units_of_the_data() -> None:
-    context = np.stack([1e6 + 5 * np.sin(np.arange(40.0)), np.full(40, 3.25), np.r_[np.nan, np.arange(39.0)]])
-    found = forecast(loaded(), context, 4)
-    np.testing.assert_allclose(found, np.repeat(context[:, -1:], 4, axis=1), rtol=1e-6)
-    for method in ("max", "none"):
-        np.testing.assert_allclose(forecast(loaded(method=method), context[:1], 2), np.full((1, 2), context[0, -1]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("num_actual", [None, 10, 48])

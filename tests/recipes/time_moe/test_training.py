@@ -169,21 +169,6 @@ def test_without_that_look_a_missing_point_stops_the_training(tmp_path: Path, mo
         train(tmp_path / "x.stoker", samples="compat", **QUICK)
 
 
-def test_epochs_become_steps(ett: Path) -> None:
-    options = {**QUICK, "steps": None, "epochs": 2.0, "validate_every": None}
-    reported: list[str] = []
-    done = train(ett, **options, report=reported.append)
-    rows = done.rows.per_epoch
-    assert done.result.step == math.ceil(2 * rows / 2)
-    assert done.epochs == pytest.approx(2.0, abs=0.2)
-    assert reported == [
-        f"{done.result.step} updates in all, which is very few: epochs is 2, {rows} rows each, and an update takes 2 rows. "
-        "Raise epochs, or set steps."
-    ]
-    with pytest.warns(UserWarning, match="1 update in all, which is very few"):
-        train(ett, **{**options, "epochs": 0.01})
-
-
 @pytest.fixture
 def sizes(tmp_path: Path) -> Path:
     """A config.json of sizes that are not published, and no weights."""

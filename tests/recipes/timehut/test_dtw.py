@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stoker.errors import OptionError
 from stoker_recipes.timehut.dtw import dtw_distances, instance_targets
 
 
@@ -52,10 +51,3 @@ def test_targets_are_those_of_the_paper() -> None:
     padded = np.full((6, 14, 1), np.nan)
     padded[:, 2:11] = data
     assert np.allclose(instance_targets(padded, tau=0.3), expected, rtol=1e-12)  # padding at both ends does not count
-
-
-def test_errors_name_what_is_wrong() -> None:
-    with pytest.raises(OptionError, match=r"series has the shape \(3, 4\)"):
-        dtw_distances(np.zeros((3, 4)))
-    with pytest.raises(OptionError, match="NaN between its first and last step"):
-        dtw_distances(np.full((2, 3, 1), np.nan))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tests.recipes.timehut.plain_methods import PlainEncoder
 
-from stoker.errors import OptionError
 from stoker_recipes.timehut.model import (
     EncoderSize,
     encode,
@@ -56,14 +55,3 @@ def test_left_out_taps_come_back() -> None:
     kept = row[:, kept_positions(layout)]
     assert layout.num_values == kept.shape[1] < row.shape[1]
     assert torch.equal(expand(kept, layout, row), row)
-
-
-def test_errors_name_what_is_wrong() -> None:
-    with pytest.raises(OptionError, match=r"channels is 0; expected an integer from 1\."):
-        EncoderSize(channels=0)
-    named = to_tensors(initial_weights(SIZE, 0), SIZE)
-    named["input_fc.bias"] = torch.zeros(3)
-    with pytest.raises(OptionError, match=r"the weights have \(3,\) for 'input_fc\.bias'; expected a tensor of shape \(5,\)"):
-        from_tensors(named, SIZE)
-    with pytest.raises(OptionError, match="not those of a TS2Vec encoder"):
-        sizes_of({"x": torch.zeros(1)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from stoker.errors import OptionError
@@ -24,12 +23,6 @@ def test_errors_name_the_setting() -> None:
             make_settings(**{name: value})
     with pytest.raises(OptionError, match="'learning_rate' is not a setting"):
         make_settings(learning_rate=1)
-
-
-def test_cosine_is_the_formula_of_the_authors() -> None:
-    found = temperatures("cosine", 40, low=0.15, high=0.75, period=10.5)
-    expected = [0.15 + (0.75 - 0.15) / 2 * (1 + np.cos(np.pi * epoch / 10.5)) for epoch in range(40)]
-    assert np.allclose(found, expected, rtol=1e-14)
 
 
 def test_a_temperature_of_zero_is_an_error() -> None:

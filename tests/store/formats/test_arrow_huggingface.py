@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
+from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
-from stoker.errors import SourceEmptyError, SourceError, SourceInvalidError
+from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.arrow import HuggingFaceSource
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -51,27 +50,6 @@ def test_what_datasets_saves_is_read(tmp_path: Path, num_shards: int) -> None:
     assert one.schema() == pa.schema([("id", pa.string()), ("target", pa.large_list(pa.float64())), ("n", pa.int64())])
     assert table_of(one, chunk_bytes=200).to_pylist() == saved.to_list()
     assert_resumes(one, chunk_bytes=200)
-
-
-def test_features_of_other_kinds_are_read(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    kinds = datasets.Features(
-        {
-            "fixed": datasets.Sequence(datasets.Value("float32"), length=3),
-            "grid": datasets.Array2D((2, 2), "float32"),
-            "label": datasets.ClassLabel(names=["u", "v"]),
-            "at": datasets.Value("timestamp[s]"),
-        }
-    )
-    rows = {"fixed": [[1.0, 2.0, 3.0]], "grid": [[[1.0, 2.0], [3.0, 4.0]]], "label": [1], "at": [0]}
-    datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(tmp_path / "set")
-    one = HuggingFaceSource(tmp_path / "set", "set")
-    assert one.schema().field("fixed").type == pa.large_list(pa.float32())
-    assert one.schema().field("label").type == pa.int64()
-    assert one.schema().field("at").type == pa.timestamp("s")
-    found = table_of(one).to_pylist()[0]
-    assert (found["fixed"], found["grid"], found["label"]) == (rows["fixed"][0], rows["grid"][0], 1)
 
 
 def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
@@ -137,31 +115,3 @@ def test_a_stream_cut_between_batches_is_refused(tmp_path: Path) -> None:
     assert len(pa.ipc.open_stream(data).read_all()) == 50  # Arrow itself takes it for whole: this is the control
     with pytest.raises(SourceInvalidError, match="no end mark"):
         HuggingFaceSource(tmp_path / "set", "set").schema()
-
-
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [(b"", SourceEmptyError), (b"x" * 100, SourceInvalidError), (b"\xff\xff\xff\xff\0\0\0\0", SourceInvalidError)],
-)
-def test_odd_streams_are_named(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
-    (tmp_path / "x.arrow").write_bytes(content)
-    state(tmp_path, ["x.arrow"])
-    with pytest.raises(error, match=r"x\.arrow"):
-        HuggingFaceSource(tmp_path, "set").schema()
-
-
-def test_damaged_streams_never_crash(tmp_path: Path, rng: np.random.Generator) -> None:
-    write(tmp_path / "set")
-    data = tmp_path / "set" / "data-00000-of-00001.arrow"
-    good = data.read_bytes()
-    for i in range(300):
-        bad = bytearray(good)
-        for _ in range(int(rng.integers(1, 4))):
-            bad[int(rng.integers(len(bad)))] = int(rng.integers(256))
-        # A new name each time: a mapped file must not change under its reader.
-        name = f"{i}.arrow"
-        (tmp_path / "set" / name).write_bytes(bad)
-        state(tmp_path / "set", [name])
-        with contextlib.suppress(SourceError):
-            for chunk in chunks_of(HuggingFaceSource(tmp_path / "set", "set"), None):
-                chunk.table.validate(full=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
 import gzip
 import io
-import lzma
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis.strategies as st
+import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
@@ -21,9 +21,9 @@ from tests.harness import num_examples
 from tests.store.formats.csv_file import CsvFile, chunks_of, joined
 from tests.store.shrink import shrunk
 
-from stoker.errors import SourceError, SourceInvalidError, SourceTooLargeError
+from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceTooLargeError, StokerError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.csv import Csv, CsvSource
+from stoker.store.formats.csv import DELIMITERS, Csv, CsvSource, settle
 
 
 @pytest.fixture
@@ -60,25 +60,6 @@ def text(tmp_path: Path) -> CsvFile:
 )
 def test_dialects(text: CsvFile, content: str, dialect: dict[str, Any], expected: dict[str, list[Any]]) -> None:
     assert text.table(content, **dialect) == expected
-
-
-@pytest.mark.parametrize(
-    "compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress], ids=["gz", "bz2", "xz", "zst"]
-)
-def test_compressed_tables(text: CsvFile, compress: Callable[[bytes], bytes]) -> None:
-    content = b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(500))
-    store = text.pack(compress(content))
-    assert store.column("b").tolist() == [i * i for i in range(500)]
-    for length in (len(compress(content)) - 1, len(compress(content)) // 2):
-        with pytest.raises(SourceInvalidError, match=r"table.csv cannot be decompressed"):
-            text.pack(compress(content)[:length])
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1", "cp1252"])
-def test_encodings(text: CsvFile, encoding: str) -> None:
-    store = text.pack("größe,wo\n1.5,Köln\n2.5,Zürich\n".encode(encoding), encoding=encoding)
-    assert store.column("größe").tolist() == [1.5, 2.5]
-    assert list(store.texts("wo")) == ["Köln", "Zürich"]
 
 
 @pytest.mark.parametrize(
@@ -145,12 +126,6 @@ def test_reading_continues_within_compressed_text(text: CsvFile, compress: Calla
     assert joined(rest) == joined(chunks[3:])
 
 
-# Files without content
-
-
-# Names
-
-
 @pytest.mark.parametrize("first", ["a,a", "a,b,a", "caf\u00e9,cafe\u0301", ",x,"])
 def test_equal_names_are_refused(text: CsvFile, first: str) -> None:
     count = len(first.split(","))
@@ -195,10 +170,153 @@ def test_an_endless_first_line_is_refused(text: CsvFile, monkeypatch: pytest.Mon
         text.pack(b"x" * (5 << 20))
 
 
-# How the source says it
+# Values of CSV: types settle on what holds them all, integers are never rounded, and misfits are named by row
 
 
-@pytest.mark.parametrize("content", [b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, b"PAR1" + bytes(300)])
-def test_a_file_that_is_not_text_is_refused(text: CsvFile, content: bytes) -> None:
-    with pytest.raises(SourceError, match=r"table\.csv"):
-        text.pack(content)
+@pytest.mark.parametrize(
+    ("bad", "fields"), [("7,8,9", 3), ("7", 1), ("7,8,9,10", 4)], ids=["one too many", "one too few", "two too many"]
+)
+@pytest.mark.parametrize("at", [0, 1, 57])
+@pytest.mark.parametrize("blank", ["", "\n\n"], ids=["", "blank lines"])
+def test_a_ragged_row_is_named(text: CsvFile, bad: str, fields: int, at: int, blank: str) -> None:
+    lines = [f"{i},{i}{blank}" for i in range(60)]
+    lines.insert(at, bad)
+    message = rf"row {at + 1} of .*table.csv has {fields} fields, but 2 are expected: '{bad}'"
+    for small in (False, True):
+        with shrunk(line_bytes=64 if small else 1 << 20), pytest.raises(SourceInvalidError, match=message):
+            text.pack("a,b\n" + "\n".join(lines) + "\n", delimiter=",")
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "dtype"),
+    [("1", "2.5", "float64"), ("", "7", "int64"), ("", "word", "int32"), ("1", "", "float64"), ("", "2.5", "float64")],
+)
+def test_types_settle_on_what_holds_all_values(text: CsvFile, early: str, late: str, dtype: str) -> None:
+    content = "a,b\n" + f"0,{early}\n" * 60 + f"0,{late}\n" * 60
+    if "" in (early, late) and dtype == "int64":
+        dtype = "float64"  # integers with gaps
+    with shrunk():
+        store = text.pack(content)
+    assert str(store.schema["b"].dtype) == dtype
+    assert store.num_steps == 120
+
+
+def test_settling_one_column_leaves_texts_that_look_like_numbers(text: CsvFile) -> None:
+    """The texts of some blocks are digits alone; they are texts all the same."""
+    content = "code,n\n" + "x1,1\n" * 40 + "77,2\n" * 40 + "true,2.5\n" * 40 + "2020-01-01,3\n" * 40
+    with shrunk():
+        store = text.pack(content)
+        assert list(store.texts("code")) == ["x1", "77", "true", "2020-01-01"]
+        assert store.column("n").tolist() == [1.0] * 40 + [2.0] * 40 + [2.5] * 40 + [3.0] * 40
+        named = text.pack("code,n\n" + "1,1\n" * 40 + "2,2.5\n" * 40, dtype="code=text")
+    assert list(named.texts("code")) == ["1", "2"]
+
+
+def test_times_settle_on_the_finest_unit(text: CsvFile) -> None:
+    content = "t,x\n" + "2020-01-01 00:00:00,1\n" * 30 + "2020-01-01 00:00:00.25,2\n" * 30
+    with shrunk():
+        store = text.pack(content)
+    assert store.schema["t"].label == "timestamp[ns]"
+    assert np.diff(store.column("t")).max() == 250_000_000
+    with shrunk():
+        store = text.pack("t,x\n" + "2020-01-01,1\n" * 30 + "2020-01-01 12:00:00,2\n" * 30)
+    assert np.diff(store.column("t")).max() == 43_200
+
+
+def test_a_time_format_is_followed(text: CsvFile) -> None:
+    content = "t,x\n31/12/2019 23:59,1\n01/01/2020 00:00,2\n"
+    store = text.pack(content, time="t", time_format="%d/%m/%Y %H:%M")
+    assert np.diff(store.column("t")).tolist() == [60]
+    with pytest.raises(BadValueError, match=r"the time column 't' .* is a string that is not ISO 8601. Pass Csv\(time_format="):
+        text.pack(content, time="t")
+
+
+@pytest.mark.parametrize("number", [2**63 + 1, 2**64 + 1, 10**25 + 1, -(2**63) - 1])
+@pytest.mark.parametrize("late", [False, True])
+def test_integers_beyond_int64_are_refused_and_not_rounded(text: CsvFile, number: int, late: bool) -> None:
+    lines = ["1"] * (60 if late else 0) + [str(number)]
+    with (
+        shrunk(),
+        pytest.raises(BadValueError, match=rf"'a' of .* holds {number} in row {len(lines)}, an integer that float64 cannot"),
+    ):
+        text.pack("a\n" + "\n".join(lines) + "\n")
+    assert list(text.pack("a\n" + "\n".join(lines) + "\n", dtype="a=text").texts("a"))[-1] == str(number)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1.7976931348623159e308", "9" * 400, "9" * 5000])
+def test_numbers_beyond_float64_are_refused_and_not_infinite(text: CsvFile, number: str) -> None:
+    with pytest.raises(BadValueError, match=rf"column 'a' of .* holds {number[:60]} in row 2, which is too large for float64"):
+        text.pack(f"a\n1.5\n{number}\n")
+
+
+# The dialect of a table in text: what is found out from its first lines, and what is refused as an option
+
+
+@pytest.mark.parametrize("delimiter", DELIMITERS)
+def test_each_delimiter_is_found(delimiter: str) -> None:
+    lines = [delimiter.join(row) for row in (["a", "b", "c"], ["1", "2.5", "x"], ["3", "", "y"])]
+    assert settle(Csv(), lines).delimiter == delimiter
+
+
+@pytest.mark.parametrize(
+    ("lines", "delimiter"),
+    [
+        (["name;note", "x;one, two", "y;three, four, five"], ";"),
+        (['a,"b;c"', '1,"2;3"'], ","),
+        (["t|v", "2020-01-01 00:00|1,5"], "|"),
+        (["one column", "1"], ","),
+        (["a", "1", "2"], ","),
+        ([], ","),
+    ],
+)
+def test_the_delimiter_is_what_splits_all_lines_alike(lines: list[str], delimiter: str) -> None:
+    assert settle(Csv(), lines).delimiter == delimiter
+
+
+@pytest.mark.parametrize(
+    ("first", "header"),
+    [("a,b", True), ("1,2", False), ("1,b", True), (",1", False), ("2020-01-01,1", True), ("nan,1e5", False), ("?,1", False)],
+)
+def test_a_first_line_of_numbers_is_not_a_header(first: str, header: bool) -> None:
+    assert settle(Csv(), [first, "1,2"]).header is header
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delimiter": ";;"}, "delimiter=';;' is invalid; expected one ASCII character"),
+        ({"delimiter": ""}, "delimiter='' is invalid"),
+        ({"delimiter": "\n"}, "delimiter="),
+        ({"delimiter": "→"}, "delimiter="),
+        ({"quote": "ab"}, "quote='ab'"),
+        ({"escape": "ab"}, "escape='ab'"),
+        ({"decimal": ""}, "decimal=''"),
+        ({"delimiter": ",", "decimal": ","}, "two of .* are ','"),
+        ({"delimiter": '"'}, "two of"),
+        ({"skip": -1}, "skip=-1"),
+    ],
+)
+def test_options_that_is_invalid_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Csv(**options)
+
+
+LINES = st.lists(st.sampled_from(["", "  ", "a,b", "1,2", "1;2", '"a', 'b"', '"x,y",3', "# a | b", "\r"]), max_size=150)
+
+
+@given(lines=LINES, skip=st.integers(0, 3), short=st.sampled_from([16, 64, 300]))
+def test_a_short_sample_gives_the_layout_of_a_long_one(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], skip: int, short: int
+) -> None:
+    """Blank lines at the start, line breaks in quotes and skipped lines included."""
+    path = tmp_path_factory.mktemp("layout") / "a.csv"
+    path.write_text("\n".join([*lines, "1,2", ""]))
+
+    def layout(sample_bytes: int) -> object:
+        with mock.patch.object(csv_format, "_SHORT_SAMPLE_BYTES", sample_bytes):
+            try:
+                return CsvSource(path, "a", Csv(skip=skip))._layout
+            except StokerError as error:
+                return str(error)
+
+    assert layout(short) == layout(csv_format.SAMPLE_BYTES)

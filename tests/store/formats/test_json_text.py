@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
-import pyarrow as pa
 from hypothesis import strategies as st
 
-from stoker.store.formats.json_text import infer_types, keys_of, merge_types
+from stoker.store.formats.json_text import keys_of
 
 NAMES = st.text('k"\\],:{é', max_size=3)
 SCALARS = st.none() | st.booleans() | st.integers() | st.text('ab"\\[]{},:\n é', max_size=6)
@@ -34,10 +33,3 @@ def test_keys_are_found_by_their_colons(rows: list[dict[str, Any]]) -> None:
     for top_level in (False, True):
         names = [json.loads(b'"%b"' % key) for key in keys_of(text, top_level=top_level)]
         assert names == [name for depth, name in expected if not (top_level and depth)]
-
-
-def test_types_hold_all_rows_or_are_those_of_the_first() -> None:
-    rows = [{"a": 1, "x": [None], "m": "s"}, {"a": 2.5, "x": [1], "m": 3}]
-    types = infer_types(iter(rows))
-    assert types == {"a": pa.float64(), "x": pa.list_(pa.int64()), "m": pa.string()}
-    assert merge_types({"a": pa.int64()}, {"a": pa.bool_(), "b": pa.null()}) == {"a": pa.int64(), "b": pa.null()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ from tests.harness.object_folder import ObjectFolder
 from tests.store.pack.cluster import pack_on_fake, small_tasks
 
 import stoker
-from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StorageError
+from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
 from stoker.store import object_storage
 from stoker.store.formats import remote_files
 from stoker.store.formats.remote_files import RangedFile, RemotePath, find_remote
@@ -111,10 +110,6 @@ def test_bad_input_is_one_line(raw: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "a.stoker").exists()
 
 
-def bucket_of(folder: Path, **faults: Any) -> Bucket:
-    return Bucket("s3://bucket", ObjectFolder(folder, **faults))
-
-
 def test_any_range_of_a_file_is_right(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_files, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(remote_files, "MAX_BLOCKS", 3)
@@ -144,18 +139,3 @@ def test_an_object_that_changes_while_it_is_read(raw: Path, tmp_path: Path) -> N
     assert path.stat() != before
     with pytest.raises(SourceChangedError, match=r"a\.csv changed while it was read"):
         RangedFile(path, before.st_size).read(10)
-
-
-def test_storage_that_fails_is_named_without_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_storage, "BACKOFF_S", 0.0)
-    monkeypatch.setattr(object_storage, "ATTEMPTS", 2)
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "SECRET",
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    with pytest.raises(StorageError, match="failed 2 times") as caught:
-        stoker.pack("s3://bucket/raw/*.csv", tmp_path / "a.stoker")
-    assert "SECRET" not in str(caught.value)

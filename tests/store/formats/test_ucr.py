@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
-from stoker.store.formats.ucr import UcrSource, is_ucr
+from stoker.store.formats.ucr import AeonSource, UcrSource, is_ucr
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
 """Labels are few: they become categories."""
@@ -99,24 +99,6 @@ def test_every_number_is_what_python_reads(values: list[tuple[float, str]]) -> N
     assert numbers.tobytes() == struct.pack(f"<{len(fields)}d", *(float(field) for field in fields))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "'' is not numeric"),
-        ("1_000", "'1_000' is not numeric"),
-        ("0x10", "not numeric"),
-        ("true", "not numeric"),
-        ("\u0661", "not numeric"),
-        ("x" * 100, "xxx…' is not numeric"),
-        ("1e999", "too large"),
-        ("9" * 5000, "too large"),
-    ],
-)
-def test_what_is_not_numeric_is_refused(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises(SourceInvalidError, match=reason):
-        table_of(source(tmp_path, f"1\t1\n1\t{text}\n"))
-
-
 CHINATOWN = Path("/work/shared/data/ucr")
 
 
@@ -130,3 +112,83 @@ def test_chinatown_is_read_as_numpy_reads_it(part: str, cases: int) -> None:
     assert table.num_rows == cases
     assert np.array_equal(np.array(table.column("value").to_pylist()), expected[:, 1:])
     assert [float(label) for label in table.column("label").to_pylist()] == expected[:, 0].tolist()
+
+
+# `.ts` and `.arff`, which aeon reads
+
+
+"""Labels are few: they become categories."""
+
+UNIVARIATE = "# made up\n@problemName Toy\n@univariate true\n@equalLength true\n@seriesLength 3\n@classLabel true a b\n@data\n"
+ARFF = "@relation toy\n@attribute att1 numeric\n@attribute att2 numeric\n@attribute target {0,1}\n@data\n"
+RELATION = "@relation toy\n@attribute bag relational\n@attribute a numeric\n@attribute b numeric\n@end bag\n@attribute class {x,y}\n@data\n"
+
+
+def aeon_source(folder: Path, text: str | bytes, name: str = "a.ts") -> AeonSource:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return AeonSource(path, name)
+
+
+def test_one_dimension_is_value_and_the_class_is_label(tmp_path: Path) -> None:
+    opened = aeon_source(tmp_path, UNIVARIATE + "1,?,3:a\n-0.5,NaN,1e3:b\n")
+    assert opened.schema() == pa.schema([("value", pa.large_list(pa.float64())), ("label", LABEL)])
+    assert table_of(opened).to_pylist() == [
+        {"value": [1.0, None, 3.0], "label": "a"},
+        {"value": [-0.5, None, 1000.0], "label": "b"},
+    ]
+
+
+def test_a_regression_target_is_a_number_and_labels_may_be_missing(tmp_path: Path) -> None:
+    assert table_of(aeon_source(tmp_path, "@targetLabel true\n@data\n1,2:0.5\n")).to_pylist() == [
+        {"value": [1.0, 2.0], "target": 0.5}
+    ]
+    assert table_of(aeon_source(tmp_path, "@classLabel false\n@data\n1,2\n")).to_pylist() == [{"value": [1.0, 2.0]}]
+
+
+def test_both_forms_of_arff_are_series(tmp_path: Path) -> None:
+    plain = aeon_source(tmp_path, ARFF + "1,2.5,0\n?,-1e3,1\n", "a.arff")
+    assert table_of(plain).to_pylist() == [{"value": [1.0, 2.5], "label": "0"}, {"value": [None, -1000.0], "label": "1"}]
+    relation = aeon_source(tmp_path, RELATION + "'1,2\\n3,?',x\n'5,6\\n7,8',y\n", "b.arff")
+    assert table_of(relation).to_pylist() == [
+        {"dim_0": [1.0, 2.0], "dim_1": [3.0, None], "label": "x"},
+        {"dim_0": [5.0, 6.0], "dim_1": [7.0, 8.0], "label": "y"},
+    ]
+
+
+def test_reading_continues_behind_every_chunk_of_aeon(tmp_path: Path) -> None:
+    opened = aeon_source(tmp_path, UNIVARIATE + "".join(f"{i},{i / 8},{-i}:{'ab'[i % 2]}\n" for i in range(40)))
+    assert_resumes(opened, chunk_bytes=500)
+    assert_projects(opened)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "message"),
+    [
+        ("a.ts", "", SourceEmptyError, "is empty"),
+        ("a.ts", UNIVARIATE, SourceEmptyError, "holds no series"),
+        ("a.ts", "@univariate maybe\n@univariate\n@data\n1:a\n", SourceInvalidError, "tag requires a boolean"),
+        ("a.ts", UNIVARIATE + "1,2,3:a\n1,x,3:a\n", SourceInvalidError, "could not convert string to float"),
+        ("a.ts", UNIVARIATE + "1,2,3:a\n1,2:a\n", SourceInvalidError, "different number of observations"),
+        ("a.ts", b"@classLabel true a\n@data\n1:\xff\n", SourceInvalidError, "codec can't decode"),
+        ("a.ts", "@timeStamps true\n@classLabel false\n@data\n(0,-1.5),(1,2.5)\n", SourceInvalidError, "has time stamps"),
+        ("a.arff", ARFF + "1,x,0\n", SourceInvalidError, "could not convert string to float"),
+        ("a.arff", RELATION + "'1,2\\n3,4',x\n'1,2',x\n", SourceInvalidError, "Number of channels not equal"),
+    ],
+)
+def test_odd_files_are_named(tmp_path: Path, name: str, content: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        table_of(aeon_source(tmp_path, content, name))
+    assert name in str(raised.value)
+
+
+def test_the_sets_of_aeon_are_read_as_aeon_reads_them(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("aeon.datasets")
+    path = Path(datasets.__file__).parent / "data" / "JapaneseVowels" / "JapaneseVowels_TRAIN.ts"
+    expected, labels = datasets.load_from_ts_file(str(path))
+    table = table_of(AeonSource(path, path.name), chunk_bytes=64 << 10)
+    names = [name for name in table.column_names if name != "label"]
+    for i, case in enumerate(expected):
+        values = np.array([table.column(name)[i].values.to_numpy(zero_copy_only=False) for name in names])
+        assert np.array_equal(values, case, equal_nan=True)
+    assert table.column("label").to_pylist() == labels.tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.store.shrink import shrunk
@@ -12,7 +11,6 @@ from tests.store.shrink import shrunk
 import stoker
 from stoker.errors import BadValueError, SchemaError, SourceError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats import words
 
 NUMBERS = [f"{i}.5" for i in range(400)]
 TIMES = [f"2024-01-{1 + i // 24:02} {i % 24:02}:00" for i in range(400)]
@@ -114,11 +112,6 @@ def test_columns_of_words_are_categories(tmp_path: Path, values: list[str]) -> N
     assert stoker.pack(write(tmp_path, ".csv", values), tmp_path / "out").schema["x"].kind == "category"
 
 
-def test_a_key_may_be_any_string(tmp_path: Path) -> None:
-    store = stoker.pack(write(tmp_path, ".csv", ["1", "2", "A3", "4"]), tmp_path / "out", series="x")
-    assert list(store.texts("x")) == ["1", "2", "4", "A3"]
-
-
 def test_a_file_of_words_among_files_of_numbers(tmp_path: Path) -> None:
     for name, values in (("a", ["1.5", "2.5"]), ("b", ["-", "-"]), ("c", ["3.5", "4.5"])):
         (tmp_path / f"{name}.csv").write_text("\n".join(["x", *values]) + "\n")
@@ -155,23 +148,3 @@ def test_a_type_is_obeyed_or_refused_with_row_and_word(tmp_path: Path, values: l
     numeric = [value if value != values[row - 1] else "1" for value in values]
     if all(word.replace(".", "").isdecimal() for word in numeric) and dtype != "bool":
         assert stoker.pack(write(tmp_path, ".csv", numeric), tmp_path / "out", dtype={"x": dtype}).schema["x"].label == dtype
-
-
-@pytest.mark.parametrize(
-    ("texts", "options", "expected"),
-    [
-        (["1", "2", "x"], {}, "numbers"),
-        (["1", "x", "y"], {}, None),
-        (["1,5", "2,5", "x"], {"decimal": ","}, "numbers"),
-        (["1,5", "2,5", "x"], {}, None),
-        (["31/12/2024", "01/01/2025", "x"], {"time_format": "%d/%m/%Y"}, "times"),
-        (["NA", "", "1", "null"], {}, "numbers"),
-        (["-", "-", "1"], {"null": ("-",)}, "numbers"),
-        ([], {}, None),
-    ],
-)
-def test_what_strings_are_mostly(texts: list[str], options: dict[str, Any], expected: str | None) -> None:
-    import pyarrow as pa
-
-    found = words.mostly(pa.array(texts, pa.string()), **options)
-    assert (found[0] if found is not None else None) == expected

@@ -119,14 +119,6 @@ def test_the_folder_and_the_order_of_creation_do_not_matter(inputs: Path, tmp_pa
     assert contents(one) == contents(two)
 
 
-def test_a_store_is_replaced_by_itself_and_by_another(inputs: Path, tmp_path: Path) -> None:
-    first = contents(pack(inputs / "parquet", tmp_path / "out", **SHAPES["series"]))
-    assert contents(pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["series"])) == first
-    other = pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["files"])
-    assert contents(other) != first
-    assert contents(other) == contents(pack(inputs / "parquet", tmp_path / "fresh", **SHAPES["files"]))
-
-
 @pytest.mark.promise("P3", control=True)
 def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
     digests = {
@@ -208,14 +200,3 @@ def test_a_source_is_never_its_own_store(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"a.csv is a file"):
         pack(tmp_path / "a.csv", tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text() == "x\n1\n"
-
-
-def test_a_failed_pack_leaves_nothing_and_keeps_what_was(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("k,x\na,1\n,2\n")
-    with pytest.raises(ValueError, match="the key 'k' is missing"):
-        pack(tmp_path / "a.csv", tmp_path / "deep/out", series="k")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv"]
-    before = contents(pack({"x": [1]}, tmp_path / "out"))
-    with pytest.raises(ValueError, match="the key 'k' is missing"):
-        pack(tmp_path / "a.csv", tmp_path / "out", replace=True, series="k")
-    assert contents(open_store(tmp_path / "out")) == before

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValueError, SourceInvalidError
+from stoker.errors import BadValueError
 from stoker.store.pack.api import pack
 
 
@@ -98,9 +98,3 @@ def test_a_key_that_comes_twice_is_refused_where_rows_are_series(tmp_path: Path,
         ),
     ):
         pack(table, tmp_path / "out", series="k")
-
-
-def test_lists_that_differ_in_length_are_named(tmp_path: Path) -> None:
-    table = pa.table({"x": [[1.0], [2.0, 3.0]], "y": [[1.0], [2.0]]})
-    with pytest.raises(SourceInvalidError, match="row 2 of <Table> has 1 values in 'y' but 2 in 'x'"):
-        pack(table, tmp_path / "out")

@@ -25,32 +25,19 @@ SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 1}
 
 @pytest.mark.parametrize("limits", [{}, SMALL])
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "places"),
     [
-        (
-            {"a": "u,1,0\nu,3,0\nu,2,0\n"},
-            "the time 't' of k 'u' does not increase: 2 in row 3 of {}/a.csv is before 3 in row 2 of {}/a.csv",
-        ),
-        (
-            {"a": "u,1,0\nv,1,0\nu,1,0\n"},
-            "the time 't' of k 'u' does not increase: 1 in row 3 of {}/a.csv equals 1 in row 1 of {}/a.csv",
-        ),
-        (
-            {"a": "u,5,0\nv,9,0\n", "b": "v,10,0\nu,4,0\n"},
-            "the time 't' of k 'u' does not increase: 4 in row 2 of {}/b.csv is before 5 in row 1 of {}/a.csv",
-        ),
-        (
-            {"a": "u,5,0\n", "b": "v,1,0\n", "c": "w,1,0\nu,5,0\n"},
-            "the time 't' of k 'u' does not increase: 5 in row 2 of {}/c.csv equals 5 in row 1 of {}/a.csv",
-        ),
+        ({"a": "u,1,0\nu,3,0\nu,2,0\n"}, ["2 in row 3 of {}/a.csv", "3 in row 2 of {}/a.csv"]),
+        ({"a": "u,1,0\nv,1,0\nu,1,0\n"}, ["1 in row 3 of {}/a.csv", "1 in row 1 of {}/a.csv"]),
+        ({"a": "u,5,0\nv,9,0\n", "b": "v,10,0\nu,4,0\n"}, ["4 in row 2 of {}/b.csv", "5 in row 1 of {}/a.csv"]),
+        ({"a": "u,5,0\n", "b": "v,1,0\n", "c": "w,1,0\nu,5,0\n"}, ["5 in row 2 of {}/c.csv", "5 in row 1 of {}/a.csv"]),
     ],
 )
-def test_both_places_are_named(tmp_path: Path, limits: dict[str, int], files: dict[str, str], message: str) -> None:
+def test_both_places_are_named(tmp_path: Path, limits: dict[str, int], files: dict[str, str], places: list[str]) -> None:
     source = write(tmp_path, **files)
     with shrunk(**limits), pytest.raises(TimeOrderError) as caught:
         pack(source, tmp_path / "out", series="k", time="t")
-    advice = "Time(duplicates='first') (or last, keep)" if " equals " in message else "sort=True"
-    assert str(caught.value) == message.replace("{}", str(tmp_path)) + f". Fix the rows, or pass {advice}."
+    assert all(place.format(tmp_path) in str(caught.value) for place in ("k 'u'", *places))
     assert not (tmp_path / "out").exists()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -10,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store.pack.cluster import contents, pack_on_fake, small_tasks, write_events
+from tests.store.pack.cluster import contents, pack_on_fake, write_events
 
 import stoker
-from stoker.errors import OptionError, SourceInvalidError, StoreExistsError
-from stoker.store.formats.parquet import ParquetSource
-from stoker.store.pack import tasks
+from stoker.errors import OptionError, SourceInvalidError
 
 pytestmark = pytest.mark.scale
 
@@ -96,39 +93,6 @@ def test_errors_of_tasks_come_back_as_they_are(cluster: Any, tmp_path: Path) -> 
     with pytest.raises(SourceInvalidError, match=r"1\.parquet is damaged or not Parquet"):
         stoker.pack(source, tmp_path / "ray.stoker", resources=stoker.Resources(ray="ray"), **OPTIONS)
     assert not (tmp_path / "ray.stoker").exists()
-
-
-def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(OptionError, match=r"on='ray' needs the package ray: install stoker\[ray\]"):
-        stoker.pack(write_events(tmp_path / "raw", files=1), tmp_path / "a.stoker", resources=stoker.Resources(ray="ray"))
-
-
-def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inspected: list[str] = []
-    schema = ParquetSource.schema
-    monkeypatch.setattr(ParquetSource, "schema", lambda self: (inspected.append(self.name), schema(self))[1])
-    source = write_events(tmp_path / "raw", files=3)
-    seen: dict[str, int] = {}
-
-    def progress(phase: str, share: float, rows: int) -> None:
-        seen.setdefault(phase, len(inspected))
-
-    small_tasks(monkeypatch)
-    pack_on_fake(source, tmp_path / "a.stoker", progress=progress, **OPTIONS)
-    assert list(seen) == ["inspecting", "reading", "merging", "joining"]
-    assert sorted(inspected[:6]) == sorted(["0.parquet", "1.parquet", "2.parquet"] * 2)  # each task is run twice here
-    inspected.clear()
-    with pytest.raises(StoreExistsError, match="holds a store already"):
-        pack_on_fake(source, tmp_path / "a.stoker", **OPTIONS)
-    assert not inspected
-    options = stoker.store.PackOptions(series="user", times=stoker.Time("ts"), sort=True)
-    known = tasks.inspect_sources(source, options, 0, 2)
-    tasks.make_task_plan(source, options, known)
-    assert inspected == ["0.parquet", "2.parquet", "1.parquet"]
-    os.utime(tmp_path / "raw" / "0.parquet")  # what was found of another file does not count
-    tasks.make_task_plan(source, options, known)
-    assert inspected[-2:] == ["0.parquet", "1.parquet"]
 
 
 @pytest.mark.promise("P3")

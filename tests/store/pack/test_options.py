@@ -12,77 +12,44 @@ from stoker.store.pack.options import PackOptions, parse_bytes, parse_dtypes
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"wide": True, "series": "k"}, "wide=True .* cannot be combined with series="),
-        ({"sort": True}, "sort=True orders rows by time, so it needs time="),
-        ({"missing": "fill"}, "missing='fill' is invalid; expected one of keep, error, ffill, drop"),
-        ({"columns": ()}, r"columns=\[\] names no column"),
-        ({"memory_bytes": 1 << 20}, r"memory= is 1 MB, but a pack needs at least \d+ MB"),
-        ({"threads": 0}, "threads is 0, but at least 1 is needed"),
+        {"wide": True, "series": "k"},
+        {"sort": True},
+        {"missing": "fill"},
+        {"columns": ()},
+        {"memory_bytes": 1 << 20},
+        {"threads": 0},
     ],
+    ids=str,
 )
-def test_options_that_is_invalid_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
+def test_what_does_not_fit_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
         PackOptions(**options)
 
 
-@pytest.mark.parametrize("memory", [1 << 28, 1 << 30, 1 << 34])
-@pytest.mark.parametrize("threads", [1, 2, 64])
-def test_the_parts_of_a_pack_fit_into_its_memory(memory: int, threads: int) -> None:
-    options = PackOptions(memory_bytes=memory, threads=threads)
-    assert 0 < options.chunk_bytes * (threads + 1) < options.working_bytes < memory
-    assert options.run_bytes * 3 <= options.working_bytes
+SIZES = {"12345": 12345, "256MB": 256 << 20, "256 MiB": 256 << 20, "1.5GB": 3 << 29, " 1TB ": 1 << 40}
+TYPES: list[tuple[Any, Any]] = [
+    (None, (None, {})),
+    ("float32", ("float32", {})),
+    ("float32,a=int8, b = text", ("float32", {"a": "int8", "b": "text"})),
+    ({"a": "int8", "b": np.float32}, (None, {"a": "int8", "b": "float32"})),
+    (float, ("float64", {})),
+]
+
+
+def test_sizes_and_types_are_understood() -> None:
+    assert {given: parse_bytes(given) for given in SIZES} == SIZES
+    assert [parse_dtypes(given) for given, _ in TYPES] == [expected for _, expected in TYPES]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("parse", "given"),
     [
-        ("12345", 12345),
-        ("256MB", 256 << 20),
-        ("256 MiB", 256 << 20),
-        ("1.5GB", 3 << 29),
-        (" 1TB ", 1 << 40),
+        *((parse_bytes, text) for text in ("", "much", "-1GB", "1 PB", "1e9", "GB", "1,5GB")),
+        *((parse_dtypes, given) for given in ("float33", "a=complex64", "float32,int8", "text", "", object, {"a": "wide"})),
     ],
 )
-def test_sizes(given: str | int, expected: int) -> None:
-    assert parse_bytes(given) == expected
-
-
-@pytest.mark.parametrize("given", ["", "much", "-1GB", "1 PB", "1e9", "GB", "1,5GB"])
-def test_what_is_not_a_size_is_refused(given: str) -> None:
-    with pytest.raises(OptionError, match="is not a size; write it like 256MB or 2GB"):
-        parse_bytes(given)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, (None, {})),
-        ("float32", ("float32", {})),
-        ("a=int8", (None, {"a": "int8"})),
-        ("float32,a=int8, b = text", ("float32", {"a": "int8", "b": "text"})),
-        ({"a": "int8", "b": np.float32}, (None, {"a": "int8", "b": "float32"})),
-        (np.float32, ("float32", {})),
-        (float, ("float64", {})),
-    ],
-)
-def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
-    assert parse_dtypes(given) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("float33", "'float33' is not a column type; expected one of bool int8"),
-        ("a=complex64", "'complex64' is not a column type"),
-        ("float32,int8", "names two types for all columns"),
-        ("text", "dtype='text' cannot apply to all columns"),
-        ("", "'' is not a column type"),
-        (object, "'object' is not a column type"),
-        ({"a": "wide"}, "'wide' is not a column type"),
-    ],
-)
-def test_what_is_not_a_type_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        parse_dtypes(given)
+def test_what_is_no_size_or_type_is_refused(parse: Any, given: Any) -> None:
+    with pytest.raises(OptionError):
+        parse(given)

@@ -131,11 +131,8 @@ def test_a_time_off_the_grid_is_named(tmp_path: Path, limits: dict[str, int]) ->
     (tmp_path / "a.csv").write_text("k,t,x\n" + rows)
     with shrunk(**limits), pytest.raises(TimeOrderError) as caught:
         pack(tmp_path / "a.csv", tmp_path / "out", series="k", time=stoker.Time("t", freq="1h"))
-    assert str(caught.value) == (
-        f"the time 't' of k 'b' is not on the grid of freq='1h': 2020-01-01 02:30:00 in row 23 of {tmp_path}/a.csv is "
-        f"between two steps after 2020-01-01 01:00:00 in row 22 of {tmp_path}/a.csv. "
-        "Fix the row, choose another freq=, or only declare it with Time(regular=False)."
-    )
+    for place in ("02:30:00 in row 23", "01:00:00 in row 22"):
+        assert place in str(caught.value)
     store = pack(tmp_path / "a.csv", tmp_path / "out", series="k", time=stoker.Time("t", freq="60min", regular=False))
     assert (store.freq, store.lengths.tolist(), notes(store)) == ("60min", [20, 3], [])
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+import hypothesis.strategies as st
 import pytest
-from tests.store.pack.runs import Segment, block, layout, read
+from hypothesis import given, settings
+from tests.harness import num_examples
+from tests.store.pack.runs import Segment, block, grouped, layout, read
 
-from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun, UnsortedTimesError
+from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, read_ahead
 
 
 @pytest.fixture
@@ -29,40 +36,6 @@ def run_of(
     return run
 
 
-@pytest.mark.parametrize(
-    ("kind", "keys"), [("int64", [-5, 0, 7]), ("uint64", [0, 2**63, 2**64 - 1]), ("text", ["", "a", "\U0001f600"])]
-)
-def test_series_continue_over_blocks(tmp_path: Path, writer: BackgroundWriter, kind: str, keys: list[Any]) -> None:
-    a, b, c = keys
-    parts: list[list[Segment]] = [
-        [(a, [(1, 0.5)]), (b, [(5, 1.5)])],
-        [(b, [(6, 2.5)])],
-        [(b, [(7, 3.5)]), (c, [])],
-        [(c, [(1, 4.5)])],
-    ]
-    run = run_of(tmp_path, writer, parts, kind=kind)
-    assert read(run) == [(a, [(1, 0.5)]), (b, [(5, 1.5), (6, 2.5), (7, 3.5)]), (c, [(1, 4.5)])]
-    assert (run.num_series, run.num_steps, run.shortest, run.longest) == (3, 5, 1, 3)
-    assert run.last_key == c
-
-
-@pytest.mark.parametrize(
-    ("parts", "before", "behind"),
-    [
-        ([[(1, [(5, 0.0), (5, 0.0)])]], 5, 5),
-        ([[(1, [(5, 0.0), (4, 0.0)])]], 5, 4),
-        ([[(1, [(5, 0.0)])], [(1, [(4, 0.0)])]], 5, 4),
-        ([[(0, [(9, 0.0)]), (1, [(1, 0.0)])], [(1, [(2, 0.0)]), (2, [(3, 0.0), (3, 0.0)])]], 3, 3),
-    ],
-)
-def test_times_that_do_not_rise_are_found(
-    tmp_path: Path, writer: BackgroundWriter, parts: list[list[Segment]], before: int, behind: int
-) -> None:
-    with pytest.raises(UnsortedTimesError) as caught:
-        run_of(tmp_path, writer, parts)
-    assert (caught.value.key, caught.value.before, caught.value.behind) == (parts[-1][-1][0], before, behind)
-
-
 def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, writer: BackgroundWriter) -> None:
     """The last row there is belongs to another series."""
     filled = layout(time_index=0, fill=frozenset({1}))
@@ -71,25 +44,6 @@ def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, 
     assert first == [(9, 5.0)]
     assert math.isnan(second[0][1])
     assert second[1] == (3, 1.0)
-
-
-def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: BackgroundWriter) -> None:
-    for i, parts in enumerate(([[(1, []), (1, [])]], [[(0, []), (1, [])], [(1, [])]], [[(0, []), (2, []), (2, [])]])):
-        (tmp_path / str(i)).mkdir()
-        with pytest.raises(RepeatedKeyError) as caught:
-            run_of(tmp_path / str(i), writer, parts, layout(unique_keys=True))  # type: ignore[arg-type]
-        assert caught.value.key == parts[-1][-1][0]
-
-
-def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, writer: BackgroundWriter) -> None:
-    nan = math.nan
-    shape = layout(fill=frozenset({1}))
-    run = run_of(
-        tmp_path, writer, [[(1, [(0, 1.0), (0, nan)]), (2, [(0, nan)])], [(2, [(0, nan), (0, 4.0)])], [(2, [(0, nan)])]], shape
-    )
-    values = [number for _, rows in read(run) for _, number in rows]
-    assert [None if math.isnan(v) else v for v in values] == [1.0, 1.0, None, None, 4.0, 4.0]
-    assert (run.tallies[1].nan, run.tallies[1].first_step) == (2, 2)
 
 
 # Taking up a run of an earlier process
@@ -106,38 +60,6 @@ def marked(folder: Path, writer: BackgroundWriter, parts: list[list[Segment]], s
     writer.drain()
     run.close()
     return made
-
-
-@pytest.mark.parametrize("kind", ["int64", "text"])
-@pytest.mark.parametrize("cut", range(4))
-def test_a_run_continues_from_its_mark(tmp_path: Path, writer: BackgroundWriter, kind: str, cut: int) -> None:
-    keys = ["a", "b", "c"] if kind == "text" else [1, 2, 3]
-    parts: list[list[Segment]] = [
-        [(keys[0], [(1, 0.5), (2, math.inf)])],
-        [(keys[0], [(3, 0.5)]), (keys[1], [(1, 1.5)])],
-        [(keys[2], [(7, 0.0), (8, math.nan)])],
-    ]
-    shape = layout(kind, series=True, time_index=0)
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "cut").mkdir()
-    whole = SortedRun.create(tmp_path / "whole", 3, shape, writer)
-    for part in parts:
-        whole.add(block(part, kind, series=True))
-    whole.finish()
-    mark = marked(tmp_path / "cut", writer, parts[:cut], shape, kind)
-    again = SortedRun.reopen(tmp_path / "cut", mark, shape, writer)
-    assert again is not None
-    for part in parts[cut:]:
-        again.add(block(part, kind, series=True))
-    again.finish()
-    assert str(read(again)) == str(read(whole))
-    assert [str(file.read(0, 3)) for file in again.series] == [str(file.read(0, 3)) for file in whole.series]
-    assert (again.shortest, again.longest, again.equal_times) == (whole.shortest, whole.longest, whole.equal_times)
-    assert [vars_of(t) for t in again.tallies] == [vars_of(t) for t in whole.tallies]
-
-
-def vars_of(tally: Any) -> tuple[int, int, int | None]:
-    return tally.nan, tally.inf, tally.first_step
 
 
 @pytest.mark.parametrize("name", ["run3.k", "run3.ko", "run3.n", "run3.c0", "run3.c1", "run3.s0", "run3.s1", "run3.s1o"])
@@ -158,3 +80,181 @@ def test_a_run_that_is_not_as_it_was_is_not_taken_up(tmp_path: Path, writer: Bac
             (tmp_path / "elsewhere").write_bytes(data)
             path.symlink_to(tmp_path / "elsewhere")
     assert SortedRun.reopen(tmp_path, mark, shape, writer) is None
+
+
+# The sorter: whatever the order and size of blocks, its runs hold all rows, each run in order
+
+
+KEYS = {"int64": st.integers(-2, 3), "text": st.sampled_from("abcé")}
+ROWS = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)), max_size=4)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[str, list[list[Segment]]]:
+    kind = draw(st.sampled_from(sorted(KEYS)))
+    return kind, draw(st.lists(st.lists(st.tuples(KEYS[kind], ROWS), min_size=1, max_size=4), max_size=8))
+
+
+@settings(max_examples=num_examples(80))
+@given(parts(), st.booleans(), st.sampled_from([1, 200, 10_000]), st.integers(0, 8))
+def test_runs_hold_all_rows_in_order(given: tuple[str, list[list[Segment]]], by_time: bool, run_bytes: int, flush: int) -> None:
+    kind, blocks = given
+    shape = layout(kind, time_index=0 if by_time else None, strict_time=False)
+    with tempfile.TemporaryDirectory() as folder, BackgroundWriter(1 << 20) as writer:
+        sorter = Sorter(Path(folder), shape, writer, sort_time=by_time, run_bytes=run_bytes)
+        for i, part in enumerate(blocks):
+            sorter.add(block(part, kind))
+            if i == flush:
+                sorter.flush()
+        runs = [read(run) for run in sorter.finish()]
+    for run in runs:
+        keys = [key for key, _ in run]
+        assert keys == sorted(set(keys))
+        assert not by_time or all(rows == sorted(rows, key=lambda row: row[0]) for _, rows in run)
+    # A merge takes the rows of an earlier run first: so put together, the runs are the twin.
+    everything: list[Segment] = [segment for part in blocks for segment in part]
+    assert grouped([segment for run in runs for segment in run], by_time=by_time) == grouped(everything, by_time=by_time)
+
+
+def test_blocks_in_order_make_one_run(tmp_path: Path) -> None:
+    with BackgroundWriter(1 << 20) as writer:
+        sorter = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
+        for key in (1, 1, 2, 5):
+            sorter.add(block([(key, [(0, 0.0)]), (key + 1, [(0, 0.0)])] if key == 2 else [(key, [(0, 0.0)])]))
+        runs = sorter.finish()
+    assert [run.num_series for run in runs] == [4]
+
+
+@pytest.mark.parametrize(("first", "second", "runs"), [(5, 5, 1), (5, 6, 1), (6, 5, 2)])
+def test_a_series_continues_only_if_its_time_does(tmp_path: Path, first: int, second: int, runs: int) -> None:
+    rows: list[list[Segment]] = [[(1, [(first, 0.0)])], [(1, [(second, 1.0)])]]
+    with BackgroundWriter(1 << 20) as writer:
+        shape = layout(time_index=0, strict_time=False)
+        sorter = Sorter(tmp_path, shape, writer, sort_time=True, run_bytes=1)
+        for part in rows:
+            sorter.add(block(part))
+        assert len(sorter.finish()) == runs
+
+
+def test_a_series_that_begins_with_no_rows_continues_only_if_its_time_does(tmp_path: Path) -> None:
+    rows: list[list[Segment]] = [[(0, [(1, 0.0)])], [(0, []), (0, [(0, 0.0)])]]
+    with BackgroundWriter(1 << 20) as writer:
+        sorter = Sorter(tmp_path, layout(time_index=0, strict_time=False), writer, sort_time=True, run_bytes=1)
+        for part in rows:
+            sorter.add(block(part))
+        assert len(sorter.finish()) == 2
+
+
+# The background writer: in order, bounded, and its errors reach whoever gives it work
+
+
+def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise OSError("no space")
+
+    def work() -> None:
+        with BackgroundWriter(1000) as writer:
+            writer.submit(fail)
+            writer.submit(lambda: done.append("behind the error"))
+            writer.drain()
+
+    with pytest.raises(OSError, match="no space"):
+        work()
+    assert done == []
+
+
+def test_after_an_error_outside_what_is_queued_is_dropped() -> None:
+    hold = threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        hold.wait(10)
+
+    def work() -> None:
+        with BackgroundWriter(1000) as writer:
+            writer.submit(wait)
+            writer.submit(lambda: done.append("dropped"))
+            threading.Timer(0.05, hold.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == []
+
+
+def test_waiting_data_is_bounded() -> None:
+    """One more may be on its way than the limit holds, however many come."""
+    alive = most = 0
+    lock = threading.Lock()
+
+    def task() -> None:
+        nonlocal alive
+        with lock:
+            alive -= 10
+
+    with BackgroundWriter(50) as writer:
+        for _ in range(300):
+            with lock:
+                alive += 10
+            writer.submit(task, 10)
+            with lock:
+                most = max(most, alive)
+    assert most <= 70
+
+
+# Reading ahead: in order, bounded, errors in their place
+
+
+@pytest.fixture(params=[1, 2, 4])
+def pool(request: pytest.FixtureRequest) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(request.param) as pool:
+        yield pool
+
+
+def number(i: int) -> int:
+    time.sleep(random.random() / 500)
+    return i
+
+
+def numbers(count: int, fail_at: int = -1) -> Iterator[Callable[[], int]]:
+    for i in range(count):
+        if i == fail_at:
+            raise ValueError(f"while getting task {i}")
+        yield lambda i=i: number(i)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 100])
+@pytest.mark.parametrize("count", [0, 1, 60])
+def test_results_come_in_order(pool: ThreadPoolExecutor, depth: int, count: int) -> None:
+    assert list(read_ahead(numbers(count), pool, depth=depth)) == list(range(count))
+
+
+@pytest.mark.parametrize("at", [0, 1, 13])
+def test_an_error_comes_in_its_place(pool: ThreadPoolExecutor, at: int) -> None:
+    def tasks() -> Iterator[Callable[[], int]]:
+        for i in range(20):
+            yield (lambda: 1 // 0) if i == at else (lambda i=i: number(i))  # type: ignore[misc]
+
+    got: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        got.extend(read_ahead(tasks(), pool, depth=4))
+    assert got == list(range(at))
+
+
+def test_no_more_is_read_than_asked_for(pool: ThreadPoolExecutor) -> None:
+    begun = 0
+    lock = threading.Lock()
+
+    def task() -> None:
+        nonlocal begun
+        with lock:
+            begun += 1
+
+    results = read_ahead((task for _ in range(100)), pool, depth=3)
+    for i in range(50):
+        next(results)
+        assert begun <= i + 3
+    results.close()  # type: ignore[attr-defined]
+    assert begun < 60

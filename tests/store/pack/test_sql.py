@@ -197,18 +197,6 @@ def test_append_applies_the_statement_of_the_store(prices: Path) -> None:
     assert Store.save(store, prices / "copy").manifest.sql == JOIN  # type: ignore[union-attr]
 
 
-def test_without_duckdb_the_error_says_what_to_install(prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(OptionError, match=r"pip install 'stoker\[sql\]'"):
-        pack("p*.csv", "a", series="symbol", sql="FROM source")
-
-
-def test_an_old_duckdb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duckdb, "__version__", "1.4.5")
-    with pytest.raises(OptionError, match=r"needs DuckDB 2 or newer, but 1\.4\.5 is installed"):
-        sql.import_duckdb()
-
-
 MEMORY = """
 import resource, sys
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq

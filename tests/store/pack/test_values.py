@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from stoker.errors import BadValueError
-from stoker.store.pack.plan import ColumnPlan, make_field
-from stoker.store.pack.values import MissingIntegersError, from_bfloat16, to_bfloat16, to_numbers
-from stoker.store.shards import MISSING_TIME
+from stoker.errors import BadValueError, SourceTooLargeError
+from stoker.store.pack import values as categories
+from stoker.store.pack.column_types import ColumnPlan, make_field
+from stoker.store.pack.values import Categories, fill_forward, from_bfloat16, to_bfloat16, to_numbers
+from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 TARGETS = [*NUMBERS, "bfloat16"]
@@ -117,14 +118,6 @@ def test_bfloat16_rounds_to_the_nearest_even(bits: list[int]) -> None:
             assert np.float32(half).tobytes() == np.float32(slow_bfloat16(single)).tobytes()
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.bool_()])
-def test_integers_with_gaps_ask_for_a_wider_type(kind: pa.DataType) -> None:
-    values = pa.array([1, None], pa.int64()).cast(kind)
-    with pytest.raises(MissingIntegersError, match=r"column 'v' is missing in row 2 of table.csv, which \w+ cannot store"):
-        to_numbers(values, field(kind, None), locate)
-    assert to_numbers(values, field(pa.float64(), None), locate).tolist()[0] == 1.0
-
-
 @pytest.mark.parametrize(
     ("values", "numbers", "unit"),
     [
@@ -141,3 +134,88 @@ def test_times_keep_their_unit(values: pa.Array, numbers: list[int], unit: str) 
     wanted = field(values.type, None)
     assert wanted.unit == unit
     assert to_numbers(values, wanted, locate).tolist() == numbers
+
+
+# Categories: numbers in the order of appearance, however the values are stored
+
+
+WORDS = st.lists(st.one_of(st.none(), st.sampled_from(["", "a", "b", "é", "ab", "NULL"])), max_size=12)
+
+
+def stored(values: list[str | None], how: str) -> pa.Array:
+    if how == "dictionary":
+        # With texts that no row uses, and one that stands there twice.
+        texts = ["unused", "ab", "NULL", "é", "b", "a", "", "a"]
+        return pa.DictionaryArray.from_arrays(pa.array([None if v is None else texts.index(v) for v in values], pa.int8()), texts)
+    if how == "sliced":
+        return pa.array(["before", *values], pa.string())[1:]
+    return pa.array(values, pa.large_string() if how == "large" else pa.string())
+
+
+@given(st.lists(st.tuples(WORDS, st.sampled_from(["plain", "large", "sliced", "dictionary"])), max_size=5))
+def test_codes_count_the_texts_as_they_appear(parts: list[tuple[list[str | None], str]]) -> None:
+    made, seen = Categories("word"), []
+    for values, how in parts:
+        codes, new = made.encode(stored(values, how), "row 1")
+        fresh = [v for v in dict.fromkeys(values) if v is not None and v not in seen]
+        assert new == fresh
+        seen += fresh
+        assert codes.tolist() == [-1 if v is None else seen.index(v) for v in values]
+        assert codes.dtype.str == "<i4"
+    assert len(made) == len(seen)
+    again = Categories("word", seen)
+    assert again.encode(pa.array([*reversed(seen)], pa.string()), "row 1")[1] == []
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_CATEGORIES", 3), ("MAX_TEXT_BYTES", 20)])
+def test_too_many_texts_are_not_category(monkeypatch: pytest.MonkeyPatch, limit: str, value: Any) -> None:
+    monkeypatch.setattr(categories, limit, value)
+    made = Categories("note")
+    made.encode(pa.array(["text 1", "text 2", "text 3"]), "row 1")
+    with pytest.raises(
+        SourceTooLargeError, match=r"column 'note' has more than \d distinct strings at row 9 of a.csv.*leave it out"
+    ):
+        made.encode(pa.array(["text 4"]), "row 9 of a.csv")
+
+
+# Filling forward, against a loop
+
+
+NAN = np.array([np.nan], dtype="<f4")
+KINDS = {
+    "float64": (np.dtype("<f8"), np.nan),
+    "float16": (np.dtype("<f2"), np.nan),
+    "time": (np.dtype("<i8"), MISSING_TIME),
+    "category": (np.dtype("<i4"), MISSING_CODE),
+    "bfloat16": (np.dtype("<u2"), int(to_bfloat16(NAN)[0])),
+}
+
+
+def slow_fill(values: list[Any], starts: list[int], before: Any, gap: Any) -> list[Any]:
+    last, filled = before if before is not None else gap, []
+    for i, value in enumerate(values):
+        if i in starts:
+            last = gap
+        last = last if value is None else value
+        filled.append(last)
+    return filled
+
+
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    values=st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=20),
+    starts=st.sets(st.integers(0, 19)),
+    before=st.one_of(st.none(), st.integers(0, 9)),
+)
+def test_gaps_take_the_last_value_of_their_series(
+    kind: str, values: list[int | None], starts: set[int], before: int | None
+) -> None:
+    dtype, gap = KINDS[kind]
+    begin = sorted(start for start in starts if start < len(values))
+    if before is None and values:
+        begin = sorted({0, *begin})
+    array = np.array([gap if value is None else value for value in values], dtype=dtype)
+    kept = array.copy()
+    filled = fill_forward(array, np.array(begin, dtype=np.int64), before)
+    assert filled.tobytes() == np.array(slow_fill(values, begin, before, gap), dtype=dtype).tobytes()
+    assert array.tobytes() == kept.tobytes(), "the values given are not changed"

@@ -77,10 +77,9 @@ _LAZY = {
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("augment", "diagnose", "errors", "experiment", "feed", "gate", "ray", "split", "testing", "train", "tune")
+_MODULES = ("diagnose", "errors", "experiment", "feed", "gate", "ray", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
-    from stoker import augment as augment
     from stoker import diagnose as diagnose
     from stoker import errors as errors
     from stoker import experiment as experiment

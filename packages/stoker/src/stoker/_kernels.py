@@ -41,7 +41,7 @@ from numba.extending import intrinsic
 
 import stoker
 from stoker import _cache_files, _disk
-from stoker._clock import Spans, now_ns
+from stoker._clock import now_ns
 from stoker.errors import DiskError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -51,8 +51,6 @@ ANNOUNCE = "STOKER_ANNOUNCE"
 CACHE = "STOKER_CACHE"
 """Environment variable: the folder of all caches of stoker."""
 
-compiling = Spans(capacity=1)
-"""Time that this process has spent compiling kernels."""
 _LINE = "stoker: compiling kernels for this machine; this takes some seconds, once …\n"
 _MAGIC = b"stoker kernel 1\n"
 _HEAD_BYTES = len(_MAGIC) + 16
@@ -233,6 +231,7 @@ class _Announcer(event.Listener):  # type: ignore[misc]
         self.kernels: set[object] = set()
         self._said = False
         self._depth = self._began_ns = 0
+        self.total_ns = 0
 
     def on_start(self, event: Any) -> None:
         """A function is about to be compiled; it may belong to another library, or be one that the function before calls."""
@@ -254,7 +253,7 @@ class _Announcer(event.Listener):  # type: ignore[misc]
         """A function was compiled, or could not be."""
         self._depth -= 1
         if not self._depth:
-            compiling.add(self._began_ns, now_ns())
+            self.total_ns += now_ns() - self._began_ns
 
 
 _announcer = _Announcer()
@@ -451,3 +450,8 @@ def saw_overflow(typing: Any) -> Generated:
         return builder.icmp_signed("!=", _call_flags(builder, "stoker_fetestexcept"), _I32(0))
 
     return types.boolean(), generate
+
+
+def compile_ns() -> int:
+    """Return the time that this process has spent compiling kernels so far, in ns."""
+    return _announcer.total_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from stoker._text import redact
+from stoker._text import how_to_install, redact
 from stoker.errors import OptionError, StokerError
 
 
@@ -28,7 +28,7 @@ def connect(address: str) -> Any:
     try:
         import ray
     except ImportError:
-        raise OptionError(f"on={address!r} needs the package ray: install stoker[ray].") from None
+        raise OptionError(f"ray={address!r} needs the package ray. {how_to_install('ray')}", parameter="ray") from None
     if not ray.is_initialized():
         ray.init(address=None if address == "ray" else address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     return ray

@@ -16,6 +16,15 @@ _CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _SECRETS = re.compile(r"\?\S*|//[^/\s@]+@|(?i:(?:key|token|secret|signature|credential|password|authorization)\S*\s*[=:]\s*\S+)")
 
 
+def how_to_install(extra: str | None = None) -> str:
+    """Return the sentence that says how to install Stoker's recipes, or what an extra of Stoker needs.
+
+    Stoker is not on a package index, where another package could take its name, so the sentence names a clone.
+    """
+    target = "./packages/stoker-recipes" if extra is None else f"'./packages/stoker[{extra}]'"
+    return f"In the folder of a clone of Stoker: pip install {target}"
+
+
 def readable_bytes(num_bytes: float) -> str:
     """Format bytes: 1,234,567 is "1.2 MB"."""
     for unit in ("B", "kB", "MB", "GB"):

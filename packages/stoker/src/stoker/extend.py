@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stoker import _disk as disk
 from stoker._device import check_device
 from stoker._lazy import lazy
-from stoker._text import printable, readable_bytes
+from stoker._text import how_to_install, printable, readable_bytes
 from stoker.errors import ConfigError, ExtensionError
 
 _LAZY = {
@@ -86,12 +86,6 @@ __all__ = [
 Group = Literal["commands", "recipes", "formats"]
 RECIPE_NAME = "recipe.json"
 """The file that marks the folder of a run as one of a recipe: an object whose entry "recipe" is the name."""
-
-
-def how_to_install(extra: str | None = None) -> str:
-    """Return the sentence that says how to install Stoker's recipes, or what an extra of Stoker needs. It is not on a package index."""
-    target = "./packages/stoker-recipes" if extra is None else f"'./packages/stoker[{extra}]'"
-    return f"In the folder of a clone of Stoker: pip install {target}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker._text import how_to_install
 from stoker.errors import OptionError
 from stoker.experiment.config import Config, Own
 from stoker.experiment.parse import Document, check, override, to_tree
@@ -81,7 +82,7 @@ def fit(
 
 
 def _import_ray_train() -> Any:
-    advice = "Install it: pip install 'stoker[ray]'."
+    advice = how_to_install("ray")
     try:
         import ray
         import ray.train

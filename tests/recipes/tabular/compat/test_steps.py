@@ -63,13 +63,6 @@ def test_names_and_defaults_are_those_of_the_package(name: str) -> None:
     assert all(one.kind is one.KEYWORD_ONLY for one in found if one.name != "tgt_data")
 
 
-def test_progress_is_reported(tmp_path: Path) -> None:
-    calls: list[dict[str, Any]] = []
-    compat.analyze(workspace_dir=encoded(tmp_path, *make()), update_progress=lambda **values: calls.append(values))
-    assert calls[0] == {"completed": 0, "total": 1}
-    assert calls[-1] == {"completed": 1, "total": 1}
-
-
 def test_any_frame_gives_the_same_statistics_and_codes(tmp_path: Path) -> None:
     both = make()
     first = encoded(tmp_path / "pandas", *both)
@@ -148,11 +141,6 @@ def test_a_split_that_cannot_be_has_one_clear_line(
         compat.split(ROWS, workspace_dir=tmp_path, **options)
     assert "\n" not in str(found.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_lists_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="column 'l' of tgt_data holds lists, which are not supported"):
-        compat.split({"l": [[1]] * 30}, workspace_dir=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -74,23 +71,3 @@ def test_negative_control_a_plain_way_that_differs_is_found(
     else:
         monkeypatch.setattr(numbers.DigitRanges, part, lambda self, keys, form: None)
     assert plain(frame).to_json() != whole
-
-
-LOADED = """
-import json, sys
-import numpy as np
-from stoker_recipes.tabular import analyze
-found = []
-for num_rows in (1, {rows}, {rows} + 1):
-    analyze({{"x": np.arange(num_rows) / 7, "when": np.arange(num_rows).astype("M8[s]")}}, threads=1)
-    found.append("numba" in sys.modules)
-print(json.dumps(found))
-"""
-
-
-def test_kernels_are_loaded_from_the_border_on() -> None:
-    """By modules, not by the clock: loading numba and the kernels is what makes the first call of a process slow."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED.format(rows=SMALL // 2)], capture_output=True, text=True, check=True, timeout=280
-    )
-    assert json.loads(done.stdout) == [False, False, True]

@@ -48,29 +48,6 @@ def test_digits_are_those_of_the_printed_number(window: tuple[int, int]) -> None
     np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
 
 
-@pytest.mark.promise("P11", control=True)
-def test_the_twin_would_see_a_wrong_digit() -> None:
-    values = np.array([19.99])
-    wrong = arithmetic_digits(values)
-    assert (printed_digits(values)[:, 2:] != wrong).any()
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (19.99, "0000000000000000019.99000000"),
-        (-0.3, "0000000000000000000.30000000"),
-        (9.99999999999999e-9, "0000000000000000000.00000001"),  # rounded at 1e-20
-        (1e22, "0000000000000000000.00000000"),
-        (12345678901234567890.0, "2345678901234567000.00000000"),
-        (2.0**63, "9223372036854776000.00000000"),
-        (float(np.float32(0.1)), "0000000000000000000.10000000"),
-    ],
-)
-def test_some_digits_by_hand(value: float, expected: str) -> None:
-    assert split_digits([value]).digits[0].tolist() == [int(digit) for digit in expected.replace(".", "")]
-
-
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("window", [(18, -8), (3, -1), (49, -20)], ids=str)
 @pytest.mark.parametrize("name", COLUMNS)
@@ -78,15 +55,6 @@ def test_the_frame_is_that_of_the_way_it_replaces(name: str, window: tuple[int, 
     expected = split_printed(COLUMNS[name], *window)
     found = split_digits(COLUMNS[name], max_decimal=window[0], min_decimal=window[1], frame=True)
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
-
-
-def test_a_column_without_values_keeps_its_index_which_the_old_way_cannot() -> None:
-    column = pd.Series([np.nan, np.nan], index=[5, 6])
-    with pytest.raises(ValueError, match="cannot convert float NaN to integer"):
-        split_printed(column)
-    found = split_digits(column, frame=True)
-    assert found.index.tolist() == [5, 6]
-    assert found["nan"].tolist() == [1, 1]
 
 
 @pytest.mark.promise("P11", control=True)
@@ -136,12 +104,6 @@ def test_the_count_of_cut_values_follows_the_window(rng: np.random.Generator) ->
 def test_bounds_beyond_the_printed_places_are_refused(bounds: tuple[int, int]) -> None:
     with pytest.raises(OptionError, match="Choose -20 <= min_decimal <= max_decimal <= 49"):
         split_digits([1.0], max_decimal=bounds[0], min_decimal=bounds[1])
-
-
-@pytest.mark.parametrize("bound", [1.5, True, "3"])
-def test_a_bound_is_an_integer(bound: Any) -> None:
-    with pytest.raises(OptionError, match="expected an integer"):
-        split_digits([1.0], max_decimal=bound)
 
 
 @pytest.mark.promise("P4")

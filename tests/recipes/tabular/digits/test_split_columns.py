@@ -126,12 +126,6 @@ def test_a_value_that_is_nan_is_named(given: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_name_can_be_given() -> None:
-    with pytest.raises(BadValueError, match="column 'price' holds 'x'"):
-        split_digits([1.0, "x"], name="price")
-    assert split_digits(pl.Series("amount", [1.0])).name == "amount"
-
-
 @pytest.mark.parametrize(
     "given",
     [

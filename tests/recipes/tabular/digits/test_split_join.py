@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tests.recipes.tabular.digits.digits_twin import hard_numbers, mixed_numbers
 
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import BadValueError
 from stoker_recipes.tabular import Digits, join_digits, split_digits
 from stoker_recipes.tabular.digits.split import DigitWindow
 
@@ -38,11 +36,3 @@ def test_an_entry_that_is_not_a_digit_is_named(row: int, column: int, value: int
     digits.matrix[row, column] = value  # type: ignore[index]
     with pytest.raises(BadValueError, match=f"column '{digits.columns[column]}' holds {value} in row {row + 1}"):
         join_digits(digits)
-
-
-@pytest.mark.parametrize(
-    "matrix", [np.zeros((2, 28), dtype=np.int8), np.zeros((2, 29), dtype=np.int16), np.zeros(29, dtype=np.int8)]
-)
-def test_a_matrix_that_does_not_fit_its_window_is_refused(matrix: Any) -> None:
-    with pytest.raises(OptionError, match=r"needs int8 \[rows, 29\]"):
-        join_digits(Digits(matrix=matrix, window=DigitWindow(), num_cut=0))

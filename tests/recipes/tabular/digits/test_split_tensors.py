@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import BadValueError
 from stoker_recipes.tabular import join_digits, split_digits
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8]
@@ -35,9 +34,3 @@ def test_digits_of_a_gpu_are_there() -> None:
     digits = split_digits(values)
     assert digits.matrix.is_cuda  # type: ignore[union-attr]
     assert join_digits(digits).equal(values)
-
-
-@pytest.mark.parametrize("values", [torch.tensor([True]), torch.tensor([1j]), torch.tensor([float("inf")])])
-def test_a_tensor_holds_numbers(values: torch.Tensor) -> None:
-    with pytest.raises(BadValueError, match=r"the column holds .* in row 1"):
-        split_digits(values)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 import torch
@@ -40,12 +39,6 @@ def message(table: Any, kind: type[StokerError], **options: Any) -> str:
 )
 def test_options(options: dict[str, Any], expected: str) -> None:
     assert message({"k": KEYS, "v": [1, 2, 3]}, StokerError, **options).startswith(expected)
-
-
-@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table])
-def test_a_missing_key_column_lists_those_that_are_there(frame: Any) -> None:
-    text = message(frame({"a": [1], "b": [2]}), OptionError, key="user")
-    assert text == "the table has no column 'user' to group by; it has a, b."
 
 
 @pytest.mark.parametrize(

@@ -96,23 +96,6 @@ def test_keys_are_grouped_by_value(kind: str) -> None:
     assert found.num_left_out == (0 if kind == "bool" else ORDER.count(0))
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("int64", pick(TICKS.tolist())),
-        ("uint64", [number + 2**63 for number in ORDER]),
-        ("float", [number / 4 for number in ORDER]),
-        ("texts", pick(NAMES)),
-        ("categories of polars", pick(NAMES)),
-        ("categories of numbers", pick(TICKS.tolist())),
-        ("uuids", [one.bytes for one in pick(IDS)]),
-        ("days of arrow", pa.array(ORDER, pa.date32()).to_pylist()),
-    ],
-)
-def test_the_keys_are_returned(kind: str, expected: list[Any]) -> None:
-    assert listed(pad_sequences(given(KINDS[kind]()[0]), key="k").contexts) == twin.first_keys(expected)
-
-
 def test_two_zeros_are_one_key() -> None:
     found = pad_sequences({"k": [0.0, -0.0, 1.0], "v": [1, 2, 3]}, key="k")
     assert found["v"][..., 0].tolist() == [[1, 2], [3, 0]]

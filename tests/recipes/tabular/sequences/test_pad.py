@@ -51,14 +51,6 @@ def test_they_equal_the_loop(max_length: int | None, contexts: list[int] | None)
     check_packed(pad_sequences(table(), key="user", layout="packed", **options), KEYS, VALUES, **options)
 
 
-def test_contexts_are_returned_and_rows_of_others_are_counted() -> None:
-    found = pad_sequences(table(), key="user", max_length=2)
-    assert (found.contexts.tolist(), found.num_left_out) == ([7, 3, 9, 1], 0)
-    some = pad_sequences(table(), key="user", max_length=2, contexts=[5, 7])
-    assert (some.contexts.tolist(), some.lengths.tolist(), some.num_left_out) == ([5, 7], [0, 2], 5)
-    assert repr(some) == ("<PaddedSequences of 2 contexts, 5 rows left out; x: float64 [2, 2, 1], n: int16 [2, 2, 1]>")
-
-
 def test_columns_are_chosen_in_their_order() -> None:
     assert list(pad_sequences(table(), key="user")) == ["x", "n"]
     assert list(pad_sequences(table(), key="user", columns=["n", "x"])) == ["n", "x"]
@@ -119,15 +111,6 @@ def test_times_are_integers(unit: str) -> None:
     check_padded(pad_sequences(pl.DataFrame(given) if unit == "ns" else pa.table(given), key="user"), KEYS, expected)
     zoned = pd.DataFrame(given).assign(t=pd.Series(times).dt.tz_localize("UTC"))
     check_padded(pad_sequences(zoned, key="user"), KEYS, expected)
-
-
-def test_missing_floats_are_nan() -> None:
-    values = [1.0, None, 3.0, None, 5.0, 6.0, 7.0, 8.0, 9.0]
-    expected = {"v": np.array([np.nan if value is None else value for value in values])}
-    for given in (pa.table({"user": KEYS, "v": values}), pl.DataFrame({"user": KEYS, "v": values}), {"user": KEYS, "v": values}):
-        check_padded(pad_sequences(given, key="user"), KEYS, expected)
-    nullable = pd.DataFrame({"user": KEYS, "v": pd.array(values, dtype="Float64")})
-    check_padded(pad_sequences(nullable, key="user"), KEYS, expected)
 
 
 @pytest.mark.parametrize("source", TYPES)
@@ -192,3 +175,12 @@ def test_large_tensors_are_the_same_and_each_is_saved_by_itself() -> None:
     alone = found["b"]
     del found
     assert twin.same_bits(alone, expected.astype(np.float32))
+
+
+def test_missing_floats_are_nan() -> None:
+    values = [1.0, None, 3.0, None, 5.0, 6.0, 7.0, 8.0, 9.0]
+    expected = {"v": np.array([np.nan if value is None else value for value in values])}
+    for given in (pa.table({"user": KEYS, "v": values}), pl.DataFrame({"user": KEYS, "v": values}), {"user": KEYS, "v": values}):
+        check_padded(pad_sequences(given, key="user"), KEYS, expected)
+    nullable = pd.DataFrame({"user": KEYS, "v": pd.array(values, dtype="Float64")})
+    check_padded(pad_sequences(nullable, key="user"), KEYS, expected)

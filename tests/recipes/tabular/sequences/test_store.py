@@ -55,15 +55,6 @@ def test_the_keys_are_a_column(keys: Any, label: str, expected: list[Any], tmp_p
     assert stoker.verify(store.path).num_bytes > 0  # type: ignore[union-attr, arg-type]
 
 
-def test_a_feed_serves_the_store() -> None:
-    packed = pad_sequences(TABLE, key="user", layout="packed", contexts=[7, 5, 3])
-    batch = next(iter(stoker.Feed(packed.store(), stoker.Sequences(3), batch_size=3, columns=["x", "n"])))
-    padded = pad_sequences(TABLE, key="user", max_length=3, contexts=[7, 5, 3])
-    for name in ("x", "n"):
-        assert batch[name].numpy().tobytes() == padded[name].numpy().tobytes()
-    assert torch.equal(batch["mask"], padded.mask)
-
-
 def test_a_file_becomes_the_same_store_as_the_table_in_memory(tmp_path: Path) -> None:
     pq.write_table(pa.table(TABLE), tmp_path / "events.parquet", row_group_size=2)
     store = pack_sequences(tmp_path / "events.parquet", tmp_path / "store", key="user")
@@ -103,21 +94,6 @@ def test_contexts_from_a_file(tmp_path: Path) -> None:
         pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "other.parquet"))
     with pytest.raises(SourceNotFoundError):
         pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "nowhere.csv"))
-
-
-@pytest.mark.parametrize(
-    ("contexts", "expected"),
-    [
-        ([3, 3], "column 'contexts' holds 3 (int) in row 2, as in row 1. List each context once."),
-        (["a"], "column 'contexts' holds 'a' (str) in row 1, but the key 'user' is int64. List keys of the same type."),
-        ([3, None], "contexts has no key in row 2. Every context needs a key."),
-    ],
-)
-def test_bad_contexts_leave_nothing_behind(tmp_path: Path, contexts: Any, expected: str) -> None:
-    with pytest.raises(BadValueError) as caught:
-        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=contexts)
-    assert str(caught.value).startswith(expected)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:

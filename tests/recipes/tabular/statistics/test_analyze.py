@@ -16,9 +16,8 @@ import pytest
 from msgspec import UNSET
 
 import stoker
-from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
+from stoker.errors import BadValueError, OptionError, SourceInvalidError
 from stoker_recipes.tabular import analyze
-from stoker_recipes.tabular.statistics.dates import DateColumn
 from stoker_recipes.tabular.statistics.gather import EmptyColumn
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
 from stoker_recipes.tabular.statistics.quantiles import KeyRun
@@ -79,15 +78,6 @@ def test_threads_do_not_matter(table: pa.Table, threads: int, tmp_path: Path) ->
     assert analyze(tmp_path / "table.parquet", threads=threads) == analyze(table)
 
 
-def test_text_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    lines = ["a", *map(str, range(300_000)), "oops"]
-    (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(
-        BadValueError, match=r"column 'a' of .*bad.csv holds values that are not int64 .*first in row 300,00\d: 'oops'"
-    ):
-        analyze(tmp_path / "bad.csv")
-
-
 def test_columns_are_selected(table: pa.Table, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "table.parquet")
     for source in (table, tmp_path / "table.parquet"):
@@ -110,32 +100,12 @@ def test_lists_are_analysed_by_what_they_hold(rng: np.random.Generator) -> None:
     assert lists.num_rows == 4
 
 
-def test_a_folder_that_is_a_store(tmp_path: Path, rng: np.random.Generator) -> None:
-    store = stoker.pack({"x": rng.normal(size=50)}, tmp_path / "numbers.stoker")
-    assert analyze(tmp_path / "numbers.stoker") == analyze(store)
-
-
 def test_a_column_without_any_value() -> None:
     found = analyze({"x": pa.nulls(3), "y": pa.array([None, None, None], pa.float64())})
     assert isinstance(found["x"], EmptyColumn)
     assert found["x"].analysis() == {"has_nan": True, "cnt_values": {}}
     assert isinstance(found["y"], NumberColumn)
     assert (found["y"].min, found["y"].quantiles, found["y"].cnt_values) == (None, None, {})
-
-
-@pytest.mark.parametrize("kind", ["number", "date", "category"])
-def test_a_column_of_nothing_is_what_it_is_taken_for(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Any = analyze({"x": [None, None]}, kinds={"x": kind})["x"]
-    assert found.analysis()["has_nan"]
-    assert (found.num_values, found.num_null) == (2, 2)
-    assert type(found) is {"number": NumberColumn, "date": DateColumn, "category": EmptyColumn}[kind]
-    monkeypatch.setattr("stoker_recipes.tabular.statistics.analyze._readers", lambda *given, **options: {})
-    assert type(analyze({"x": [None, None]}, kinds={"x": kind})["x"]) is EmptyColumn, "negative control: taken for nothing"
-
-
-def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
-    frame = pd.DataFrame({"x": [1.0, 2.0]}, index=pd.Index(["a", "b"], name="id"))
-    assert analyze(frame).names == ["id", "x"]
 
 
 @pytest.mark.promise("P11")
@@ -174,13 +144,6 @@ def test_columns_of_a_mapping_keep_what_numpy_would_lose() -> None:
     assert found["category"].cnt_values == {"a": 1}
     assert found["zone"].max == "2019-12-31 23:00:00"
     assert [column.num_null for column in found.columns] == [1] * 5
-
-
-def test_files_that_disagree_are_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"x": ["text"]}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaError, match=r"column 'x' of .*b.parquet is string, not double"):
-        analyze(tmp_path)
 
 
 @pytest.mark.promise("P4")

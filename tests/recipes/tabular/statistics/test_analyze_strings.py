@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +84,3 @@ def test_negative_control_columns_that_are_not_converted_are_refused(
     monkeypatch.setattr(texts_module, "_readers", lambda *given, **options: {})
     with pytest.raises((OptionError, SourceInvalidError)):
         analyze({"x": values}, kinds={"x": kind})
-
-
-def test_without_pandas_dates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(OptionError, match="'date', but the column holds strings, which pandas parses"):
-        analyze({"x": ["2020-01-01"]}, kinds={"x": "date"})

@@ -68,18 +68,6 @@ def test_files_in_any_chunks_are_the_table(rng: np.random.Generator, tmp_path: P
     assert analyze(tmp_path, key="who", columns="text,few")["few"] == whole["few"]
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "error", "told"),
-    [
-        ({"x": [1, 2]}, {}, OptionError, "key is 'who', but <dict> has the columns x"),
-        ({"who": [1], "x": [[1, 2]]}, {}, OptionError, "column 'x' holds lists, which cannot be counted by key"),
-    ],
-)
-def test_what_cannot_be_counted_is_named(source: Any, options: Any, error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
-        analyze(source, key="who", **options)
-
-
 @pytest.mark.parametrize("keys", [[1.0, None, 2.0, None, 1.0], ["a", None, "b", None, "a"]], ids=["numbers", "texts"])
 def test_a_row_without_a_key_counts_for_no_one(keys: list[Any]) -> None:
     values = [5.0, 6.0, 7.0, 5.0, 5.0]

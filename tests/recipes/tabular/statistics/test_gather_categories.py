@@ -55,12 +55,6 @@ def test_strings_are_the_same_however_they_are_stored(kind: pa.DataType) -> None
     assert category(pl.DataFrame({"x": pl.Series(["b", "a", None, "b"], dtype=pl.Categorical)})) == found
 
 
-def test_null_within_a_dictionary_is_missing() -> None:
-    values = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], pa.int32()), pa.array(["a", None]))
-    found = category(values)
-    assert (found.num_values, found.num_null, found.cnt_values) == (4, 3, {"a": 1})
-
-
 @pytest.mark.parametrize("key", [None, "who"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_floats_are_strings_of_their_own_type_and_nan_is_missing(dtype: Any, key: str | None) -> None:

@@ -33,17 +33,6 @@ def test_the_same_json_as_the_original(encoding: Encoding, rng: np.random.Genera
         assert as_json(found) == expected, name
 
 
-def test_more_values_than_wait_at_a_time(rng: np.random.Generator) -> None:
-    values = pd.Series(np.round(rng.gamma(2, 150, 700_000), 2), name="x")
-    found = number(pa.chunked_array(np.array_split(values.to_numpy(), 40)))
-    assert found.rank_error == 0
-    shares = np.linspace(0, 1, 1001)
-    assert found.quantiles == np.quantile(values, shares, method="closest_observation").tolist()
-    assert found.min_n == np.sort(values)[:1000].tolist()
-    assert found.max_n == np.sort(values)[::-1][:1000].tolist()
-    assert found.num_distinct == values.nunique()
-
-
 def test_integers_stay_exact() -> None:
     found = number(np.array([2**63 - 1, 2**53 + 1, -(2**63)]))
     assert (found.min, found.max) == (-(2**63), 2**63 - 1)

@@ -89,30 +89,12 @@ def test_strings_are_refused_with_their_row(column: Any) -> None:
         features({"close": column}, CLOSE)
 
 
-@pytest.mark.parametrize("column", [np.array(["2020-01-01"], dtype="M8[s]"), pa.array([0], pa.timestamp("s")), [[1.0]]])
-def test_times_and_lists_are_not_prices(column: Any) -> None:
-    with pytest.raises((BadValueError, OptionError), match="column 'close'"):
-        features({"close": column}, CLOSE)
-
-
 def test_a_column_that_is_not_there_is_named_with_the_feature() -> None:
     spec = {"features": [{"name": "c", "op": "IDENT"}, {"name": "true range", "op": "ATR"}]}
     with pytest.raises(
         OptionError, match=r"feature 'true range' \(\$\.features\[1\]\) needs a column 'high', but the columns of the bars are"
     ):
         features({"close": [1.0], "ts": [0]}, spec)
-
-
-def test_two_columns_that_may_be_meant() -> None:
-    with pytest.raises(OptionError, match="both 'Close' and 'CLOSE' of the bars may be 'close': rename one of them"):
-        features({"Close": [1.0], "CLOSE": [2.0]}, CLOSE)
-    assert features({"Close": [1.0], "close": [2.0]}, CLOSE)["c"].tolist() == [2]
-
-
-@pytest.mark.parametrize("given", [7, None, "bars.csv", [1.0, 2.0], np.zeros(3)])
-def test_what_is_not_a_table(given: Any) -> None:
-    with pytest.raises(OptionError, match="the bars are a"):
-        features(given, CLOSE)
 
 
 def test_series_by_any_kind_of_key() -> None:

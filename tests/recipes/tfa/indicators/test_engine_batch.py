@@ -53,13 +53,6 @@ def test_threads_and_shares_do_not_matter(compat: str | None, monkeypatch: pytes
         assert features(store, spec, compat=compat, threads=threads).values.tobytes() == whole.values.tobytes()
 
 
-def test_what_sentio_has_ready_is_known_from_where_it_begins() -> None:
-    frame = features(series_of([50, 30]), {"features": [{"name": "z", "op": "ZWIN", "window": 20}]}, compat="sentio")
-    expected = [*range(50), *range(30)]
-    assert frame.bars_before.tolist() == expected
-    assert frame.ready[:, 0].tolist() == [before >= 20 for before in expected]
-
-
 def test_long_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows longer than a block, and than the bars after which sums start anew."""
     close = market(6000)["close"]

@@ -58,19 +58,6 @@ def test_the_store_holds_the_bars_and_their_features(bars: Store, tmp_path: Path
     assert note.endswith(f"(spec {frame.spec.content_hash}{arithmetic}, emit_from {frame.emit_from})")
 
 
-def test_series_of_one_length_and_categories_are_kept(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    table = pa.table({**market(10), "side": ["a", "b"] * 5, "symbol": ["x"] * 5 + ["y"] * 5})
-    bars = pack(table, tmp_path / "bars", series="symbol")
-    store = write_features(bars, {"features": [{"name": "c", "op": "IDENT"}]}, tmp_path / "out", name="f")
-    assert store.uniform_length == 5
-    assert list(store.texts("side")) == ["a", "b"]
-    assert store.find("y") == 1
-    assert store[1]["f"][:, 0].tolist() == store[1]["close"].astype(np.float32).tolist()
-    verify(tmp_path / "out")
-
-
 def test_long_series_go_to_the_disk_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bars = pack(bars_in_memory([5, 500, 3, 4, 90]), tmp_path / "bars")
     whole = write_features(bars, SPEC, tmp_path / "whole")

@@ -12,7 +12,6 @@ from tests.recipes.tfa.indicators.markets import market
 from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
 
 from stoker.errors import BadValueError, OptionError
-from stoker.store.store import Store
 from stoker_recipes.tfa.indicators.engine import FeatureStream, features
 
 Bar = namedtuple("Bar", "open high low close volume")
@@ -87,20 +86,6 @@ def test_an_invalid_bar_is_an_error_and_changes_nothing(bar: Any, message: str) 
         stream.push(bar)
     assert stream.num_bars == 0
     assert stream.push({"close": 3.0}).tolist() == [3]
-
-
-def test_a_stream_is_one_series() -> None:
-    stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
-    with pytest.raises(OptionError, match="a stream is one series, but these bars have 2 series"):
-        stream.extend(Store.from_arrays(lengths=[1, 2], close=np.arange(3.0)))
-
-
-def test_a_state_of_another_spec_is_refused() -> None:
-    stream, other = FeatureStream(SPEC), FeatureStream(minimal_spec())
-    with pytest.raises(OptionError, match="the state belongs to another spec: its spec is 'sha256:"):
-        other.restore(stream.state())
-    with pytest.raises(OptionError, match="the state belongs to another spec: its compat is 'exact', expected 'sentio'"):
-        FeatureStream(SPEC, compat="sentio").restore(stream.state())
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,6 @@ def test_the_same_bars_are_ready_and_the_same_numbers_come(op: str, theirs: Any,
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
-def test_the_average_of_k() -> None:
-    np.testing.assert_allclose(ours("STOCHASTIC_D", d_period=3)[20:], talib.STOCHF(H, L, C, 14, 3)[1][20:], rtol=1e-5)
-
-
-def test_accumulation() -> None:
-    np.testing.assert_allclose(ours("AD_LINE"), talib.AD(H, L, C, V), rtol=1e-5, atol=0.1)
-    np.testing.assert_allclose(ours("OBV")[1:], (talib.OBV(C, V) - V[0])[1:], rtol=1e-6)  # theirs begins with a whole bar
-
-
 @pytest.mark.parametrize("op", ["MACD_LINE", "MACD_SIGNAL", "MACD_HISTOGRAM"])
 def test_averages_that_begin_otherwise_end_alike(op: str) -> None:
     expected = dict(zip(("MACD_LINE", "MACD_SIGNAL", "MACD_HISTOGRAM"), talib.MACD(C), strict=True))[op]

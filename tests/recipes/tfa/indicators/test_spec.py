@@ -10,7 +10,7 @@ import pytest
 from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
 
 from stoker.errors import OptionError
-from stoker_recipes.tfa.indicators.spec import MEANING_CLOSE, parse_spec
+from stoker_recipes.tfa.indicators.spec import parse_spec
 
 EMA = {"name": "a", "op": "EMA", "window": 20}
 
@@ -29,11 +29,6 @@ def test_a_spec_may_be_a_mapping_text_bytes_or_a_file(tmp_path: Path) -> None:
 def test_features_without_a_name_get_that_of_sentios_python() -> None:
     features = [{"op": "EMA"}, {"op": "EMA", "window": 20}, {"op": "BOLLINGER_UPPER", "source": "hlc", "window": 5, "k": 2}]
     assert parse_spec({"features": features}, compat="sentio").names == ("EMA___", "EMA__20_", "BOLLINGER_UPPER_hlc_5_2")
-
-
-@pytest.mark.parametrize("source", MEANING_CLOSE)
-def test_joint_sources_mean_the_close(source: str) -> None:
-    assert parse_spec({"features": [{**EMA, "source": source}]}).features[0].settings.source == "close"
 
 
 def refused(change: Any) -> str:
@@ -96,21 +91,6 @@ def test_a_string_that_is_not_a_spec_is_refused_in_one_line(text: str, message: 
         parse_spec(text)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
-
-
-def test_a_byte_order_mark_is_not_part_of_a_spec(tmp_path: Path) -> None:
-    text = "\ufeff" + json.dumps(minimal_spec())
-    (tmp_path / "spec.json").write_text(text, encoding="utf-8")
-    assert (
-        parse_spec(text).content_hash == parse_spec(tmp_path / "spec.json").content_hash == parse_spec(minimal_spec()).content_hash
-    )
-
-
-def test_sentio_ignores_numbers_that_an_operator_does_not_take() -> None:
-    content = {"features": [{**EMA, "k": 2.0}]}
-    assert parse_spec(content, compat="sentio").features[0].settings.k == 0
-    with pytest.raises(OptionError, match="EMA takes window"):
-        parse_spec(content)
 
 
 def test_the_arithmetic_may_be_said_in_the_spec_or_beside_it() -> None:

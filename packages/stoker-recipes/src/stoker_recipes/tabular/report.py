@@ -95,8 +95,8 @@ def check_options(report: str | Path | None) -> None:
         import mostlyai.qa  # noqa: F401
     except ImportError as error:
         raise OptionError(
-            f"quality is measured by mostlyai-qa, which cannot be imported ({error}). Install it: pip install 'stoker[qa]' "
-            "(in a clone of the repository: pip install -e '.[qa]')."
+            f"quality is measured by mostlyai-qa, which cannot be imported ({error}). In the folder of a clone of "
+            "Stoker: pip install './packages/stoker-recipes[qa]'"
         ) from None
     if report is None:
         return

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker._text import how_to_install
 from stoker.errors import ConfigError, OptionError, StokerError
 from stoker.experiment import config as named
 from stoker.experiment.config import Config, Data
@@ -563,9 +564,7 @@ def _made(name: str, path: str, **options: Any) -> Any:
         for part in path.split("."):
             kind = getattr(kind, part)
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"train.metrics names {name!r}, which needs torchmetrics. Install it: pip install 'stoker[metrics]'."
-        ) from None
+        raise ConfigError(f"train.metrics names {name!r}, which needs torchmetrics. {how_to_install('metrics')}") from None
     except AttributeError:
         raise ConfigError(f"train.metrics names {name!r}, but torchmetrics has no {path!r}.") from None
     try:

@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from stoker._text import is_url, printable, redact
+from stoker._text import how_to_install, is_url, printable, redact
 from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class _Obstore:
             import obstore
             from obstore import exceptions, store
         except ImportError:
-            raise OptionError(f"{url} needs the package obstore: install stoker[remote].") from None
+            raise OptionError(f"{url} needs the package obstore. {how_to_install('remote')}") from None
         self._library = obstore
         self._kinds = exceptions
         asked = (os.environ.get(f"{one}_ALLOW_HTTP", "").lower() for one in ("AWS", "AZURE", "GOOGLE"))

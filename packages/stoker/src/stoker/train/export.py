@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from stoker import _disk
+from stoker._text import how_to_install
 from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, TrainError
 from stoker.train import resume
 from stoker.train.checkpoint import Checkpoint, CheckpointFolder
@@ -190,7 +191,7 @@ def _onnx(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries]
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise OptionError(f"--onnx needs the package {error.name}. Install it: pip install 'stoker[onnx]'.") from None
+        raise OptionError(f"ONNX needs the package {error.name}. {how_to_install('onnx')}") from None
     with _exporting():
         program = _export(model, entries)
         exported = torch.onnx.export(program, dynamo=True, input_names=list(entries), output_names=[ANSWER], verbose=False)

@@ -30,7 +30,7 @@ from torch import nn
 
 from stoker._batch import entry_of
 from stoker._clock import now_ns
-from stoker._kernels import compiling
+from stoker._kernels import compile_ns
 from stoker._text import html_table, readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
@@ -341,11 +341,11 @@ class Fit:
         if self.watch is not None:
             self.watch.begin()
         while True:
-            before, compiled_before, paced = now_ns(), compiling.total_ns, pacing.count
+            before, compiled_before, paced = now_ns(), compile_ns(), pacing.count
             entry = next(entries, _END)
             # Where a feed waited for the device, that had work all the while. Kernels are compiled once, in the first batch.
             if pacing.count == paced:
-                self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
+                self.wait_ns += max(0, now_ns() - before - (compile_ns() - compiled_before))
             self.first_wait_ns = self.first_wait_ns or self.wait_ns
             if entry is _END:
                 break

@@ -24,6 +24,7 @@ import msgspec
 from stoker._clock import now_utc
 from stoker._disk import LogFile
 from stoker._progress import TrainingProgress
+from stoker._text import how_to_install
 from stoker.errors import OptionError, TrainError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def import_extra(module: str, *, writer: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise OptionError(f"{writer} needs a package that is missing ({error}). Run: pip install 'stoker[{extra}]'") from error
+        raise OptionError(f"{writer} needs a package that is missing ({error}). {how_to_install(extra)}") from error
 
 
 class TensorBoard:

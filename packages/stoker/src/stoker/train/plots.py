@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoker._disk import write_file
+from stoker._text import how_to_install
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.train.loggers import read_lines
@@ -178,7 +179,7 @@ def _matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise OptionError("plots need matplotlib, which is not installed. Install it: pip install 'stoker[plot]'.") from None
+        raise OptionError(f"plots need matplotlib, which is not installed. {how_to_install('plot')}") from None
     return matplotlib
 
 

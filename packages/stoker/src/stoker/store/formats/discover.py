@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker._disk import check_path
-from stoker._text import is_url
+from stoker._text import how_to_install, is_url
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
 from stoker.extend import folder_format
 from stoker.store.formats.base import (
@@ -266,7 +266,7 @@ def _reader(path: Path, name: str, csv: Csv, table: bool, wide: bool, limits: Re
         return source
     if suffix == ".json":
         raise SourceInvalidError(
-            f"{path} is a JSON document. Write one object per line (.jsonl), or read it with DuckDB: pip install 'stoker[sql]', "
+            f"{path} is a JSON document. Write one object per line (.jsonl), or read it with DuckDB ({how_to_install('sql')}), "
             f"then stoker pack --sql \"SELECT * FROM read_json('{path}')\"."
         )
     known = " ".join(SUFFIXES)

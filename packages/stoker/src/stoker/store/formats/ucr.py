@@ -20,7 +20,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker._text import readable_bytes
+from stoker._text import how_to_install, readable_bytes
 from stoker._types import Array
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import MAX_LIMITS, Chunk, FileSource, ReadLimits, RowLocation, SizedTask, Task, batch_chunks
@@ -230,7 +230,7 @@ class AeonSource(FileSource):
         try:
             from aeon.datasets import load_from_arff_file, load_from_ts_file
         except ImportError:
-            raise OptionError(f"{self.path} needs aeon to be read. Install it: pip install 'stoker[ucr]'.") from None
+            raise OptionError(f"{self.path} needs aeon to be read. {how_to_install('ucr')}") from None
         try:
             if self.path.suffix.lower() == ".arff":
                 return *load_from_arff_file(str(self.path)), False

@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from stoker.store.arrow import from_texts
+
 NULL_TEXTS: tuple[str, ...] = tuple(pa_csv.ConvertOptions().null_values)
 MOSTLY = b"stoker.mostly"
 
@@ -44,7 +46,7 @@ def mostly(
     texts: pa.Array | pa.ChunkedArray, *, null: Sequence[str] = (), decimal: str = ".", time_format: str | None = None
 ) -> tuple[Meaning, pa.Array] | None:
     """Return what most strings of a column are, with the different ones; None if most are words."""
-    missing = pc.is_in(texts, value_set=pa.array([*NULL_TEXTS, *null], texts.type))
+    missing = pc.is_in(texts, value_set=from_texts([*NULL_TEXTS, *null]).cast(texts.type))
     known = texts.filter(pc.invert(pc.or_kleene(missing, pc.is_null(texts))))
     different = known.unique()
     for values in (known, different):

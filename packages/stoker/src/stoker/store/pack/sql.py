@@ -21,10 +21,12 @@ from typing import Any
 import pyarrow as pa
 
 from stoker import _disk
+from stoker._text import how_to_install
 from stoker.errors import OptionError
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, Task, batch_chunks, batch_rows
+from stoker.store.pack.column_types import settled_schema
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.plan import settled_schema, unify_schemas
+from stoker.store.pack.schemas import unify_schemas
 from stoker.store.pack.sorted_runs import read_ahead
 
 _VIEW = "source"
@@ -165,11 +167,9 @@ def import_duckdb() -> Any:
     try:
         import duckdb
     except ImportError:
-        raise OptionError("sql= needs DuckDB, which is not installed. Install it: pip install 'stoker[sql]'.") from None
+        raise OptionError(f"sql= needs DuckDB, which is not installed. {how_to_install('sql')}", parameter="sql") from None
     if int(duckdb.__version__.partition(".")[0]) < 2:
-        raise OptionError(
-            f"sql= needs DuckDB 2 or newer, but {duckdb.__version__} is installed. Update it: pip install 'stoker[sql]'."
-        )
+        raise OptionError(f"sql= needs DuckDB 2 or newer, but {duckdb.__version__} is installed. {how_to_install('sql')}")
     return duckdb
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,6 @@ import pytest
 
 from stoker.errors import BadValueError
 from stoker.store.pack.api import pack
-
-INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
-
-
-@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(INTEGERS, 2)))
-def test_integers_are_never_cut(tmp_path: Path, source: str, target: str) -> None:
-    held, wanted = np.iinfo(source), np.iinfo(target)
-    fitting = [
-        value
-        for value in (held.min, wanted.min, 0, wanted.max, held.max)
-        if max(held.min, wanted.min) <= value <= min(held.max, wanted.max)
-    ]
-    store = pack({"n": np.array(fitting, dtype=source)}, tmp_path / "out", dtype=target)
-    assert str(store.schema["n"].dtype) == target
-    assert store.column("n").tolist() == fitting
-    for beyond in (wanted.min - 1, wanted.max + 1):
-        if held.min <= beyond <= held.max:
-            values = np.array([0, beyond], dtype=source)
-            with pytest.raises(
-                BadValueError, match=rf"column 'n' holds {beyond} in row 2 of <dict>, which {target} cannot hold exactly"
-            ):
-                pack({"n": values}, tmp_path / "out", replace=True, dtype=f"n={target}")
 
 
 @pytest.mark.parametrize(
