@@ -290,6 +290,7 @@ OUTPUTS = [
     "tune batch config.yaml --out t.yaml",
     "tune search config.yaml --out t.yaml",
     "tune run config.yaml --out t.yaml",
+    "compare --budget 0 --report why.html script.py script.py",
     "diagnose --report why.html script.py",
     "diagnose --apply a.patch script.py",
     "tabular generate folder new.csv",
@@ -313,6 +314,10 @@ INPUTS = {
     "--holdout",
     "--test",
     "--archive",
+    "--patch",
+    "--python-before",
+    "--python-after",
+    "--check",
 }
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from stoker.compare.sides import Version
 
 BRIEF = "stoker.compare.brief"
+MARK = b'<!doctype html>\n<html lang="en">\n<head>\n<title>stoker compare'
+"""What reports begin with: other files are not replaced."""
 DIFFERS = 1
 """The exit code of --check where the receipt does not hold."""
 
@@ -90,7 +92,7 @@ def command(
 
     if sandbox is not None:
         os.environ[VARIABLE] = sandbox
-    path = base.check_new_file("--report", report, (".html",), overwrite=True) if report is not None else None
+    path = base.check_own_file("--report", report, (".html",), mark=MARK) if report is not None else None
     wrong: list[str] = []
     if check is not None:
         if script is not None:
