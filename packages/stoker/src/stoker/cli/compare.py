@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stoker.compare.sides import Version
 
 BRIEF = "stoker.compare.brief"
-MARK = b'<!doctype html>\n<html lang="en">\n<head>\n<title>stoker compare'
+MARK = b'content="stoker compare"'
 """What reports begin with: other files are not replaced."""
 DIFFERS = 1
 """The exit code of --check where the receipt does not hold."""
