@@ -40,14 +40,14 @@ class Chunk:
     end: RowLocation
 
 
-class Place(str):
+class RowPlace(str):
     """Where a value is, as a message says it: "row 12 of prices.csv". Its parts are fields of the error."""
 
     path: object = None
     row: int | None = None
 
     @classmethod
-    def of(cls, source: DataSource, row: int, step: int | None = None) -> Place:
+    def of(cls, source: DataSource, row: int, step: int | None = None) -> RowPlace:
         """Return the place of a row, from 0, or of one step of the series in a row."""
         place = cls(("" if step is None else f"step {step + 1:,} of ") + f"row {row + 1:,} of {source.label}")
         place.path, place.row = source.path, row + 1
@@ -56,7 +56,7 @@ class Place(str):
 
 def place_fields(place: str) -> dict[str, Any]:
     """Return the fields of an error for a place, which may be plain words."""
-    return {"path": place.path, "row": place.row} if isinstance(place, Place) else {}
+    return {"path": place.path, "row": place.row} if isinstance(place, RowPlace) else {}
 
 
 def row_chunk(table: pa.Table, row: int) -> Chunk:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
 from stoker.store.arrow import fill_null, from_numpy, to_numpy
-from stoker.store.formats.base import Chunk, DataSource, Place, is_list, place_fields
+from stoker.store.formats.base import Chunk, DataSource, RowPlace, is_list, place_fields
 from stoker.store.pack.column_types import ColumnPlan, plain_type
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.values import Categories, LocalTimes, Locate, missing_mask, one_array, to_numbers
@@ -274,7 +274,7 @@ class Shaper:
             table, kept = self._without_missing(table, rows, source)
 
         def locate(i: int) -> str:
-            return Place.of(source, int(kept[i]))
+            return RowPlace.of(source, int(kept[i]))
 
         if self.plan.grouping == "wide":
             return self._wide(table, number, locate)
@@ -301,7 +301,7 @@ class Shaper:
             return table, rows
         series = self.plan.options.series
         columns = {name: one_array(table.column(name)) for name in table.column_names if name != series}
-        kept = self._rows_to_keep(columns, table.num_rows, lambda i: Place.of(source, int(rows[i])))
+        kept = self._rows_to_keep(columns, table.num_rows, lambda i: RowPlace.of(source, int(rows[i])))
         return (table, rows) if kept.all() else (table.filter(from_numpy(kept)), np.asarray(rows)[kept])
 
     def _rows_to_keep(self, columns: dict[str, pa.Array], num_rows: int, locate: Locate) -> Array:
@@ -421,7 +421,7 @@ class Shaper:
         flats, counts = self._flatten(table, names, source, numbers)
 
         def locate_row(i: int) -> str:
-            return Place.of(source, int(numbers[i]))
+            return RowPlace.of(source, int(numbers[i]))
 
         if self.plan.options.missing in ("drop", "error"):
             rows = np.repeat(np.arange(len(counts)), counts)
@@ -434,7 +434,7 @@ class Shaper:
         def locate(i: int) -> str:
             row = int(np.searchsorted(ends, i, side="right"))
             step = i - int(ends[row] - counts[row])
-            return Place.of(source, int(numbers[row]), step)
+            return RowPlace.of(source, int(numbers[row]), step)
 
         step = [self._values(flats[f.name], f, locate) for f in self.plan.step]
         series = [self._values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
