@@ -97,18 +97,12 @@ def check(recording: Recording, rng: np.random.Generator, count: int) -> None:
 
 
 @pytest.mark.promise("P1")
+@pytest.mark.parametrize("name", ["grouped", *(pytest.param(name, marks=pytest.mark.slow) for name in ("categories", "text keys"))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_power_loss_tears_a_store_and_none_undoes_a_pack_that_has_returned(
-    quick_path: Path, rng: np.random.Generator, kind: str
+    quick_path: Path, rng: np.random.Generator, kind: str, name: str
 ) -> None:
-    check(record(quick_path, kind), rng, 1500)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["straight", "categories", "text keys"])
-@pytest.mark.parametrize("kind", KINDS[:2])
-def test_no_power_loss_of_ten_thousand_tears_a_store(quick_path: Path, rng: np.random.Generator, kind: str, name: str) -> None:
-    check(record(quick_path, kind, name), rng, 10_000)
+    check(record(quick_path, kind, name), rng, 1500)
 
 
 @pytest.mark.promise("P1")

@@ -69,7 +69,7 @@ def explode(zygote: Zygote, source: Path, store: Path, *, limit_bytes: int = LIM
 
 
 @pytest.mark.promise("P6")
-@pytest.mark.slow  # tests/faults/attacks/parquet_bomb.py is a smaller one, in tests/faults/test_raw_attacks.py
+@pytest.mark.slow
 def test_a_parquet_bomb_is_packed_within_its_memory(bomb_zygote: Zygote, parquet_bomb: Path, tmp_path: Path) -> None:
     found = explode(bomb_zygote, parquet_bomb, tmp_path / "store")
     assert found["error"] is None

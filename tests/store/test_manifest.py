@@ -221,6 +221,13 @@ def test_what_is_not_json_of_the_right_form_is_refused(data: bytes) -> None:
         manifests.load(data, WHERE)
 
 
+def test_a_manifest_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_BYTES", 10)
+    monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: pytest.fail("parsed"))
+    with pytest.raises(ManifestError, match="at most 10"):
+        manifests.load(b"{" * 11, WHERE)
+
+
 # ---- versions ----
 
 
