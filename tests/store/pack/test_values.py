@@ -13,18 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-<<<<<<< HEAD
-from stoker.errors import BadValueError
-from stoker.store.pack.column_types import ColumnPlan, make_field
-from stoker.store.pack.values import MissingIntegersError, from_bfloat16, to_bfloat16, to_numbers
-from stoker.store.shards import MISSING_TIME
-=======
 from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.pack import values as categories
-from stoker.store.pack.plan import ColumnPlan, make_field
+from stoker.store.pack.column_types import ColumnPlan, make_field
 from stoker.store.pack.values import Categories, fill_forward, from_bfloat16, to_bfloat16, to_numbers
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
->>>>>>> main
 
 NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 TARGETS = [*NUMBERS, "bfloat16"]
