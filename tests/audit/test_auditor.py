@@ -268,6 +268,16 @@ def test_samples_that_are_copied_before_the_split_are_found(copies: int, share: 
     assert of(audit(train, apart_from=valid), "shared samples").severity == "passed"
 
 
+def test_samples_that_are_drawn_with_replacement_before_the_split_are_found() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(NUM, 8, generator=generator), torch.randint(0, 2, (NUM,), generator=generator)
+    rows = torch.randint(0, NUM, (NUM,), generator=generator)
+    for inputs, severity in ((x, "fault"), (x.sign(), "unchecked")):  # negative control: 256 kinds, which are equal by chance
+        parts = (TensorDataset(inputs[part], y[part]) for part in (rows[:300], rows[300:]))
+        train, valid = (DataLoader(part, batch_size=16) for part in parts)
+        assert of(audit(train, apart_from=valid), "shared samples").severity == severity
+
+
 def test_contents_that_are_equal_by_chance_are_not_copies(rng: np.random.Generator) -> None:
     for exponent in (1.1, 1.5, 2.5, None):
         for number in (200, 3000, 40_000):

@@ -245,8 +245,7 @@ WRONG_CALLS = {
     "train icecube --data gone.stoker --set size=7m": "size is '7m'",
     "train icecube --data gone.stoker --set epochs=many": "--set: epochs is the string 'many'; expected an integer",
     "train icecube --data gone.stoker --set data=x": "--set data cannot be set",
-    "train timehut": "Give one of --data FILE",
-    "train timehut --data gone.tsv --seeds 3": "--methods and --seeds are for --archive",
+    "train timehut": "Give either --data FILE",
     "train timehut --data gone.tsv --set wdth=3": "--set wdth is not known; did you mean width?",
     "train time-moe --data s.stoker --set size=51m": "size is '51m'",
     "train tabular": "Give --target FILE, or --resume FOLDER.",
@@ -279,3 +278,64 @@ def test_a_wrong_call_is_one_line_and_writes_nothing(stoker: Stoker, folder: Pat
     assert (done.code, done.out) == (2, "")
     assert WRONG_CALLS[arguments] in done.err
     assert sorted(folder.rglob("*")) == before
+
+
+OUTPUTS = [
+    "predict folder --data s.stoker --out p.csv",
+    "predict folder --data s.stoker --plot plots",
+    "export folder m.pt2",
+    "runs folder --plot r.svg",
+    "live folder --save page.html",
+    "tune batch config.yaml --out t.yaml",
+    "tune search config.yaml --out t.yaml",
+    "tune run config.yaml --out t.yaml",
+    "diagnose --report why.html script.py",
+    "diagnose --apply a.patch script.py",
+    "tabular generate folder new.csv",
+    "tabular generate folder new.csv --context-out who.csv",
+    "tabular quality a.csv a.csv --report q.html",
+    "tabular encode a.csv out --key k --stats stats.json",
+    "timehut embed folder e.npy --data s.stoker",
+    "time-moe forecast folder --data s.stoker --out f.csv",
+    "time-moe forecast folder --data s.stoker --plot f.svg",
+]
+"""Calls that name a file to write."""
+INPUTS = {
+    "--data",
+    "--folder",
+    "--resume",
+    "--budget",
+    "--spec",
+    "--target",
+    "--context",
+    "--given",
+    "--holdout",
+    "--test",
+    "--archive",
+}
+
+
+def test_every_option_that_writes_a_file_is_among_the_outputs() -> None:
+    """A new one is added there, so that the next test refuses what it would replace."""
+    for path, command in COMMANDS.items():
+        for option in command.params:
+            if isinstance(option, click.Option) and isinstance(option.type, PathType) and not set(option.opts) & INPUTS:
+                assert any(call.startswith(f"{path} ") and option.opts[0] in call.split() for call in OUTPUTS), (path, option.opts)
+
+
+@pytest.mark.parametrize("call", OUTPUTS)
+def test_a_file_of_the_user_is_not_replaced_unasked(stoker: Stoker, folder: Path, call: str) -> None:
+    words = call.split()
+    [name] = [word for word in words if word not in ("a.csv", "s.stoker", "folder", "config.yaml", "script.py") and "." in word][
+        -1:
+    ] or ["plots"]
+    mine = folder / name
+    if mine.suffix:
+        mine.write_text("precious")
+    else:
+        mine.mkdir()
+        (mine / "precious.txt").write_text("precious")
+    done = stoker(*words)
+    assert (done.code, done.out) == (2, "")
+    assert mine.name in done.err
+    assert (mine if mine.suffix else mine / "precious.txt").read_text() == "precious"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,11 @@ def test_places_are_those_of_the_file_or_of_the_option(tmp_path: Path) -> None:
     assert document.place(("a", "c", 1)).endswith("a.yaml:4")
     assert document.place(("a", "unknown")).endswith("a.yaml:1")
     assert document.place(()).endswith("a.yaml")
+
+
+def test_a_pipe_or_a_device_is_refused_without_reading_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "c.yaml")  # opening it would wait for a writer
+    for path in (tmp_path / "c.yaml", Path("/dev/zero")):
+        with pytest.raises(ConfigError) as error:
+            read_document(path)
+        assert error.value.path == str(path)

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.pack import values as categories
-from stoker.store.pack.plan import ColumnPlan, make_field
+from stoker.store.pack.column_types import ColumnPlan, make_field
 from stoker.store.pack.values import Categories, fill_forward, from_bfloat16, to_bfloat16, to_numbers
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 

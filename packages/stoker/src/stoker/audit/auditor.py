@@ -248,7 +248,14 @@ class Auditor:
             again = checks.recurrence(self._before, log.identities, None if catalogue is None else catalogue.counts)
             found.append(checks.judge_recurrence(again, order, shuffled))
         elif self.apart_from is not None and self._setup is not None:
-            found.append(checks.judge_overlap(log, matcher, self._setup.read(self.apart_from, "apart_from")))
+            found.append(
+                checks.judge_overlap(
+                    log,
+                    matcher,
+                    self._setup.read(self.apart_from, "apart_from"),
+                    are_measurements=self._appearance.are_measurements,
+                )
+            )
         self._before = log.identities
         self._findings += found
 

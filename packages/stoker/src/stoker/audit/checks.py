@@ -126,6 +126,7 @@ class Appearance:
         self._first: dict[str, str] = {}
         self._changes: dict[str, tuple[int, str, int]] = {}
         self._nonfinite: dict[str, tuple[int, int, str]] = {}
+        self._values: dict[str, list[Array]] = {}  # of the first rows, some values of each, by entry
 
     def add(self, rows: BatchRows, index: int) -> None:
         """Inspect a batch, the `index`-th of its epoch."""
@@ -139,7 +140,23 @@ class Appearance:
         for name, cells in rows.entries.items():
             if isinstance(cells, np.ndarray) and cells.dtype.kind in "fc":
                 self._count(name, cells, rows, index)
+                kept = self._values.setdefault(name, [])
+                if name not in rows.packed and sum(map(len, kept)) < MEASURED_ROWS:
+                    kept.append(
+                        cells.reshape(len(cells), -1)[slice(None) if rows.valid is None else rows.valid, :MEASURED_VALUES].copy()
+                    )
         self._num_batches += 1
+
+    @property
+    def are_measurements(self) -> bool:
+        """Whether samples are measured by several real numbers, which are different in all of them: then none are equal by chance."""
+        for kept in self._values.values():
+            if len({values.shape[1:] for values in kept}) == 1:
+                distinct = np.unique(np.concatenate(kept), axis=0)
+                different = sum(len(np.unique(column)) == len(distinct) for column in distinct.T)
+                if len(distinct) >= MIN_MEASURED and different >= 2:
+                    return True
+        return False
 
     def findings(self) -> Iterator[AuditFinding]:
         """Notes on what changed and what is not finite."""
@@ -245,18 +262,19 @@ def cover(log: EpochLog, catalogue: Catalogue | None) -> Coverage:
 
 NUM_EXAMPLES = 3
 FREQUENT = 8  # times the usual number of a content, beyond which it is an exception that says nothing of the others
+MEASURED_ROWS, MEASURED_VALUES, MIN_MEASURED = 2048, 8, 20
 MOST_COPIES = 64
 SINGLE = 0.1  # share of contents that come once, from which others may be copies
 BY_ACCIDENT = 1e-6
 BEYOND_CHANCE = 3.0  # times what contents that repeat by themselves would share, from which samples are shared for another reason
 
 
-def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> AuditFinding:
+def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference, *, are_measurements: bool = False) -> AuditFinding:
     """Compare an epoch with other data: by number where samples have numbers, else by content.
 
     A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out. Nor do
     contents that are equal no more often between both than within each (labels, categories, small integers), unless they repeat as
-    copies do: samples that were copied before the split are in both.
+    copies do, or are measurements: samples that were copied before the split are in both.
     """
     lacking = [name for name in matcher.contents.entries if name in other.lacking]
     if lacking and not matcher.numbered:
@@ -274,8 +292,9 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Au
         their_keys = other.ids
     values, first, their_counts = np.unique(their_keys, return_index=True, return_counts=True)
     _, ours, theirs = np.intersect1d(keys, values, assume_unique=True, return_indices=True)
-    copied = not matcher.numbered and are_copies(_together(keys, counts, values, their_counts))
-    frequent = ((counts[ours] > _usual(counts)) | (their_counts[theirs] > _usual(their_counts))) & (not copied)
+    copied = not matcher.numbered and (are_measurements or are_copies(_together(keys, counts, values, their_counts)))
+    usual = MOST_COPIES if copied else 1
+    frequent = (counts[ours] > usual * _usual(counts)) | (their_counts[theirs] > usual * _usual(their_counts))
     num_frequent = int(np.count_nonzero(frequent))
     aside = f" {counted(num_frequent, 'content')} that are frequent on either side were left out." if num_frequent else ""
     num_shared = len(ours) - num_frequent

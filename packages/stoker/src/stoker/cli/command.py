@@ -566,6 +566,19 @@ def check_new_plot(name: str, *, overwrite: bool) -> Path:
     return path
 
 
+def check_own_file(option: str, name: str, endings: Sequence[str], *, mark: bytes) -> Path:
+    """The path of a file that is replaced only where the same command wrote it, which a mark in its first bytes says."""
+    path = check_new_file(option, name, endings, overwrite=True)
+    if path.is_file():
+        with path.open("rb") as file:
+            is_own = mark in file.read(4096)
+    else:
+        is_own = not os.path.lexists(path)
+    if not is_own:
+        raise OptionError(f"{option} is {path}, which exists and was not written by this command. Give another name.", path=path)
+    return path
+
+
 def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overwrite: bool) -> Path:
     """The path of a file to write. Checked before anything is computed: its ending, that it does not exist, and its folder."""
     path = Path(name)

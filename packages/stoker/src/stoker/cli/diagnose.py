@@ -13,6 +13,8 @@ from stoker.cli.launchers import LAUNCHED, ScriptCall, launch
 from stoker.errors import OptionError
 from stoker.sandbox import CHOICES, VARIABLE
 
+REPORT_MARK, PATCH_MARK = b'content="stoker diagnose"', b"# written by stoker diagnose --apply"
+"""What reports and patches begin with: others are not replaced."""
 NOTHING = 3
 """The exit code without a verdict, and without the patch that --apply asks for."""
 
@@ -92,8 +94,8 @@ def command(
 
     if sandbox is not None:
         os.environ[VARIABLE] = sandbox
-    path = check_path(Path(report)) if report is not None else None
-    patch_path = base.check_new_file("--apply", patch, (".patch", ".diff"), overwrite=True) if patch is not None else None
+    path = base.check_own_file("--report", str(check_path(Path(report))), (), mark=REPORT_MARK) if report is not None else None
+    patch_path = base.check_own_file("--apply", patch, (".patch", ".diff"), mark=PATCH_MARK) if patch is not None else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
     if (tries or patch) and processes > 1:
         option = "--try" if tries else "--apply"

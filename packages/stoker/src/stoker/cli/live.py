@@ -29,6 +29,7 @@ def command(folder: str, port: int, opens: bool, save: str | None) -> None:
     from stoker.live.server import Server, save_page
 
     if save is not None:
+        base.check_own_file("--save", save, (".html", ".htm"), mark=b'content="stoker live"')
         number = save_page(folder, Path(save))
         click.echo(f"{printable(save)}: {number} run{'s' * (number != 1)}.")
         return

@@ -76,6 +76,9 @@ OTHER_BATCHES = ("sampler", "batch_sampler", "collate_fn", "generator")
 DOUBLE = m.Call(func=m.Attribute(attr=m.Name("double")), args=[])
 FLOAT64 = m.Attribute(value=m.Name("torch") | m.Name("np") | m.Name("numpy"), attr=m.Name("float64") | m.Name("double"))
 
+MARK = b"# written by stoker diagnose --apply\n"
+"""The first line of a patch. `patch` and `git apply` skip it; a later diagnosis may replace the file."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EditableProgram:
@@ -399,5 +402,5 @@ def write_patch(path: Path, sources: Mapping[str, SourceFile], changes: Sequence
     here = Path.cwd().resolve()
     inside = all(file.is_relative_to(here) for file in files)
     folder = here if inside else Path(os.path.commonpath([file.parent for file in files]))
-    _disk.write_file(path, unified_diff(sources, after, folder))
+    _disk.write_file(path, MARK + unified_diff(sources, after, folder))
     return None if inside else str(folder)

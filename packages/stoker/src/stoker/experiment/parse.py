@@ -79,6 +79,10 @@ def read_document(path: Path) -> Document:
     name = str(path)
     if path.is_dir():
         raise ConfigError(f"{name} is a folder; expected a configuration, such as config.yaml.")
+    if path.exists() and not path.is_file():
+        raise ConfigError(
+            f"{name} is a pipe or a device, which may never end; expected a file, or - for standard input.", path=path
+        )
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -25,7 +25,8 @@ _NAMES = {
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions Resources Time parse_names parse_threads",
     "stoker.store.pack.packer": "Packer Progress quiet",
-    "stoker.store.pack.plan": "PackPlan make_plan plain_type read_table settled_schema unify_types",
+    "stoker.store.pack.column_types": "plain_type settled_schema unify_types",
+    "stoker.store.pack.plan": "PackPlan make_plan read_table",
     "stoker.store.pack.series_columns": "encode_table",
     "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
@@ -58,8 +59,10 @@ if TYPE_CHECKING:
     from stoker.store.pack.options import Resources as Resources, Time as Time
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
     from stoker.store.pack.packer import Packer as Packer, Progress as Progress, quiet as quiet
-    from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
-    from stoker.store.pack.plan import read_table as read_table, settled_schema as settled_schema, unify_types as unify_types
+    from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan
+    from stoker.store.pack.column_types import plain_type as plain_type
+    from stoker.store.pack.plan import read_table as read_table
+    from stoker.store.pack.column_types import settled_schema as settled_schema, unify_types as unify_types
     from stoker.store.pack.series_columns import encode_table as encode_table
     from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array

@@ -20,8 +20,10 @@ from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
 from stoker.store.arrow import fill_null, from_numpy, to_numpy
 from stoker.store.formats.base import Chunk, DataSource, is_list
-from stoker.store.pack.plan import ColumnPlan, PackPlan, plain_type, wide_series
+from stoker.store.pack.column_types import ColumnPlan, plain_type
+from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.values import Categories, LocalTimes, Locate, missing_mask, one_array, to_numbers
+from stoker.store.pack.wide import wide_series
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 

@@ -36,10 +36,12 @@ from stoker.store.manifest import (
     parse_frequency,
 )
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_blocks
-from stoker.store.pack.plan import ColumnPlan, PackPlan, misfit_error, wide_series
+from stoker.store.pack.column_types import ColumnPlan, misfit_error
+from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
+from stoker.store.pack.wide import wide_series
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
 Bound = tuple[Any, ...]  # (key,) or (key, time)

@@ -40,7 +40,7 @@ from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, rea
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, explain_repeated, merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, wide_series, widen_integers
+from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, widen_integers
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepGrid, StepRules, describe_irregular
 from stoker.store.pack.sorted_runs import (
     BackgroundWriter,
@@ -54,6 +54,7 @@ from stoker.store.pack.sorted_runs import (
 )
 from stoker.store.pack.sql import SqlSource
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
+from stoker.store.pack.wide import wide_series
 from stoker.store.shards import ColumnMark, TextFile
 from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store, remove_debris

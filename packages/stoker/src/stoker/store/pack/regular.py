@@ -23,7 +23,8 @@ from stoker.errors import BadValueError, OptionError
 from stoker.store.arrow import from_numpy
 from stoker.store.manifest import LAST_DAY, NANOSECONDS, month_parts, month_time, parse_frequency
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments
-from stoker.store.pack.plan import ColumnPlan, PackPlan
+from stoker.store.pack.column_types import ColumnPlan
+from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
 from stoker.store.pack.values import Key, show_time, to_bfloat16, to_local, to_utc
 from stoker.store.shards import MISSING_CODE, MISSING_TIME

@@ -19,7 +19,7 @@ from stoker._types import Array
 from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.arrow import fill_null, to_numpy
 from stoker.store.formats.base import is_list
-from stoker.store.pack.plan import ColumnPlan, make_field, plain_type
+from stoker.store.pack.column_types import ColumnPlan, make_field, plain_type
 from stoker.store.pack.values import MAX_CATEGORIES, is_missing, one_array, to_numbers
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 

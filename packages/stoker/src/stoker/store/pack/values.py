@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 from stoker.store.arrow import decimals_as_floats, fill_null, from_numpy, to_numpy
+from stoker.store.pack.column_types import ColumnPlan
 from stoker.store.pack.options import Time
-from stoker.store.pack.plan import ColumnPlan
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.csv"
