@@ -273,7 +273,7 @@ def archive(setting: Setting) -> dict[str, Any]:
     """Real data sets, all methods and seeds, from files to accuracies; SoftCLT's distances and the SVM protocol included."""
     import aeon.datasets
 
-    from stoker_recipes.timehut.archive import run_archive
+    from benchmarks.timehut.archive import run_archive
 
     begin, rows = time.perf_counter(), []
     found: dict[str, Any] = {"seeds": setting.num_seeds, "rows": rows}

@@ -241,7 +241,7 @@ def test_every_input_file_may_be_standard_input(path: str) -> None:
         "--export",
         "--budget",
     }
-    folders = {"--resume", "--folder", "--archive", "--init", "--model"}
+    folders = {"--resume", "--folder", "--init", "--model"}
     for one in COMMANDS[path].params:
         if isinstance(one, click.Option) and isinstance(one.type, base.PathType):
             expected = not set(one.opts) & (outputs | folders) and one.metavar not in ("STORE", "FOLDER")

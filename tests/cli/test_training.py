@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 import msgspec
@@ -52,3 +53,11 @@ def test_fields_are_shown_with_their_texts(capsys: pytest.CaptureFixture[str]) -
 def test_the_folder_of_a_run_is_named_after_its_data() -> None:
     assert str(training.folder_of("a/ett.stoker", resume=None, folder=None)) == "runs/ett"
     assert str(training.folder_of(None, resume="runs/x", folder=None)) == "runs/x"
+
+
+def test_a_link_to_itself_is_the_name_of_data_like_others(tmp_path: Path) -> None:
+    """It was a traceback of `stoker train icecube --data loop`; opening it is an error of one line."""
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises((RuntimeError, OSError)):
+        (tmp_path / "loop").resolve(strict=True)
+    assert str(training.folder_of(str(tmp_path / "loop"), resume=None, folder=None)) == "runs/loop"

@@ -1,4 +1,4 @@
-"""`stoker train timehut`, `stoker timehut embed` and the archive: what a user sees."""
+"""`stoker train timehut` and `stoker timehut embed`: what a user sees."""
 
 from __future__ import annotations
 
@@ -37,15 +37,3 @@ def test_from_a_file_to_embeddings(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "timehut", *data).code == 2
     resumed = stoker("train", "--resume", "runs/Waves", "--json")
     assert (resumed.code, json.loads(resumed.out)["step"]) == (0, 2)
-
-
-def test_the_archive_is_one_table(stoker: Stoker, folder: Path) -> None:
-    options = ("--archive", ".", "--methods", "ts2vec,timehut", "--seeds", "2", "--set", "epochs=1", "--set", "width=8")
-    done = stoker("train", "timehut", *options)
-    assert (done.code, done.err) == (0, "")
-    lines = done.out.splitlines()
-    assert [line.split()[:2] for line in lines[1:3]] == [["Waves", "ts2vec"], ["Waves", "timehut"]]
-    assert "ts2vec - timehut: " in done.out
-    assert "over 2 pairs of runs with the same seed" in done.out
-    found = json.loads(stoker("train", "timehut", *options, "--json").out)
-    assert [len(row["accuracies"]) for row in found["rows"]] == [2, 2]

@@ -18,12 +18,10 @@ _LAZY = {
     "make_population": "stoker_recipes.timehut.population:make_population",
     "make_settings": "stoker_recipes.timehut.settings:make_settings",
     "read_series": "stoker_recipes.timehut.data:read_series",
-    "run_archive": "stoker_recipes.timehut.archive:run_archive",
     "train": "stoker_recipes.timehut.training:train",
 }
 
 if TYPE_CHECKING:
-    from stoker_recipes.timehut.archive import run_archive as run_archive
     from stoker_recipes.timehut.data import read_series as read_series
     from stoker_recipes.timehut.dtw import dtw_distances as dtw_distances
     from stoker_recipes.timehut.estimator import Encoder as Encoder

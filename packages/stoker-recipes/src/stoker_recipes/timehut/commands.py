@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from stoker.extend import Recipe, disk, printable
 
 if TYPE_CHECKING:
     from stoker.experiment import TrainedRun
-    from stoker_recipes.timehut.archive import ArchiveRow
     from stoker_recipes.timehut.training import TrainedTimeHut
 
 SETTINGS = "stoker_recipes.timehut.settings:EncoderSettings"
@@ -23,18 +21,9 @@ SERIES = "Series: .tsv (UCR), .ts or .arff (UEA), or a store."
 CLASSIFIER_NAMES = {"svm": "SVM (the papers' protocol)", "knn": "nearest neighbour", "linear": "linear probe"}
 
 
-@click.command(
-    "timehut", cls=base.Command, doing="training with {archive|data|resume}", short_help="Learn representations of time series."
-)
+@click.command("timehut", cls=base.Command, doing="training with {data|resume}", short_help="Learn representations of time series.")
 @click.option("--data", type=base.TABLE, metavar="FILE", help=f"Training series. {SERIES}")
 @click.option("--test", type=base.TABLE, metavar="FILE", help="Test series; with labels, the run gets a score.")
-@click.option(
-    "--archive", type=base.PATH, metavar="FOLDER", help="Every data set of a folder instead: NAME_TRAIN.tsv and NAME_TEST.tsv."
-)
-@click.option("--methods", metavar="A,B,…", help="With --archive: methods to compare. [default: timehut,ts2vec,softclt]")
-@click.option(
-    "--seeds", type=click.IntRange(min=1, max=4096), metavar="N", help="With --archive: seeds of each method. [default: 16]"
-)
 @shared.settings_option(SETTINGS)
 @base.choice_option(
     "--normalize",
@@ -47,8 +36,8 @@ CLASSIFIER_NAMES = {"svm": "SVM (the papers' protocol)", "knn": "nearest neighbo
 @base.device_option
 @base.json_option
 def train(
-    data: str | None, test: str | None, archive: str | None, methods: str | None, seeds: int | None, overrides: tuple[str, ...],
-    normalize: str, folder: str | None, resume: str | None, overwrite: bool, device: str | None, as_json: bool,
+    data: str | None, test: str | None, overrides: tuple[str, ...], normalize: str, folder: str | None, resume: str | None,
+    overwrite: bool, device: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Learn representations of time series without their labels, by TimeHUT, TS2Vec or SoftCLT.
 
@@ -58,17 +47,11 @@ def train(
     \b
     stoker train timehut --data Chinatown_TRAIN.tsv --test Chinatown_TEST.tsv --set epochs=200
     stoker train timehut --data Chinatown_TRAIN.tsv --set method=softclt
-    stoker train timehut --archive UCR/ --methods ts2vec,timehut --seeds 16
     stoker timehut embed runs/Chinatown embeddings.npy --data new.tsv
     """
-    if sum(source is not None for source in (data, archive, resume)) != 1:
-        raise click.UsageError("Give one of --data FILE, --archive FOLDER and --resume FOLDER.")
-    if archive is None and (methods is not None or seeds is not None):
-        raise click.UsageError("--methods and --seeds are for --archive.")
+    if (data is None) == (resume is None):
+        raise click.UsageError("Give either --data FILE or --resume FOLDER.")
     settings = shared.read_settings(overrides, SETTINGS)
-    if archive is not None:
-        _run_archive(archive, methods, seeds, device=device, as_json=as_json, settings=settings)
-        return
     from stoker_recipes.timehut import training
 
     where = Path(resume or folder or f"runs/{Path(data or '').name.partition('.')[0].removesuffix('_TRAIN')}")
@@ -90,41 +73,8 @@ def _show(done: TrainedTimeHut, folder: Path, *, as_json: bool) -> None:
         for name, value in done.scores.items():
             click.echo(f"  {CLASSIFIER_NAMES[name]:<32}{value:>7.2%}")
         click.echo(f"  {'always the most frequent class':<32}{done.majority:>7.2%}")
-        click.echo("  This is one seed. Seeds differ by a point or more on small sets: compare methods with --archive.\n")
+        click.echo("  This is one seed. Seeds differ by a point or more on small sets: compare methods by several seeds.\n")
     click.echo(printable(f"run        {folder}   next: stoker timehut embed {folder} embeddings.npy --data FILE"))
-
-
-def _run_archive(
-    archive: str, methods: str | None, seeds: int | None, *, device: str | None, as_json: bool, settings: dict[str, Any]
-) -> None:
-    from stoker_recipes.timehut.archive import compare_methods, run_archive
-
-    for name in ("seed", "method"):
-        if name in settings:
-            raise click.UsageError(f"--set {name} is for one run; with --archive use --{name}s.")
-    chosen = {} if methods is None else {"methods": [method.strip() for method in methods.split(",")]}
-
-    def show(row: ArchiveRow) -> None:
-        if not as_json:
-            interval = row.interval
-            spread = f"{min(row.accuracies):>8.2%} to {max(row.accuracies):.2%}"
-            shown = f"{interval.mean:>8.2%}  [{interval.low:.2%}, {interval.high:.2%}]{spread}"
-            click.echo(printable(f"{row.dataset:<24} {row.method:<8} {shown}"))
-
-    if not as_json:
-        click.echo(f"{'data set':<24} {'method':<8} {'mean':>8}  [95 % interval]   lowest to highest seed")
-    rows = run_archive(archive, seeds=seeds or 16, device=device, report=show, **chosen, **settings)
-    compared = compare_methods(rows)
-    if as_json:
-        base.print_json({"rows": [asdict(row) for row in rows], "comparisons": [asdict(pair) for pair in compared]})
-        return
-    for pair in compared:
-        d = pair.difference
-        verdict = "no difference shown" if d.low <= 0 <= d.high else f"{pair.method if d.low > 0 else pair.other} is better"
-        click.echo(
-            f"\n{pair.method} - {pair.other}: {100 * d.mean:+.2f} points [{100 * d.low:+.2f}, {100 * d.high:+.2f}] over {d.number} pairs "
-            f"of runs with the same seed ({pair.wins} better, {pair.losses} worse): {verdict}"
-        )
 
 
 @click.command("timehut", cls=base.Command, doing="searching with {data}")

@@ -14,7 +14,7 @@ import click
 from stoker._signals import Terminated
 from stoker._text import printable
 from stoker.cli import command as base
-from stoker.experiment.parse import CONFIG_NAME
+from stoker.experiment.parse import CONFIG_NAME as CONFIG_NAME
 from stoker.extend import RECIPE_NAME
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ def train_or_resume(recipe: Any, source: Any, folder: Path, settings: dict[str, 
 
 def folder_of(data: str | None, *, resume: str | None, folder: str | None) -> Path:
     """Return the folder of a run: of the one to resume, as given, or below `runs` by the name of the data."""
-    return Path(resume or folder or f"runs/{Path(data or '').resolve().name.partition('.')[0]}")
+    name = Path(os.path.abspath(data or "")).name  # noqa: PTH100 - links are not followed: they may form a loop
+    return Path(resume or folder or f"runs/{name.partition('.')[0]}")
 
 
 def values_of(result: Result, *names: str) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.timehut.archive import ArchiveRow, _executor, compare_methods, find_datasets, run_archive
 from tests.recipes.timehut.sets import write_tsv
 
-from stoker_recipes.timehut.archive import ArchiveRow, _executor, compare_methods, find_datasets, run_archive
 from stoker_recipes.timehut.evaluation import accuracy
 
 SMALL: dict[str, Any] = {"hidden": 4, "depth": 3, "width": 8, "updates": 2}

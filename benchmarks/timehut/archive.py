@@ -6,10 +6,13 @@ initial weights and crops.
 
 On a GPU all methods and seeds of a data set are one population; a thread reads the next set, and classifiers are fitted by other processes
 while the GPU trains. On a CPU, where that saves nothing, members are trained one by one.
+
+    python -m benchmarks.timehut.archive UCR/ --seeds 16
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import os
@@ -242,3 +245,22 @@ def compare_methods(rows: Sequence[ArchiveRow]) -> list[MethodComparison]:
                        losses=int((difference < 0).sum()))
         )  # fmt: skip
     return found
+
+
+def main() -> None:
+    """Print a row per data set and method, and the differences of methods."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=None)
+    arguments = parser.parse_args()
+    options = {} if arguments.epochs is None else {"epochs": arguments.epochs}
+    rows = run_archive(
+        arguments.folder, seeds=arguments.seeds, report=lambda row: print(row.dataset, row.method, row.interval), **options
+    )
+    for pair in compare_methods(rows):
+        print(pair)
+
+
+if __name__ == "__main__":
+    main()
