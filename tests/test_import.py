@@ -76,7 +76,7 @@ def code_from_data(nodes: Iterable[ast.AST]) -> Iterator[Finding]:
         elif isinstance(node, ast.Call):
             name = dotted(node.func)
             if name == "torch.load" and any(
-                one.arg == "weights_only" and ast.unparse(one.value) == "True" for one in node.keywords
+                keyword.arg == "weights_only" and ast.unparse(keyword.value) == "True" for keyword in node.keywords
             ):
                 continue  # reads tensors alone
             if name in CODE_BUILTINS | CODE_CALLS or name.split(".")[-1] in CODE_METHODS:

@@ -32,9 +32,10 @@ from stoker.diagnose.edit_sites import EditSites, SiteFinder
 from stoker.diagnose.experiments.base import Fix
 from stoker.diagnose.experiments.table import FIXES, fix_named
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.loops import NO_EDITS, FileEdits, WatchedIterator
+from stoker.diagnose.loops import WatchedIterator
 from stoker.diagnose.measurements import Advice, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
+from stoker.diagnose.rewriting import NO_EDITS, FileEdits
 from stoker.diagnose.rounds import Rounds, TimedProcess
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from stoker.diagnose.skipping import SKIP, make_skippable
+from stoker.diagnose.rewriting import SKIP, make_skippable
 
 STEP = "loss = f(x); loss.backward(); opt.step()"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnose.loops import OwnLoader, Rewriter, rewrite_imports
 from stoker.diagnose.measurements import SourceLine
+from stoker.diagnose.rewriting import OwnLoader, Rewriter, rewrite_imports
 
 
 class Recorder:
