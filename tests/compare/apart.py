@@ -1,4 +1,8 @@
-"""Traps that were kept apart: another program, and edits on which no rule and no threshold was set. They were first run when all was done."""
+"""Traps that were kept apart: another program, and edits on which no rule and no threshold was set.
+
+They were first run when all was done: the answers were right for all 12. In two, the edit had no effect where one was expected: `foreach`
+updates are the same bits, and gradients never reached the norm of the clipping, which is smaller now.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +77,9 @@ TRAPS = {
         {"return torch.stack([data[i : i + BLOCK] for i in places]), torch.stack([data[i + 1 : i + BLOCK + 1] for i in places])":
          "rows = places[:, None] + torch.arange(BLOCK)\n    return data[rows], data[rows + 1]"},
     ),
-    "an update for each tensor": Trap({"betas=(0.9, 0.95)": "betas=(0.9, 0.95), foreach=True"}, "rounding"),
+    "an update for each tensor": Trap({"betas=(0.9, 0.95)": "betas=(0.9, 0.95), foreach=True"}),
     "a mask that does not hide the future": Trap({".tril()": ".tril(1)"}, "changed", 4),
-    "clipping removed": Trap({"    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n": ""}, "changed", 4),
+    "clipping at a smaller norm": Trap({"(model.parameters(), 1.0)": "(model.parameters(), 0.01)"}, "changed", 4),
     "warm-up of the learning rate removed": Trap({"min(1.0, (step + 1) / 10)": "1.0"}, "changed", 4),
     "tied weights": Trap({"model = Model()": "model = Model()\nmodel.head.weight = model.embed.weight"}, "changed", 4, {"parameters"}),
     "one batch again and again": Trap(

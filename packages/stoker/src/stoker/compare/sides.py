@@ -210,6 +210,4 @@ def _check_python(python: str) -> None:
         raise OptionError(f"{python} cannot be run: {error.strerror}.", parameter="python") from None
     if result.stdout.strip() != __version__:
         have = f"stoker {result.stdout.strip()}" if result.stdout.strip() else "no stoker"
-        raise OptionError(
-            f"{python} has {have}; expected {__version__}. Install it there: {python} -m pip install stoker", parameter="python"
-        )
+        raise OptionError(f"{python} has {have}; expected {__version__}. Install it there as here.", parameter="python")
