@@ -47,7 +47,7 @@ def test_a_heavy_import_would_be_seen(heavy_after: Callable[[str], set[str]]) ->
 
 
 def test_public_names_are_the_lazy_ones_and_the_base_error() -> None:
-    assert sorted(stoker.__all__) == sorted({*stoker._LAZY, "StokerError", "audit", "watch"})
+    assert sorted(stoker.__all__) == sorted({*stoker._LAZY, "StokerError", "audit", "compare", "watch"})
     assert set(stoker.__all__) <= set(dir(stoker))
 
 

@@ -45,6 +45,7 @@ LAYERS = (
     {"split", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
     {"sandbox"},
+    {"compare"},
     {"diagnose", "ray"},
     {"gate", "tune"},
     {"cli"},

@@ -132,12 +132,14 @@ def _tasks_of(request: tuple[Any, ...], plan: TaskPlan) -> PackTasks:
 def _refuse_options(options: PackOptions) -> None:
     if options.sql is not None:
         raise OptionError(
-            "sql= is one statement over all rows, which one process runs. Leave Resources(ray=) out, or pack the result of another pack."
+            "sql= is one statement over all rows, which one process runs. Leave Resources(ray=) out, or pack the result of another pack.",
+            parameter="sql",
         )
     if options.times is not None and options.times.timezone is not None and options.times.ambiguous == "infer":
         raise OptionError(
             "ambiguous='infer' follows the rows of a series through all files, which several processes cannot. Pass "
-            "Time(ambiguous='first'), 'last' or 'error', or leave Resources(ray=) out."
+            "Time(ambiguous='first'), 'last' or 'error', or leave Resources(ray=) out.",
+            parameter="ambiguous",
         )
 
 
