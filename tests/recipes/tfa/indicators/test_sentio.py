@@ -69,22 +69,6 @@ def test_the_55_features_are_those_of_plain_c(builder: SentioBuilder, by_row: bo
     assert features(bars, spec).values.tobytes() == builder.build(bars, spec, by_row=by_row).tobytes()
 
 
-@pytest.mark.parametrize("num_bars", [0, 1, 13, 400])
-def test_bars_without_movement_or_volume_are_those_of_plain_c(builder: SentioBuilder, num_bars: int) -> None:
-    spec = parse_spec(all_operators(), compat="sentio")
-    flat = {name: np.full(num_bars, 50.25) for name in ("open", "high", "low", "close")} | {"volume": np.zeros(num_bars)}
-    for bars in (flat, {**flat, "volume": np.full(num_bars, 1000.5)}, market(num_bars, 7)):
-        assert same_bits(features(bars, spec).values, builder.build(bars, spec)).all()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, -5.0])
-def test_a_close_that_is_none_does_to_the_55_features_what_it_does_in_c(builder: SentioBuilder, value: float) -> None:
-    spec = parse_spec(minimal_spec(), compat="sentio")
-    bars = market(600)
-    bars["close"][200] = value
-    assert same_bits(features(bars, spec).values, builder.build(bars, spec)).all()
-
-
 @pytest.mark.parametrize("name", edge_markets())
 def test_odd_bars_are_those_of_plain_c(builder: SentioBuilder, name: str) -> None:
     bars = edge_markets()[name]
