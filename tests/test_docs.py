@@ -261,3 +261,12 @@ def test_negative_control_such_an_installation_is_recognised() -> None:
     assert INDEX.search("pip install 'stoker[tune]'")
     assert INDEX.search("run `pip install stoker`")
     assert not INDEX.search("pip install './packages/stoker[tune]'")
+
+
+def test_the_common_forecast_of_the_first_page_is_short() -> None:
+    """300 series with covariates, scaling, early stopping, a forecast and plots: 12 lines and 3 commands."""
+    page = (ROOT / "docs" / "quickstart.md").read_text()
+    config = re.search(r"```yaml\n# sales.yaml\n(.*?)```\n(.*?)```sh\n(.*?)```", page, re.DOTALL)
+    assert config is not None
+    assert len(config[1].splitlines()) <= 12
+    assert [line.split()[1] for line in config[3].splitlines()] == ["pack", "train", "predict"]

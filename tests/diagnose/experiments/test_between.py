@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stoker.diagnose.experiments.between import WithoutBetween
-from stoker.diagnose.skipping import SKIP, make_skippable
+from stoker.diagnose.rewriting import SKIP, make_skippable
 
 
 def test_an_experiment_skips_them_and_puts_them_back() -> None:

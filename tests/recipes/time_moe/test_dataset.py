@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset, collate
 from benchmarks.time_moe.folder import walks, write_folder
+from hypothesis import given, settings
+from tests.harness import num_examples
 from torch.utils.data import DataLoader
 
+import stoker
+from stoker.errors import OptionError
 from stoker_recipes.time_moe import TimeMoeDataset
+from stoker_recipes.time_moe.data import Corpus, open_corpus
+from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
 
 
 @pytest.fixture
@@ -88,3 +98,154 @@ def test_the_trainer_of_hugging_face_is_fed_as_by_the_authors(folder: Path, tmp_
         for one, other in zip(mine, theirs, strict=True):
             assert all(torch.equal(one[name], other[name]) for name in other)
     assert np.isfinite(theirs[0]["labels"].numpy()).all()
+
+
+# Fixed samples lose no target and no precision; compat samples are the authors' bit for bit
+
+
+Array = npt.NDArray[Any]
+
+
+def corpus_of(series: list[Any]) -> Corpus:
+    return open_corpus(stoker.Store.from_arrays(x=[np.asarray(one) for one in series]))
+
+
+def targets(pieces: Pieces) -> list[int]:
+    """All points that are targets, as places in the flat array."""
+    located = pieces.locate(np.arange(pieces.num_samples))
+    return [int(start + 1 + t) for start, count in zip(located.starts, located.counts, strict=True) for t in range(count)]
+
+
+@settings(max_examples=num_examples(60), deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 12), st.sampled_from([0.0, 0.1, 0.5]))
+def test_every_target_is_in_exactly_one_piece(lengths: list[int], length: int, valid: float) -> None:
+    corpus = corpus_of([np.arange(one, dtype=float) for one in lengths])
+    ends = train_ends(corpus, valid)
+    expected = [point for begin, end in zip(corpus.begins, ends, strict=True) for point in range(begin + 1, end)]
+    if not expected:
+        with pytest.raises(OptionError, match="no samples for the train part"):
+            Pieces(corpus, length, valid=valid)
+        return
+    pieces = Pieces(corpus, length, valid=valid)
+    assert targets(pieces) == expected
+    assert pieces.num_positions == len(expected)
+    assert pieces.locate(np.arange(pieces.num_samples)).counts.max() <= length
+
+
+def test_integers_keep_their_values_and_constant_series_become_zero() -> None:
+    rng = np.random.default_rng(0)
+    corpus = open_corpus(stoker.Store.from_arrays(x=[np.arange(100), np.full(50, 7)]))
+    scales = CorpusScales(corpus, "zero")
+    scales.know(np.arange(2))
+    assert scales.centers.tolist() == [49.5, 7.0]
+    assert scales.divisors.tolist() == [np.arange(100.0).std(), 1.0]
+    noisy = corpus_of([np.full(1000, 0.1, dtype=np.float32), rng.normal(size=100).astype(np.float32)])
+    scales = CorpusScales(noisy, "zero")
+    scales.know(np.arange(2))
+    assert scales.divisors[0] == 1.0
+    constant = (noisy.series(0).astype(float) - scales.centers[0]) / scales.divisors[0]
+    assert np.abs(constant).max() < 1e-6
+    original = zero_by_the_authors(noisy.series(0))
+    assert np.abs(original).max() > 0.5, "the fault that this is about"
+
+
+def zero_by_the_authors(values: Array) -> Array:
+    from benchmarks.before.timemoe_dataset import zero_scaler
+
+    return zero_scaler(values)
+
+
+def test_scales_are_those_of_the_training_part_alone() -> None:
+    corpus = corpus_of([np.r_[np.zeros(50), np.ones(50) * 100] + np.arange(100)])
+    scales = CorpusScales(corpus, "zero", ends=train_ends(corpus, 0.5))
+    scales.know(np.array([0]))
+    assert scales.centers[0] == np.arange(50.0).mean()
+
+
+def original(path: Path, length: int, stride: int | None, method: str | None) -> list[dict[str, Array]]:
+    with np.errstate(all="ignore"):
+        return list(TimeMoEWindowDataset(TimeMoEDataset(path, method), length, stride=stride))
+
+
+def assert_the_same(found: CompatSamples, expected: list[dict[str, Array]]) -> None:
+    assert len(found) == len(expected)
+    order = np.random.default_rng(0).permutation(len(expected))
+    batch = found.gather(order)
+    for name in ("input_ids", "labels", "loss_masks"):
+        whole = np.stack([expected[i][name] for i in order])
+        assert batch[name].numpy().dtype == whole.dtype
+        assert batch[name].numpy().tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("stride", [None, 1, 5])
+@pytest.mark.parametrize("num_files", [1, 4])
+def test_compat_samples_of_binary_folders(tmp_path: Path, num_files: int, stride: int | None, method: str | None) -> None:
+    lengths = [1, 2, 8, 9, 10, 16, 17, 33, 200]
+    folder = write_folder(tmp_path / "set", walks(lengths), num_files=num_files)
+    found = CompatSamples(open_corpus(folder), 8, stride=stride, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(folder, 8, stride, method))
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("kind", ["floats", "integers"])
+def test_compat_samples_of_jsonl_in_their_own_precision(tmp_path: Path, kind: str, method: str | None) -> None:
+    rng = np.random.default_rng(0)
+    series = [rng.normal(size=n).tolist() if kind == "floats" else rng.integers(-50, 50, n).tolist() for n in (1, 7, 9, 30, 18)]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"sequence": one}) + "\n" for one in series))
+    found = CompatSamples(open_corpus(path), 8, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(path, 8, None, method))
+
+
+HUGE = 2**60 + 2**36
+MIXED: dict[str, list[Any]] = {
+    "integers beside floats": [[1, 5, 9, 2, 7] * 3, [0.5, 1.5, 3.25] * 4, [3, 1, 2] * 6],
+    "both within a series": [[1, 2.5, 3] * 5, [1, 2, 4] * 5],
+    "beyond float64": [[HUGE + 1, HUGE + 2, HUGE, HUGE + 2**37 + 1] * 3, [0.25, -1.0, 8.0] * 3],
+    "beyond float64 alone": [[HUGE + 1, HUGE + 2, HUGE, -HUGE] * 3],
+    "unsigned": [[2**63, 2**63 + 4096, 2**64 - 1] * 4, [1, 2, 9] * 4],
+    "constants": [[4] * 12, [0.1] * 12, [0] * 12],
+    "short ones": [[], [3], [1, 2], [2.5], [1.5, 7]],
+}
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+def test_each_series_of_a_json_file_has_a_type_of_its_own(tmp_path: Path, kind: str, name: str, method: str | None) -> None:
+    path = tmp_path / f"x.{kind}"
+    elements = [{"sequence": one} if number % 2 else one for number, one in enumerate(MIXED[name])]
+    path.write_text(json.dumps(elements) if kind == "json" else "".join(json.dumps(one) + "\n" for one in elements))
+    found = CompatSamples(open_corpus(path, report=lambda _: None), 8, stride=3, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(path, 8, 3, method))
+
+
+@pytest.mark.parametrize(("name", "method"), [("integers beside floats", "zero"), ("beyond float64 alone", None)])
+def test_negative_control_one_type_for_the_file_is_another_result(tmp_path: Path, name: str, method: str | None) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in MIXED[name]))
+    corpus = open_corpus(path, report=lambda _: None)
+    corpus.flats = [replace(flat, own=None) for flat in corpus.flats]
+    with pytest.raises(AssertionError):
+        assert_the_same(CompatSamples(corpus, 8, stride=3, method=method or "none"), original(path, 8, 3, method))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint64", "int8", "int16"])
+def test_integers_that_wrap_around_do_so_as_in_the_original(tmp_path: Path, dtype: str, method: str | None) -> None:
+    rng = np.random.default_rng(0)
+    outlier = np.where(np.arange(20_000) == 7, 100, 0)  # 141 deviations from the mean: more than int8 holds
+    folder = write_folder(tmp_path / "set", [rng.integers(0, 100, 40), outlier, rng.integers(0, 9, 17)], dtype=dtype)
+    found = CompatSamples(open_corpus(folder), 8, stride=11, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(folder, 8, 11, method))
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", ">f8", "<i8", ">i8", "<u2", "|i1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_compat_samples_of_npy_arrays(tmp_path: Path, dtype: str, order: Any, method: str | None) -> None:
+    values = np.random.default_rng(0).normal(size=(3, 9000)) * 40
+    np.save(tmp_path / "x.npy", np.array(np.abs(values) if dtype[1] == "u" else values, order=order).astype(dtype))
+    found = CompatSamples(open_corpus(tmp_path / "x.npy"), 64, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(tmp_path / "x.npy", 64, None, method))

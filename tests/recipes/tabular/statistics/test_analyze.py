@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -13,11 +20,15 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
 from msgspec import UNSET
+from tests.harness import num_examples
 
 import stoker
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
-from stoker_recipes.tabular import analyze
+from stoker_recipes.tabular import Statistics, analyze
+from stoker_recipes.tabular.statistics import analyze as texts_module
+from stoker_recipes.tabular.statistics.analyze import parse_number
 from stoker_recipes.tabular.statistics.gather import EmptyColumn
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
 from stoker_recipes.tabular.statistics.quantiles import KeyRun
@@ -155,3 +166,167 @@ def test_what_is_kept_does_not_grow_with_the_rows(rng: np.random.Generator) -> N
     assert isinstance(few, NumberColumn)
     assert isinstance(few.run, KeyRun)
     assert few.run.keys.nbytes + few.run.counts.nbytes <= 4096 * 10
+
+
+# The page on statistics says what is true: its examples run, and its comments are their results
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "encoding" / "statistics.md"
+
+
+def test_the_examples_run_and_give_what_their_comments_say() -> None:
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    told = 0
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+        for code, comment in re.findall(r"^(stats\S.*?)\s+# (.+)$", block, re.MULTILINE):
+            assert repr(eval(code, names)) == comment
+            told += 1
+    assert told == 6
+
+
+# Bounded memory: files of any length are analysed in the memory that the limits say
+
+
+SCRIPT = """
+import pathlib, re, sys
+from stoker_recipes.tabular import analyze
+statistics = analyze(sys.argv[1:], exact=1 << 16, threads=2)
+status = pathlib.Path("/proc/self/status").read_text()
+print(statistics.num_rows, int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024)
+"""
+ROWS = 1_000_000
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.slow
+def test_files_of_any_length_are_analysed_in_the_same_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    moments = rng.integers(0, 2**50, ROWS).astype("M8[us]")
+    texts = pa.array([f"text {i}" for i in range(100_000)]).take(pa.array(rng.integers(0, 100_000, ROWS)))
+    table = pa.table({"x": rng.normal(size=ROWS), "when": moments, "text": texts})
+    paths = [tmp_path / f"{i}.parquet" for i in range(24)]
+    pq.write_table(table, paths[0])
+    for path in paths[1:]:
+        path.hardlink_to(paths[0])
+    few, many = (peak_of(some) for some in (paths[:4], paths))
+    assert many - few < 0.2 * 20 * table.nbytes  # what the allocators keep; twenty files more hold five times as much
+
+
+def peak_of(paths: list[Path]) -> int:
+    """The peak of a process that analyses these files."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *map(str, paths)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    num_rows, peak = map(int, done.stdout.split())
+    assert num_rows == len(paths) * ROWS
+    return peak
+
+
+# Statistics as an object and as JSON
+
+
+def result_table(size: int = 40) -> pa.Table:
+    rng = np.random.default_rng(7)
+    return pa.table(
+        {
+            "x": pa.array(rng.integers(0, 30, size) / 4, mask=rng.random(size) < 0.2),
+            "s": rng.choice(["a", "b"], size),
+            "d": pa.array(rng.integers(0, 10**12, size)).cast(pa.timestamp("us")),
+            "n": pa.nulls(size),
+            "l": pa.array([[1.5]] * size),
+        }
+    )
+
+
+SMALL = analyze(result_table())
+SKETCHED = analyze({"x": np.random.default_rng(7).normal(size=500), "s": list("abcdefghij") * 50}, exact=64, categories=3)
+
+
+@pytest.mark.parametrize("statistics", [SMALL, SKETCHED], ids=["exact", "sketched"])
+def test_the_json_holds_all_but_the_values(statistics: Statistics, tmp_path: Path) -> None:
+    statistics.save(tmp_path / "stats.json")
+    content = json.loads((tmp_path / "stats.json").read_bytes())
+    assert (content["format"], content["num_rows"]) == ("stoker-statistics", statistics.num_rows)
+    for column, written in zip(statistics.columns, content["columns"], strict=True):
+        fields = set(column.__struct_fields__) - {"run"}
+        assert set(written) == fields | {"kind"}
+        assert all(written[name] == getattr(column, name) for name in fields)
+
+
+def test_statistics_travel_between_processes() -> None:
+    for statistics in (SMALL, SKETCHED):
+        assert pickle.loads(pickle.dumps(statistics)) == copy.deepcopy(statistics) == statistics
+    assert analyze(result_table(41)) != SMALL  # negative control
+
+
+# Texts that hold numbers or dates, as pandas reads them with the steps of mostlyai-engine (which originals/ has itself)
+
+
+NUMBER = r"(-?[0-9]*[\.]?[0-9]+(?:[eE][+\-]?\d+)?)"
+TEXTS = st.lists(
+    st.sampled_from(["1", "x3", "-4.50", "1e3", "", "1,000", "$12", "1.2.3", ".5", "5.", "-", "n/a", "-0", "1e-330", "1e400"])
+    | st.integers(-(2**70), 2**70).map(str)
+    | st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.text("0123456789.-eE+", max_size=30),
+    min_size=1,
+    max_size=40,
+)
+
+
+def read_by_pandas(texts: list[Any]) -> pd.Series:
+    return pd.to_numeric(pd.Series(texts, dtype=object).astype(str).str.extract(NUMBER, expand=False), errors="coerce")
+
+
+@given(TEXTS)
+@settings(max_examples=num_examples(200))
+def test_numbers_have_the_bits_of_pandas(texts: list[str]) -> None:
+    found = np.array([np.nan if (one := parse_number(text)) is None else one[1] for text in texts])
+    expected = read_by_pandas([*texts, "0.5"]).to_numpy(dtype=np.float64)[:-1]  # one with decimals, so that all are floats
+    assert np.where(np.isnan(found), np.nan, found).tobytes() == np.where(np.isnan(expected), np.nan, expected).tobytes()
+
+
+def test_negative_control_the_nearest_float_is_another() -> None:
+    text = "0.1234567890123456789"
+    found = parse_number(text)
+    assert found is not None
+    assert found[1] == read_by_pandas([text])[0] != float(text)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_a_column_is_that_of_its_numbers(kind: pa.DataType) -> None:
+    texts = pa.chunked_array([pa.array(["12", "x"]).cast(kind), pa.array([None, "$7.5"]).cast(kind)])
+    expected = analyze({"x": pa.array([12.0, None, None, 7.5]), "who": [1, 1, 2, 2]}, key="who")
+    assert analyze({"x": texts, "who": [1, 1, 2, 2]}, kinds={"x": "number"}, key="who") == expected
+    whole = analyze({"x": pa.array(["3", "4"]).cast(kind)}, kinds={"x": "number"})
+    assert whole == analyze({"x": [3, 4]})
+
+
+def test_files_are_read_for_the_type_first(tmp_path: Path) -> None:
+    """The last file alone says that all are floats."""
+    for i, text in enumerate(["a,1", "b,2", "c,n/a 3.5"]):
+        (tmp_path / f"{i}.csv").write_text(f"name,x\nq,x9\n{text}\n")
+    found = analyze(str(tmp_path / "*.csv"), kinds={"x": "number"})
+    assert found["x"] == analyze({"x": [9.0, 1.0, 9.0, 2.0, 9.0, 3.5]})["x"]
+    with pytest.raises(OptionError, match=r"holds strings, whose format depends on the whole column"):
+        analyze(str(tmp_path / "*.csv"), kinds={"x": "date"})
+
+
+def test_dates_of_a_table_in_memory() -> None:
+    texts = ["1/3/2020", None, "13/2/2020", "no date"]
+    found: Any = analyze({"x": texts}, kinds={"x": "date"})["x"]
+    assert (found.min, found.max, found.num_null) == ("2020-02-13", "2020-03-01", 2)  # days first, as the second says
+    later: Any = analyze({"x": pa.chunked_array([["1/3/2020"], ["13/2/2020"]])}, kinds={"x": "date"})["x"]
+    assert later.max == "2020-03-01"
+
+
+@pytest.mark.promise("P11", control=True)
+@pytest.mark.parametrize(("values", "kind"), [(["12", "$7.5"], "number"), (["1/3/2020"], "date")])
+def test_negative_control_columns_that_are_not_converted_are_refused(
+    monkeypatch: pytest.MonkeyPatch, values: list[str], kind: Any
+) -> None:
+    assert analyze({"x": values}, kinds={"x": kind})["x"].num_values == len(values)
+    monkeypatch.setattr(texts_module, "_readers", lambda *given, **options: {})
+    with pytest.raises((OptionError, SourceInvalidError)):
+        analyze({"x": values}, kinds={"x": kind})

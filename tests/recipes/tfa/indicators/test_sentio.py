@@ -1,6 +1,6 @@
 """Sentio's arithmetic is, bit for bit, that of a slow twin, and that of plain C compiled with -O2.
 
-Both were written here; that they and the kernel are what the original is, is known from test_golden.py."""
+Both were written here; that they and the kernel are what the original is, is known from test_engine.py."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference, *, ar
     values, first, their_counts = np.unique(their_keys, return_index=True, return_counts=True)
     _, ours, theirs = np.intersect1d(keys, values, assume_unique=True, return_indices=True)
     copied = not matcher.numbered and (are_measurements or are_copies(_together(keys, counts, values, their_counts)))
-    usual = FREQUENT if copied and counts.max() > 1 else 1
+    usual = MOST_COPIES if copied else 1
     frequent = (counts[ours] > usual * _usual(counts)) | (their_counts[theirs] > usual * _usual(their_counts))
     num_frequent = int(np.count_nonzero(frequent))
     aside = f" {counted(num_frequent, 'content')} that are frequent on either side were left out." if num_frequent else ""

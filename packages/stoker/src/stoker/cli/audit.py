@@ -126,7 +126,7 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 @base.json_option
 @click.pass_context
 def command(
-    ctx: click.Context, script: str, arguments: tuple[str, ...], is_module: bool, reference: str | None, apart_from: str | None,
+    ctx: click.Context, /, script: str, arguments: tuple[str, ...], is_module: bool, reference: str | None, apart_from: str | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py until its training loop is known, and audit what its loader yields, compared with its validation loaders.
@@ -147,6 +147,7 @@ def command(
     names = reference is not None or apart_from is not None or (not is_module and Script.parts(script)[1] is not None)
     if names and is_module:
         raise OptionError("--reference and --apart-from name things of a script, but -m was given. Give the path of the script.")
+    report: AuditReport | None
     if names:
         # Keep the output of the script out of the result.
         with base.script_output(sys.stderr), base.bar("samples") as show, Script.run(script, arguments) as ran:

@@ -23,6 +23,7 @@ from stoker.errors import StokerError, shorten
 
 COMMANDS = {
     "diagnose": "Find the bottleneck of a training script.",
+    "compare": "Prove that one version of a training script is better than another.",
     "watch": "Run a script, or follow a run, and name the cause of slowdowns.",
     "gate": "Compare what a step does with a budget.",
     "audit": "Find errors in the batches of a script.",
@@ -147,9 +148,10 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
     argument. A setting of a configuration or a recipe becomes `--set NAME=VALUE`, an option of a pack that `stoker predict` passes on
     `--pack NAME=VALUE`. An error without the field is printed as it is.
     """
-    is_ours = isinstance(error, StokerError)
-    text = error.strerror if is_ours and isinstance(error, OSError) and error.strerror else str(error)
-    parameter = error.parameter if is_ours else None
+    text, parameter = str(error), None
+    if isinstance(error, StokerError):
+        text = (isinstance(error, OSError) and error.strerror) or text
+        parameter = error.parameter
     if parameter is None or command is None:
         return text
     text = re.sub(r"\b(?:Csv|Files|Resources|Time)\(([^()]*)\)", r"\1", text)  # their fields are options

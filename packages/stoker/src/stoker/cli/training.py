@@ -14,7 +14,7 @@ import click
 from stoker._signals import Terminated
 from stoker._text import printable
 from stoker.cli import command as base
-from stoker.experiment.parse import CONFIG_NAME
+from stoker.experiment.parse import CONFIG_NAME as CONFIG_NAME
 from stoker.extend import RECIPE_NAME
 
 if TYPE_CHECKING:

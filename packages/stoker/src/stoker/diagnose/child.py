@@ -33,9 +33,10 @@ import psutil
 from stoker._clock import now_ns
 from stoker._lazy import import_first
 from stoker.diagnose.hooks import is_own, shown
-from stoker.diagnose.loops import LONGER_EPOCHS, NO_EDITS, FileEdits, OwnLoader, rewrite_imports
+from stoker.diagnose.loops import LONGER_EPOCHS
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.other_processes import OtherProcesses
+from stoker.diagnose.rewriting import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.errors import OptionError, StokerError, TrainError
 from stoker.sandbox import Sandbox, mirrored, refusal
 

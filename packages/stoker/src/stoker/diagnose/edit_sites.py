@@ -28,7 +28,7 @@ from torch.utils.data.sampler import RandomSampler
 from stoker.diagnose.experiments.base import Fix
 from stoker.diagnose.frameworks import CLASSES, framework_of
 from stoker.diagnose.hooks import frames, is_own
-from stoker.diagnose.loops import OwnLoader
+from stoker.diagnose.rewriting import OwnLoader
 from stoker.sandbox import original
 from stoker.train.optimizer import FUSED
 

@@ -4,37 +4,23 @@ Every `for` and `while` statement of the user's files and every `DataLoader` rep
 the innermost one between whose iterations optimizer steps happen, in the thread that trains. Once it is found, only this loop is watched,
 and session.py gives it its batches. A loop is identified by its place in the source; a `DataLoader` by itself, or by its place where
 each epoch creates a new one.
-
-Statements are watched by an import hook (`rewrite_imports`): `for x in BATCHES:` becomes `for x in __stoker_watched__(BATCHES, 17):`,
-and `while` gets a first statement that reports the iteration. All else stays as it is, line numbers included. Files on disk are never
-changed. Loops that a compiler may have to read (numba, torch) and loops that cannot contain a step are left alone.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
-import importlib.util
-import linecache
-import os
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
-from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, objects_of, shown
+from stoker.diagnose.hooks import NEXT, StepHooks, leaves, objects_of
 from stoker.diagnose.measurements import SourceLine
-from stoker.diagnose.skipping import SKIP, make_skippable
-from stoker.sandbox import original
 
 PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
@@ -199,7 +185,7 @@ class Sources:
         self.stepless: list[Any] = []  # iterables of loops without optimizer steps
         self.passed: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
         """Loaders iterated by other loops since the training loop is known."""
-        self.skips: list[Callable[[], bool]] = []  # of one experiment, while statements after the update are skipped (skipping.py)
+        self.skips: list[Callable[[], bool]] = []  # of one experiment, while statements after the update are skipped (rewriting.py)
         self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # loaders with optimizer steps between their batches
         self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}
@@ -373,157 +359,3 @@ def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
     other: DataLoader[Any] = DataLoader(**options, num_workers=workers)
     while True:
         yield from _original_iter(other)
-
-
-# ---- watching the loops of the user's files: an import hook that rewrites them ----
-
-WATCHED, ITERATION = "__stoker_watched__", "__stoker_iteration__"
-PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
-"""Functions that pass on the items of their first argument: the argument is watched."""
-STEP_WORDS = ("step", "train", "fit", "backward", "update", "optim", "loss", "epoch", "batch", "iteration", "learn", "closure")
-TRAINING_FUNCTIONS = ("main", "train", "fit", "run", "epoch", "loop", "benchmark")
-COMPILER_DECORATORS = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
-FileEdits = Mapping[str, bytes]
-"""Files as a patch would make them, by their real paths."""
-NO_EDITS: FileEdits = MappingProxyType({})
-NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collate_fn")
-
-
-class Rewriter(ast.NodeTransformer):
-    """Rewrites the syntax tree of one file."""
-
-    def __init__(self, file: str) -> None:
-        self.places: list[SourceLine] = []
-        self._file = shown(file)
-        self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
-        self._names: list[str] = []
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:  # noqa: D102
-        self._functions.append(node)
-        self._names.append(node.name)
-        self.generic_visit(node)
-        self._functions.pop()
-        self._names.pop()
-        return node
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: D102
-        self._names.append(node.name)
-        self.generic_visit(node)
-        self._names.pop()
-        return node
-
-    def visit_For(self, node: ast.For) -> ast.AST:  # noqa: D102
-        self.generic_visit(node)
-        if not self._may_train(node):
-            return node
-        owner: ast.For | ast.Call = node
-        inner = node.iter
-        while isinstance(inner, ast.Call) and _name(inner.func) in PASSING_ON and inner.args:
-            if isinstance(inner.args[0], ast.Starred):
-                break
-            owner, inner = inner, inner.args[0]
-        call = self._call(WATCHED, node, [inner])
-        if isinstance(owner, ast.Call):
-            owner.args[0] = call
-        else:
-            owner.iter = call
-        return node
-
-    def visit_While(self, node: ast.While) -> ast.AST:  # noqa: D102
-        self.generic_visit(node)
-        if self._may_train(node):
-            node.body.insert(0, ast.copy_location(ast.Expr(self._call(ITERATION, node, [])), node))
-        return node
-
-    def _call(self, name: str, node: ast.For | ast.While, arguments: list[ast.expr]) -> ast.Call:
-        number = ast.Constant(len(self.places))
-        self.places.append(SourceLine(file=self._file, line=node.lineno, function=".".join(self._names) or "<module>"))
-        call = ast.Call(ast.Name(name, ast.Load()), [*arguments, number], [])
-        return ast.fix_missing_locations(ast.copy_location(call, arguments[0] if arguments else node))
-
-    def _may_train(self, node: ast.For | ast.While) -> bool:
-        """Whether a loop may contain an optimizer step, judged by its source."""
-        calls = [_name(one.func).lower() for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)]
-        if not calls:
-            return False
-        if not self._functions:
-            return True
-        for function in self._functions:
-            decorators = " ".join(ast.unparse(one) for one in function.decorator_list).lower()
-            if function.name in NEVER or any(word in decorators for word in COMPILER_DECORATORS):
-                return False
-        return any(word in self._functions[-1].name.lower() for word in TRAINING_FUNCTIONS) or any(
-            word in call for call in calls for word in STEP_WORDS
-        )
-
-
-def _name(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-class OwnLoader(SourceFileLoader):
-    """Imports a file of the user with its loops watched; its bytecode is neither read nor cached."""
-
-    def __init__(self, name: str, path: str, watch: Sources, edits: FileEdits = NO_EDITS) -> None:
-        super().__init__(name, path)
-        self._watch = watch
-        self._edits = edits
-        self._places: list[SourceLine] = []
-
-    def get_data(self, path: str) -> bytes:
-        """The bytes of a file after its edits."""
-        data = self._edits.get(original(os.path.realpath(path)))
-        if data is None:
-            return super().get_data(path)
-        text = importlib.util.decode_source(data)
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)  # what `inspect` and tracebacks show
-        return data
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Compile the rewritten file."""
-        data = self.get_data(self.path)
-        rewriter = Rewriter(self.path)
-        tree = rewriter.visit(ast.parse(data, filename=self.path))
-        make_skippable(tree, (WATCHED, ITERATION))
-        self._places = rewriter.places
-        return self.source_to_code(tree, self.path)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the file with the functions that its loops call."""
-        watch = self._watch
-
-        def watched(iterable: Iterable[Any], number: int) -> Iterable[Any]:
-            return watch.watched(iterable, self._places[number])
-
-        def iteration(number: int) -> None:
-            watch.iteration(self._places[number])
-
-        module.__dict__[WATCHED], module.__dict__[ITERATION], module.__dict__[SKIP] = watched, iteration, watch.skips
-        super().exec_module(module)
-
-
-@dataclass(eq=False)
-class OwnFinder(MetaPathFinder):
-    """Finds the user's own modules, for `OwnLoader`."""
-
-    watch: Sources
-    edits: FileEdits
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec of one of the user's modules; None for all others."""
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
-            return None
-        spec.loader = OwnLoader(fullname, spec.origin, self.watch, self.edits)
-        return spec
-
-
-def rewrite_imports(watch: Sources, edits: FileEdits = NO_EDITS) -> Callable[[], None]:
-    """Watch the loops of the user's modules that are imported from now on, with these edits; returns a function that stops it."""
-    finder = OwnFinder(watch, edits)
-    sys.meta_path.insert(0, finder)
-    return lambda: sys.meta_path.remove(finder)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from stoker.split.series_scaler import SeriesScaler
     from stoker.split.split import Split
     from stoker.store.store import Store
-    from stoker.train.callbacks import Callback, Result
+    from stoker.train.callbacks import Callback
+    from stoker.train.fit import Result
     from stoker.train.trainer import Trainer
 
 

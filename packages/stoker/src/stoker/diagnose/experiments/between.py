@@ -13,7 +13,7 @@ from stoker.diagnose.loops import Sources
 
 
 class WithoutBetween(Experiment):
-    """Statements of the training loop after its update do nothing, as far as the loop can do without them (skipping.py)."""
+    """Statements of the training loop after its update do nothing, as far as the loop can do without them (rewriting.py)."""
 
     unused_reason = "nothing after the update of the training loop can be skipped"
 

@@ -1,0 +1,134 @@
+"""Grouped products on the CPU: a loop, its gradients, and that compiling does not break it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.harness import num_examples
+
+from stoker_recipes.time_moe import Size, TimeMoe
+from stoker_recipes.time_moe.layers import grouped_product, num_rows, route, runs_of, seen_within, sort_plainly
+
+pytestmark = [  # torch warns of what it does itself as it traces
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
+ONE_LAYER = Size(hidden=16, intermediate=16, layers=1, heads=2, experts=3, top_k=2, horizons=(1, 4))
+ENDS = torch.tensor([8, 8, 24], dtype=torch.int32)
+
+
+def test_each_row_meets_the_matrix_of_its_group() -> None:
+    rows, weights = torch.randn(30, 5), torch.randn(3, 4, 5)
+    found = grouped_product(rows, weights, ENDS)
+    for row in range(24):
+        torch.testing.assert_close(found[row], weights[0 if row < 8 else 2] @ rows[row])
+
+
+def test_gradients_of_products() -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(24, 5, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a, b: grouped_product(a, b, ENDS), (rows, weights))
+
+
+@pytest.mark.parametrize("packed", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_model_is_traced_as_one_graph(packed: bool) -> None:
+    """Traced with gradients, and run as traced; which code comes of it is not looked at here."""
+    torch.manual_seed(0)
+    model = TimeMoe(ONE_LAYER)
+    x, y = torch.randn(2, 20), torch.randn(2, 20)
+    segments = torch.tensor([[0] * 12 + [1] * 8, [0] * 20])
+    given = (x, y, None, segments) if packed else (x, y, torch.tensor([20, 7]))
+    found = []
+    for one in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not packed):
+            loss = one(*given)
+        loss.backward()
+        found.append((loss.detach(), *(weight.grad for weight in model.parameters())))
+    torch.testing.assert_close(*found, rtol=1e-5 if packed else 1e-2, atol=1e-7 if packed else 1e-3)
+
+
+def test_compiling_in_place_leaves_names_and_results() -> None:
+    torch.manual_seed(0)
+    model = TimeMoe(ONE_LAYER)
+    x, y, names = torch.randn(2, 20), torch.randn(2, 20), list(model.state_dict())
+    before = model.loss(x, y)
+    model.compile(backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(model.loss(x, y), before)
+    assert list(model.state_dict()) == names
+
+
+# Runs of packed rows, and what is seen within them
+
+
+@settings(max_examples=num_examples(60), deadline=None)
+@given(st.lists(st.lists(st.integers(-1, 2), min_size=9, max_size=9), min_size=1, max_size=3))
+def test_runs_are_ranges_of_equal_segments(rows: list[list[int]]) -> None:
+    runs = runs_of(torch.tensor(rows))
+    seen = seen_within(runs)
+    for number, row in enumerate(rows):
+        for at in range(len(row)):
+            begin = max(s for s in range(at + 1) if len(set(row[s : at + 1])) == 1 and (s == 0 or row[s - 1] != row[s]))
+            end = next((s for s in range(at, len(row)) if row[s] != row[at]), len(row))
+            assert (int(runs.begins[number, at]), int(runs.ends[number, at])) == (begin, end)
+            assert int(runs.positions[number, at]) == at - begin
+            assert seen[number, 0, at].nonzero().flatten().tolist() == list(range(begin, at + 1))
+
+
+# Routing: every choice has a row of its expert, filler counts nowhere, and gathers are each other's gradients
+
+
+@settings(max_examples=num_examples(60), deadline=None)
+@given(st.integers(1, 6), st.integers(1, 3), st.lists(st.integers(0, 5), min_size=1, max_size=80), st.sampled_from([1, 4, 8]))
+def test_rows_are_choices_sorted_by_expert(num_experts: int, k: int, drawn: list[int], tile: int) -> None:
+    experts = torch.tensor(drawn * k).reshape(-1, k) % num_experts
+    choice, row, ends, counts = sort_plainly(experts, num_experts, tile)
+    flat = experts.reshape(-1).tolist()
+    assert len(choice) == num_rows(len(flat), num_experts, tile)
+    assert int(ends[-1]) <= len(choice)
+    assert [int(choice[place]) for place in row.reshape(-1)] == list(range(len(flat)))
+    begin = 0
+    for expert, end in enumerate(ends.tolist()):
+        mine = [one for one in choice[begin:end].tolist() if one >= 0]
+        assert mine == [number for number, one in enumerate(flat) if one == expert]
+        assert counts[expert] == len(mine)
+        assert end - begin == max(1, -(-len(mine) // tile)) * tile
+        begin = end
+    assert (choice[begin:] == -1).all()
+
+
+@pytest.fixture
+def experts() -> torch.Tensor:
+    return torch.randint(0, 5, (20, 2), generator=torch.Generator().manual_seed(0))
+
+
+def test_moves_are_what_they_say(experts: torch.Tensor) -> None:
+    routing = route(experts, 5)
+    x, shares = torch.randn(20, 3), torch.rand(20, 2)
+    rows, spread = routing.gather(x), routing.spread(shares)
+    for row, choice in enumerate(routing.choice.tolist()):
+        if choice >= 0:
+            assert torch.equal(rows[row], x[choice // 2])
+            assert spread[row] == shares.reshape(-1)[choice]
+        else:
+            assert spread[row] == 0
+    torch.testing.assert_close(routing.combine(rows), 2 * x)
+
+
+@pytest.mark.parametrize("move", ["gather", "combine", "spread"])
+def test_gradients_of_moves(experts: torch.Tensor, move: str) -> None:
+    routing = route(experts, 5)
+    shape = {"gather": (20, 2), "combine": (len(routing.choice), 2), "spread": (20, 2)}[move]
+    given = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    is_real = (routing.choice >= 0).double()
+
+    def moved(x: torch.Tensor) -> torch.Tensor:  # what filler holds is never used, so its gradient may be anything
+        if move == "combine":
+            return routing.combine(x * is_real.unsqueeze(1))
+        found: torch.Tensor = getattr(routing, move)(x)
+        return found * (is_real.unsqueeze(1) if found.dim() == 2 else is_real)
+
+    assert torch.autograd.gradcheck(moved, (given,))
