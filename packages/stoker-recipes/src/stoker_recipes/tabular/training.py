@@ -402,7 +402,7 @@ def describe(prepared: PreparedSubjects) -> list[tuple[str, str]]:
     return lines
 
 
-class RunRecord(TypedDict):
+class TabularRecord(TypedDict):
     """The content of recipe.json. Tables that were frames are None."""
 
     recipe: str
@@ -416,7 +416,7 @@ class RunRecord(TypedDict):
 
 def check_record(record: dict[str, Any]) -> None:
     """Check the record of a run: its fields, and its settings."""
-    make_settings(**msgspec.convert(record, RunRecord)["settings"])
+    make_settings(**msgspec.convert(record, TabularRecord)["settings"])
 
 
 def resume(folder: str | Path, **common: Any) -> TrainedTabular:

@@ -29,7 +29,7 @@ from stoker_recipes.timehut.settings import EncoderSettings
 ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "encoder.safetensors", "train.npz", "score.json"
 
 
-class RunRecord(TypedDict):
+class TimeHutRecord(TypedDict):
     """The content of recipe.json."""
 
     recipe: str
@@ -41,7 +41,7 @@ class RunRecord(TypedDict):
 
 def check_record(record: dict[str, Any]) -> None:
     """Check the record of a run: its fields, and its settings."""
-    EncoderSettings(**msgspec.convert(record, RunRecord)["settings"])
+    EncoderSettings(**msgspec.convert(record, TimeHutRecord)["settings"])
 
 
 @dataclass(frozen=True, kw_only=True)
