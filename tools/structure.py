@@ -36,7 +36,7 @@ LAYERS = (
     {"errors", "_lazy"},
     {"_types"},
     {"_text", "_device", "_clock", "_batch", "_signals"},
-    {"_disk", "_progress", "_ray_tasks"},
+    {"_disk", "_progress"},
     {"_cache_files"},
     {"_kernels", "watch"},
     {"extend"},
