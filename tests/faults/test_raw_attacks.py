@@ -93,7 +93,7 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.promise("P6")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_what_is_no_file_in_the_place_of_a_shard_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_shard_that_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:
     built = tiny_store(tmp_path / "store", columns=["price"])
     shard = built.path / msgspec.to_builtins(built.manifest)["columns"][0]["values"]["file"]
     shard.rename(tmp_path / "secret.npy")  # a link to it would give the right values

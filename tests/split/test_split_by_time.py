@@ -151,3 +151,14 @@ def test_boundaries_are_read_as_times(tmp_path: Path) -> None:
     for written in (moment, exact, exact.isoformat(), exact.replace(tzinfo=UTC), exact.isoformat() + "+00:00"):
         assert twin.numbers_of(chronological(store, Windows(3), boundaries=[written])) == expected
     assert str(moment) in str(chronological(store, Windows(3), boundaries=[whole]))
+
+
+def test_a_subset_without_room_for_a_window_names_the_steps_and_the_remedy() -> None:
+    """200 steps per series, windows of 48 and 12 more, a fifth to validate: what a newcomer tries first."""
+    store, view = stoker.Store.from_arrays(x=[np.arange(200.0)] * 3), Windows(48, horizon=12)
+    with pytest.raises(stoker.errors.OptionError, match=r"40 of the 200 steps .* needs 60 steps\. With overlap='inputs'"):
+        stoker.split.chronological(store, view, fractions=(0.8, 0.2))
+    assert len(stoker.split.chronological(store, view, fractions=(0.8, 0.2), overlap="inputs").valid) > 0
+    with pytest.raises(stoker.errors.OptionError) as far:  # control: where a sample would fit, something else is the reason
+        stoker.split.chronological(store, view, fractions=(0.6, 0.4), embargo=190)
+    assert "overlap" not in str(far.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.store.shrink import shrunk
@@ -148,3 +149,40 @@ def test_a_type_is_obeyed_or_refused_with_row_and_word(tmp_path: Path, values: l
     numeric = [value if value != values[row - 1] else "1" for value in values]
     if all(word.replace(".", "").isdecimal() for word in numeric) and dtype != "bool":
         assert stoker.pack(write(tmp_path, ".csv", numeric), tmp_path / "out", dtype={"x": dtype}).schema["x"].label == dtype
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "fields"),
+    [
+        ("k,x\na,1\n,2\n", {"series": "k"}, ("series", 2, "k")),
+        ("t,x\n2,1\n1,2\n", {"time": "t"}, ("sort", 2, "t")),
+        ("t,x\n1,1\n1,2\n", {"time": "t"}, ("duplicates", 2, "t")),
+        ("t,x\n1,1\n,2\n", {"time": "t", "dtype": {"t": "float64"}}, ("time", 2, "t")),
+        ("x\n1\n300\n", {"dtype": {"x": "int8"}}, ("dtype", 2, "x")),
+        ("x,y\n1,1\n,2\n", {"missing": "error"}, ("missing", 2, "x")),
+        ("x,y\n1,1\n,2\n", {"dtype": {"x": "int8"}}, ("dtype", 2, "x")),
+        ("x,y\n1,1\n1,2,3\n", {}, ("delimiter", 2, None)),
+        (
+            "t,x\n2024-03-31 01:00,1\n2024-03-31 02:30,2\n",
+            {"time": stoker.Time("t", timezone="Europe/Berlin")},
+            ("nonexistent", 2, "t"),
+        ),
+        (
+            "t,x\n2024-10-27 02:30,1\n",
+            {"time": stoker.Time("t", timezone="Europe/Berlin", ambiguous="error")},
+            ("ambiguous", 1, "t"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("wide", [False, True])
+def test_errors_of_values_carry_file_row_and_column(
+    tmp_path: Path, text: str, options: dict[str, Any], fields: tuple[str, int, str | None], wide: bool
+) -> None:
+    if wide and ("series" in options or "dtype" in options):
+        pytest.skip("not for wide tables")
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(SourceError) as error:
+        stoker.pack(path, tmp_path / "out", wide=wide, **options)
+    parameter, row, column = fields
+    assert (error.value.parameter, error.value.path, error.value.row, error.value.column) == (parameter, str(path), row, column)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,7 @@ from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_
 from stoker.experiment.models import Task, blaming, make_model, naming_known
 from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
+from stoker.experiment.trained import TrainedModel, open_trained
 from stoker.feed.columns import lengths_of, samples_over
 from stoker.feed.feed import Feed
 from stoker.feed.padding import Returns
@@ -203,16 +204,27 @@ class TrainedRun:
         return _opened(data, self.inputs, self.pack_options, dict(pack_options or {}))
 
 
-def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | None = None) -> TrainedRun:
+@overload
+def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | None = None) -> TrainedRun: ...
+
+
+@overload
+def load(run: str | os.PathLike[str], *, model: nn.Module, latest: bool = False, device: str | None = None) -> TrainedModel: ...
+
+
+def load(
+    run: str | os.PathLike[str], *, model: nn.Module | None = None, latest: bool = False, device: str | None = None
+) -> TrainedRun | TrainedModel:
     """Load the model of a run with its best weights, for predictions.
 
     Args:
-        run: The folder of a run of a configuration or of an installed recipe.
+        run: The folder of a run of a configuration, of an installed recipe, or of `stoker.Trainer`.
+        model: For a run of `stoker.Trainer`: the model of your own, made as for training. It gets the weights, and is changed.
         latest: Load the newest weights instead of the best ones.
         device: Where the model runs; by default a GPU where there is one.
 
     Returns:
-        The run; its `predict` takes new data.
+        The run; its `predict` takes new data. With `model=` it predicts for stores and for batches, and returns tensors.
 
     Raises:
         ConfigError: The folder is not that of a run.
@@ -226,6 +238,8 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     """
     folder = Path(run)
     place = str(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    if model is not None:
+        return open_trained(folder, model, latest=latest, device=torch.device(place))
     recipe = _recipe_of(folder)
     if recipe is not None:
         opened: TrainedRun = recipe(folder, latest=latest, device=place)
@@ -233,7 +247,7 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     if not (folder / CONFIG_NAME).is_file():
         advice = ""
         if (folder / "run.json").is_file():
-            advice = " Make the model and load its weights with stoker.train.load_trained(model, folder)."
+            advice = " Of a run of stoker.Trainer give the model: stoker.load(run, model=model)."
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.{advice}")
     found = find_trained(folder, latest=latest)
     config = check(read_document(folder / CONFIG_NAME), Config)
@@ -245,10 +259,10 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
             f"{folder / INPUTS_NAME} is of samples of {inputs.task.length:,} steps, but {CONFIG_NAME} of {length:,}. "
             "Put back the files of the run."
         )
-    model = _model_of(config, inputs.task, found).to(place).eval()
+    network = _model_of(config, inputs.task, found).to(place).eval()
     scaler = SeriesScaler.open(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else None
-    job = _ConfigRun(config=config, inputs=inputs, model=model, device=torch.device(place), scaler=scaler)
-    return TrainedRun(folder=folder, step=found.step, model=model, run=job, inputs=inputs, pack_options=options_for(inputs))
+    job = _ConfigRun(config=config, inputs=inputs, model=network, device=torch.device(place), scaler=scaler)
+    return TrainedRun(folder=folder, step=found.step, model=network, run=job, inputs=inputs, pack_options=options_for(inputs))
 
 
 def _recipe_of(folder: Path) -> Callable[..., TrainedRun] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -47,7 +48,7 @@ from stoker.feed.transform import AnyTransform, DeviceTransform, split_transform
 from stoker.sampling.mixture import JoinedSamples, Mixture
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Lengths, Samples, Sequences, is_integer, view_values
+from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, Windows, is_integer, view_values
 from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
 
@@ -239,6 +240,7 @@ class Feed:
         self._finish = DeviceTransform(self.device_transform, self.device) if self.device_transform is not None else None
         self.category_offset = categories.offset
         self.normalize = method
+        self._dtype = dtype
         self._given_order = self._mixed(order if order is not None else Sequential())
         self._set_order(self._given_order)
         self._go_to(Cursor())
@@ -562,6 +564,43 @@ class Feed:
             "category_offset": self.category_offset,
             "scaler": None if self.scaler is None else self.scaler.describe(),
         }
+
+    def settings(self) -> dict[str, Any]:
+        """Return plain values from which `from_settings` makes the same feed over another store. A run keeps them as feed.json."""
+        return {
+            "view": {
+                "name": type(self.view).__name__,
+                **{field.name: getattr(self.view, field.name) for field in fields(self.view)},
+            },
+            "columns": [column.name for column in self.columns],
+            "dtype": self._dtype,
+            "normalize": self.normalize,
+            "scaler": self.scaler is not None,
+            "observed": [column.name for column in self.columns if column.observed],
+            "categories": self.categories,
+            "category_offset": self.category_offset,
+        }
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], store: Store, *, scaler: SeriesScales | None = None, **options: Any
+    ) -> Feed:
+        """Make the feed of these settings over a store. `scaler` is for this store, where the feed had one; `options` replace settings."""
+        values = dict(settings["view"])
+        kinds: dict[str, Any] = {"Windows": Windows, "Segments": Segments, "Sequences": Sequences}
+        view = kinds[values.pop("name")](
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        )
+        if settings["scaler"] and scaler is None:
+            raise OptionError("the feed scaled each series by a scaler, which is missing. Put scaler.safetensors back.")
+        given = {
+            "columns": settings["columns"],
+            "dtype": settings["dtype"],
+            "normalize": scaler if settings["scaler"] else settings["normalize"],
+            "observed": settings["observed"],
+            "categories": CategoryCodes(texts=settings["categories"], offset=settings["category_offset"]),
+        }
+        return cls(store, view, **{**given, **options})
 
     def as_dataset(self) -> SampleDataset:
         """The samples as a map-style dataset, for `DataLoader` and everything built on it."""

@@ -32,7 +32,7 @@ from stoker.train.checkpoint import INDEX_NAME, LATEST, CheckpointFolder, saved_
 
 CHUNK_BYTES = 16 << 20
 MAX_COMMIT_BYTES = 1 << 20
-RUN_FILES = ("config.yaml", "inputs.json", "recipe.json", "scaler.safetensors", "metrics.jsonl", "run.json")
+RUN_FILES = ("config.yaml", "inputs.json", "recipe.json", "scaler.safetensors", "feed.json", "metrics.jsonl", "run.json")
 """Files of a run beside its checkpoints; run.json makes a folder that of a run, so it is written last."""
 _FILE = re.compile(r"[a-z][a-z0-9_]{0,31}\.(safetensors|json|jsonl|yaml)")
 _COPY = re.compile(r"step-[0-9]{9,18}(-[1-9][0-9]{0,5})?\.[0-9a-f]{8}")

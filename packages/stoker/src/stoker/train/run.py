@@ -438,13 +438,19 @@ def read_slowdowns(folder: Path) -> list[Slowdown]:
     return found
 
 
-def keep_scaler(folder: Path, batches: object) -> None:
-    """Write the scaler of a feed into the folder of its run; remove that of earlier batches where there is none now."""
+def keep_feed(folder: Path, batches: object) -> None:
+    """Write what makes a feed like that of the run over other data: feed.json, and the scaler. Remove those of earlier batches."""
     scaler: Any = getattr(batches, "scaler", None)
-    if hasattr(scaler, "to_bytes"):
-        write_file(folder / SCALER, scaler.to_bytes())
-    elif (folder / SCALER).exists():
-        remove_file(folder / SCALER)
+    settings: Any = getattr(batches, "settings", None)
+    kept = {
+        SCALER: scaler.to_bytes() if hasattr(scaler, "to_bytes") else None,
+        FEED: msgspec.json.format(msgspec.json.encode(settings()), indent=1) + b"\n" if callable(settings) else None,
+    }
+    for name, data in kept.items():
+        if data is not None:
+            write_file(folder / name, data)
+        elif (folder / name).exists():
+            remove_file(folder / name)
 
 
 def check_own(folder: Path) -> None:

@@ -51,7 +51,7 @@ from stoker.train.run import (
     check_new,
     check_own,
     find_launch,
-    keep_scaler,
+    keep_feed,
     read_record,
     recorded_setup,
     remove_run,
@@ -294,7 +294,7 @@ class Trainer:
                 config, trials = {**options, "setup": asdict(self.setup)}, [asdict(trial) for trial in self.trials]
                 step = _logged_step(found) if resume else None
                 runs.append(Run(folder, config=config, stores=stores, trials=trials, from_step=step))
-                keep_scaler(folder, train)
+                keep_feed(folder, train)
 
             if self.folder is not None:
                 self.ranks.first(partial(open_run, self.folder))

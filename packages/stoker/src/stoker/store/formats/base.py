@@ -40,6 +40,25 @@ class Chunk:
     end: RowLocation
 
 
+class RowPlace(str):
+    """Where a value is, as a message says it: "row 12 of prices.csv". Its parts are fields of the error."""
+
+    path: object = None
+    row: int | None = None
+
+    @classmethod
+    def of(cls, source: DataSource, row: int, step: int | None = None) -> RowPlace:
+        """Return the place of a row, from 0, or of one step of the series in a row."""
+        place = cls(("" if step is None else f"step {step + 1:,} of ") + f"row {row + 1:,} of {source.label}")
+        place.path, place.row = source.path, row + 1
+        return place
+
+
+def place_fields(place: str) -> dict[str, Any]:
+    """Return the fields of an error for a place, which may be plain words."""
+    return {"path": place.path, "row": place.row} if isinstance(place, RowPlace) else {}
+
+
 def row_chunk(table: pa.Table, row: int) -> Chunk:
     """The chunk that begins at `row` of a source whose positions are rows."""
     end = row + table.num_rows
@@ -126,7 +145,7 @@ class DataSource(ABC):
 
     def invalid(self, problem: str) -> SourceInvalidError:
         """The error for a source that is not what it should be; `problem` follows its name."""
-        return SourceInvalidError(f"{self.label} {problem}")
+        return SourceInvalidError(f"{self.label} {problem}", path=self.path)
 
 
 class FileSource(DataSource):

@@ -346,7 +346,10 @@ class CsvSource(TextSource):
             shown = (found[4].strip().splitlines() or [""])[0][:60]
             raise SourceInvalidError(
                 f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
-                "Fix the line, or pass Csv(delimiter=) or Csv(quote=)."
+                "Fix the line, or pass Csv(delimiter=) or Csv(quote=).",
+                parameter="delimiter",
+                path=self.path,
+                row=rows_before.result() + int(found[1]) if found[1] else None,
             )
         raise self.invalid(f"cannot be read as a text table: {message.splitlines()[0]}")
 
@@ -367,7 +370,11 @@ class CsvSource(TextSource):
             if reason:
                 raise BadValueError(
                     f"column {name!r} of {self.path} holds {text[:60]} in row {rows_before.result() + i + 1:,}, {reason}. "
-                    f"Keep it as a string with dtype={{{name!r}: 'text'}}, or leave the column out with columns=[...]."
+                    f"Keep it as a string with dtype={{{name!r}: 'text'}}, or leave the column out with columns=[...].",
+                    parameter="dtype",
+                    path=self.path,
+                    row=rows_before.result() + i + 1,
+                    column=name,
                 )
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
 from stoker.store.arrow import fill_null, from_numpy, to_numpy
-from stoker.store.formats.base import Chunk, DataSource, is_list
+from stoker.store.formats.base import Chunk, DataSource, RowPlace, is_list, place_fields
 from stoker.store.pack.column_types import ColumnPlan, plain_type
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.values import Categories, LocalTimes, Locate, missing_mask, one_array, to_numbers
@@ -239,7 +239,8 @@ def refuse_missing_keys(column: pa.Array, field: ColumnPlan, locate: Locate, mis
     """Raise an error for the first null, or the first key that is `missing`."""
     if column.null_count or (missing is not None and pc.any(missing).as_py()):
         where = locate(int(to_numpy(pc.is_null(column) if missing is None else missing).argmax()))
-        raise BadValueError(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
+        what = f"the key {field.name!r} is missing in {where}. Every row needs a key."
+        raise BadValueError(what, parameter="series", column=field.name, **place_fields(where))
 
 
 # Shaping: rows get their keys, missing values are handled, and list columns are flattened.
@@ -273,7 +274,7 @@ class Shaper:
             table, kept = self._without_missing(table, rows, source)
 
         def locate(i: int) -> str:
-            return f"row {kept[i] + 1:,} of {source.label}"
+            return RowPlace.of(source, int(kept[i]))
 
         if self.plan.grouping == "wide":
             return self._wide(table, number, locate)
@@ -300,7 +301,7 @@ class Shaper:
             return table, rows
         series = self.plan.options.series
         columns = {name: one_array(table.column(name)) for name in table.column_names if name != series}
-        kept = self._rows_to_keep(columns, table.num_rows, lambda i: f"row {rows[i] + 1:,} of {source.label}")
+        kept = self._rows_to_keep(columns, table.num_rows, lambda i: RowPlace.of(source, int(rows[i])))
         return (table, rows) if kept.all() else (table.filter(from_numpy(kept)), np.asarray(rows)[kept])
 
     def _rows_to_keep(self, columns: dict[str, pa.Array], num_rows: int, locate: Locate) -> Array:
@@ -311,7 +312,10 @@ class Shaper:
             if self.plan.options.missing == "error" and mask.any():
                 where = locate(int(mask.argmax()))
                 raise BadValueError(
-                    f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'."
+                    f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'.",
+                    parameter="missing",
+                    column=name,
+                    **place_fields(where),
                 )
             self.missing[name] = self.missing.get(name, 0) + int(mask.sum())
             kept &= ~mask
@@ -341,7 +345,9 @@ class Shaper:
         if field.name == self.plan.options.time:
             mask = missing_mask(values)
             if mask.any():
-                raise BadValueError(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
+                where = locate(int(mask.argmax()))
+                what = f"the time {field.name!r} is missing in {where}. Every row needs a time."
+                raise BadValueError(what, parameter="time", column=field.name, **place_fields(where))
 
     def _utc(self, step: list[Array], keys: pa.Array, counts: Array, locate: Locate) -> list[Array]:
         """The step columns, with local times as UTC."""
@@ -399,7 +405,13 @@ class Shaper:
                 advice += (
                     "" if options.timezone else " Local times repeat when daylight saving ends: pass Time(timezone=) for these."
                 )
-            raise TimeOrderError(f"the time {field.name!r} in {locate(row)} is not after the row before it. {advice}")
+            where = locate(row)
+            raise TimeOrderError(
+                f"the time {field.name!r} in {where} is not after the row before it. {advice}",
+                parameter="duplicates" if is_equal else "sort",
+                column=field.name,
+                **place_fields(where),
+            )
         self.wide_time = (number, times[-1].item())
         return times
 
@@ -409,7 +421,7 @@ class Shaper:
         flats, counts = self._flatten(table, names, source, numbers)
 
         def locate_row(i: int) -> str:
-            return f"row {numbers[i] + 1:,} of {source.label}"
+            return RowPlace.of(source, int(numbers[i]))
 
         if self.plan.options.missing in ("drop", "error"):
             rows = np.repeat(np.arange(len(counts)), counts)
@@ -422,7 +434,7 @@ class Shaper:
         def locate(i: int) -> str:
             row = int(np.searchsorted(ends, i, side="right"))
             step = i - int(ends[row] - counts[row])
-            return f"step {step + 1:,} of row {numbers[row] + 1:,} of {source.label}"
+            return RowPlace.of(source, int(numbers[row]), step)
 
         step = [self._values(flats[f.name], f, locate) for f in self.plan.step]
         series = [self._values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]

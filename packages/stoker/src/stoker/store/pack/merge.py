@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from stoker._disk import remove_file
 from stoker.errors import BadValueError, TimeOrderError
 from stoker.store.arrow import from_numpy, from_texts, to_numpy
-from stoker.store.formats.base import RowLocation
+from stoker.store.formats.base import RowLocation, RowPlace, place_fields
 from stoker.store.formats.csv import conversion
 from stoker.store.formats.words import meanings, type_of
 from stoker.store.manifest import (
@@ -264,10 +264,13 @@ def explain_repeated(plan: PackPlan, found: RepeatedKeyError) -> BadValueError:
             break
         for task in source.read(schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             chunk = task()
-            places += [f"row {chunk.begin.row + row + 1:,} of {source.label}" for row in _rows_of(plan, chunk.table, found.key, 0)]
+            places += [RowPlace.of(source, chunk.begin.row + row) for row in _rows_of(plan, chunk.table, found.key, 0)]
     where = f" (in {places[0]}, and in {places[1]})" if len(places) > 1 else ""
     return BadValueError(
-        f"{plan.key.name if plan.key else 'row'} {found.key!r} occurs twice{where}, but each row is a whole series. Make the key unique."
+        f"{plan.key.name if plan.key else 'row'} {found.key!r} occurs twice{where}, but each row is a whole series. Make the key unique.",
+        parameter="series",
+        column=plan.key.name if plan.key else None,
+        **(place_fields(places[1]) if len(places) > 1 else {}),
     )
 
 
@@ -295,7 +298,7 @@ def _timed_rows(plan: PackPlan, key: Any) -> Iterator[_TimedRow]:
             rows_here = chunk.end.row
             column = one_array(chunk.table.column(field.name))
             for row in _rows_of(plan, chunk.table, key, rows_before + chunk.begin.row):
-                place = f"row {chunk.begin.row + row + 1:,} of {source.label}"
+                place = RowPlace.of(source, chunk.begin.row + row)
                 values = column[row].values if plan.rows_are_series else column.slice(row, 1)
                 times = to_numbers(values, field, partial(_here, place))
                 times = times if local is None else local.to_utc(times, lambda rows: [0] * len(rows), partial(_here, place))
@@ -338,7 +341,10 @@ def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) ->
     advice = "Time(duplicates='first') (or last, keep)" if is_equal else "sort=True"
     return TimeOrderError(
         f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
-        f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}."
+        f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}.",
+        parameter="duplicates" if is_equal else "sort",
+        column=name,
+        **place_fields(behind[0]),
     )
 
 

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 from stoker.store.arrow import decimals_as_floats, fill_null, from_numpy, to_numpy
+from stoker.store.formats.base import place_fields
 from stoker.store.pack.column_types import ColumnPlan
 from stoker.store.pack.options import Time
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
@@ -33,6 +34,13 @@ Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.
 
 class MissingIntegersError(Exception):
     """An integer or boolean column turned out to have missing values."""
+
+    def __init__(self, message: str, column: str, place: str) -> None:
+        super().__init__(message, column, place)
+        self.message, self.column, self.place = message, column, place
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -71,7 +79,9 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
             where = locate(int(missing_mask(values).argmax()))
             raise MissingIntegersError(
                 f"column {field.name!r} is missing in {where}, which {field.dtype} cannot store. "
-                "Choose a float type with dtype=, or pass missing='drop'."
+                "Choose a float type with dtype=, or pass missing='drop'.",
+                field.name,
+                where,
             )
         if not pa.types.is_boolean(values.type):  # integers with missing values become float64, which must hold them
             whole = to_numpy(fill_null(values, 0))
@@ -99,7 +109,7 @@ def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
             values = values.cast(target)
         except pa.ArrowInvalid as error:
             raise BadValueError(
-                f"column {field.name!r} near {locate(0)} holds a time that {field.unit} cannot hold: {error}."
+                f"column {field.name!r} near {locate(0)} holds a time that {field.unit} cannot hold: {error}.", column=field.name
             ) from error
     if pa.types.is_time32(values.type):
         values = values.view(pa.int32()).cast(pa.int64())
@@ -149,7 +159,13 @@ def _refuse(bad: Array, values: Array, target: str, field: ColumnPlan, locate: L
     elif field.is_shared:
         advice = "All series of wide=True share one type: pack large integers and floats separately (with columns=[...])."
     i = int(bad.argmax())
-    raise BadValueError(f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly. {advice}")
+    where = locate(i)
+    raise BadValueError(
+        f"column {field.name!r} holds {values[i]} in {where}, which {target} cannot hold exactly. {advice}",
+        parameter="dtype",
+        column=field.name,
+        **place_fields(where),
+    )
 
 
 def from_bfloat16(halves: Array) -> Array:
@@ -250,7 +266,7 @@ def refuse_unknown_zone(zone: str) -> None:
         pc.assume_timezone(pa.array([0], pa.timestamp("ns")), zone)
     except (pa.ArrowException, ValueError, TypeError):
         raise OptionError(
-            f"timezone is {zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'."
+            f"timezone is {zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'.", parameter="timezone"
         ) from None
 
 
@@ -285,9 +301,13 @@ class LocalTimes:
         before = to_utc(times, "ns", self._zone, nonexistent="earliest")
         if self._nonexistent == "error" and (first != before).any():
             row = int((first != before).argmax())
+            where = locate(row)
             raise BadValueError(
-                f"the time {self._name!r} is {show_time(times[row])} in {locate(row)}, which does not exist in {self._zone}: clocks are "
-                "set forward there. Fix the row, pass Time(nonexistent='shift') for the first time after it, or the zone of the times."
+                f"the time {self._name!r} is {show_time(times[row])} in {where}, which does not exist in {self._zone}: clocks are "
+                "set forward there. Fix the row, pass Time(nonexistent='shift') for the first time after it, or the zone of the times.",
+                parameter="nonexistent",
+                column=self._name,
+                **place_fields(where),
             )
         last = to_utc(times, "ns", self._zone, ambiguous="latest")
         rows = np.flatnonzero(first != last)
@@ -328,7 +348,10 @@ class LocalTimes:
     def _unresolved(self, time: str, where: str, why: str) -> BadValueError:
         return BadValueError(
             f"the time {self._name!r} is {time} in {where}, which occurs twice in {self._zone} (clocks are set back), {why}. "
-            "Pass Time(ambiguous='first') or 'last', or times with their offset."
+            "Pass Time(ambiguous='first') or 'last', or times with their offset.",
+            parameter="ambiguous",
+            column=self._name,
+            **place_fields(where),
         )
 
     def mark(self) -> list[HourPass]:

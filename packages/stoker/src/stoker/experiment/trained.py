@@ -1,0 +1,131 @@
+"""A run of the Python `Trainer`, opened for predictions: the user's model with its best weights, and the feed of the run.
+
+`Trainer.fit` keeps `feed.json` in the folder of the run: the view, the columns and their types, as `Feed.settings()` gives them. The
+code of the model is not kept, so the model is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from stoker._batch import to_device
+from stoker.errors import CheckpointInvalidError, OptionError
+from stoker.feed.feed import Feed
+from stoker.feed.padding import Returns
+from stoker.feed.prefetch import Distributed
+from stoker.split.series_scaler import SeriesScaler
+from stoker.store.store import Store
+from stoker.train.export import load_trained
+from stoker.train.fit import predict
+from stoker.train.run import FEED, SCALER
+
+MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainedModel:
+    """A trained model of your own, with the feed that it was trained on. `stoker.load(run, model=…)` returns one."""
+
+    folder: Path
+    step: int
+    """The update of the weights."""
+    averaged: bool
+    """Whether they are the EMA that the run kept."""
+    model: nn.Module
+    device: torch.device
+
+    def __repr__(self) -> str:
+        parameters = sum(weight.numel() for weight in self.model.parameters())
+        return f"<run {self.folder}: {type(self.model).__name__} with {parameters:,} parameters, weights of step {self.step:,}>"
+
+    def feed(self, store: Store, *, batch_size: int = 1024, **options: Any) -> Feed:
+        """Return the feed of the run over another store: its view, columns, types and scales.
+
+        Args:
+            store: A store with the columns of the run.
+            batch_size: Samples per batch.
+            options: Further options of `stoker.Feed`, such as `subset=` or `columns=`.
+
+        Returns:
+            The feed, in the order of the store.
+        """
+        path = self.folder / FEED
+        try:
+            with path.open("rb") as file:
+                settings = msgspec.json.decode(file.read(MAX_BYTES))
+            saved = self.folder / SCALER
+            scaler = SeriesScaler.open(saved).for_store(store) if saved.is_file() else None
+            given = {"batch_size": batch_size, "distributed": Distributed(rank=0, world_size=1), **options}
+            return Feed.from_settings(settings, store, scaler=scaler, **given)
+        except FileNotFoundError:
+            raise CheckpointInvalidError(
+                f"{path} is missing: the run was not trained on a feed of stoker. Give batches to predict().", path=path
+            ) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointInvalidError(f"{path} is damaged: {error}. Put it back, or train the run again.", path=path) from error
+
+    def predict(
+        self,
+        data: Store | Iterable[Any],
+        *,
+        forward: Callable[[nn.Module, Any], torch.Tensor] | None = None,
+        batch_size: int = 1024,
+    ) -> dict[str, torch.Tensor]:
+        """Predict for all samples of a store, or for all batches.
+
+        Args:
+            data: A store with the columns of the run; or batches, such as a feed or a DataLoader.
+            forward: A function `(model, batch)` that returns the prediction. By default `model(batch[column])` for a feed of one
+                column, `model(batch[0])` for pairs, and otherwise `model(batch)`.
+            batch_size: Samples per batch of a store.
+
+        Returns:
+            `prediction` with a row per sample, and `sample` and `series` of a store.
+
+        Example:
+            >>> import numpy as np, torch, stoker
+            >>> store = stoker.Store.from_arrays(x=[np.arange(20.0)])
+            >>> feed = stoker.Feed(store, stoker.Windows(4, horizon=1, tail="drop"), batch_size=4)
+            >>> model = torch.nn.Linear(4, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+            >>> trainer = stoker.Trainer(model, torch.nn.MSELoss(), optimizer, folder="runs/line", progress=False)
+            >>> _ = trainer.fit(feed)
+            >>> run = stoker.load("runs/line", model=torch.nn.Linear(4, 1))
+            >>> run.predict(store)["prediction"].shape
+            torch.Size([16, 1])
+        """
+        batches = (
+            self.feed(data, batch_size=batch_size, returns=Returns(index=True, series=True)) if isinstance(data, Store) else data
+        )
+        columns = [column.name for column in batches.columns] if isinstance(batches, Feed) else []
+
+        def usual(model: nn.Module, batch: Any) -> Any:
+            if len(columns) == 1:
+                return model(batch[columns[0]])
+            return model(batch[0]) if isinstance(batch, tuple | list) and len(batch) == 2 else model(batch)
+
+        return predict(
+            self.model,
+            forward or usual,
+            batches,
+            is_loss=False,
+            context=nullcontext(),
+            place=lambda batch: to_device(batch, self.device),
+        )
+
+
+def open_trained(folder: Path, model: nn.Module, *, latest: bool, device: torch.device) -> TrainedModel:
+    """Load the weights of a run into a model, which is changed."""
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"model is {model!r}; expected a torch.nn.Module of the shape of the run's.", parameter="model")
+    loaded = load_trained(model, folder, latest=latest)
+    model = model.to(device).eval()
+    return TrainedModel(folder=folder, step=loaded.step, averaged=loaded.averaged, model=model, device=device)
