@@ -191,11 +191,11 @@ def _start(tree: Path, family: str, small: bool) -> subprocess.Popen[str]:
 
 def _path(tree: Path) -> list[str]:
     """The tree first, then what else this process was given, without the present tree."""
-    others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    others = [word for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
     here = {str(record.ROOT), *map(str, record.SOURCES)}
     sources = [str(tree / path.relative_to(record.ROOT)) for path in record.SOURCES if (tree / "packages").exists()]
     sources = sources or [str(tree / "src")]
-    return [*sources, str(tree), *(one for one in others if str(Path(one).resolve()) not in here)]
+    return [*sources, str(tree), *(other for other in others if str(Path(other).resolve()) not in here)]
 
 
 def _ask(worker: subprocess.Popen[str], case: str) -> float:

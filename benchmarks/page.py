@@ -279,7 +279,7 @@ def icecube(record: Record) -> str:
 def tabular(record: Record) -> str:
     rates = [record.get("train", f"m, {size} subjects", "events_per_second") / 1e6 for size in (256, 512, 2048)]
     tensors = sorted(record.get("generate", "seconds_to_tensors"))
-    rate = ", ".join(f"{one:.1f}" for one in rates)
+    rate = ", ".join(f"{rate:.1f}" for rate in rates)
     seconds = record.get("generate", "to_parquet", "seconds")
     return f"{rate} with batches of 256, 512 and 2,048; {tensors[len(tensors) // 2]:.2f} to tensors, {seconds:.2f} to Parquet"
 

@@ -39,7 +39,7 @@ hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
 TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
-ON_DISK = frozenset({"benchmarks", "diagnose", "sandbox", "watch"})
+ON_DISK = frozenset({"benchmarks", "compare", "diagnose", "sandbox", "watch"})
 """Folders of tests about the disk itself, or about what programs do with it. The files of others are in memory."""
 
 

@@ -34,9 +34,9 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch
         patched.setattr(_cache_files.disk, operation, full)
         with pytest.raises(DiskFullError, match="kernel: the disk is full"):
             _cache_files.write_cache_file(path, b"new")
-        assert ([one.name for one in tmp_path.iterdir()], path.read_bytes()) == (["kernel"], b"old")
+        assert ([path.name for path in tmp_path.iterdir()], path.read_bytes()) == (["kernel"], b"old")
     _cache_files.write_cache_file(path, b"new")
-    assert ([one.name for one in tmp_path.iterdir()], path.read_bytes()) == (["kernel"], b"new")
+    assert ([path.name for path in tmp_path.iterdir()], path.read_bytes()) == (["kernel"], b"new")
 
 
 def test_the_newest_files_of_a_prefix_are_kept(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_folder_with_anything_of_the_users_is_never_claimed(tmp_path: Path, th
     assert str(error.value) == (
         f"{tmp_path}/folder was not made by Stoker: it holds {first!r}, and no made.json. Nothing was changed. Give another folder."
     )
-    assert [one for one in (tmp_path / "folder").rglob("*") if one.is_file()] == [path]
+    assert [path for path in (tmp_path / "folder").rglob("*") if path.is_file()] == [path]
     assert path.read_text() == "precious"
 
 
@@ -225,4 +225,4 @@ def test_a_claim_that_was_killed_anywhere_is_made_again(tmp_path: Path, zygote: 
     for k in range(disk.operations):
         assert zygote.run(claim_in_child, path=str(tmp_path / str(k)), kill_at=k).signal == signal.SIGKILL
         _disk.claim_folder(tmp_path / str(k), **CLAIM)
-        assert [one.name for one in (tmp_path / str(k)).iterdir()] == ["made.json"]
+        assert [path.name for path in (tmp_path / str(k)).iterdir()] == ["made.json"]

@@ -20,7 +20,7 @@ from stoker.errors import (
     shorten,
 )
 
-KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, StokerError)]
+KINDS = [var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, StokerError)]
 BASES = {StokerError, errors.SourceError, errors.StoreError}  # of several kinds, so of no built-in
 
 

@@ -47,7 +47,7 @@ def test_a_heavy_import_would_be_seen(heavy_after: Callable[[str], set[str]]) ->
 
 
 def test_public_names_are_the_lazy_ones_and_the_base_error() -> None:
-    assert sorted(stoker.__all__) == sorted({*stoker._LAZY, "StokerError", "audit", "watch"})
+    assert sorted(stoker.__all__) == sorted({*stoker._LAZY, "StokerError", "audit", "compare", "watch"})
     assert set(stoker.__all__) <= set(dir(stoker))
 
 
@@ -76,7 +76,7 @@ def code_from_data(nodes: Iterable[ast.AST]) -> Iterator[Finding]:
         elif isinstance(node, ast.Call):
             name = dotted(node.func)
             if name == "torch.load" and any(
-                one.arg == "weights_only" and ast.unparse(one.value) == "True" for one in node.keywords
+                keyword.arg == "weights_only" and ast.unparse(keyword.value) == "True" for keyword in node.keywords
             ):
                 continue  # reads tensors alone
             if name in CODE_BUILTINS | CODE_CALLS or name.split(".")[-1] in CODE_METHODS:

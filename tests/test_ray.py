@@ -113,7 +113,7 @@ def test_a_worker_is_killed_and_the_run_resumes(restarts: int, folder: Path, clu
     weights = [next((one / "checkpoints").glob("step-*031*/model.safetensors")) for one in (kept, Path("alone"))]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     sessions = json.loads((kept / "run.json").read_text())["sessions"]
-    assert [one["from_step"] for one in sessions] == [0, 12]
+    assert [session["from_step"] for session in sessions] == [0, 12]
     assert stoker.load(kept) is not None
 
 

@@ -129,7 +129,11 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 def test_every_page_has_a_title_and_a_summary() -> None:
-    without = [name_of(one) for one in pages.documents() if not all(site.title_and_summary(site.rewrite(one.read_text(), one)))]
+    without = [
+        name_of(document)
+        for document in pages.documents()
+        if not all(site.title_and_summary(site.rewrite(document.read_text(), document)))
+    ]
     assert without == []
 
 

@@ -28,12 +28,12 @@ def notebook(document: Path) -> str:
     text = re.sub(r"^<!-- .*?-->\n*", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r" ?\[Download the notebook\]\([^)]*\)\.\n?", "\n", text)
     cells, end = [], 0
-    for found in _CODE.finditer(text):
-        cells.append(_cell("markdown", text[end : found.start()]))
-        name = Block(page="", line=0, language=found[1], text=found[2]).file_name
-        magic = f"%%writefile {name}\n" if name else "%%bash\n" if found[1] == "sh" else ""
-        cells.append(_cell("code", magic + found[2]))
-        end = found.end()
+    for match in _CODE.finditer(text):
+        cells.append(_cell("markdown", text[end : match.start()]))
+        name = Block(page="", line=0, language=match[1], text=match[2]).file_name
+        magic = f"%%writefile {name}\n" if name else "%%bash\n" if match[1] == "sh" else ""
+        cells.append(_cell("code", magic + match[2]))
+        end = match.end()
     cells.append(_cell("markdown", text[end:]))
     language = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     cells = [{**cell, "id": f"cell-{number}"} for number, cell in enumerate(cells) if cell["source"]]

@@ -90,17 +90,17 @@ def documents() -> list[Path]:
 def blocks_of(document: Path) -> list[Block]:
     """The blocks of a document, in order."""
     text, page, blocks = document.read_text(), str(document.relative_to(ROOT)), []
-    for found in _BLOCK.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        if found["setup"] is not None:
-            blocks.append(Block(page=page, line=line, language="setup", text=found["setup"]))
+    for match in _BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        if match["setup"] is not None:
+            blocks.append(Block(page=page, line=line, language="setup", text=match["setup"]))
             continue
-        lines = [one.removeprefix(found["indent"]) for one in found["text"].splitlines(keepends=True)]
-        pairs = [change.split(" => ") for change in re.split(r";\s+", found["changes"] or "") if change]
+        lines = [line.removeprefix(match["indent"]) for line in match["text"].splitlines(keepends=True)]
+        pairs = [change.split(" => ") for change in re.split(r";\s+", match["changes"] or "") if change]
         changes = tuple((old.strip(), new.strip()) for old, new in pairs)
-        module = found["module"]
-        reason = f"{module} is not installed" if module and importlib.util.find_spec(module) is None else found["reason"] or ""
-        block = Block(page=page, line=line, language=found["language"], text="".join(lines), exception=reason, changes=changes)
+        module = match["module"]
+        reason = f"{module} is not installed" if module and importlib.util.find_spec(module) is None else match["reason"] or ""
+        block = Block(page=page, line=line, language=match["language"], text="".join(lines), exception=reason, changes=changes)
         blocks.append(block)
     return blocks
 

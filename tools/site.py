@@ -128,7 +128,7 @@ def title_and_summary(text: str) -> tuple[str, str]:
     """The first heading of a page, and the first sentence below it."""
     title = re.search(r"^# (.*)$", text, re.MULTILINE)
     body = text[title.end() :] if title else text
-    plain = next((one for one in re.split(r"\n\s*\n", body) if re.match(r"\s*[\w`*\"\[]", one)), "")
+    plain = next((word for word in re.split(r"\n\s*\n", body) if re.match(r"\s*[\w`*\"\[]", word)), "")
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(plain.split()))
     return (title[1] if title else ""), re.split(r"(?<=[.:]) ", plain)[0].rstrip(":")
 

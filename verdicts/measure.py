@@ -103,7 +103,7 @@ def _in_fresh_process(
 
 
 def _path() -> list[str]:
-    return [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    return [word for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
 
 
 def stop_after(seconds: float, fewest: int = FEWEST) -> dict[str, list[tuple[float, float]]]:

@@ -57,7 +57,7 @@ def can_run(program: Program) -> bool:
 @contextmanager
 def data_for(programs: Sequence[Program]) -> Iterator[Path | None]:
     """The data of `others/`, made once and gone afterwards; None where no program needs it."""
-    maker = next((one.path.with_name("make_data.py") for one in programs if one.folder == "others"), None)
+    maker = next((program.path.with_name("make_data.py") for program in programs if program.folder == "others"), None)
     if maker is None:
         yield None
         return

@@ -204,7 +204,7 @@ def main() -> None:
     if asked.score or asked.merge:
         merge_into(path, asked.merge or ())
         return
-    chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged"]
+    chosen = [program for program in PROGRAMS if program.name.startswith(names) and program.kind != "sabotaged"]
     chosen = cause_by_cause([one for one in chosen if asked.device in (None, one.device) and can_run(one)])
     tools = {one.name: [tool for tool in asked.tools if not (asked.missing and _answered(rows, one.name, tool))] for one in chosen}
     chosen = sorted((one for one in chosen if tools[one.name]), key=lambda one: len(tools[one.name]))

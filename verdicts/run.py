@@ -279,7 +279,7 @@ def _known(path: Path) -> dict[str, Row]:
 
 def _answer(rows: dict[str, Row]) -> dict[str, Any]:
     ordered = [rows[program.name] for program in PROGRAMS if program.name in rows]
-    not_run = [one.name for one in PROGRAMS if "verdict" not in rows.get(one.name, {})]
+    not_run = [program.name for program in PROGRAMS if "verdict" not in rows.get(program.name, {})]
     gains = sorted(row["gain"] for row in ordered if "gain" in row)
     ablation = {
         "programs": len(gains),
@@ -305,7 +305,7 @@ def _deadline(asked: argparse.Namespace) -> Deadline:
 def _choose(asked: argparse.Namespace, rows: dict[str, Row]) -> list[Program]:
     """The programs that were asked for and can run here."""
     names = SMALL if asked.small else tuple(asked.only or [""])
-    chosen = [one for one in PROGRAMS if one.name.startswith(names) and asked.device in (None, one.device)]
+    chosen = [program for program in PROGRAMS if program.name.startswith(names) and asked.device in (None, program.device)]
     if asked.missing:
         key = "gain" if asked.ablation else "verdict"
         chosen = [one for one in chosen if key not in rows.get(one.name, {})]
@@ -322,7 +322,7 @@ def main() -> None:
     rows = {} if asked.small else _known(path)
     if asked.replay is not None:
         names = tuple(asked.only or [""])
-        found = (replay(one, asked.replay) for one in PROGRAMS if one.name.startswith(names))
+        found = (replay(program, asked.replay) for program in PROGRAMS if program.name.startswith(names))
         again = {row["name"]: row for row in found if row is not None}
         for row in again.values():
             _show(row)

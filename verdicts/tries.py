@@ -246,7 +246,9 @@ def _asked() -> argparse.Namespace:
 def _chosen(names: Sequence[str], known: Sequence[str] = ()) -> list[Program]:
     """Programs whose names begin so, except those that are known; in turn one of each device and cause."""
     begin = tuple(names)
-    found = [one for one in PROGRAMS if one.kind != "sabotaged" and one.processes == 1 and one.name.startswith(begin)]
+    found = [
+        program for program in PROGRAMS if program.kind != "sabotaged" and program.processes == 1 and program.name.startswith(begin)
+    ]
     place: dict[str, int] = {}
     seen: dict[tuple[str, str], int] = {}
     for one in found:
@@ -288,7 +290,7 @@ def main() -> None:
     asked = _asked()
     options = {"pace": asked.pace, "seconds": asked.seconds, "limit": asked.limit, "keep": asked.keep}
     if asked.one is not None:
-        program = next(one for one in PROGRAMS if one.name == asked.one)
+        program = next(program for program in PROGRAMS if program.name == asked.one)
         print(json.dumps(try_program(program, **options)), flush=True)
         return
     if asked.again is not None:

@@ -46,7 +46,7 @@ class Empty:
         self._packages = packages
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if not any(name == one or name.startswith(f"{one}.") for one in self._packages):
+        if not any(name == package or name.startswith(f"{package}.") for package in self._packages):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 

@@ -65,16 +65,16 @@ def shares(window: Window) -> dict[str, float]:
     """Shares of the time of the profiled steps by what they are spent on; they may overlap on a GPU."""
     wall = window.seconds * 1e6
     events = window.profile.key_averages()
-    ops = [one for one in events if one.key.startswith(("aten::", "torch::", "autograd::")) and one.self_cpu_time_total > 0]
+    ops = [event for event in events if event.key.startswith(("aten::", "torch::", "autograd::")) and event.self_cpu_time_total > 0]
     found = {
-        "data": sum(one.cpu_time_total for one in events if one.key.startswith("enumerate(DataLoader)")),
-        "optimizer": sum(one.cpu_time_total for one in events if one.key.startswith("Optimizer.step#")),
+        "data": sum(event.cpu_time_total for event in events if event.key.startswith("enumerate(DataLoader)")),
+        "optimizer": sum(event.cpu_time_total for event in events if event.key.startswith("Optimizer.step#")),
     }
     busy = sum(one.self_cpu_time_total for one in ops)
     if window.cuda:
-        kernels = sum(one.self_device_time_total for one in events if not one.key.startswith("Memcpy"))
-        found["transfer"] = sum(one.self_device_time_total for one in events if one.key.startswith("Memcpy HtoD"))
-        found["sync"] = sum(one.self_cpu_time_total for one in events if one.key in WAITS)
+        kernels = sum(event.self_device_time_total for event in events if not event.key.startswith("Memcpy"))
+        found["transfer"] = sum(event.self_device_time_total for event in events if event.key.startswith("Memcpy HtoD"))
+        found["sync"] = sum(event.self_cpu_time_total for event in events if event.key in WAITS)
         if kernels < IDLE_GPU * wall:
             found["launch"] = min(busy, wall - kernels)
             found["host"] = max(0.0, wall - busy - sum(found[name] for name in ("data", "sync")))
@@ -85,8 +85,8 @@ def shares(window: Window) -> dict[str, float]:
         if ops and busy / sum(one.count for one in ops) < SHORT_OP_US:
             return {name: time_of / wall for name, time_of in (found | {"dispatch": kernels}).items()}
     by = [
-        (one.key, one.self_device_time_total if window.cuda else one.self_cpu_time_total)
-        for one in (events if window.cuda else ops)
+        (event.key, event.self_device_time_total if window.cuda else event.self_cpu_time_total)
+        for event in (events if window.cuda else ops)
     ]
     total = sum(time_of for _, time_of in by) or 1.0
     matmuls = sum(time_of for key, time_of in by if any(part in key.lower() for part in (*MATMULS, "gemm", "conv"))) / total

@@ -126,7 +126,7 @@ def measure(groups: list[str], stores: dict[str, Path], rounds: int, answers: An
     for group in groups:
         (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
     limits = [one for group in groups for name in LIMITS if (one := Path(group) / name).exists()]
-    words = ", ".join(f"{one.name} {one.read_text().strip()}" for one in limits)
+    words = ", ".join(f"{limit.name} {limit.read_text().strip()}" for limit in limits)
     found: dict[str, Any] = {"where": f"limited by {words}" if groups else "this machine as it is"}
     for name, path in stores.items():
         found[name] = measure_store(path, 128 if name == "events" else 64, rounds)

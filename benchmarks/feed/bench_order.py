@@ -96,10 +96,10 @@ def first_batches(num_series: int, rounds: int, *, few: bool) -> dict[str, Any]:
                 json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(rounds + 1)
             )
             answer[f"{view}, {order}{', resumed in the middle' if state else ''}"] = {
-                "seconds": record.spread([one["seconds"] for one in runs]),
-                "cpu seconds": record.spread([one["cpu seconds"] for one in runs]),
+                "seconds": record.spread([run["seconds"] for run in runs]),
+                "cpu seconds": record.spread([run["cpu seconds"] for run in runs]),
                 "samples": first["samples"],
-                "peak MB": round(max(one["peak MB"] for one in runs)),
+                "peak MB": round(max(run["peak MB"] for run in runs)),
                 "state": first["state"],
                 "bytes of its values as JSON": sum(len(json.dumps(value)) for value in first["state"].values()),
             }

@@ -40,7 +40,7 @@ def main() -> None:
         last_batch="short",
         loading=stoker.feed.Loading(threads=0),
     )
-    centers, divisors = (torch.from_numpy(one[:, 0]) for one in scaler.scales("x")[:2])
+    centers, divisors = (torch.from_numpy(scale[:, 0]) for scale in scaler.scales("x")[:2])
     scaled = (values - centers[:, None]) / divisors[:, None]
     cut: Any = {"length": LENGTH, "horizon": HORIZON, "stride": STRIDE, "batch_size": BATCH, "seed": 0}
     sides: dict[str, Callable[[], Iterable[Pair]]] = {

@@ -169,7 +169,7 @@ def bare(store: stoker.Store, rounds: int) -> dict[str, Any]:
         "shuffled over sequential": record.ratio(seconds["shuffled"], seconds["sequential"]),
     } | {
         name: {
-            "events per CPU second": record.spread([len(store) / one for one in seconds[name]]),
+            "events per CPU second": record.spread([len(store) / second for second in seconds[name]]),
             "share of memcpy": record.ratio(seconds["memcpy"], seconds[name]),
         }
         for name in feeds
@@ -228,7 +228,7 @@ def batches(store: stoker.Store, rounds: int) -> dict[str, Any]:
                 seconds[name].append(spent[name])
         found[kind] = {
             "CPU ms per batch": {
-                name: record.spread([1e3 * one / num_batches for one in values]) for name, values in seconds.items()
+                name: record.spread([1e3 * value / num_batches for value in values]) for name, values in seconds.items()
             },
             "shuffled over sequential": record.ratio(seconds["shuffled"], seconds["sequential"]),
             "blocks over sequential": record.ratio(seconds["block 64 in 16K"], seconds["sequential"]),

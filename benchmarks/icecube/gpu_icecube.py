@@ -294,7 +294,7 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
     made = [lengths_of(options.events, seed=seed).sum() for seed in range(4)]
     capacity = -(-int(max(made)) // 1024) * 1024
     batches = [Batch(options.events, seed=seed, capacity=capacity) for seed in range(4)]
-    useful = sum(one.num_doms + options.events for one in batches) / len(batches) / (capacity + options.events)
+    useful = sum(batch.num_doms + options.events for batch in batches) / len(batches) / (capacity + options.events)
     for layers in options.layers:
         for residual in (torch.float32, torch.bfloat16):
             name = f"ours L{layers} {str(residual)[6:]} residual"
@@ -321,8 +321,8 @@ def before(options: argparse.Namespace) -> dict[str, Any]:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
             batches = [Batch(options.events, seed=seed) for seed in range(2)]
-            useful = sum(one.num_doms + options.events for one in batches) / (2 * 129 * options.events)
-            padded = [one.padded() for one in batches]
+            useful = sum(batch.num_doms + options.events for batch in batches) / (2 * 129 * options.events)
+            padded = [batch.padded() for batch in batches]
             micro = 4 if layers > 12 else 1
             begin = time.perf_counter()
             step, _ = make_step(layers, micro_batches=micro, total=1000, compiled=DEVICE == "cuda", device=DEVICE)
@@ -473,7 +473,7 @@ def main() -> None:
     parser.add_argument("--residual", default="fp32", help="of a sustained run: fp32 or bf16")
     parser.add_argument("--out", help="Where the result goes. [default: benchmarks/results/gpu_icecube.json]")
     options = parser.parse_args()
-    options.layers = [int(one) for one in options.layers.split(",")]
+    options.layers = [int(word) for word in options.layers.split(",")]
     if options.small:
         options.events, options.rounds, options.steps, options.seconds = 32, 2, 2, 5.0
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else "none", "torch": torch.__version__}

@@ -54,7 +54,7 @@ def main() -> None:
         f"{size:,} series": {key: record.spread([one[key] for one in counted[1:]]) for key in keys}
         for size, counted in runs.items()
     }
-    small, large = ([one["open seconds"] for one in runs[size][1:]] for size in sizes)
+    small, large = ([run["open seconds"] for run in runs[size][1:]] for size in sizes)
     answer["open seconds, large over small"] = record.ratio(large, small)
     answer["last value right"] = all(one["last"] == size % 100 for size, counted in runs.items() for one in counted)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_open", QUESTION, answer)

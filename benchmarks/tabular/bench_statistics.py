@@ -141,7 +141,7 @@ def wide(num_rows: int, num_columns: int, threads: int, rounds: int) -> dict[str
     """In processes of their own, so that the memory is that of the analysis."""
     command = [sys.executable, "-c", CHILD, str(num_rows), str(num_columns), str(threads)]
     runs = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(min(rounds, 2))]
-    return {name: record.spread([one[name] for one in runs]) for name in runs[0]}
+    return {name: record.spread([run[name] for run in runs]) for name in runs[0]}
 
 
 def first_use(*, compiled: bool) -> list[float]:

@@ -139,7 +139,7 @@ def fit_and_encode(events: pa.Table, context: pa.Table) -> dict[str, float]:
     fitted = time.process_time()
     codes = encode_table(events, specs[0], starts=starts), encode_table(context, specs[1], starts=owners)
     done = time.process_time()
-    return {"fit": round(fitted - cpu, 3), "encode": round(done - fitted, 3), "bytes": sum(one.nbytes for one in codes)}
+    return {"fit": round(fitted - cpu, 3), "encode": round(done - fitted, 3), "bytes": sum(code.nbytes for code in codes)}
 
 
 def table(*, small: bool) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def frames(*, rounds: int, small: bool) -> dict[str, Any]:
             if turn:
                 seconds[name].append(time.process_time() - cpu)
     return {
-        "rows": len(events), "columns": events.num_columns, "codes equal": all((one == codes["arrow"]).all() for one in codes.values()),
+        "rows": len(events), "columns": events.num_columns, "codes equal": all((code == codes["arrow"]).all() for code in codes.values()),
         "cpu_seconds": {name: record.spread(one) for name, one in seconds.items()},
         "times arrow": {name: record.ratio(seconds[name], seconds["arrow"]) for name in ("polars", "pandas")},
     }  # fmt: skip

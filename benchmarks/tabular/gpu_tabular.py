@@ -105,7 +105,7 @@ def fit(
     lengths = lengths[known]
     return {
         "subjects": len(lengths), "events": int(lengths.sum()), "batch_size": batch_size, "updates_per_epoch": len(batches),
-        "seconds_first_epochs": [round(float(one), 3) for one in seconds[:2]], "seconds_per_epoch": round(usual, 4),
+        "seconds_first_epochs": [round(float(second), 3) for second in seconds[:2]], "seconds_per_epoch": round(usual, 4),
         "events_per_second": round(float(lengths.sum()) / usual), "seconds_in_all": round(float(times[-1] - times[0]), 2),
         "ms_per_update": round(1e3 * usual / len(batches), 3), "loss": result.metrics["loss"],
     }  # fmt: skip
@@ -349,8 +349,10 @@ def profile(setting: Setting) -> Any:
                 work()
             setting.wait()
             wall = time.perf_counter() - start
-        kernels = [one for one in seen.key_averages() if str(one.device_type).endswith("CUDA")]
-        rows = sorted(((one.self_device_time_total / times, one.count / times, one.key[:90]) for one in kernels), reverse=True)
+        kernels = [average for average in seen.key_averages() if str(average.device_type).endswith("CUDA")]
+        rows = sorted(
+            ((kernel.self_device_time_total / times, kernel.count / times, kernel.key[:90]) for kernel in kernels), reverse=True
+        )
         found[name] = {
             "ms": round(1e3 * wall / times, 3), "device_ms": round(sum(row[0] for row in rows) / 1e3, 3),
             "kernels": round(sum(row[1] for row in rows)), "top": [(round(a, 1), round(b, 1), c) for a, b, c in rows[:22]],

@@ -359,7 +359,7 @@ def rules_log_likelihood(table: pa.Table) -> Array:
         found += ages * np.log(age_shares) + (_AGES - ages) * np.log(1 - age_shares)
         found += np.log(np.where(numbers("is_active") > 0, active, 1 - active))
         found += items * np.log(item_means) - item_means - log_factorials[np.clip(items, 0, len(log_factorials) - 1).astype(int)]
-        spikes = np.select([amount == one for one in law.spikes], list(np.log(law.spike_shares)), default=np.nan)
+        spikes = np.select([amount == spike for spike in law.spikes], list(np.log(law.spike_shares)), default=np.nan)
         smooth = np.log(1 - sum(law.spike_shares)) + _log_normal(np.log(amount), _AMOUNT_MEAN, _AMOUNT_DEVIATION) - np.log(amount)
         found += np.where(np.isnan(spikes), np.where(amount > 0, smooth, -np.inf), spikes)
         found += np.where(tail >= 1, np.log(law.tail_index) - (law.tail_index + 1) * np.log(tail), -np.inf)

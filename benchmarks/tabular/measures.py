@@ -154,12 +154,12 @@ def _read_column(*both: pd.Series) -> list[Column]:
         return [Column(kind="number", data=one.to_numpy(np.float64, na_value=np.nan)) for one in both]
     texts = sorted(set().union(*(one.dropna().astype(str) for one in both)))
     codes = [pd.Categorical(one.where(one.isna(), one.astype(str)), categories=texts).codes.astype(np.int64) for one in both]
-    columns = [Column(kind="category", data=one, texts=tuple(texts)) for one in codes]
+    columns = [Column(kind="category", data=code, texts=tuple(texts)) for code in codes]
     counts = np.bincount(codes[0][codes[0] >= 0])
     if np.mean(counts[codes[0][codes[0] >= 0]] == 1) <= TEXT_SHARE:
         return columns
     sizes = np.append([len(text) for text in texts], np.nan).astype(np.float64)
-    return [Column(kind="number", data=sizes[one]) for one in codes]
+    return [Column(kind="number", data=sizes[code]) for code in codes]
 
 
 # ---- bins ----
@@ -226,7 +226,7 @@ def _binned(both: Both, bins: Bins) -> Both:
 
 
 def _shares(cells: Both, size: int) -> Both:
-    real, other = (np.bincount(one, minlength=size) / max(len(one), 1) for one in cells)
+    real, other = (np.bincount(cell, minlength=size) / max(len(cell), 1) for cell in cells)
     return real, other
 
 
@@ -300,7 +300,7 @@ def _transitions(sides: tuple[Events, Events], cells: Both, size: int) -> float:
     for side, codes in zip(sides, cells, strict=True):
         first, second = side.pairs(1)
         counts.append(np.bincount(codes[first] * size + codes[second], minlength=size * size).reshape(size, size))
-    real, other = (one / np.maximum(one.sum(axis=1, keepdims=True), 1) for one in counts)
+    real, other = (count / np.maximum(count.sum(axis=1, keepdims=True), 1) for count in counts)
     weights = counts[0].sum(axis=1) / max(counts[0].sum(), 1)
     return float((weights * 0.5 * np.abs(real - other).sum(axis=1)).sum())
 
@@ -376,7 +376,7 @@ def compare_records(real: Events, other: Events, seed: int, *, is_sequence: bool
         if is_sequence:
             lengths = side.lengths[side.owner[place[:size]]].astype(np.float64)
             columns[-1]["Sequence Length"] = Column(kind="number", data=lengths)
-    points = tuple(one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-300) for one in _points(*columns))
+    points = tuple(point / np.maximum(np.linalg.norm(point, axis=1, keepdims=True), 1e-300) for point in _points(*columns))
     found = {"classifier of events": classifier_auc(*points, seed), "closest events": _nearer(*points)}
     if is_sequence:
         whole = [side.select(np.flatnonzero(side.lengths)) for side in sides]
@@ -502,7 +502,7 @@ def classifier_auc(real: Any, other: Any, seed: int) -> float:
     from sklearn.model_selection import StratifiedKFold
 
     sides = (real[:MOST_CLASSIFIED], other[:MOST_CLASSIFIED])
-    rows, labels = np.concatenate(sides), np.repeat([0, 1], [len(one) for one in sides])
+    rows, labels = np.concatenate(sides), np.repeat([0, 1], [len(side) for side in sides])
     found = []
     for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, labels):
         model: Any = HistGradientBoostingClassifier(**TREES, random_state=seed).fit(rows[train], labels[train])

@@ -184,7 +184,7 @@ class Bench:
             print("  " + ", ".join(f"{name} {1e3 * values[-1]:.3f} ms" for name, values in times.items()), flush=True)
         base = self.losses["authors' loop"]
         return {
-            "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+            "milliseconds per step": {name: record.spread([1e3 * value for value in values]) for name, values in times.items()},
             "faster than the authors' loop": {name: record.ratio(times["authors' loop"], times[name]) for name in self.trainers},
             f"losses of {STEPS} steps differ from the authors' by at most (relative)": {
                 name: float(f"{max(abs(a - b) / abs(b) for a, b in zip(self.losses[name], base, strict=False)):.3g}")

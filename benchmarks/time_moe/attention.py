@@ -38,7 +38,7 @@ def attention(setting: Setting) -> dict[str, Any]:
             return run
 
         backends = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION") if name != "tf32" else ("EFFICIENT_ATTENTION",)
-        variants = {one: by(getattr(SDPBackend, one)) for one in backends}
+        variants = {backend: by(getattr(SDPBackend, backend)) for backend in backends}
         theirs = compare(f"{name}: torch, forward and backward", variants, threads=1)  # the choice is that of the process
         out, levels = kernels.forward(q, k, v, None)
         suffix = "_WIDE" if name == "tf32" else ""
@@ -55,12 +55,12 @@ def attention(setting: Setting) -> dict[str, Any]:
         found[name] = {"torch": theirs}
         for title, constant, variants in (
             ("forward", "FORWARD", {str(one): forward(one) for one in forwards}),
-            ("backward by queries", "TO_QUERIES", {str(one): backward(to_queries=kernels.Blocks(*one)) for one in queries}),
-            ("backward by keys", "TO_KEYS", {str(one): backward(to_keys=kernels.Blocks(*one)) for one in keys}),
+            ("backward by queries", "TO_QUERIES", {str(query): backward(to_queries=kernels.Blocks(*query)) for query in queries}),
+            ("backward by keys", "TO_KEYS", {str(key): backward(to_keys=kernels.Blocks(*key)) for key in keys}),
         ):
             times = compare(f"{name}: {title}", variants)
             best = best_of(times)
-            setattr(kernels, constant + suffix, kernels.Blocks(*(int(one) for one in best.strip("()").split(","))))
+            setattr(kernels, constant + suffix, kernels.Blocks(*(int(word) for word in best.strip("()").split(","))))
             found[name][title] = {"best": best, **times}
         found[name]["ours"] = [timed(forward(getattr(kernels, "FORWARD" + suffix))), timed(backward())]
         found[name]["ours, packed (300 each)"] = [

@@ -90,8 +90,8 @@ def speed(mean: int, length: int, points: int, *, rounds: int) -> dict[str, Any]
     seconds = record.interleave({"pack": pack, "batches": make, "copies": copy}, rounds=rounds, clock=time.process_time)
     pieces = rows.pieces.num_samples / rows.num_pools
     return {
-        "nanoseconds to pack a piece": record.spread([1e9 * one / pieces for one in seconds["pack"]]),
-        "microseconds of a batch of 8 x 2048": record.spread([1e6 * one / 40 for one in seconds["batches"]]),
+        "nanoseconds to pack a piece": record.spread([1e9 * second / pieces for second in seconds["pack"]]),
+        "microseconds of a batch of 8 x 2048": record.spread([1e6 * second / 40 for second in seconds["batches"]]),
         "copies of the batch in that time": record.ratio(seconds["batches"], seconds["copies"]),
     }
 

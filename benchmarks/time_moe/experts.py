@@ -59,7 +59,7 @@ def experts(setting: Setting) -> dict[str, Any]:
                     totals[kind][one] = totals[kind].get(one, 0.0) + milliseconds
         for kind, constant in (("rows", "ROWS_TILE"), ("weights", "WEIGHTS_TILE")):
             best = best_of(totals[kind])
-            setattr(kernels, constant + suffix, kernels.Tile(*(int(one) for one in best.strip("()").split(","))))
+            setattr(kernels, constant + suffix, kernels.Tile(*(int(word) for word in best.strip("()").split(","))))
             print(precision, kind, "best", best, flush=True)
     torch.set_float32_matmul_precision("highest")
     return found

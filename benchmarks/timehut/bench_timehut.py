@@ -103,7 +103,7 @@ def compare_distances(values: np.ndarray, *, rounds: int) -> dict[str, Any]:
 
     seconds = record.interleave({"loop": loop, "kernel": kernel}, rounds=rounds, clock=time.process_time)
     return {
-        "faster": record.ratio([20 * one for one in seconds["loop"]], seconds["kernel"]),
+        "faster": record.ratio([20 * second for second in seconds["loop"]], seconds["kernel"]),
         "equal bits": bool((found["kernel"] == found["loop"]).all()),
     }
 

@@ -160,7 +160,7 @@ def search(setting: Setting) -> dict[str, Any]:
         return objective.start(configs, seeds=[0] * len(configs)).advance(setting.updates)
 
     scores, seconds = setting.timed(work, rounds=2)
-    return {"configurations": len(configs), **seconds, "different scores": len({round(one, 9) for one in scores})}
+    return {"configurations": len(configs), **seconds, "different scores": len({round(score, 9) for score in scores})}
 
 
 def seeds(setting: Setting) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def seeds(setting: Setting) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for method in METHODS:
         members = [make_settings(method, updates=setting.updates, seed=seed) for seed in range(setting.num_seeds)]
-        wanted = [targets_of(setting.train, one) for one in members[:1]] * len(members)
+        wanted = [targets_of(setting.train, member) for member in members[:1]] * len(members)
         population = make_population(setting.train, members, targets=wanted, device=setting.device)
         population.advance(setting.updates)
         inside, outside = population.encode(setting.train), population.encode(setting.test)
@@ -239,7 +239,7 @@ def long_population(setting: Setting) -> EncoderPopulation:
     train = rng.normal(size=(100, 60 if setting.small else 1460, 1)).cumsum(1).astype(np.float32)
     count = 2 if setting.small else 16
     members = [make_settings(method, updates=12, seed=seed) for method in METHODS for seed in range(count)]
-    wanted = [np.eye(len(train)) if one.method == "softclt" else None for one in members]
+    wanted = [np.eye(len(train)) if member.method == "softclt" else None for member in members]
     return make_population(train, members, targets=wanted, device=setting.device)
 
 
@@ -252,7 +252,7 @@ def profile(setting: Setting) -> dict[str, Any]:
         population.advance(7)
         setting.wait()
     name = "device_time_total" if setting.device == "cuda" else "cpu_time_total"
-    taken = {one.key: getattr(one, f"self_{name}") / 6000 for one in found.key_averages()}
+    taken = {average.key: getattr(average, f"self_{name}") / 6000 for average in found.key_averages()}
     return dict(sorted(taken.items(), key=lambda one: -one[1])[:16])
 
 

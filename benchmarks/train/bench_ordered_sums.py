@@ -57,7 +57,7 @@ def measure(kind: str, width: int, updates: int, rank: int, world: int) -> tuple
     wall, cpu = time.perf_counter(), time.process_time()
     result = trainer.fit(feed)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    digest = str([float(one.detach().double().sum()) for one in model.parameters()])
+    digest = str([float(parameter.detach().double().sum()) for parameter in model.parameters()])
     return wall / result.step, cpu / result.step, digest
 
 
@@ -87,13 +87,13 @@ def compare(folder: Path, world: int, width: int, updates: int, rounds: int) -> 
         subprocess.Popen([*command, str(rank), *map(str, numbers)], stdout=subprocess.PIPE, env=env, cwd=record.ROOT)
         for rank in range(world)
     ]
-    outputs = [one.communicate(timeout=600)[0] for one in ranks]
-    if any(one.returncode for one in ranks):
-        raise RuntimeError(f"a rank failed: {[one.returncode for one in ranks]}")
+    outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(f"a rank failed: {[rank.returncode for rank in ranks]}")
     found = json.loads(outputs[0])
     wall, cpu = ({kind: [one[place] for one in found[kind]] for kind in KINDS} for place in (0, 1))
     return {
-        "weights": sum(one.numel() for one in model_of(width).parameters()),
+        "weights": sum(parameter.numel() for parameter in model_of(width).parameters()),
         "batches per rank and update": -(-PER_UPDATE // world),
         "update with DDP, ms": record.spread([1e3 * one for one in wall["ddp"]]),
         "ordered over DDP, wall time": record.ratio(wall["ordered"], wall["ddp"]),
@@ -116,7 +116,7 @@ def main() -> None:
             for world in ((2,) if options.small else (2, 4))
             for width, updates in sizes
         }
-    medians = [one["ordered over DDP, wall time"]["median"] for one in answer.values()]
+    medians = [value["ordered over DDP, wall time"]["median"] for value in answer.values()]
     answer["largest median"] = {"ordered over DDP, wall time": float(f"{max(medians):.4g}"), "cases": len(medians)}
     answer["median of medians"] = {"ordered over DDP, wall time": float(f"{statistics.median(medians):.4g}")}
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_ordered_sums", QUESTION, answer)

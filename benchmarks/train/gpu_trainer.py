@@ -166,7 +166,7 @@ def small(is_small: bool) -> dict[str, Any]:
     )
     result = trainer.fit(feed, epochs=epochs)
     return {
-        "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+        "milliseconds per step": {name: record.spread([1e3 * value for value in values]) for name, values in times.items()},
         "graph faster than eager": record.spread([a / b for a, b in zip(times["eager"], times["graph"], strict=True)]),
         "graph faster than the plain loop": record.spread(
             [a / b for a, b in zip(times["plain loop"], times["graph"], strict=True)]
@@ -221,7 +221,7 @@ def tfa(is_small: bool) -> dict[str, Any]:
             times[name].append(steps_of(trainer, feed, 3))
     base = losses["authors' loop"]
     return {
-        "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+        "milliseconds per step": {name: record.spread([1e3 * value for value in values]) for name, values in times.items()},
         "faster than the authors' loop": {
             name: record.spread([a / b for a, b in zip(times["authors' loop"], times[name], strict=True)]) for name in setups
         },
@@ -292,7 +292,7 @@ def saving(is_small: bool) -> dict[str, Any]:
                 torch.cuda.synchronize()
                 times[name].append((time.perf_counter() - begin) / 5 / len(feed))
     return {
-        "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+        "milliseconds per step": {name: record.spread([1e3 * value for value in values]) for name, values in times.items()},
         "slower with saving": record.spread([a / b - 1 for a, b in zip(times["with"], times["without"], strict=True)]),
     }
 

@@ -142,8 +142,8 @@ def main() -> None:
         begin = time.perf_counter()
         found[name] = measure_model(MODELS[name], largest=16 if options.small else LARGEST, rounds=options.rounds or 3)
         print(f"{name} ({time.perf_counter() - begin:.0f} s): {found[name]}", flush=True)
-        answer["least share of the best"] = min(one["share of the best"]["median"] for one in found.values())
-        answer["most seconds"] = max(one["seconds"] for one in found.values())
+        answer["least share of the best"] = min(value["share of the best"]["median"] for value in found.values())
+        answer["most seconds"] = max(value["seconds"] for value in found.values())
         if not options.small:
             record.save(f"{'bench' if DEVICE.type == 'cpu' else 'gpu'}_tune_batch", QUESTION, answer, show=False)
     if DEVICE.type == "cuda":

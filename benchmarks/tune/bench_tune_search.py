@@ -78,7 +78,7 @@ def train(task: str, params: Mapping[str, Any], seed: int, report: Report) -> fl
     width, p, lr, decay = params["width"], params["dropout"], np.float32(params["lr"]), np.float32(params["weight_decay"])
     shapes = [((12, width), 12), ((width,), 12), ((width, 1), width), ((1,), width)]
     weights = [(rng.uniform(-1, 1, shape) / inputs**0.5).astype(np.float32) for shape, inputs in shapes]
-    means, squares = ([np.zeros_like(one) for one in weights] for _ in range(2))
+    means, squares = ([np.zeros_like(weight) for weight in weights] for _ in range(2))
     loss, update = math.inf, 0
     with np.errstate(all="ignore"):
         for epoch in range(1, EPOCHS + 1):

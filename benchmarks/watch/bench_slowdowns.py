@@ -66,9 +66,9 @@ def main() -> None:
     models = {name: soak(name, runs=runs, steps=steps, rng=rng) for name in MODELS}
     answer = {
         "soak": models,
-        "steps in all": sum(one["steps"] for one in models.values()),
-        "false alarms in all": sum(one["false alarms"] for one in models.values()),
-        "most false alarms per million steps": max(one["false alarms"] / one["steps"] * 1e6 for one in models.values()),
+        "steps in all": sum(model["steps"] for model in models.values()),
+        "false alarms in all": sum(model["false alarms"] for model in models.values()),
+        "most false alarms per million steps": max(model["false alarms"] / model["steps"] * 1e6 for model in models.values()),
         "slowdown of 10 %, independent steps that scatter by": {
             f"{scatter:.0%}": delays(lambda n, r, scatter=scatter: gaussian(n, r, scatter), trials=trials, rng=rng)
             for scatter in SCATTERS

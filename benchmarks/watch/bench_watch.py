@@ -92,9 +92,9 @@ def parts(*, rounds: int) -> dict[str, Any]:
             times.add(block)
 
     seconds = interleave({"detector": detect, "counters": read_counters}, rounds=rounds, clock=time.thread_time)
-    read = [one * 1e6 for one in seconds["counters"]]
+    read = [second * 1e6 for second in seconds["counters"]]
     return {
-        "detector, microseconds per step": spread([one / len(blocks) / BLOCK * 1e6 for one in seconds["detector"]]),
+        "detector, microseconds per step": spread([second / len(blocks) / BLOCK * 1e6 for second in seconds["detector"]]),
         "counters, microseconds per read": spread(read),
         "counters, microseconds per step": spread([one / READ_BLOCKS / BLOCK for one in read]),
     }
@@ -118,7 +118,7 @@ def trainer(*, steps: int, rounds: int) -> dict[str, Any]:
     return {
         "microseconds per step more": more(seconds["watched"], seconds["plain"], steps),
         "watched over plain": ratio(seconds["watched"], seconds["plain"]),
-        "plain microseconds per step": spread([one / steps * 1e6 for one in seconds["plain"]]),
+        "plain microseconds per step": spread([second / steps * 1e6 for second in seconds["plain"]]),
     }
 
 

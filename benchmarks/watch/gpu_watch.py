@@ -57,7 +57,7 @@ class Loop:
         return {
             "steps": steps,
             "slowdown made at step": at if at >= 0 else None,
-            "found": [{**one.as_dict(), "line": str(one)} for one in watched.slowdowns],
+            "found": [{**slowdown.as_dict(), "line": str(slowdown)} for slowdown in watched.slowdowns],
             "milliseconds per step": 1e3 * (time.perf_counter() - begin) / steps,
             "smallest slowdown that would be found within 100 steps": watched.smallest_slowdown,
         }

@@ -44,7 +44,7 @@ def entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def is_spread(value: Any) -> bool:
     """Whether a value is a median with its quartiles and extremes, all of them positive numbers."""
     names = ("median", "q1", "q3", "min", "max")
-    return isinstance(value, dict) and all(isinstance(value.get(one), float) and 0 < value[one] < math.inf for one in names)
+    return isinstance(value, dict) and all(isinstance(value.get(name), float) and 0 < value[name] < math.inf for name in names)
 
 
 def module_of(name: str) -> str:

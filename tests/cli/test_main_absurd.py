@@ -35,6 +35,7 @@ CALLS = {
     "inspect": ["s.stoker"],
     "audit": ["script.py"],
     "diagnose": ["gone.py", "--quiet"],
+    "compare": ["--quiet", "gone.py", "new.py"],
     "gate": ["gone.py", "--budget", "budget.json", "--quiet"],
     "watch": ["gone.py"],
     "train": ["config.yaml", "--quiet"],
@@ -289,6 +290,7 @@ OUTPUTS = [
     "tune batch config.yaml --out t.yaml",
     "tune search config.yaml --out t.yaml",
     "tune run config.yaml --out t.yaml",
+    "compare --budget 0 --report why.html script.py script.py",
     "diagnose --report why.html script.py",
     "diagnose --apply a.patch script.py",
     "tabular generate folder new.csv",
@@ -312,6 +314,10 @@ INPUTS = {
     "--holdout",
     "--test",
     "--archive",
+    "--patch",
+    "--python-before",
+    "--python-after",
+    "--check",
 }
 
 

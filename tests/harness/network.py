@@ -29,7 +29,7 @@ class OutsideError(Exception):
 
 @functools.cache
 def _own_addresses() -> frozenset[str]:
-    return frozenset(one.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for one in entries)
+    return frozenset(entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries)
 
 
 def is_outside(host: Any) -> bool:

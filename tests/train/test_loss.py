@@ -118,7 +118,7 @@ def test_a_criterion_finds_the_input_and_the_target_of_a_feed() -> None:
 @pytest.mark.parametrize(
     "batch", [{**fed(), "temp": torch.ones(4, 6), "temp_target": torch.ones(4, 1)}, {"load": torch.ones(4, 6)}, torch.ones(3)]
 )
-def test_a_batch_without_one_pair_is_refused_and_the_way_to_name_it_is_told(batch: Any) -> None:
+def test_a_batch_without_a_single_pair_is_refused_with_what_to_do(batch: Any) -> None:
     with pytest.raises(TrainError, match=r"stoker\.train\.supervised\(criterion, x=…, y=…\)"):
         as_loss(nn.MSELoss())(nn.Linear(6, 1), batch)
     if isinstance(batch, dict) and "temp" in batch:

@@ -47,7 +47,7 @@ REFUSED: dict[str, Callable[[Path], Path | str]] = {
 @pytest.mark.promise("P13")
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}], ids=str)
-def test_what_is_no_folder_for_a_run_is_refused_and_stays(kind: str, options: dict[str, bool], tmp_path: Path) -> None:
+def test_a_folder_that_is_not_for_a_run_is_refused_and_stays(kind: str, options: dict[str, bool], tmp_path: Path) -> None:
     folder = REFUSED[kind](tmp_path)
     before = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(OptionError) as caught:

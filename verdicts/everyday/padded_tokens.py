@@ -28,7 +28,7 @@ known = {text: tokenize(text) for text in texts} if FIXED else None
 def collate(rows):
     tokens = [known[row["text"]] if FIXED else tokenize(row["text"]) for row in rows]
     longest = max(map(len, tokens))
-    padded = torch.tensor([one + [0] * (longest - len(one)) for one in tokens])
+    padded = torch.tensor([token + [0] * (longest - len(token)) for token in tokens])
     return {"tokens": padded, "labels": torch.tensor([row["label"] for row in rows])}
 
 

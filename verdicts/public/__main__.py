@@ -166,7 +166,7 @@ def _run_all(chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
             sys.exit(f"{recipe.name} is not in {asked.work}/scripts: run `fetch` first")
     commands = [asked.command] if asked.command in FILES else list(FILES)
     done = {command: known(asked.out / FILES[command]) if asked.missing else {} for command in commands}
-    jobs = [Job(command=one, recipe=recipe) for recipe in chosen for one in commands if recipe.name not in done[one]]
+    jobs = [Job(command=command, recipe=recipe) for recipe in chosen for command in commands if recipe.name not in done[command]]
     jobs = [job for job in jobs if job.command == "run" or not job.recipe.not_ablated]
 
     def run(job: Job) -> Row:

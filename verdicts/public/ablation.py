@@ -191,7 +191,7 @@ def noise(times: Times) -> float:
 
 def _error(ratios: list[float]) -> float:
     middle = statistics.median(ratios)
-    away = statistics.median(abs(one - middle) for one in ratios)
+    away = statistics.median(abs(ratio - middle) for ratio in ratios)
     return 2 * 1.25 * 1.4826 * away / math.sqrt(len(ratios)) / max(1.0, middle)
 
 

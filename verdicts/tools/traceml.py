@@ -100,7 +100,7 @@ def _training_loop(tree: ast.AST) -> ast.For | ast.While | None:
 
 
 def _methods(loop: ast.AST) -> set[str]:
-    return {one.func.attr for one in ast.walk(loop) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)}
+    return {node.func.attr for node in ast.walk(loop) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
 
 
 class Waiting:
@@ -232,5 +232,5 @@ def _said(summary: dict[str, Any]) -> dict[str, Any]:
     """The diagnosis of a run, and after it the other findings about the time of a step in TraceML's order."""
     first = summary.get("primary_diagnosis") or {}
     others = [one.get("kind") for one in (summary.get("step_time") or {}).get("issues") or []]
-    said = [first.get("kind") or "", *(one for one in others if one not in (None, first.get("kind")))]
+    said = [first.get("kind") or "", *(other for other in others if other not in (None, first.get("kind")))]
     return {"said": said, "why": first.get("reason") or first.get("summary")}

@@ -50,6 +50,6 @@ def test_sizes_and_types_are_understood() -> None:
         *((parse_dtypes, given) for given in ("float33", "a=complex64", "float32,int8", "text", "", object, {"a": "wide"})),
     ],
 )
-def test_what_is_no_size_or_type_is_refused(parse: Any, given: Any) -> None:
+def test_other_sizes_and_types_are_refused(parse: Any, given: Any) -> None:
     with pytest.raises(OptionError):
         parse(given)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 from stoker.audit import audit as audit
+from stoker.compare import compare as compare
 from stoker.errors import StokerError
 from stoker.watch import watch as watch
 
@@ -40,6 +41,7 @@ __all__ = [
     "append",
     "audit",
     "compact",
+    "compare",
     "inspect",
     "load",
     "open",

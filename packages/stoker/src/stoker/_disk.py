@@ -150,7 +150,7 @@ def free_bytes(path: Path) -> int:
 
 def _existing(path: Path) -> Path:
     """The path, or the nearest folder above it that exists."""
-    return next((one for one in (path, *path.absolute().parents) if one.exists()), Path.cwd())
+    return next((parent for parent in (path, *path.absolute().parents) if parent.exists()), Path.cwd())
 
 
 def check_path(given: str | os.PathLike[str]) -> Path:
@@ -475,7 +475,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     mark = path / SCRATCH_MARK
     if os.path.lexists(path) and not mark.is_file():
         raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make it. Move it away.")
-    absent = [one for one in path.parents if not one.exists()]
+    absent = [parent for parent in path.parents if not parent.exists()]
 
     def clean(kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:

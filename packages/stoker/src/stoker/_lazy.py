@@ -41,5 +41,5 @@ def import_first(folder: Path) -> None:
     for name in own - {"stoker", "torch", "numpy", "msgspec"}:
         origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
         if origin not in (None, "built-in", "frozen") and folder not in Path(origin).parents:
-            for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+            for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
                 del sys.modules[module]

@@ -23,6 +23,7 @@ from stoker.errors import StokerError, shorten
 
 COMMANDS = {
     "diagnose": "Find the bottleneck of a training script.",
+    "compare": "Prove that one version of a training script is better than another.",
     "watch": "Run a script, or follow a run, and name the cause of slowdowns.",
     "gate": "Compare what a step does with a budget.",
     "audit": "Find errors in the batches of a script.",

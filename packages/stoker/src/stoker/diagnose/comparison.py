@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stoker.compare.losses import largest_difference
 from stoker.diagnose import wording
 from stoker.diagnose.measurements import Losses, Stretch, TrialResult
 from stoker.diagnose.thresholds import RULE
@@ -92,18 +93,7 @@ def compare_losses(base: Sequence[list[float]], tried: list[float], tolerance: f
     """Return how losses differ from those of the baseline, step by step, and the largest relative difference."""
     if tolerance is None or not base or not all(base) or not tried:
         return "not compared", None
-    if any(difference_of(base[0], again) > tolerance for again in base[1:]):  # the baseline differs from run to run
+    if any(largest_difference(base[0], again) > tolerance for again in base[1:]):  # the baseline differs from run to run
         return "not compared", None
-    largest = difference_of(base[0], tried)
+    largest = largest_difference(base[0], tried)
     return ("equal" if largest == 0 else "within tolerance" if largest <= tolerance else "changed"), largest
-
-
-def difference_of(a: list[float], b: list[float]) -> float:
-    """Return the largest relative difference of a step's losses; infinite where only one of them is finite."""
-    largest = 0.0
-    for x, y in zip(a, b, strict=False):  # the faster run has made more steps
-        if x == y or (math.isnan(x) and math.isnan(y)):
-            continue
-        both = math.isfinite(x) and math.isfinite(y)
-        largest = max(largest, abs(x - y) / max(abs(x), abs(y)) if both else math.inf)
-    return largest

@@ -23,6 +23,7 @@ import msgspec
 import torch
 
 from stoker._clock import now_ns
+from stoker.compare.seeding import draw_each_epoch, set_seeds
 from stoker.diagnose import wording
 from stoker.diagnose.advice import value_of
 from stoker.diagnose.child import Child, Request, sandbox_for, start_child
@@ -36,7 +37,6 @@ from stoker.diagnose.measurements import Advice, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.rewriting import NO_EDITS, FileEdits
 from stoker.diagnose.rounds import Rounds, TimedProcess
-from stoker.diagnose.seeds import draw_each_epoch, set_seeds
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.windows import phases, warm_up

@@ -300,7 +300,7 @@ def check_weights(weights: Sequence[float] | None, sizes: Sequence[float]) -> Ar
     except (TypeError, ValueError):
         found = np.empty(0)
     if found.shape != (len(sizes),) or not (np.isfinite(found) & (found > 0)).all() or found.max() / found.min() > 2**40:
-        raise OptionError(f"weights is {weights!r}; expected {len(sizes)} positive numbers, one per store.")
+        raise OptionError(f"weights is {weights!r}; expected {len(sizes)} positive numbers, one per store.", parameter="weights")
     shares: Array = found / found.sum()
     return shares
 

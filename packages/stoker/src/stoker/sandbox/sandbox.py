@@ -100,13 +100,15 @@ def _temporary() -> str:
 class Sandbox:
     """The sandbox of one program, as a context manager.
 
-    `program` is the path of a script, or None for a module. Raises `OptionError` if STOKER_SANDBOX is not one of `CHOICES`.
+    `program` is the path of a script, or None for a module. With `required` it is never run
+    unprotected. Raises `OptionError` if STOKER_SANDBOX is not one of `CHOICES`.
     """
 
-    def __init__(self, program: Path | None) -> None:
+    def __init__(self, program: Path | None, *, required: bool = False) -> None:
         choice = os.environ.get(VARIABLE, "auto")
         if choice not in CHOICES:
             raise OptionError(f"{VARIABLE} is {choice!r}; expected one of {', '.join(CHOICES)}, or unset it.")
+        choice = "require" if required and choice == "auto" else choice
         self.mode: SandboxMode | None = None
         by_kernel: list[SandboxMode] = ["overlay", "landlock"]
         modes: dict[str, list[SandboxMode]] = {"auto": list(MODES), "require": by_kernel}

@@ -17,9 +17,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 
 from stoker._clock import now_ns
+from stoker.compare.seeding import kept_seeds
 from stoker.diagnose.experiments.base import LoaderFix
 from stoker.diagnose.experiments.data import OtherBatches
-from stoker.diagnose.seeds import kept_seeds
 from stoker.diagnose.session import MAX_CACHED, Session
 
 MAX_BYTES = 1 << 30

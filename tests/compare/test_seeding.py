@@ -11,8 +11,8 @@ from tests.diagnose.experiments.samples import installed
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from stoker.compare.seeding import draw_each_epoch, kept_seeds, set_seeds
 from stoker.diagnose.experiments.workers import Workers
-from stoker.diagnose.seeds import draw_each_epoch, kept_seeds, set_seeds
 
 
 def drawn() -> list[float]:

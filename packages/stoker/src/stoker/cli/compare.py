@@ -1,0 +1,161 @@
+"""`stoker compare`: prove that one version of a training program is faster or better than another, or that it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker.cli import command as base
+from stoker.errors import OptionError
+from stoker.sandbox import CHOICES, VARIABLE
+
+if TYPE_CHECKING:
+    from stoker.compare.receipt import Receipt
+    from stoker.compare.sides import Version
+
+BRIEF = "stoker.compare.brief"
+MARK = b'content="stoker compare"'
+"""What reports begin with: other files are not replaced."""
+DIFFERS = 1
+"""The exit code of --check where the receipt does not hold."""
+
+
+class _Compare(base.Command):
+    """A command whose `--json` may be followed by the word `brief`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and keep whether the brief form is asked for."""
+        for place in range(len(args) - 1):
+            if args[place : place + 2] == ["--json", "brief"]:
+                args, ctx.meta[BRIEF] = [*args[: place + 1], *args[place + 2 :]], True
+                break
+        return super().parse_args(ctx, args)
+
+
+@click.command("compare", cls=_Compare, doing="comparing two versions of {script}", runs_script=True)
+@click.argument("script", type=base.SCRIPT, required=False, metavar="BEFORE.py")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[AFTER.py] [ARGUMENTS]")
+@base.module_option
+@click.option("--patch", type=base.PATH, metavar="FILE", help="AFTER is the script with this patch.")
+@click.option("--git", nargs=2, metavar="A B", help="Compare two commits, branches or tags; WORK is the files as they are now.")
+@click.option("--env-before", multiple=True, metavar="NAME=VALUE", help="Set an environment variable of BEFORE. May be repeated.")
+@click.option("--env-after", multiple=True, metavar="NAME=VALUE", help="Set an environment variable of AFTER. May be repeated.")
+@click.option("--python-before", type=base.PATH, metavar="FILE", help="The interpreter of BEFORE, with stoker in its packages.")
+@click.option("--python-after", type=base.PATH, metavar="FILE", help="The interpreter of AFTER.")
+@click.option("--steps", type=click.IntRange(min=4), metavar="N", help="Optimizer steps to compare. [default: more than an epoch]")
+@click.option(
+    "--budget", type=click.FloatRange(min=0), default=120.0, show_default=True, metavar="S",
+    help="Start no round after S seconds; 0 compares results only.",
+)  # fmt: skip
+@click.option(
+    "--seeds", type=click.IntRange(min=2), metavar="N", help="Compare a metric over N other seeds of both, by an exact test."
+)
+@click.option(
+    "--metric", metavar="REGEX", help="The metric, in what the scripts print; its group is the number. [default: the final loss]"
+)
+@click.option("--higher", is_flag=True, help="A higher metric is better.")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0, min_open=True), metavar="X",
+    help="Averaged losses, and the metric, may differ by this share.",
+)  # fmt: skip
+@click.option("--require", default="", metavar="CLAUSES", help="Decide the exit code by clauses, like speed>=1.2,loss=equal.")
+@click.option("--check", type=base.PATH, metavar="RECEIPT.json", help="Run the comparison of a receipt again.")
+@click.option("--markdown", is_flag=True, help="Print the receipt as Markdown.")
+@click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML page with plots: one file, no scripts.")
+@click.option("--sandbox", type=click.Choice(CHOICES), help="How your files are protected, as for stoker diagnose.")
+@base.json_option
+def command(
+    script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool,
+    report: str | None, sandbox: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Run two versions of a training script in turn, and say whether AFTER is faster or better with equal results.
+
+    The scripts stay as they are, and no file of yours changes. Arguments after the scripts belong to both. Exit code 0: faster
+    or better with equal results, 1: slower or worse, 2: error, 3: undecided, 4: results changed, and not shown to be better.
+
+    \b
+    stoker compare old.py new.py --epochs 3
+    stoker compare --patch fix.patch train.py --lr 1e-3
+    stoker compare --git main fast train.py
+    stoker compare --env-after OMP_NUM_THREADS=1 train.py
+    stoker compare --seeds 8 --metric 'accuracy ([0-9.]+)' --higher old.py new.py
+    stoker compare --json old.py new.py > receipt.json   # --json brief: at most 2 KB
+    stoker compare --check receipt.json
+    """
+    from stoker.compare import compare
+    from stoker.compare.api import compare_again
+    from stoker.compare.receipt import read_receipt
+
+    if sandbox is not None:
+        os.environ[VARIABLE] = sandbox
+    path = base.check_own_file("--report", report, (".html",), mark=MARK) if report is not None else None
+    wrong: list[str] = []
+    if check is not None:
+        if script is not None:
+            raise OptionError(f"{script} was given with --check; expected one of them: a receipt names its scripts.")
+        receipt, wrong = compare_again(read_receipt(Path(check)), quiet=base.drops_script_output(), progress=base.announce)
+    else:
+        before, after, words = _versions(script, arguments, is_module, options)
+        names = ("steps", "budget", "metric", "higher", "tolerance", "require")
+        receipt = compare(
+            before, after, words, seeds=options["seeds"] or 0, quiet=base.drops_script_output(), progress=base.announce,
+            **{name: options[name] for name in names},
+        )  # fmt: skip
+    _show(receipt, wrong, as_json=as_json, brief=BRIEF in click.get_current_context().meta, markdown=markdown)
+    if path is not None:
+        receipt.write_html(path)
+        base.announce(f"the report is {path}")
+    code = (DIFFERS if wrong else 0) if check is not None else receipt.status
+    if code:
+        raise SystemExit(code)
+
+
+def _show(receipt: Receipt, wrong: list[str], *, as_json: bool, brief: bool, markdown: bool) -> None:
+    if as_json:
+        values = receipt.brief() if brief else receipt.as_dict()
+        click.echo(json.dumps({**values, "differs": wrong} if wrong else values, allow_nan=False))
+    else:
+        click.echo(receipt.markdown() if markdown else str(receipt))
+        for line in wrong:
+            click.echo(f"does not hold: {line}")
+
+
+def _versions(
+    script: str | None, arguments: tuple[str, ...], is_module: bool, options: dict[str, Any]
+) -> tuple[Version, Version, tuple[str, ...]]:
+    """Both versions, and their arguments."""
+    from stoker.compare.sides import Version
+
+    if script is None:
+        raise OptionError(
+            "no script was given; expected BEFORE.py and AFTER.py, or one script with --patch, --git, --env-after or --python-after."
+        )
+    environments = [_environment(name, options[f"env_{name}"]) for name in ("before", "after")]
+    pythons = options["python_before"], options["python_after"]
+    commits, patch = options["git"] or (None, None), options["patch"]
+    after = script
+    if not (patch or options["git"] or any(environments) or any(pythons)):
+        if is_module or not arguments or not arguments[0].endswith(".py"):
+            raise OptionError(
+                f"{script} has nothing to be compared with; expected a second script, or --patch, --git, --env-after or --python-after."
+            )
+        after, arguments = arguments[0], arguments[1:]
+    made = [
+        Version(
+            program=program, module=is_module, patch=patch if side else None, commit=commits[side], environment=environments[side],
+            python=pythons[side],
+        )
+        for side, program in enumerate((script, after))
+    ]  # fmt: skip
+    return made[0], made[1], arguments
+
+
+def _environment(side: str, assignments: tuple[str, ...]) -> dict[str, str]:
+    for text in assignments:
+        if "=" not in text:
+            raise OptionError(f"--env-{side} is {text!r}; expected NAME=VALUE.")
+    return dict(text.split("=", 1) for text in assignments)

@@ -1,0 +1,191 @@
+"""One run of a training program: in a sandbox, in a fresh process, with an `Observer` that records it.
+
+`run_program` starts the process and waits for what was `Observed`. `main` is the other side: it enters the sandbox, writes the files of
+the version over those of the user, as this process alone sees them, and runs the program as the main module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from stoker import _disk
+from stoker._clock import now_ns
+from stoker._lazy import import_first
+from stoker.compare.observed import Observed, RunRequest
+from stoker.errors import TrainError
+from stoker.sandbox import Sandbox, enter, mirrored, refusal
+
+POLL_SECONDS = 0.5
+SHOWN_LINES = 20  # last lines of stderr that are shown of a program that fails
+_exit = os._exit
+
+
+# ---- in the process that compares ----
+
+
+def run_program(
+    request: RunRequest, sandbox: Sandbox, *, python: str = sys.executable, environment: Mapping[str, str] | None = None,
+    quiet: bool = True, time_limit: float | None = None,
+) -> Observed:  # fmt: skip
+    """Run a program in a fresh process. Raises `TrainError` with the reason if it fails."""
+    request = msgspec.structs.replace(request, begin_ns=now_ns())
+    with _memory_file("stdout") as stdout, _memory_file("stderr") as stderr:
+        observed = _wait(*_start(request, sandbox, python, environment or {}, stdout.fileno(), stderr.fileno()), time_limit)
+        texts = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    if not quiet and request.observe:
+        sys.stderr.write(texts[0] + texts[1])
+    if isinstance(observed, Observed) and observed.error is None:
+        return msgspec.structs.replace(observed, output=texts[0])
+    if quiet or not request.observe:
+        sys.stderr.write("".join(f"{line}\n" for line in texts[1].splitlines()[-SHOWN_LINES:]))
+    raise TrainError(f"{request.program} {observed if isinstance(observed, str) else observed.error}")
+
+
+def _memory_file(name: str) -> Any:
+    return os.fdopen(os.memfd_create(name), "rb")
+
+
+def _start(
+    request: RunRequest, sandbox: Sandbox, python: str, environment: Mapping[str, str], stdout: int, stderr: int
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start the process, and wait until it is in its sandbox."""
+    # Modules of the current folder must not hide those that stoker imports; the program gets its own path later.
+    code = "import sys; sys.path[: not sys.flags.safe_path] = []; from stoker.compare.child import main; main(sys.argv[1:])"
+    # As for `diagnose`: the same order of sets of strings each time.
+    environ = {"PYTHONHASHSEED": "0", **os.environ, **environment}
+    reading, writing = Pipe(duplex=False)
+    ours, theirs = socket.socketpair()
+    with ours, writing:
+        with theirs:
+            arguments = [str(writing.fileno()), msgspec.json.encode(request).decode(), sandbox.plan(theirs.fileno())]
+            child = subprocess.Popen(
+                [python, "-c", code, *arguments],
+                pass_fds=[writing.fileno(), theirs.fileno()], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environ,
+            )  # fmt: skip
+        try:
+            sandbox.wait_until_entered(ours)
+        except BaseException:
+            child.kill()
+            child.wait()
+            reading.close()
+            raise
+    return child, reading
+
+
+def _wait(child: subprocess.Popen[bytes], reading: Connection, time_limit: float | None) -> Observed | str:
+    """Wait for the answer. Returns how the process ended if there is none."""
+    until = None if time_limit is None else now_ns() + int(time_limit * 1e9)
+    try:
+        with reading:
+            while not reading.poll(POLL_SECONDS):
+                if child.poll() is not None and not reading.poll():
+                    return _how(child.returncode)
+                if until is not None and now_ns() > until:
+                    return f"was stopped after its time limit of {time_limit:,.0f} s"
+            return msgspec.msgpack.decode(reading.recv_bytes(), type=Observed)
+    except EOFError:
+        return _how(child.wait())
+    finally:
+        if child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_SECONDS)  # it has answered and ends
+            child.kill()
+        child.wait()
+
+
+def _how(code: int) -> str:
+    return f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+
+
+# ---- in the process of the program ----
+
+
+def write_version(request: RunRequest) -> None:
+    """Replace files of the user by those of this version. The sandbox has been entered: only this process sees that."""
+    for name in request.removed:
+        if os.path.lexists(mirrored(name)):
+            _disk.disk.unlink(Path(mirrored(name)))
+    if request.files is None:
+        return
+    root = Path(request.files)
+    for source in sorted(path for path in root.rglob("*") if path.is_file()):
+        path = Path("/", source.relative_to(root))
+        target = Path(mirrored(str(path)) if path.exists() else f"{mirrored(str(path.parent))}/{path.name}")
+        _disk.make_folder(target.parent)
+        _disk.write_file(target, source.read_bytes(), durable=False)
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Enter the sandbox, and run the request in the command line arguments."""
+    connection, request = Connection(int(arguments[0]), readable=False), msgspec.json.decode(arguments[1], type=RunRequest)
+    enter(arguments[2])
+    write_version(request)
+    pid = os.getpid()
+
+    def leave(error: str | None, *, finished: bool) -> NoReturn:
+        """Send what was observed, and end this process: nothing else of the program runs."""
+        connection.send_bytes(msgspec.msgpack.encode(observer.observed(error, finished=finished)))
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError, OSError):  # the program has closed it
+                stream.flush()
+        _exit(0)
+
+    def done() -> None:
+        if os.getpid() == pid:  # not in a worker of a loader
+            leave(None, finished=False)
+
+    # torch may be imported from here on: it starts threads.
+    from stoker.compare.observer import Observer, is_users
+    from stoker.compare.seeding import set_seeds
+
+    observer = Observer(request, done)
+    set_seeds(request.seed)
+    observer.install()
+    error: str | None = None
+    try:
+        sys.argv = [request.program, *request.arguments]
+        if request.module:
+            import_first(Path.cwd())
+            runpy.run_module(request.program, run_name="__main__", alter_sys=True)
+        else:
+            path = mirrored(str(Path(request.program).absolute()))
+            sys.argv[0] = path
+            import_first(Path(path).resolve().parent)
+            runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        error = None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
+    except KeyboardInterrupt:
+        error = "was interrupted"
+    except BaseException as failure:
+        traceback.print_exc()
+        error = _describe(failure, is_users)
+    if os.getpid() != pid:
+        raise SystemExit(error is not None)
+    leave(error, finished=True)
+
+
+def _describe(failure: BaseException, is_users: Callable[[str], bool]) -> str:
+    """An error of the program with the user's line that raised it."""
+    lines = [frame for frame in traceback.extract_tb(failure.__traceback__) if is_users(frame.filename)]
+    place = f" ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else ""
+    message = (str(failure).strip().splitlines() or ["(no message)"])[0]
+    return f"raised {type(failure).__name__}{place}: {message}{refusal(failure)}"

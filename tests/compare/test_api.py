@@ -1,0 +1,101 @@
+"""Comparisons as a whole, from simulated or real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.compare.observations import observed
+from tests.compare.traps import BEFORE, edited
+
+import stoker
+from stoker.compare.api import compare_again, judge
+from stoker.compare.rounds import Pairs
+from stoker.errors import OptionError, TrainError
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("step", "first", "title"),
+    [(0.005, 1.0, "FASTER with equal results"), (0.02, 1.0, "SLOWER"), (0.01, 0.1, "NO DIFFERENCE"), (0.01, 9.0, "NO DIFFERENCE")],
+)
+def test_only_steps_after_the_start_count_as_speed(step: float, first: float, title: str) -> None:
+    timed = Pairs([observed() for _ in range(8)], [observed(step, first) for _ in range(8)])
+    assert judge(observed(), observed(step, first), [], timed).verdict.title.startswith(title)
+
+
+def test_a_warm_up_in_the_first_half_is_no_slower_step() -> None:
+    def warmed(slow: float) -> list[object]:
+        run = observed()
+        ends = [end + slow * min(number, 10) for number, end in enumerate(run.ends)]
+        return [observed(ends=ends, middle=ends[19], end=ends[-1]) for _ in range(8)]
+
+    assert judge(observed(), observed(), [], Pairs(warmed(0.0), warmed(0.5))).verdict.title.startswith("NO DIFFERENCE")  # type: ignore[arg-type]
+
+
+def test_two_scripts_are_compared_and_the_receipt_holds_again(tmp_path: Path) -> None:
+    before, after = written(tmp_path, "old.py", BEFORE), written(tmp_path, "new.py", edited("fused optimizer"))
+    kept = sorted(tmp_path.iterdir())
+    receipt = stoker.compare(before, after, budget=0)
+    assert (receipt.status, receipt.losses.verdict, receipt.speed) == (3, "rounding", None)
+    assert sorted(tmp_path.iterdir()) == kept
+    assert [len(run.code) for run in (receipt.before, receipt.after)] == [1, 1]
+    assert compare_again(receipt)[1] == []
+    after.write_text(edited("bfloat16"))
+    wrong = compare_again(receipt)[1]
+    assert len(wrong) == 3, wrong
+
+
+@pytest.mark.slow
+def test_other_seeds_are_other_runs_and_the_metric_is_read(tmp_path: Path) -> None:
+    lucky = written(tmp_path, "lucky.py", edited("a changed seed"))
+    before = written(tmp_path, "old.py", BEFORE)
+    receipt = stoker.compare(before, lucky, budget=0, seeds=3, metric=r"validation ([0-9.]+)")
+    assert receipt.quality is not None
+    assert (receipt.quality.pairs, receipt.quality.shared, receipt.quality.verdict) == (3, 0, "unknown")
+    evaluator = written(tmp_path, "evaluator.py", BEFORE.replace('("validation", metric', '("validation", 0.5 * metric'))
+    receipt = stoker.compare(before, evaluator, budget=0, seeds=2, metric=r"validation ([0-9.]+)")
+    assert (receipt.losses.verdict, receipt.status) == ("equal", 4)
+    fixed = written(tmp_path, "fixed.py", BEFORE.replace("torch.manual_seed(0)", "torch.default_generator.manual_seed(0)"))
+    receipt = stoker.compare(fixed, fixed, budget=0, seeds=2, metric=r"validation ([0-9.]+)", steps=60)
+    assert receipt.quality is not None
+    assert receipt.quality.shared >= 0
+
+
+@pytest.mark.slow
+def test_a_program_that_sleeps_less_is_faster(tmp_path: Path) -> None:
+    sleeping = BEFORE.replace("        step += 1\n", "        step += 1\n        time.sleep(0.06)\n")
+    before = written(tmp_path, "old.py", sleeping)
+    receipt = stoker.compare(
+        before, written(tmp_path, "new.py", sleeping.replace("0.06", "0.01")), budget=1000, width=0.5, steps=20
+    )
+    assert receipt.status == 0, str(receipt)
+
+
+def test_a_version_that_fails_is_an_error_with_its_line(tmp_path: Path) -> None:
+    before = written(tmp_path, "old.py", BEFORE)
+    broken = written(tmp_path, "new.py", BEFORE.replace("step = 0\n", "step = 0\nraise ValueError('out of luck')\n"))
+    with pytest.raises(TrainError, match=r"new\.py raised ValueError \(new\.py:18\): out of luck"):
+        stoker.compare(before, broken, budget=0, steps=8)
+    with pytest.raises(TrainError, match="no optimizer step"):
+        stoker.compare(written(tmp_path, "none.py", "print(1)"), before, budget=0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": 2}, {"seeds": 1}, {"budget": -1}, {"tolerance": 0}, {"metric": "a (b)"}, {"require": "fast"}]
+)
+def test_wrong_options_are_refused_before_anything_runs(tmp_path: Path, options: dict[str, object]) -> None:
+    path = written(tmp_path, "train.py", "raise SystemExit(9)")
+    with pytest.raises(OptionError) as error:
+        stoker.compare(path, path, **options)  # type: ignore[arg-type]
+    assert error.value.parameter == next(iter(options))

@@ -1,0 +1,59 @@
+"""Traps: edits of a training program whose right answer is known by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.compare.traps import BEFORE, TRAPS, edited
+
+from stoker.compare.api import judge
+from stoker.compare.observed import Observed
+from stoker.compare.rounds import Pairs
+from stoker.compare.sides import Version, prepared
+
+Run = Callable[..., Observed]
+FEW = (
+    "the same program",
+    "fused optimizer",
+    "bfloat16",
+    "fewer samples per epoch",
+    "evaluation mode",
+    "data leaked",
+    "a smaller model",
+)
+"""Traps of the quick tests; the others are slow."""
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a program to its end, once for each text."""
+    folder = tmp_path_factory.mktemp("traps")
+    known: dict[tuple[str, tuple[tuple[str, object], ...]], Observed] = {}
+
+    def observed(text: str, **options: object) -> Observed:
+        key = (text, tuple(options.items()))
+        if key not in known:
+            path = Path(folder, f"train{len(known)}.py")
+            path.write_text(text)
+            with prepared(Version(program=str(path), environment={"OMP_NUM_THREADS": "1"})) as side:
+                known[key] = side.run([], time_limit=200, **options)
+        return known[key]
+
+    return observed
+
+
+@pytest.mark.promise("P34")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in TRAPS])
+def test_the_right_answer(name: str, run: Run) -> None:
+    trap = TRAPS[name]
+    before = run(BEFORE, whole=True, observe=True)
+    after = run(edited(name), whole=True, observe=True)
+    yardsticks = [] if before.losses == after.losses else [run(BEFORE, steps=len(before.ends), perturb=True).losses]
+    receipt = judge(before, after, yardsticks, Pairs(), tolerance=trap.tolerance)
+    different = {fact.name for fact in receipt.facts if fact.same is False}
+    assert (receipt.losses.verdict, receipt.status) == (trap.verdict, trap.status), str(receipt)
+    assert trap.facts <= different, str(receipt)
+    if trap.status == 3:
+        assert not different, str(receipt)

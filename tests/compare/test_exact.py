@@ -1,0 +1,70 @@
+"""Exact statistics: coverage and false alarms by simulation, and laws of the interval."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.compare.exact import LEAST_FOR_95, MOST_EXACT, effect_of, pairs_needed
+
+DIFFERENCES = st.lists(st.floats(-10, 10).map(lambda value: round(value, 3)), min_size=LEAST_FOR_95, max_size=9)
+
+
+@given(DIFFERENCES)
+def test_p_is_the_share_of_signs_at_least_as_far_from_zero(values: list[float]) -> None:
+    sums = [
+        abs(sum(sign * value for sign, value in zip(signs, values, strict=True))) for signs in product((-1, 1), repeat=len(values))
+    ]
+    seen = abs(sum(values)) - 1e-9
+    assert effect_of(values).p == pytest.approx(sum(total >= seen for total in sums) / len(sums))
+
+
+@given(DIFFERENCES)
+def test_the_interval_holds_the_mean_and_excludes_zero_only_where_p_is_small(values: list[float]) -> None:
+    effect = effect_of(values)
+    assert effect.low <= effect.mean <= effect.high
+    if effect.low > 1e-6 or effect.high < -1e-6:
+        assert effect.p <= 0.05
+
+
+@given(DIFFERENCES)
+def test_the_effect_turns_with_the_sides(values: list[float]) -> None:
+    effect, other = effect_of(values), effect_of([-value for value in values])
+    assert (other.mean, other.p) == (pytest.approx(-effect.mean), pytest.approx(effect.p))
+    assert (other.low, other.high) == (pytest.approx(-effect.high, abs=1e-6), pytest.approx(-effect.low, abs=1e-6))
+
+
+@pytest.mark.parametrize("pairs", [6, 8, MOST_EXACT + 4])
+def test_the_interval_holds_the_truth_in_95_of_100_cases(pairs: int) -> None:
+    rng = np.random.default_rng(pairs)
+    cases = 60 if pairs > MOST_EXACT else 400
+    effects = [effect_of(rng.standard_t(3, pairs) + 1.0) for _ in range(cases)]
+    held = np.mean([effect.low <= 1.0 <= effect.high for effect in effects])
+    assert held >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / cases)
+    assert np.mean([effect.low > 0 for effect in effects]) > 0.1, "negative control: true effects are found"
+
+
+def test_few_pairs_say_nothing() -> None:
+    effect = effect_of([1.0] * (LEAST_FOR_95 - 1))
+    assert (effect.low, effect.high) == (-math.inf, math.inf)
+    assert effect_of([1.0] * LEAST_FOR_95).low > 0
+
+
+def test_a_value_that_is_not_finite_gives_no_effect() -> None:
+    assert effect_of([1.0] * 7 + [math.nan]).p == 1.0
+    assert effect_of([]).pairs == 0
+
+
+def test_more_scatter_and_smaller_effects_need_more_pairs() -> None:
+    values = [0.9, 1.1, 1.3, 0.7]
+    assert pairs_needed(values, 1.0) == LEAST_FOR_95
+    few, many = pairs_needed(values, 0.2), pairs_needed(values, 0.1)
+    assert few is not None
+    assert many is not None
+    assert 6 < few < many
+    assert pairs_needed([1.0], 1.0) is None
