@@ -75,7 +75,18 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a file: JSON by its name, otherwise YAML."""
+    """Read a configuration as plain values: JSON by the name of the file, otherwise YAML.
+
+    Args:
+        path: The file.
+
+    Example:
+        >>> from pathlib import Path
+        >>> _ = Path("config.yaml").write_text("model: {hidden: 8}")
+        >>> document = stoker.experiment.read_document(Path("config.yaml"))
+        >>> document.tree["model"], document.place(("model", "hidden"))
+        ({'hidden': 8}, 'config.yaml:1')
+    """
     name = str(path)
     if path.is_dir():
         raise ConfigError(f"{name} is a folder; expected a configuration, such as config.yaml.")
@@ -250,7 +261,19 @@ def _types(info: Type) -> tuple[Type, ...]:
 
 
 def check(document: Document, config: type[T]) -> T:
-    """The configuration that a document means."""
+    """Return the configuration that a document means; raises `ConfigError` with the line of what is wrong.
+
+    Args:
+        document: Plain values, as `read_document` returns them.
+        config: The class of the configuration, a `msgspec.Struct`.
+
+    Example:
+        >>> import msgspec
+        >>> class Settings(msgspec.Struct):
+        ...     hidden: int = 8
+        >>> stoker.experiment.check(stoker.experiment.Document("a.yaml", {"hidden": 4}), Settings)
+        Settings(hidden=4)
+    """
     tree = _in_full(document.tree, _struct(config))
     try:
         converted = msgspec.convert(tree, config)
@@ -428,7 +451,21 @@ OPTION = "overrides"
 
 
 def override(document: Document, assignments: Sequence[str], config: type) -> Document:
-    """The document with some values set; later assignments win."""
+    """Return the document with some values set, as `--set` does; later assignments win.
+
+    Args:
+        document: Plain values, as `read_document` returns them.
+        assignments: Each as "name=value", in YAML.
+        config: The class of the configuration, which says which names there are.
+
+    Example:
+        >>> import msgspec
+        >>> class Settings(msgspec.Struct):
+        ...     hidden: int = 8
+        >>> document = stoker.experiment.Document("a.yaml", {})
+        >>> stoker.experiment.override(document, ["hidden=16"], Settings).tree
+        {'hidden': 16}
+    """
     known = known_paths(config)
     tree, options = copy.deepcopy(document.tree), dict(document.options)
     for assignment in assignments:
@@ -496,13 +533,35 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
 
 
 def to_tree(config: msgspec.Struct) -> dict[str, Any]:
-    """Plain values of all fields, as JSON has them."""
+    """Return the values of all fields as plain values, as JSON has them.
+
+    Args:
+        config: The configuration.
+
+    Example:
+        >>> import msgspec
+        >>> class Settings(msgspec.Struct):
+        ...     hidden: int = 8
+        >>> stoker.experiment.to_tree(Settings())
+        {'hidden': 8}
+    """
     tree: dict[str, Any] = msgspec.to_builtins(config, builtin_types=())
     return tree
 
 
 def to_yaml(config: msgspec.Struct) -> bytes:
-    """All fields as YAML."""
+    """Return all fields as YAML.
+
+    Args:
+        config: The configuration.
+
+    Example:
+        >>> import msgspec
+        >>> class Settings(msgspec.Struct):
+        ...     hidden: int = 8
+        >>> stoker.experiment.to_yaml(Settings())
+        b'hidden: 8\\n'
+    """
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
