@@ -75,17 +75,21 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a configuration as plain values: JSON by the name of the file, otherwise YAML.
+    """Read a file: JSON by its name, otherwise YAML.
 
     Args:
         path: The file.
 
+    Returns:
+        Plain values, and the line of each.
+
+    Raises:
+        ConfigError: It is no file of keys and values. The message names the line.
+
     Example:
-        >>> from pathlib import Path
-        >>> _ = Path("config.yaml").write_text("model: {hidden: 8}")
-        >>> document = stoker.experiment.read_document(Path("config.yaml"))
-        >>> document.tree["model"], document.place(("model", "hidden"))
-        ({'hidden': 8}, 'config.yaml:1')
+        >>> _ = Path("waves.yaml").write_text("epochs: 3\\n")
+        >>> read_document(Path("waves.yaml")).tree
+        {'epochs': 3}
     """
     name = str(path)
     if path.is_dir():
@@ -261,18 +265,23 @@ def _types(info: Type) -> tuple[Type, ...]:
 
 
 def check(document: Document, config: type[T]) -> T:
-    """Return the configuration that a document means; raises `ConfigError` with the line of what is wrong.
+    """Convert a document to a struct.
 
     Args:
-        document: Plain values, as `read_document` returns them.
-        config: The class of the configuration, a `msgspec.Struct`.
+        document: What `read_document` returned, perhaps with values replaced by `override`.
+        config: A struct of msgspec; its types hold the limits of values.
+
+    Returns:
+        The struct.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is not what its field may be. The message names the file and the line.
 
     Example:
-        >>> import msgspec
-        >>> class Settings(msgspec.Struct):
-        ...     hidden: int = 8
-        >>> stoker.experiment.check(stoker.experiment.Document("a.yaml", {"hidden": 4}), Settings)
-        Settings(hidden=4)
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> check(Document("waves.yaml", {"epochs": 3}), Waves).epochs
+        3
     """
     tree = _in_full(document.tree, _struct(config))
     try:
@@ -451,20 +460,24 @@ OPTION = "overrides"
 
 
 def override(document: Document, assignments: Sequence[str], config: type) -> Document:
-    """Return the document with some values set, as `--set` does; later assignments win.
+    """Set values of a document; later assignments win.
 
     Args:
-        document: Plain values, as `read_document` returns them.
-        assignments: Each as "name=value", in YAML.
-        config: The class of the configuration, which says which names there are.
+        document: What `read_document` returned.
+        assignments: Texts such as `epochs=5`; a name is a path like `train.epochs`, or the end of one that only one field has.
+        config: The struct whose fields may be named.
+
+    Returns:
+        A new document.
+
+    Raises:
+        ConfigError: A name is not known, or could be several fields.
 
     Example:
-        >>> import msgspec
-        >>> class Settings(msgspec.Struct):
-        ...     hidden: int = 8
-        >>> document = stoker.experiment.Document("a.yaml", {})
-        >>> stoker.experiment.override(document, ["hidden=16"], Settings).tree
-        {'hidden': 16}
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> override(Document("waves.yaml", {}), ["epochs=5"], Waves).tree
+        {'epochs': 5}
     """
     known = known_paths(config)
     tree, options = copy.deepcopy(document.tree), dict(document.options)
@@ -533,34 +546,32 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
 
 
 def to_tree(config: msgspec.Struct) -> dict[str, Any]:
-    """Return the values of all fields as plain values, as JSON has them.
+    """Return plain values of all fields, as JSON has them.
 
     Args:
-        config: The configuration.
+        config: A struct.
 
     Example:
-        >>> import msgspec
-        >>> class Settings(msgspec.Struct):
-        ...     hidden: int = 8
-        >>> stoker.experiment.to_tree(Settings())
-        {'hidden': 8}
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> to_tree(Waves())
+        {'epochs': 1}
     """
     tree: dict[str, Any] = msgspec.to_builtins(config, builtin_types=())
     return tree
 
 
 def to_yaml(config: msgspec.Struct) -> bytes:
-    """Return all fields as YAML.
+    """Return all fields as YAML that reads back as the same.
 
     Args:
-        config: The configuration.
+        config: A struct.
 
     Example:
-        >>> import msgspec
-        >>> class Settings(msgspec.Struct):
-        ...     hidden: int = 8
-        >>> stoker.experiment.to_yaml(Settings())
-        b'hidden: 8\\n'
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> to_yaml(Waves())
+        b'epochs: 1\\n'
     """
     import yaml
 
