@@ -70,6 +70,6 @@ def test_a_dropped_tail_is_caught_without_a_stated_number() -> None:
 
 def test_equal_samples_need_numbers() -> None:
     store = Store.from_arrays(x=[np.ones(5)])
-    with pytest.raises(AssertionError, match=r"came twice: .*return_index=True for a feed of stoker"):
+    with pytest.raises(AssertionError, match=r"came twice: .*returns=Returns\(index=True\) for a feed of stoker"):
         assert_exactly_once(partial(flat_feed, store, Windows(2), batch_size=2))
     assert_exactly_once(partial(flat_feed, store, Windows(2), batch_size=2, return_index=True))

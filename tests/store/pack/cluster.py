@@ -65,7 +65,7 @@ def pack_on_fake(
     """`pack(resources=Resources(ray="ray"))` on a cluster in this process."""
     on_ray._LAST.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_ray, "connect", lambda address: FakeRay(run))
+        patch.setattr(on_ray, "_connect", lambda address: FakeRay(run))
         return pack(source, path, resources=stoker.Resources(ray="ray", memory=memory), **options)
 
 

@@ -57,7 +57,8 @@ def launch(ctx: click.Context, program: ScriptCall, *, in_workers: bool = True) 
         words = ["stoker", str(ctx.info_name), *ctx.meta[base.OPTIONS], *(["-m"] if is_module else []), *words[at:]]
         raise OptionError(f"{name} starts several processes, and stoker {ctx.info_name} is for one. Run: {shlex.join(words)}")
     if shutil.which(program.script) is None:
-        raise OptionError(f"{program.script} is not installed, so it cannot start {words[at]}.")
+        alone = shlex.join(["stoker", str(ctx.info_name), *ctx.meta[base.OPTIONS], *(["-m"] if is_module else []), *words[at:]])
+        raise OptionError(f"{program.script} is not installed, so it cannot start {words[at]}. In one process: {alone}")
     options = [*ctx.meta[base.OPTIONS], *(["-m"] if is_module else [])]
     before = words[: at - 1] if is_module else words[:at]
     command = [*before, MODULE_FLAG[name], "stoker", str(ctx.info_name), *options, *words[at:]]

@@ -210,4 +210,7 @@ def _check_python(python: str) -> None:
         raise OptionError(f"{python} cannot be run: {error.strerror}.", parameter="python") from None
     if result.stdout.strip() != __version__:
         have = f"stoker {result.stdout.strip()}" if result.stdout.strip() else "no stoker"
-        raise OptionError(f"{python} has {have}; expected {__version__}. Install it there as here.", parameter="python")
+        raise OptionError(
+            f"{python} has {have}; expected {__version__}. In the folder of a clone of Stoker: {python} -m pip install ./packages/stoker",
+            parameter="python",
+        )

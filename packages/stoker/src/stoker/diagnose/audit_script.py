@@ -2,7 +2,7 @@
 
 `audit_script` starts the script in a child process. Its training loader is read from its first batch on, without training, and compared
 with the loaders that hold validation data (correctness.py). A script that trains nothing is run to its end; then the loader at its top
-level is audited.
+level is audited. Where the request names something of the script, only its top level runs, and the names are looked up there.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import contextlib
 import inspect
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import msgspec
@@ -26,9 +28,17 @@ from stoker.diagnose.correctness import Repeatable, comparable, in_process, vali
 from stoker.diagnose.session import REAL, Plan, Session
 from stoker.errors import BatchError, OptionError, StokerError
 
+TOP_LEVEL = "__stoker_check__"
+"""The value of `__name__` in a script of which only the top level runs."""
+MAX_NAMES = 12
+
 
 class AuditRequest(Request, frozen=True, kw_only=True):
     """Which batches to read."""
+
+    name: str | None = None  # of an iterable of batches in the script, or a function that returns one
+    reference: str | None = None
+    apart_from: str | None = None
 
     epochs: int = 1
     max_batches: int | None = None
@@ -62,30 +72,72 @@ def audit_script(
     return answer
 
 
-def is_loader(value: Any) -> bool:
+def _is_loader(value: Any) -> bool:
     """Return whether this gives batches: an iterable with a dataset, or a generator."""
     if isinstance(value, type):
         return False
     return (hasattr(value, "dataset") and hasattr(value, "__iter__")) or inspect.isgenerator(value)
 
 
-def only_loader(program: str, names: dict[str, Any]) -> Any:
-    """Return the only loader among the names of a script. Raises `OptionError` if there is none, or more than one."""
-    public = {id(value): name for name, value in names.items() if not name.startswith("_") and is_loader(value)}
-    loaders = list(public.values())
-    if not loaders:
+@dataclass(frozen=True)
+class Names:
+    """The names at the top level of a script that has run."""
+
+    program: str
+    values: Mapping[str, Any]
+
+    @property
+    def _public(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.values.items() if not name.startswith("_") and not isinstance(value, ModuleType)
+        }
+
+    def only_loader(self) -> Any:
+        """Return the only loader. Raises `OptionError` if there is none, or more than one."""
+        loaders = list({id(value): name for name, value in self._public.items() if _is_loader(value)}.values())
+        if len(loaders) == 1:
+            return self.values[loaders[0]]
+        if loaders:
+            raise OptionError(f"it has {len(loaders)} loaders: {', '.join(loaders)}. Choose one: {self.program}:{loaders[0]}")
+        functions = [name for name, value in self._public.items() if isinstance(value, FunctionType) and _needs_nothing(value)]
+        hint = f" Functions that could: {', '.join(functions[:MAX_NAMES])}." if functions else ""
         raise OptionError(
-            f"{program} trained nothing and has no loader at its top level. Name an iterable of batches, or a function that returns one: "
-            f"{program}:NAME."
+            "it trained nothing and has no loader at its top level. Name an iterable of batches, or a function that returns one: "
+            f"{self.program}:NAME.{hint}"
         )
-    if len(loaders) > 1:
-        raise OptionError(f"{program} has {len(loaders)} loaders: {', '.join(loaders)}. Choose one: {program}:{loaders[0]}")
-    return names[loaders[0]]
+
+    def get(self, name: str) -> Any:
+        """Return the value of a name. Raises `OptionError` if there is none, or if it is a function that needs arguments."""
+        if name not in self.values:
+            raise OptionError(
+                f"it has no {name!r} at its top level; it has {', '.join(list(self._public)[:MAX_NAMES]) or 'no names'}."
+            )
+        value = self.values[name]
+        if isinstance(value, FunctionType) and not _needs_nothing(value):
+            raise OptionError(f"{name} needs arguments; expected a function without required arguments.")
+        return value
+
+    def data(self, name: str | None) -> Any:
+        """Return the value of a name, or what it returns if it is a function; None for None."""
+        value = None if name is None else self.get(name)
+        return value() if isinstance(value, FunctionType) else value
+
+
+def _needs_nothing(function: FunctionType) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def _until_the_loop_is_known(session: Session) -> Plan:
     """The plan of a session that measures nothing."""
     yield REAL
+
+
+class _Unwatched(Session):
+    """A session that does not watch the program."""
+
+    def install(self) -> None:
+        """Install nothing."""
 
 
 class AuditChild(Child):
@@ -96,17 +148,26 @@ class AuditChild(Child):
     def __init__(self, request: AuditRequest, connection: Connection) -> None:
         super().__init__(request, connection)
         self._audit_request = request
-        self.session = Session(_until_the_loop_is_known, on_done=self._done)
+        self._uses_names = any((request.name, request.reference, request.apart_from))
+        self.main_name = TOP_LEVEL if self._uses_names else "__main__"
+        self.session = (_Unwatched if self._uses_names else Session)(_until_the_loop_is_known, on_done=self._done)
 
     def _answer(self, failure: str | None) -> AuditAnswer:
         request = self._audit_request
         if failure is not None:
             return AuditAnswer(error=f"{failure}.")
-        loader, others = self._loaders()
-        apart = Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
+        names, num_others = Names(request.program, vars(sys.modules["__main__"])), 0
         with progress(unit="samples", enabled=request.shows_progress) as show, _told(request.program):
+            if self._uses_names:
+                batches = names.get(request.name) if request.name is not None else names.only_loader()
+                apart = names.data(request.apart_from)
+            else:
+                batches, others = self._loaders(names)
+                num_others = len(others)
+                apart = Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
             report = audit(
-                loader,
+                batches,
+                reference=names.data(request.reference),
                 apart_from=apart,
                 epochs=request.epochs,
                 max_batches=request.max_batches,
@@ -114,14 +175,14 @@ class AuditChild(Child):
                 ids=request.ids,
                 progress=show,
             )
-        return AuditAnswer(report=report, num_others=len(others))
+        return AuditAnswer(report=report, num_others=num_others)
 
-    def _loaders(self) -> tuple[Any, list[Any]]:
+    def _loaders(self, names: Names) -> tuple[Any, list[Any]]:
         """Return the loader of the training, and those of validation data."""
         program, sources = self._audit_request.program, self.session.sources
         source = sources.training
         if source is None:
-            return only_loader(program, vars(sys.modules["__main__"])), []
+            return names.only_loader(), []
         loader = source.loader if source.loader is not None else source.iterable
         if not source.gives_batches or loader is None or isinstance(loader, Iterator):
             raise OptionError(

@@ -224,6 +224,7 @@ class Child:
     """One run of one program. Subclasses have another session, and override `_answer`."""
 
     answer_type: type[Any] = Answer
+    main_name = "__main__"  # `__name__` in the program
 
     def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
         from stoker.diagnose.session import Session
@@ -291,13 +292,13 @@ class Child:
             spec = ModuleSpec("__main__", None, origin=str(path))
         file = str(spec.origin)
         loader = OwnLoader("__main__", file, self.session.sources, self._edits)
-        module = ModuleType("__main__")
+        module = ModuleType(self.main_name)
         module.__file__, module.__loader__ = file, loader
         module.__spec__ = spec if request.module else None
         module.__package__ = spec.parent if request.module else None
         module.__dict__.update(__builtins__=builtins, __cached__=None)
         sys.argv = [file, *request.arguments]
-        sys.modules["__main__"] = module
+        sys.modules["__main__"] = sys.modules[self.main_name] = module  # classes of the program are looked up by its name
         loader.exec_module(module)
 
     def _leave_early(self, status: int) -> NoReturn:

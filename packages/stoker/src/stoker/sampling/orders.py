@@ -205,7 +205,9 @@ class Weighted:
             raise OptionError("Weighted: all weights are 0, so that no sample can be drawn.")
         if self.num_samples is not None:
             if not is_integer(self.num_samples, 1):
-                raise OptionError(f"Weighted: num_samples is {self.num_samples!r}; expected an integer from 1.")
+                raise OptionError(
+                    f"Weighted: num_samples is {self.num_samples!r}; expected an integer from 1.", parameter="num_samples"
+                )
             object.__setattr__(self, "num_samples", int(self.num_samples))
         object.__setattr__(self, "weights", weights)
 

@@ -69,7 +69,7 @@ def draw_below(key: np.uint64, words: Array, limits: Array) -> Array:
 def checked_seed(seed: int) -> int:
     """A seed that fits the key."""
     if not is_integer(seed, 0, MAX_SEED):
-        raise OptionError(f"seed is {seed!r}; expected an integer from 0 to 2**63 - 1.")
+        raise OptionError(f"seed is {seed!r}; expected an integer from 0 to 2**63 - 1.", parameter="seed")
     return int(seed)
 
 

@@ -258,17 +258,19 @@ def _settle(view: Windows | Segments) -> None:
         value = getattr(view, name, least)
         if not is_integer(value, least, MAX_STEPS):
             most = " to 2**48" if isinstance(value, int) and value > MAX_STEPS else ""
-            raise OptionError(f"{kind}: {name} is {value!r}; expected an integer from {least}{most}.")
+            raise OptionError(f"{kind}: {name} is {value!r}; expected an integer from {least}{most}.", parameter=name)
         if hasattr(view, name):
             object.__setattr__(view, name, int(value))
     if view.tail not in get_args(Tail):
-        raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.")
+        raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.", parameter="tail")
     if view.horizon and view.shift:
         raise OptionError(f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.")
     if view.gaps is not None and view.gaps not in get_args(Gaps):
-        raise OptionError(f"{kind}: gaps is {view.gaps!r}; expected 'break' or None.")
+        raise OptionError(f"{kind}: gaps is {view.gaps!r}; expected 'break' or None.", parameter="gaps")
     if view.max_gap is not None and not (isinstance(view.max_gap, str) or is_integer(view.max_gap, 1, 2**63 - 1)):
-        raise OptionError(f"{kind}: max_gap is {view.max_gap!r}; expected a frequency like '2h', or an integer from 1.")
+        raise OptionError(
+            f"{kind}: max_gap is {view.max_gap!r}; expected a frequency like '2h', or an integer from 1.", parameter="max_gap"
+        )
 
 
 class WindowSamples:
@@ -401,12 +403,12 @@ class Sequences:
 
     def __post_init__(self) -> None:
         if not is_integer(self.max_length, 1):
-            raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected an integer from 1.")
+            raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected an integer from 1.", parameter="max_length")
         object.__setattr__(self, "max_length", int(self.max_length))
         if self.layout not in get_args(Layout):
-            raise OptionError(f"Sequences: layout is {self.layout!r}; expected 'padded' or 'packed'.")
+            raise OptionError(f"Sequences: layout is {self.layout!r}; expected 'padded' or 'packed'.", parameter="layout")
         if self.keep not in get_args(Keep):
-            raise OptionError(f"Sequences: keep is {self.keep!r}; expected 'first', 'last' or 'random'.")
+            raise OptionError(f"Sequences: keep is {self.keep!r}; expected 'first', 'last' or 'random'.", parameter="keep")
         if self.buckets is None:
             return
         if self.layout == "packed":

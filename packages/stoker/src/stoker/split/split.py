@@ -98,6 +98,18 @@ class Split:
         return "\n".join([f"{self.kind} split of {self.sampled.name}: {self.sampled.view}", *lines])
 
 
+def _too_short(name: str, sampled: SampledStore, margins: Margins, asked: Mapping[str, float] | None) -> str:
+    """Return how many steps a subset has and a sample needs, and the remedy, where a cut in time leaves no room for a sample."""
+    share, needed = (asked or {}).get(name), sampled.samples.row + margins.warm_up
+    longest = int(np.diff(sampled.lengths.bounds()).max(initial=0))
+    if share is None or margins.whole_series or margins.overlap or longest * share >= needed:
+        return ""
+    return (
+        f": it has {int(longest * share):,} of the {longest:,} steps of the longest series, and a sample needs {needed:,} steps. With "
+        f"overlap='inputs' (in a configuration split.overlap: inputs) windows look back over the boundary with their inputs"
+    )
+
+
 def build(
     sampled: SampledStore,
     kind: str,
@@ -118,7 +130,8 @@ def build(
         if not one.size:
             raise OptionError(
                 f"the {name} subset of this {kind} split of {sampled.name} has no sample: of {num_all:,} samples {excluded.purged:,} "
-                f"are purged, {excluded.embargoed:,} embargoed. Make the subset larger, or the windows shorter."
+                f"are purged, {excluded.embargoed:,} embargoed{_too_short(name, sampled, margins, asked)}. Make the subset larger, or the "
+                f"windows shorter."
             )
         subsets[name] = Subset(
             name=name,

@@ -102,13 +102,14 @@ def append(
     """
     folder = _disk.check_path(path)
     if overlap not in get_args(Overlap):
-        raise OptionError(f"overlap={overlap!r} is invalid; expected one of {', '.join(get_args(Overlap))}.")
+        raise OptionError(f"overlap={overlap!r} is invalid; expected one of {', '.join(get_args(Overlap))}.", parameter="overlap")
     for name in _KEPT_OPTIONS:
         if options.get(name):
             raise OptionError(f"{name}= is decided when a store is packed, so append does not take it. Leave it out.")
     if options.get("missing") == "ffill":
         raise OptionError(
-            "missing='ffill' cannot fill new rows from the steps before them. Fill them first, or pack all rows again."
+            "missing='ffill' cannot fill new rows from the steps before them. Fill them first, or pack all rows again.",
+            parameter="missing",
         )
     read_manifest(folder)  # there must be a store before there is a lock in its folder
     with _disk.Lock(folder):

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stoker._disk import check_path
-from stoker._ray_tasks import check_address, connect, result
-from stoker._text import is_url
-from stoker.errors import OptionError
+from stoker._text import how_to_install, is_url, redact
+from stoker.errors import OptionError, StokerError
 from stoker.store.formats.discover import Files
 from stoker.store.pack import tasks
 from stoker.store.pack.exchange import open_exchange
@@ -32,14 +32,14 @@ def pack_on_ray(
     address: str, source: object, path: str | os.PathLike[str], options: PackOptions, progress: Progress, *, replace: bool
 ) -> None:
     """Pack on the cluster at `address` ("ray": the one of this machine, or a new one)."""
-    check_address(address)
+    _check_address(address)
     _refuse_options(options)
     request = (_absolute(source), _target(path), dataclasses.replace(options, threads=1), replace)
-    ray = connect(address)
+    ray = _connect(address)
     remote = ray.remote(num_cpus=1, max_retries=-1)(run_task)
 
     def ask(kind: str, plan: Any, *given: Any) -> Any:
-        return result(ray, remote.remote(request, kind, plan, *given))
+        return _result(ray, remote.remote(request, kind, plan, *given))
 
     def run(phase: str, kind: str, plan: Any, items: Sequence[tuple[Any, ...]], *shared: Any) -> list[Any]:
         waiting = [remote.remote(request, kind, plan, *shared, *item) for item in items]
@@ -47,7 +47,7 @@ def pack_on_ray(
         while waiting:
             _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
             progress(phase, (total - len(waiting)) / total, 0)
-        return [result(ray, ref) for ref in refs]
+        return [_result(ray, ref) for ref in refs]
 
     ask("start", None)
     try:
@@ -132,12 +132,14 @@ def _tasks_of(request: tuple[Any, ...], plan: TaskPlan) -> PackTasks:
 def _refuse_options(options: PackOptions) -> None:
     if options.sql is not None:
         raise OptionError(
-            "sql= is one statement over all rows, which one process runs. Leave Resources(ray=) out, or pack the result of another pack."
+            "sql= is one statement over all rows, which one process runs. Leave Resources(ray=) out, or pack the result of another pack.",
+            parameter="sql",
         )
     if options.times is not None and options.times.timezone is not None and options.times.ambiguous == "infer":
         raise OptionError(
             "ambiguous='infer' follows the rows of a series through all files, which several processes cannot. Pass "
-            "Time(ambiguous='first'), 'last' or 'error', or leave Resources(ray=) out."
+            "Time(ambiguous='first'), 'last' or 'error', or leave Resources(ray=) out.",
+            parameter="ambiguous",
         )
 
 
@@ -154,3 +156,35 @@ def _absolute(source: Any) -> Any:
     if isinstance(source, Files):
         return dataclasses.replace(source, source=_absolute(source.source))
     raise OptionError("a table in memory is not seen by other processes. Give files or URLs, or leave out Resources(ray=).")
+
+
+def _check_address(address: str) -> str:
+    """Refuse what is not the address of a Ray cluster; addresses have no credentials."""
+    if not isinstance(address, str) or (address != "ray" and not re.fullmatch(r"ray://[\w.-]+(:\d+)?", address)):
+        raise OptionError(
+            f"ray={redact(str(address))!r} is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'.",
+            parameter="ray",
+        )
+    return address
+
+
+def _connect(address: str) -> Any:
+    """Return the module `ray`, connected to the cluster at `address` ("ray": the one of this machine, or a new one)."""
+    _check_address(address)
+    try:
+        import ray
+    except ImportError:
+        raise OptionError(f"ray={address!r} needs the package ray. {how_to_install('ray')}", parameter="ray") from None
+    if not ray.is_initialized():
+        ray.init(address=None if address == "ray" else address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    return ray
+
+
+def _result(ray: Any, ref: Any) -> Any:
+    """Return the result of a task; errors of Stoker are raised as they are."""
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, StokerError):
+            raise error.cause from None
+        raise

@@ -265,9 +265,11 @@ def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | 
         elif default is None:
             default = _dtype_name(part)
         else:
-            raise OptionError(f"dtype={given!r} names two types for all columns; write column=type for one of them.")
+            raise OptionError(
+                f"dtype={given!r} names two types for all columns; write column=type for one of them.", parameter="dtype"
+            )
     if default in ("category", "text"):
-        raise OptionError(f"dtype={default!r} cannot apply to all columns; write 'column={default}'.")
+        raise OptionError(f"dtype={default!r} cannot apply to all columns; write 'column={default}'.", parameter="dtype")
     return default, named
 
 
@@ -296,5 +298,5 @@ def parse_threads(given: int | None) -> int:
     threads = min(cores, MAX_THREADS) if given is None else given
     if not 1 <= threads <= MAX_THREADS:
         expected = "at least 1 is needed" if threads < 1 else f"at most {MAX_THREADS:,} can be used"
-        raise OptionError(f"threads is {threads:,}, but {expected}.")
+        raise OptionError(f"threads is {threads:,}, but {expected}.", parameter="threads")
     return threads

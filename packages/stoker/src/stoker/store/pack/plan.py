@@ -124,13 +124,13 @@ def _wide_plan(
         )
     for source, schema in zip(sources, schemas, strict=True):
         if any(is_list(kind) for kind in schema.types):
-            raise OptionError(f"wide=True needs tables with one number per cell, but {source.label} holds lists.")
+            raise OptionError(f"wide=True needs tables with one number per cell, but {source.label} holds lists.", parameter="wide")
     least = 0 if options.time is None else 1
     giving = [i for i, schema in enumerate(schemas) if len(kept[schema]) > least]
     if not giving:
         several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
         found = ", ".join(schemas[0].names[:20]) or "other columns"
-        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.")
+        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.", parameter="wide")
     steps: tuple[ColumnPlan, ...] = (wide_value([kept[schemas[i]] for i in giving], options, sources[0].label),)
     if options.time is not None:
         time = wide_time(sources, [kept[schema] for schema in schemas], options)
@@ -186,7 +186,9 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
         raise OptionError(f"{where} {beside}.")
     if options.time is not None and all(field.name != options.time for field in step):
-        raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
+        raise OptionError(
+            f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.", parameter="time"
+        )
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
     if grouping == "file" and sources[0].name_column is not None:
@@ -226,7 +228,8 @@ def _with_time(plan: PackPlan) -> PackPlan:
                 )
                 raise OptionError(
                     f"timezone={options.timezone!r} is for local times without a zone, but the time column {field.name!r} of "
-                    f"{plan.sources[0].label} {found}. Leave timezone= out."
+                    f"{plan.sources[0].label} {found}. Leave timezone= out.",
+                    parameter="timezone",
                 )
             plan = replace(plan, step=(*plan.step[:i], replace(field, unit=f"ns, {options.timezone}"), *plan.step[i + 1 :]))
     return plan

@@ -280,11 +280,15 @@ class StepGrid:
         unit, _, zone = (field.unit or "").partition(", ")
         if field.kind not in ("timestamp", "duration") or (frequency.months and field.kind == "duration"):
             kind = field.dtype.name if field.kind == "number" else field.kind
-            raise OptionError(f"freq={freq!r} needs times, but the time column {field.name!r} is {kind}. Leave freq= out.")
+            raise OptionError(
+                f"freq={freq!r} needs times, but the time column {field.name!r} is {kind}. Leave freq= out.", parameter="freq"
+            )
         per_day = NANOSECONDS["d"] // NANOSECONDS[unit]
         step, rest = divmod(frequency.nanoseconds, NANOSECONDS[unit])
         if rest:
-            raise OptionError(f"freq={freq!r} is finer than the times of column {field.name!r}, which are in {unit}.")
+            raise OptionError(
+                f"freq={freq!r} is finer than the times of column {field.name!r}, which are in {unit}.", parameter="freq"
+            )
         is_calendar = frequency.months > 0 or frequency.text[-1] in "dw"
         return cls(
             unit=unit,

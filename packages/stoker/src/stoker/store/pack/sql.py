@@ -129,7 +129,8 @@ class SqlSource(DataSource):
         kinds = [statement.type for statement in connection.extract_statements(self._statement)]
         if kinds != [duckdb.StatementType.SELECT]:
             raise OptionError(
-                f"sql={_shown(self._statement)!r} is invalid; expected one SELECT statement over the table {_VIEW!r}."
+                f"sql={_shown(self._statement)!r} is invalid; expected one SELECT statement over the table {_VIEW!r}.",
+                parameter="sql",
             )
 
     def _refused(self, error: Exception) -> OptionError:
@@ -137,7 +138,7 @@ class SqlSource(DataSource):
         hint = f"The table {_VIEW!r} has the columns {', '.join(self._input.names[:20])}."
         if reason.startswith("Permission Error"):
             hint = "A statement may read files in the current folder and in those of the sources."
-        return OptionError(f"sql={_shown(self._statement)!r} cannot be run: {reason}. {hint}")
+        return OptionError(f"sql={_shown(self._statement)!r} cannot be run: {reason}. {hint}", parameter="sql")
 
 
 class _View:
@@ -169,7 +170,9 @@ def import_duckdb() -> Any:
     except ImportError:
         raise OptionError(f"sql= needs DuckDB, which is not installed. {how_to_install('sql')}", parameter="sql") from None
     if int(duckdb.__version__.partition(".")[0]) < 2:
-        raise OptionError(f"sql= needs DuckDB 2 or newer, but {duckdb.__version__} is installed. {how_to_install('sql')}")
+        raise OptionError(
+            f"sql= needs DuckDB 2 or newer, but {duckdb.__version__} is installed. {how_to_install('sql')}", parameter="sql"
+        )
     return duckdb
 
 

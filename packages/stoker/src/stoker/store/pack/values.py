@@ -266,7 +266,7 @@ def refuse_unknown_zone(zone: str) -> None:
         pc.assume_timezone(pa.array([0], pa.timestamp("ns")), zone)
     except (pa.ArrowException, ValueError, TypeError):
         raise OptionError(
-            f"timezone is {zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'."
+            f"timezone is {zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'.", parameter="timezone"
         ) from None
 
 

@@ -35,7 +35,8 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
         if options.time is not None and options.time not in schema.names:
             raise OptionError(
                 f"time= names {options.time!r}, but {columns_of(source, schema)}. "
-                "Pack files with and without this time separately, or leave time= out."
+                "Pack files with and without this time separately, or leave time= out.",
+                parameter="time",
             )
     known: dict[str, pa.DataType] = {}
     for schema in schemas:

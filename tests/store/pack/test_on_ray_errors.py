@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stoker import _ray_tasks
 from stoker.errors import BadValueError, OptionError
+from stoker.store.pack import on_ray
 
 
 class TaskError(Exception):
@@ -25,10 +25,10 @@ def test_errors_of_stoker_come_back_as_they_are(error: Exception, expected: type
 
     ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayTaskError=TaskError))
     with pytest.raises(expected):
-        _ray_tasks.result(ray, object())
+        on_ray._result(ray, object())
 
 
 @pytest.mark.parametrize("address", ["", "local", "http://head:10001", None, 3])
 def test_addresses_that_are_invalid(address: Any) -> None:
     with pytest.raises(OptionError, match="expected 'ray', or the address of a cluster"):
-        _ray_tasks.connect(address)
+        on_ray._connect(address)
