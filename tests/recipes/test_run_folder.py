@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,9 +27,9 @@ from stoker_recipes.run_folder import (
 RECORD = {"recipe": "wave", "data": "a.csv", "settings": {"lr": 0.1}}
 
 
-def check(settings: dict[str, Any]) -> None:
-    if set(settings) != {"lr"}:
-        raise TypeError(f"unexpected settings {sorted(settings)}")
+def check(record: dict[str, Any]) -> None:
+    if set(record["settings"]) != {"lr"}:
+        raise TypeError(f"unexpected settings {sorted(record['settings'])}")
 
 
 def claim(folder: Path, record: dict[str, Any] = RECORD, *, overwrite: bool = False) -> None:
@@ -118,3 +119,23 @@ def test_settings_are_checked_written_and_read_again(tmp_path: Path) -> None:
     for given, message in (({"epochs": "x"}, r"wave: Expected `int`"), ({"epochs": 0}, "epochs is 0")):
         with pytest.raises(OptionError, match=message):
             make_settings(Wave, given, recipe="wave")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "record"),
+    [
+        ("tabular", {"settings": {}}),
+        ("tabular", {"settings": {}, "target": 3, "key": None, "context": None, "context_key": None, "encodings": {}}),
+        ("timehut", {"settings": {}}),
+        ("timehut", {"settings": {}, "data": ["a"], "test": None, "normalize": "auto"}),
+        ("timehut", {"settings": [], "data": "a.tsv", "test": None, "normalize": "auto"}),
+        ("icecube", {"data": 3}),
+        ("time-moe", {}),
+    ],
+)
+def test_a_forged_record_is_an_error_of_one_line(tmp_path: Path, recipe: str, record: dict[str, Any]) -> None:
+    (tmp_path / RECIPE_NAME).write_text(json.dumps({"recipe": recipe, **record}))
+    training = import_module(f"stoker_recipes.{recipe.replace('-', '_')}.training")
+    with pytest.raises(ConfigError, match=r"recipe\.json is damaged: ") as error:
+        training.resume(tmp_path)
+    assert "\n" not in str(error.value)

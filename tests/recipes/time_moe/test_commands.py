@@ -44,22 +44,8 @@ def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
 
 def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> None:
     time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "official")
-    call = (
-        "time-moe",
-        "forecast",
-        "official",
-        "--data",
-        "csv/a/ett.csv",
-        "--series",
-        "OT",
-        "--at",
-        "200",
-        "--horizon",
-        "9",
-        "--device",
-        "cpu",
-    )
-    found = json.loads(stoker(*call, "--horizon", "9", "--device", "cpu", "--json", "--out", "f.csv").out)
+    call = "time-moe forecast official --data csv/a/ett.csv --series OT --at 200 --horizon 9 --device cpu".split()
+    found = json.loads(stoker(*call, "--json", "--out", "f.csv").out)
     assert (found["series"], found["from"], len(found["forecast"]), len(found["actual"])) == ("OT", 200, 9, 9)
     lines = (folder / "f.csv").read_text().splitlines()
     assert lines[0] == "step,forecast,actual"

@@ -65,7 +65,7 @@ def read_recipe(folder: Path, recipe: str, *, check: Check) -> dict[str, Any]:
     Args:
         folder: The folder of the run.
         recipe: The recipe that it must be of.
-        check: Is called with the settings; raises ValueError, KeyError or TypeError where they are not valid.
+        check: Is called with the content; raises ValidationError of msgspec, ValueError, KeyError or TypeError where it is not valid.
 
     Returns:
         The content of `recipe.json`.
@@ -79,11 +79,11 @@ def read_recipe(folder: Path, recipe: str, *, check: Check) -> dict[str, Any]:
         record = dict(json.loads(path.read_bytes()))
         name = record["recipe"]
         if name == recipe:
-            check(record["settings"])
+            check(record)
     except FileNotFoundError:
         raise OptionError(f"{folder} has no {RECIPE_NAME}, so it is not a run of {recipe}. Give the folder of one.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged: {error}.") from error
+    except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged: {str(error).rstrip('.')}.") from error
     if name != recipe:
         raise OptionError(f"{folder} is a run of the recipe {name!r}, not of {recipe}. Give the folder of one.")
     return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ def refused(change: Any) -> str:
 )
 def test_what_is_wrong_is_named(change: Any, message: str) -> None:
     assert refused(change) == message
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "spec.json")
+    for path in (tmp_path / "spec.json", Path("/dev/zero")):
+        with pytest.raises(OptionError, match=r"cannot be read as a spec: it is not a plain file\."):
+            parse_spec(path)
 
 
 def test_a_file_that_is_not_a_spec_is_named(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from stoker_recipes.tabular.tables import (
     read_table,
     to_frame,
 )
-from stoker_recipes.tabular.training import TrainedTabular, load_model, train
+from stoker_recipes.tabular.training import TrainedTabular, check_record, load_model, train
 from stoker_recipes.tabular.values import read_values, to_column
 
 
@@ -128,7 +128,7 @@ class Synthesizer:
         """
         found = cls()
         found._trained = load_model(folder, device=device)
-        recipe = read_recipe(Path(folder), "tabular", check=lambda settings: None)
+        recipe = read_recipe(Path(folder), "tabular", check=check_record)
         found._learned = (recipe["target"], recipe["context"])
         return found
 

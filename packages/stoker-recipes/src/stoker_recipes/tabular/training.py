@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -172,7 +172,7 @@ def train(
         "settings": asdict(settings),
     }
     if resume:
-        check_same(folder, record, check=_check)
+        check_same(folder, record, check=check_record)
     else:
         claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     disk.write_file(folder / COLUMNS_NAME, msgspec.json.encode(prepared.spec))
@@ -402,16 +402,29 @@ def describe(prepared: PreparedSubjects) -> list[tuple[str, str]]:
     return lines
 
 
-def _check(settings: dict[str, Any]) -> None:
-    make_settings(**settings)
+class TabularRecord(TypedDict):
+    """The content of recipe.json. Tables that were frames are None."""
+
+    recipe: str
+    target: str | list[str] | None
+    key: str | None
+    context: str | list[str] | None
+    context_key: str | None
+    encodings: dict[str, str]
+    settings: dict[str, Any]
+
+
+def check_record(record: dict[str, Any]) -> None:
+    """Check the record of a run: its fields, and its settings."""
+    make_settings(**msgspec.convert(record, TabularRecord)["settings"])
 
 
 def resume(folder: str | Path, **common: Any) -> TrainedTabular:
     """Continue the run of a folder, with its own tables and settings."""
-    found = read_recipe(Path(folder), "tabular", check=_check)
+    found = read_recipe(Path(folder), "tabular", check=check_record)
     if found["target"] is None:
         raise OptionError(f"{folder} was trained on a frame, not on a file. Resume it in Python: fit(…, folder=…, resume=True).")
-    given: dict[str, Any] = {name: found.get(name) for name in ("key", "context", "context_key", "encodings")}
+    given: dict[str, Any] = {name: found[name] for name in ("key", "context", "context_key", "encodings")}
     return train(found["target"], folder=folder, resume=True, **given, **found["settings"], **common)
 
 
@@ -427,7 +440,7 @@ def load_model(folder: str | Path, *, device: str | None = None) -> TrainedTabul
         ConfigError: A file of it is damaged.
     """
     folder = Path(folder)
-    read_recipe(folder, "tabular", check=_check)
+    read_recipe(folder, "tabular", check=check_record)
     if not (folder / MODEL_NAME).is_file():
         raise OptionError(f"{folder} has no {MODEL_NAME}: its training has not finished. Resume it: stoker train --resume {folder}")
     try:

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError
@@ -28,9 +29,19 @@ from stoker_recipes.timehut.settings import EncoderSettings
 ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "encoder.safetensors", "train.npz", "score.json"
 
 
-def check_settings(settings: dict[str, Any]) -> None:
-    """Check the settings in the record of a run."""
-    EncoderSettings(**settings)
+class TimeHutRecord(TypedDict):
+    """The content of recipe.json."""
+
+    recipe: str
+    data: str
+    test: str | None
+    normalize: str
+    settings: dict[str, Any]
+
+
+def check_record(record: dict[str, Any]) -> None:
+    """Check the record of a run: its fields, and its settings."""
+    EncoderSettings(**msgspec.convert(record, TimeHutRecord)["settings"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +76,7 @@ def load_encoder(folder: str | Path) -> TrainedEncoder:
         OptionError: It is not a run of this recipe, or has not finished.
     """
     folder = Path(folder)
-    settings = EncoderSettings(**read_recipe(folder, "timehut", check=check_settings)["settings"])
+    settings = EncoderSettings(**read_recipe(folder, "timehut", check=check_record)["settings"])
     path = folder / ENCODER_NAME
     if not path.is_file():
         raise OptionError(

@@ -28,7 +28,7 @@ from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler
 from stoker_recipes.timehut.evaluation import CLASSIFIERS, fit_classifier
 from stoker_recipes.timehut.model import make_layout, to_tensors
 from stoker_recipes.timehut.population import EncoderPopulation, make_population, targets_of
-from stoker_recipes.timehut.predicting import ENCODER_NAME, SCORE_NAME, TRAIN_NAME, TrainedEncoder, check_settings
+from stoker_recipes.timehut.predicting import ENCODER_NAME, SCORE_NAME, TRAIN_NAME, TrainedEncoder, check_record
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 
 RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
@@ -147,7 +147,7 @@ def train(
     held_out = None if test is None else read_series(test)
     record = {"recipe": "timehut", **known, "settings": asdict(settings)}
     if resume:
-        check_same(folder, record, check=check_settings)
+        check_same(folder, record, check=check_record)
     else:
         claim_run(folder, record, results=RESULTS, overwrite=overwrite)
     scaler = fit_scaler(series.values, normalize=normalize)
@@ -220,7 +220,7 @@ def _describe_encoder(population: EncoderPopulation) -> str:
 
 def resume(folder: str | Path, **common: Any) -> TrainedTimeHut:
     """Continue the run of a folder, with its own data and settings."""
-    found = read_recipe(Path(folder), "timehut", check=check_settings)
+    found = read_recipe(Path(folder), "timehut", check=check_record)
     settings = dict(found["settings"])
     return train(found["data"], test=found["test"], folder=folder, normalize=found["normalize"], resume=True, **settings, **common)
 

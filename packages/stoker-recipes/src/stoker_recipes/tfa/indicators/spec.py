@@ -140,6 +140,8 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
         path = Path(given)
         where = str(path)
         try:
+            if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device would never end
+                raise ValueError("it is not a plain file")
             given = path.read_bytes().removeprefix("\ufeff".encode())
         except (OSError, ValueError) as error:
             why = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
