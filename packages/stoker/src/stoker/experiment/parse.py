@@ -84,7 +84,7 @@ def read_document(path: Path) -> Document:
         Plain values, and the line of each.
 
     Raises:
-        ConfigError: It is no file of keys and values. The message names the line.
+        ConfigError: It is not a file of keys and values. The message names the line.
 
     Example:
         >>> _ = Path("waves.yaml").write_text("epochs: 3\\n")
