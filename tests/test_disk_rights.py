@@ -20,6 +20,8 @@ from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
+pytestmark = pytest.mark.promise("P1")
+
 # ---- the umask ----
 
 
@@ -31,7 +33,6 @@ def modes_with(umask: int, folder: str) -> dict[str, int]:
     return {str(path): stat.S_IMODE(path.lstat().st_mode) for path in Path(folder).rglob("*")}
 
 
-@pytest.mark.promise("P1")
 @pytest.mark.parametrize("umask", [0o077, 0o027, 0o022, 0o002])
 def test_what_is_published_has_no_right_that_the_umask_takes(tmp_path: Path, zygote: Zygote, umask: int) -> None:
     modes = zygote.run(modes_with, umask=umask, folder=tmp_path).check()
@@ -49,7 +50,6 @@ def publish_for_all(folder: str) -> int:
     return stat.S_IMODE((Path(folder) / "file").stat().st_mode)
 
 
-@pytest.mark.promise("P1", control=True)
 def test_negative_control_a_fixed_mode_ignores_the_umask(tmp_path: Path, zygote: Zygote) -> None:
     assert zygote.run(publish_for_all, folder=tmp_path).check() == 0o444
 
@@ -69,7 +69,6 @@ def few_inodes(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.promise("P1")
 def test_a_disk_without_inodes_is_said_to_have_none(few_inodes: Path) -> None:
     with pytest.raises(
         DiskFullError, match=r"the disk has no inodes left, so no file can be made on it although [\d,]+ bytes are free"
@@ -91,7 +90,6 @@ def fail_with(code: int, path: Path, *, inodes: int, free: int, all_inodes: int 
     return str(caught.value)
 
 
-@pytest.mark.promise("P1")
 def test_the_limit_that_was_reached_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert "has no inodes left" in fail_with(errno.ENOSPC, path, inodes=0, free=1000)
@@ -143,7 +141,6 @@ def test_a_scratch_folder_goes_after_an_error_with_what_was_made_for_it(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.promise("P1")
 @pytest.mark.parametrize("kind", ["empty folder", "full folder", "file", "link"])
 def test_what_stoker_did_not_make_is_not_a_scratch_folder(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "scratch"
@@ -162,7 +159,6 @@ def test_what_stoker_did_not_make_is_not_a_scratch_folder(tmp_path: Path, kind: 
     assert kind != "full folder" or (path / "thesis.txt").read_text() == "years of work"
 
 
-@pytest.mark.promise("P1", control=True)
 def test_negative_control_a_folder_that_is_taken_for_a_scratch_folder_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,8 +80,14 @@ def test_negative_control_wrong_and_missing_markers_are_reported() -> None:
     wrong = promises.mistakes(tests)
     assert {"tests/test_marked.py::test_b: no promise P0", "P2: no test", "P1: no control"} < set(wrong)
     assert "P1: no test" not in wrong
+    whole = 'pytestmark = pytest.mark.promise("P3")\n' + MARKED + "def test_negative_control_c(): ..."
+    assert [(test.control, test.name) for test in promises.parse(whole, path) if test.promise == "P3"] == [
+        (False, "test_a"),
+        (False, "test_b"),
+        (True, "test_negative_control_c"),
+    ]
     with pytest.raises(ValueError, match="1 of 4 promise markers"):
-        promises.parse(MARKED + 'pytestmark = pytest.mark.promise("P1")', path)
+        promises.parse(MARKED + 'kept = pytest.mark.promise("P1")', path)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

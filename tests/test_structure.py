@@ -31,6 +31,16 @@ def test_public_names_are_those_of_the_list() -> None:
     assert structure.PUBLIC_NAMES.read_text().splitlines() == structure.public_names(), "run: python -m tools.structure --write"
 
 
+MOST_NAMES, MOST_NAMES_FOR_EXTENSIONS = 120, 75
+
+
+def test_the_names_of_the_core_are_few() -> None:
+    names = [name for name in structure.public_names() if name.startswith("stoker.")]
+    users = [name for name in names if not name.startswith(structure.FOR_EXTENSIONS)]
+    assert len(users) <= MOST_NAMES
+    assert len(names) - len(users) <= MOST_NAMES_FOR_EXTENSIONS
+
+
 MOST_FILES = 57
 
 

@@ -1,7 +1,8 @@
 """Writes docs/promises.md from tests/promises.toml and from the markers of the tests: `make reference`.
 
-A test names its promise by `@pytest.mark.promise("P1")`. A negative control, `@pytest.mark.promise("P1", control=True)`, removes the
-protection and checks that the fault is then seen. `python -m tools.promises P1` lists the tests of a promise by name.
+A test names its promise by `@pytest.mark.promise("P1")`, a file whose tests all check it by `pytestmark`. A negative control removes the
+protection and checks that the fault is then seen: it has `control=True`, or `negative_control` in its name where the file has the marker.
+`python -m tools.promises P1` lists the tests of a promise by name.
 """
 
 from __future__ import annotations
@@ -64,31 +65,33 @@ def collect(tests: Path = ROOT / "tests") -> list[PromiseTest]:
 
 
 def parse(text: str, path: Path) -> list[PromiseTest]:
-    """Return the tests of one file. A marker in another place than above a test function is an error: it would not be counted."""
+    """Return the tests of one file. `pytestmark` counts for each of its tests; a marker elsewhere is an error: it would not be counted."""
     tree = ast.parse(text)
     markers: dict[str, set[str]] = {}
-    tests = []
+    of_file: list[tuple[str, bool]] = []
+    tests, num_markers = [], 0
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             markers[node.targets[0].id] = _suites(node.value, markers)
-        if isinstance(node, ast.FunctionDef):
-            suite = _suite(node, markers)
-            tests += [PromiseTest(*promise, str(path.relative_to(ROOT)), node.name, suite) for promise in _promises(node)]
+            if node.targets[0].id == "pytestmark":
+                of_file = _promises(node.value.elts if isinstance(node.value, ast.List) else [node.value])
+                num_markers += len(of_file)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            named = _promises(node.decorator_list)
+            num_markers += len(named)
+            named += [(name, "negative_control" in node.name) for name, _ in of_file if name not in dict(named)]
+            tests += [PromiseTest(*promise, str(path.relative_to(ROOT)), node.name, _suite(node, markers)) for promise in named]
     written = sum(isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.promise" for node in ast.walk(tree))
-    if written != len(tests):
+    if written != num_markers:
         raise ValueError(
-            f"{path}: {written - len(tests)} of {written} promise markers are not decorators of top-level test functions"
+            f"{path}: {written - num_markers} of {written} promise markers are not of a file or of a top-level test function"
         )
     return tests
 
 
-def _promises(function: ast.FunctionDef) -> list[tuple[str, bool]]:
-    calls = [mark for mark in function.decorator_list if ast.unparse(mark).startswith("pytest.mark.promise(")]
-    return [
-        (ast.literal_eval(call.args[0]), any(word.arg == "control" for word in call.keywords))
-        for call in calls
-        if isinstance(call, ast.Call)
-    ]
+def _promises(marks: Sequence[ast.expr]) -> list[tuple[str, bool]]:
+    calls = [mark for mark in marks if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise"]
+    return [(ast.literal_eval(call.args[0]), any(word.arg == "control" for word in call.keywords)) for call in calls]
 
 
 def _suites(node: ast.AST, markers: dict[str, set[str]]) -> set[str]:

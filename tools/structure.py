@@ -58,6 +58,8 @@ PUBLIC_PACKAGES = tuple(
     "|diagnose|experiment|extend|feed|gate|ray|split|store|testing|train|tune"
     "|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut".split("|")
 )
+FOR_EXTENSIONS = ("stoker.extend.", "stoker.store.")
+"""Names for formats and recipes of other packages (docs/extending.md); a training script needs none of them."""
 UNTESTED = {"__init__", "__main__"}
 OF_THE_PROJECT = {
     "test_docs",

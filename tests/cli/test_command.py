@@ -238,13 +238,14 @@ def test_every_input_file_may_be_standard_input(path: str) -> None:
         "--stats",
         "--context-out",
         "--apply",
+        "--patch",
         "--export",
         "--budget",
     }
-    folders = {"--resume", "--folder", "--init", "--model"}
+    others = {"--resume", "--folder", "--archive", "--python-before", "--python-after", "--check"}
     for one in COMMANDS[path].params:
         if isinstance(one, click.Option) and isinstance(one.type, base.PathType):
-            expected = not set(one.opts) & (outputs | folders) and one.metavar not in ("STORE", "FOLDER")
+            expected = not set(one.opts) & (outputs | others) and one.metavar not in ("STORE", "FOLDER")
             assert one.type.takes_stdin is expected, (path, one.opts)
 
 

@@ -161,3 +161,39 @@ def test_an_option_has_one_name() -> None:
     """Besides --no-NAME; a letter alone is known from other programs: -m, -q, -v."""
     several = {path: option.opts for path, command in COMMANDS.items() for option in options_of(command) if len(option.opts) > 1}
     assert several == {}
+
+
+DOCUMENTS = [*Path(__file__).parents[2].glob("docs/**/*.md"), *Path(__file__).parents[2].glob("**/README.md")]
+ANOTHER_PACKAGE = {"waves", "--nproc-per-node", "--help"}
+"""The command of the example of docs/extending.md, an option of a launcher, and one that click adds."""
+
+
+def unknown_in(text: str) -> list[str]:
+    """Commands and options of `stoker` that a document shows and that do not exist."""
+    unknown = []
+    for words in re.findall(r"^(?:\$ )?stoker ([a-z][^\n`|#]*)", text, re.MULTILINE):
+        path = max((known for known in COMMANDS if f"{words} ".startswith(f"{known} ")), key=len, default=None)
+        if path is None:
+            unknown.append(words.split()[0])
+            continue
+        options = {flag for name in (path, f"{path} icecube", f"{path} tfa") if name in COMMANDS for flag in flags_of(name)}
+        own = re.split(r"\s-m\s|\.py\b|\s--\s", words)[0] if path in ("diagnose", "watch", "gate", "audit", "compare") else words
+        unknown += [word for word in re.findall(r"(?<=\s)--[a-z-]+", own) if word not in options]
+    return [name for name in unknown if name not in ANOTHER_PACKAGE]
+
+
+def flags_of(path: str) -> set[str]:
+    """All flags of a command."""
+    return {flag for param in COMMANDS[path].params for flag in (*param.opts, *param.secondary_opts)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_documents_show_commands_and_options_that_exist(document: Path) -> None:
+    if document.name in ("journal.md", "cli.md", "extending.md"):
+        return  # what was; generated; the commands of another package
+    assert unknown_in(document.read_text()) == []
+
+
+def test_negative_control_commands_that_do_not_exist_are_recognised() -> None:
+    assert unknown_in("stoker verify a.stoker\nstoker pack a.csv b --sort --replace\n") == ["verify", "--replace"]
+    assert unknown_in("stoker train timehut --data a --epochs 3\nstoker diagnose --try train.py --epochs 3\n") == ["--epochs"]

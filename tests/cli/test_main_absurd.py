@@ -227,7 +227,6 @@ WRONG_CALLS = {
     "predict folder --data a.csv --pack sort": "expected NAME=VALUE",
     "append s.stoker": "Give the SOURCE of the new rows, or --compact",
     "inspect": "Missing argument",
-    "audit script.py:nothing": "script.py",
     "audit gone.py": "gone.py",
     "diagnose --report why.txt script.py": "why.txt ends in '.txt'",
     "diagnose --apply a.txt script.py": "expected a name that ends in .patch or .diff",

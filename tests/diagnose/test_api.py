@@ -16,7 +16,7 @@ from stoker.diagnose.api import measure_script
 from stoker.diagnose.measurements import Measurements
 from stoker.errors import OptionError, TrainError
 
-pytestmark = pytest.mark.slow  # a process for each
+pytestmark = [pytest.mark.slow, pytest.mark.promise("P18")]  # slow: a process for each
 
 Run = Callable[..., Measurements]
 SLOW = programs.PLAIN.replace("sleep(0.002)", "sleep(0.02)")
@@ -33,7 +33,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
 def test_a_plain_loop(run: Run, module: bool, tmp_path: Path) -> None:
     measured = run(SLOW, "0", module=module)
@@ -51,7 +50,6 @@ def test_a_plain_loop(run: Run, module: bool, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"train.py"}, "nothing was written where the user is"
 
 
-@pytest.mark.promise("P18")
 def test_worker_processes(run: Run) -> None:
     measured = run(SLOW, "2")
     assert measured.loader.workers == 2
@@ -73,7 +71,6 @@ for epoch in range(100_000):
 """
 
 
-@pytest.mark.promise("P18")
 def test_a_loop_that_cannot_be_begun_again_and_ends_soon(run: Run) -> None:
     measured = run(ZIPPED)
     assert measured.loader.kind == "zip"
@@ -82,7 +79,6 @@ def test_a_loop_that_cannot_be_begun_again_and_ends_soon(run: Run) -> None:
     assert len(measured.loop.seconds) >= 12
 
 
-@pytest.mark.promise("P18")
 def test_a_while_loop_has_phases_and_makes_its_batches_itself(run: Run) -> None:
     measured = run(programs.WHILE)
     assert measured.framework is None
@@ -94,7 +90,6 @@ def test_a_while_loop_has_phases_and_makes_its_batches_itself(run: Run) -> None:
     assert measured.loader_alone.median >= 0.004
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize(
     ("text", "framework"),
     [(programs.LIGHTNING, "lightning"), (programs.TRAINER, "transformers"), (programs.ACCELERATE, "accelerate")],
@@ -112,7 +107,6 @@ def test_trainers_of_others(run: Run, text: str, framework: str, tmp_path: Path)
         assert measured.phases.next >= 0.008, "two batches a step"
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -137,7 +131,6 @@ def test_a_program_without_a_training_run_is_one_line(run: Run, text: str, line:
 FAILING = "import os, sys\nprint('out')\nprint('no such file', file=sys.stderr)\n"
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize(
     ("end", "shown"),
     [("sys.exit(2)", "no such file\n"), ("os.abort()", "Fatal Python error: Aborted")],
@@ -164,7 +157,6 @@ for epoch in range(100000):
 """
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize(
     "update",
     [
@@ -180,7 +172,6 @@ def test_weights_that_are_updated_by_hand(run: Run, update: str) -> None:
     assert (measured.optimizer, measured.sandbox) == (None, "overlay")
 
 
-@pytest.mark.promise("P18")
 def test_a_program_that_ends_by_exit_has_measurements(run: Run) -> None:
     update = "loss.backward(); weights.data.add_(weights.grad, alpha=-0.01); weights.grad = None"
     measured = run(BY_HAND.replace("UPDATE", update).replace("END", "os._exit(0)"))
@@ -213,7 +204,6 @@ threading.Thread(target=train).start()
 """
 
 
-@pytest.mark.promise("P18")
 def test_a_module_of_the_users_may_have_the_name_of_one_that_stoker_imports(run: Run, tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("rate = 0.25")
     update = "loss.backward(); weights.data.add_(weights.grad, alpha=-0.01); weights.grad = None"
@@ -221,7 +211,6 @@ def test_a_module_of_the_users_may_have_the_name_of_one_that_stoker_imports(run:
     assert measured.steps_seen >= 12
 
 
-@pytest.mark.promise("P18")
 def test_threads_exit_functions_and_forks_end_as_they_would_alone(
     run: Run, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +245,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_short_epochs_that_make_their_loader_again(run: Run, workers: int) -> None:
     measured = run(EPOCHS.replace("WORKERS", str(workers)))
@@ -276,7 +264,6 @@ def test_short_epochs_that_make_their_loader_again(run: Run, workers: int) -> No
         assert measured.rare.every == 5
 
 
-@pytest.mark.promise("P18")
 def test_a_program_that_is_not_there_is_one_line() -> None:
     with pytest.raises(OptionError, match="expected a Python script"):
         measure_script("nowhere.py")
@@ -284,7 +271,6 @@ def test_a_program_that_is_not_there_is_one_line() -> None:
         measure_script("no_such_module_here", module=True, quiet=True)
 
 
-@pytest.mark.promise("P18")
 def test_a_short_program_gives_what_there_was(run: Run) -> None:
     text = programs.PLAIN.replace("range(1000)", "range(1)").replace("return 64", "return 20")
     measured = run(text + "\n    raise KeyError('late')", "0")
@@ -293,7 +279,6 @@ def test_a_short_program_gives_what_there_was(run: Run) -> None:
     assert any("KeyError: 'late'" in note for note in measured.notes)
 
 
-@pytest.mark.promise("P18")
 def test_the_program_computes_what_it_would_alone_until_control_is_taken(run: Run, run_python: Callable[..., str]) -> None:
     text = programs.PLAIN.replace("range(1000)", "range(1)")
     alone = run_python(text.replace("loss.backward()", "loss.backward(); print(repr(loss.item()))"), "0")
@@ -319,14 +304,12 @@ for batch in DataLoader(torch.zeros(4000, 4), batch_size=4):
 """
 
 
-@pytest.mark.promise("P18")
 def test_what_was_known_before_native_code_ended_the_program_is_kept(run: Run) -> None:
     measured = run(KILLED)
     assert len(measured.loop.seconds) >= 12
     assert measured.notes[0] == "train.py was ended by SIGABRT while it was measured; only what was measured before is known."
 
 
-@pytest.mark.promise("P18")
 def test_a_program_that_is_killed_before_its_first_step_is_an_error(run: Run) -> None:
     text = KILLED.replace("model =", "os.kill(os.getpid(), signal.SIGABRT)\nmodel =", 1)
     with pytest.raises(TrainError, match=r"train.py was ended by SIGABRT before anything was measured"):

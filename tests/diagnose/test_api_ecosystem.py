@@ -23,7 +23,7 @@ from stoker.diagnose.report import render
 from stoker.diagnose.rule import conclude
 from stoker.errors import TrainError
 
-pytestmark = pytest.mark.slow  # a process for each
+pytestmark = [pytest.mark.slow, pytest.mark.promise("P18")]  # slow: a process for each
 
 Run = Callable[..., Answer]
 LEAK = "validation data seen in training: 10 of 192 samples"
@@ -60,7 +60,6 @@ def measured_of(answer: Answer) -> Measurements:
     return measured
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.promise("P20")
 @pytest.mark.parametrize(("text", "name"), [(ecosystem.TRAINER, "AdamW"), (ecosystem.LIGHTNING, "AdamW")], ids=["hf", "lightning"])
 @pytest.mark.parametrize(("first", "wrong"), [("192", []), ("182", [LEAK])], ids=["clean", "leaks"])
@@ -75,7 +74,6 @@ def test_trainers_of_others_with_validation_and_checkpoints(
     assert files_in(tmp_path) == {"train.py"}
 
 
-@pytest.mark.promise("P18")
 def test_accelerate_with_accumulation(run: Run, tmp_path: Path) -> None:
     answer = run(ecosystem.ACCELERATE)
     measured = measured_of(answer)
@@ -87,7 +85,6 @@ def test_accelerate_with_accumulation(run: Run, tmp_path: Path) -> None:
     assert files_in(tmp_path) == {"train.py"}
 
 
-@pytest.mark.promise("P18")
 def test_a_plain_loop(run: Run) -> None:
     answer = run(ecosystem.PLAIN)
     measured = measured_of(answer)
@@ -97,7 +94,6 @@ def test_a_plain_loop(run: Run) -> None:
     assert answer.wrong == []
 
 
-@pytest.mark.promise("P18")
 def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path) -> None:
     package = tmp_path / "package" / "inner"
     package.mkdir(parents=True)
@@ -117,7 +113,6 @@ def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path)
     assert (measured.loader.place.file, measured.loader.place.line) == ("package/inner/loop.py", 3)
 
 
-@pytest.mark.promise("P18")
 def test_a_compiled_model(run: Run) -> None:
     measured = measured_of(run(ecosystem.COMPILED))
     assert measured.compiled
@@ -125,28 +120,24 @@ def test_a_compiled_model(run: Run) -> None:
     assert measured.fewer_threads == {}, "code would be compiled anew for each number of threads"
 
 
-@pytest.mark.promise("P18")
 def test_accumulated_gradients_are_one_step(run: Run) -> None:
     work = measured_of(run(ecosystem.ACCUMULATED)).work
     assert work is not None
     assert work.flops == 3 * BATCH_FLOPS
 
 
-@pytest.mark.promise("P18")
 def test_two_optimizers_are_one_step(run: Run) -> None:
     work = measured_of(run(ecosystem.GAN)).work
     assert work is not None
     assert work.flops > 2 * BATCH_FLOPS
 
 
-@pytest.mark.promise("P18")
 def test_an_iterator_that_is_begun_again(run: Run) -> None:
     answer = run(ecosystem.ITERATOR)
     assert measured_of(answer).loader.kind == "DataLoader"
     assert answer.wrong == []
 
 
-@pytest.mark.promise("P18")
 def test_an_optimizer_that_calls_the_model_itself(run: Run) -> None:
     answer = run(ecosystem.CLOSURE)
     measured = answer.measurements
@@ -156,14 +147,12 @@ def test_an_optimizer_that_calls_the_model_itself(run: Run) -> None:
     assert answer.wrong == [], "a list of batches is the user's own: what is in it twice is meant to be"
 
 
-@pytest.mark.promise("P18")
 def test_workers_that_are_spawned(run: Run) -> None:
     answer = run(ecosystem.SPAWNED)
     assert measured_of(answer).loader.workers == 2
     assert answer.wrong == []
 
 
-@pytest.mark.promise("P18")
 def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
     answer = run(ecosystem.IN_WORKERS_ONLY)
     measured = measured_of(answer)
@@ -172,14 +161,12 @@ def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
     assert answer.wrong == []
 
 
-@pytest.mark.promise("P18")
 def test_arguments_are_those_of_the_script(run: Run) -> None:
     assert len(measured_of(run(ecosystem.ARGUMENTS, "--epochs", "100000")).loop.seconds) >= 12
     with pytest.raises(TrainError, match="exited with code 2"):
         run(ecosystem.ARGUMENTS)
 
 
-@pytest.mark.promise("P18")
 def test_no_file_of_the_users_is_changed(run: Run, tmp_path: Path) -> None:
     mine = {name: f"yesterday's {name}" for name in ("best.pt", "log.csv", "state.json", "old.pt", "runs/0/last.pt")}
     (tmp_path / "runs/0").mkdir(parents=True)
@@ -193,7 +180,6 @@ def test_no_file_of_the_users_is_changed(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("P17")
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize("end", ["", "raise KeyError('late')"], ids=["ends", "crashes"])
 def test_five_steps_are_not_verdict_and_no_error(tmp_path: Path, end: str) -> None:
     short = ecosystem.HEAD.replace("x[:192], y[:192]", "x[:40], y[:40]") + ecosystem.LOOP.replace("EPOCHS", "1") + end
@@ -207,7 +193,6 @@ def test_five_steps_are_not_verdict_and_no_error(tmp_path: Path, end: str) -> No
     assert any("KeyError: 'late'" in note for note in finding["measurements"]["notes"]) == bool(end)
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.promise("P21")
 def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

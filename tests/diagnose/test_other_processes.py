@@ -18,6 +18,8 @@ from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.other_processes import diagnosed
 from stoker.errors import TrainError
 
+pytestmark = pytest.mark.promise("P17")
+
 Run = Callable[..., Measurements]
 REAL = """
 import sys, torch
@@ -89,7 +91,6 @@ def test_the_program_of_a_command_is_found(
         assert diagnosed(shlex.split(command), tmp_path) == expected.replace("real.py", str(tmp_path / "real.py"))
 
 
-@pytest.mark.promise("P17")
 @pytest.mark.slow  # seconds each: torch is imported in one process or two
 @pytest.mark.parametrize(
     ("text", "line"),
@@ -121,7 +122,6 @@ def test_a_program_that_trains_elsewhere_says_where(run: Run, text: str, line: s
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.promise("P17")
 @pytest.mark.slow
 def test_a_fork_that_trains_ends_the_diagnosis_and_leaves_no_process(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -137,7 +137,6 @@ def test_a_fork_that_trains_ends_the_diagnosis_and_leaves_no_process(
             time.sleep(0.01)
 
 
-@pytest.mark.promise("P17", control=True)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "other",

@@ -23,6 +23,8 @@ from stoker.experiment.parse import CONFIG_NAME, check, read_document
 from stoker.split import SeriesScaler
 from stoker.train.export import find_trained, load_weights
 
+pytestmark = pytest.mark.promise("P27")
+
 HOUR = 3_600_000_000_000
 RUNS = {
     "horizon": "view: {name: windows, length: 6, horizon: 3}",
@@ -152,7 +154,6 @@ def rows_of(table: pa.Table, store: stoker.Store) -> dict[tuple[Any, ...], float
     return found
 
 
-@pytest.mark.promise("P27")
 @pytest.mark.parametrize("name", RUNS)
 @given(
     lengths=st.lists(st.integers(6, 30), min_size=1, max_size=4),
@@ -190,7 +191,6 @@ def test_names_times_and_columns_of_a_table(runs: Path) -> None:
     assert all(0 < share < 1 for share in known["prediction"].to_pylist())
 
 
-@pytest.mark.promise("P27")
 def test_files_are_packed_like_the_training_store_and_nothing_is_left(runs: Path, tmp_path: Path) -> None:
     table = table_of({"b": 7, "a": 9}, start=3)
     lines = ["note,temp,ts,shop,sales"]  # another order, one more column, integers where floats were
@@ -216,7 +216,6 @@ def test_files_are_packed_like_the_training_store_and_nothing_is_left(runs: Path
     assert loaded.predict(unsorted, pack_options={"sort": True}).equals(loaded.predict(whole))
 
 
-@pytest.mark.promise("P27")
 def test_what_does_not_fit_is_named(runs: Path) -> None:
     loaded = stoker.load("runs/horizon", device="cpu")
     table = table_of({"a": 8, "b": 5, "c": 2})
@@ -291,7 +290,6 @@ def coded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return trained
 
 
-@pytest.mark.promise("P27")
 def test_categories_get_the_codes_of_training(coded: list[str]) -> None:
     loaded = stoker.load("runs/c", device="cpu")
     for color in coded:  # in a table of its own each has the code 0
@@ -304,7 +302,6 @@ def test_categories_get_the_codes_of_training(coded: list[str]) -> None:
         loaded.predict(colors(["red", "teal", "pink"]))
 
 
-@pytest.mark.promise("P27", control=True)
 def test_negative_control_without_the_mapping_codes_are_those_of_the_new_table(
     coded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +310,6 @@ def test_negative_control_without_the_mapping_codes_are_those_of_the_new_table(
     assert {loaded.predict(colors([color] * 3))["prediction"][0].as_py() for color in coded} == {0.0}
 
 
-@pytest.mark.promise("P27")
 def test_series_normalized_by_themselves_are_scaled_back(runs: Path, tmp_path: Path) -> None:
     """A model that predicts 0 then predicts the mean of each series."""
     view = "view: {name: windows, length: 6, horizon: 2}, columns: [sales], normalize: zero"
@@ -329,7 +325,6 @@ def test_series_normalized_by_themselves_are_scaled_back(runs: Path, tmp_path: P
     assert found == pytest.approx([means[0]] * 2 + [means[1]] * 2)
 
 
-@pytest.mark.promise("P27")
 def test_a_scaler_of_series_is_applied_and_inverted(runs: Path, tmp_path: Path) -> None:
     """The same model without scaling of its own: outputs of scaled inputs, scaled back by series."""
     path = tmp_path / "s.yaml"

@@ -24,6 +24,8 @@ from stoker import _disk
 from stoker.errors import DiskError, StokerError
 from stoker.store.inspect import verify
 
+pytestmark = pytest.mark.promise("P26")
+
 VERBS = ("append", "append again", "compact")
 
 
@@ -101,7 +103,6 @@ def prepare(folder: Path, verb: str) -> Trial:
     return Trial(verb, folder, sources[2], before, old, files(store), disk.log)
 
 
-@pytest.mark.promise("P26")
 @pytest.mark.parametrize(
     ("verb", "every"), [(verb, 5) for verb in VERBS] + [pytest.param(verb, 1, marks=pytest.mark.slow) for verb in VERBS]
 )
@@ -121,7 +122,6 @@ def test_killed_at_any_operation_the_store_is_the_old_or_the_new(
     assert set(seen) == {"old", "new"}
 
 
-@pytest.mark.promise("P26", control=True)
 def test_negative_control_a_manifest_written_in_place_is_found_torn(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(quick_path, "append again")
     torn = 0
@@ -135,7 +135,6 @@ def test_negative_control_a_manifest_written_in_place_is_found_torn(pack_zygote:
     assert torn > 0
 
 
-@pytest.mark.promise("P26")
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)])
 def test_a_disk_that_refuses_leaves_the_store_as_it_was(quick_path: Path, verb: str, code: int) -> None:
@@ -167,7 +166,6 @@ def states(trial: Trial, rng: np.random.Generator, log: list[Operation], count: 
     return seen
 
 
-@pytest.mark.promise("P26")
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_power_loss_tears_a_store_and_none_undoes_what_has_returned(
     quick_path: Path, rng: np.random.Generator, verb: str
@@ -177,7 +175,6 @@ def test_no_power_loss_tears_a_store_and_none_undoes_what_has_returned(
     assert set(states(trial, rng, trial.log, 200, after_return=True)) == {"new"}
 
 
-@pytest.mark.promise("P26", control=True)
 def test_negative_control_without_the_sync_of_the_list_a_power_loss_tears_the_store(
     quick_path: Path, rng: np.random.Generator
 ) -> None:
@@ -187,7 +184,6 @@ def test_negative_control_without_the_sync_of_the_list_a_power_loss_tears_the_st
     assert states(trial, rng, log, 3000)["torn"] > 0
 
 
-@pytest.mark.promise("P26")
 def test_after_a_compaction_that_was_killed_while_it_cleaned_up_a_store_can_be_appended_to(
     pack_zygote: Zygote, quick_path: Path
 ) -> None:

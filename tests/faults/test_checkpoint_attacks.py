@@ -24,6 +24,8 @@ from stoker.train import checkpoint
 from stoker.train.checkpoint import INDEX_NAME, CheckpointFolder, read, write
 from stoker.train.state_dict import flatten
 
+pytestmark = pytest.mark.promise("P13")
+
 
 class Payload:
     """Makes a file as soon as it is unpickled."""
@@ -67,7 +69,6 @@ def check_refused(folder: Path, message: str = "") -> None:
     assert len(str(caught.value)) < 700
 
 
-@pytest.mark.promise("P13")
 def test_the_tools_of_these_tests_make_valid_checkpoints(folder: Path) -> None:
     put_index(folder, index_of(folder))
     put_file(folder, (folder / "model.safetensors").read_bytes())
@@ -83,7 +84,6 @@ def pickles(mark: Path) -> list[bytes]:
     return [pickle.dumps(Payload(mark)), mark.with_name("zip.pt").read_bytes(), mark.with_name("old.pt").read_bytes()]
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize("kind", range(3))
 @pytest.mark.parametrize("place", ["part", "index", "beside", "latest", "folder"])
 def test_a_pickle_is_refused_and_does_not_run(folder: Path, tmp_path: Path, kind: int, place: str) -> None:
@@ -111,7 +111,6 @@ def test_a_pickle_is_refused_and_does_not_run(folder: Path, tmp_path: Path, kind
     assert not mark.exists()
 
 
-@pytest.mark.promise("P13", control=True)
 def test_negative_control_the_payload_works(tmp_path: Path) -> None:
     pickle.loads(pickles(tmp_path / "ran")[0])
     assert (tmp_path / "ran").exists()
@@ -120,7 +119,6 @@ def test_negative_control_the_payload_works(tmp_path: Path) -> None:
 # ---- an index whose digest fits, but nothing else ----
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     "name",
     ["../secret", "/etc/passwd", "..", ".", "", "a/b", "A", "model\n", "model\0", "é", "a" * 33, "model.safetensors", "m\u043edel"],
@@ -133,7 +131,6 @@ def test_a_part_whose_name_leads_elsewhere_is_refused_before_anything_is_opened(
     check_refused(folder, r"\$.parts\[0\].name")
 
 
-@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_the_check_of_names_a_name_leads_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = index_of(folder)
     (folder / "model.safetensors").rename(folder.parent / "secret.safetensors")
@@ -152,7 +149,6 @@ def changed(tree: Any, path: str, value: Any) -> Any:
     return tree
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -187,7 +183,6 @@ def test_an_index_that_breaks_a_rule_is_refused(folder: Path, path: str, value: 
     check_refused(folder, message)
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"null", b"[" * 100_000, b'{"version":1,' + b'"a":{' * 50_000, b"\xff\xfe", b'{"version": 1e999}']
 )
@@ -196,7 +191,6 @@ def test_an_index_that_is_not_one_is_refused(folder: Path, data: bytes) -> None:
     check_refused(folder, "is not the index")
 
 
-@pytest.mark.promise("P13")
 def test_an_index_of_absurd_size_is_refused_unread(folder: Path) -> None:
     with (folder / INDEX_NAME).open("r+b") as file:
         file.truncate(1 << 40)
@@ -207,7 +201,6 @@ def tensors_of(tree: Any) -> set[bytes]:
     return {tensor.numpy().tobytes() for tensor in flatten(tree)[0].values()}
 
 
-@pytest.mark.promise("P13")
 def test_mutants_of_an_index_are_valid_or_refused(folder: Path, rng: np.random.Generator) -> None:
     original = (folder / INDEX_NAME).read_bytes()
     parts, facts = read(folder)
@@ -247,7 +240,6 @@ def entry(dtype: str = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> dict[
     return {"w": {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}}
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     "data",
     [
@@ -284,7 +276,6 @@ def read_in_little_memory(folder: str) -> str:
     return "read"
 
 
-@pytest.mark.promise("P13")
 def test_absurd_sizes_take_no_memory(folder: Path, zygote: Zygote) -> None:
     length = 2**40
     put_file(folder, laid_out(entry(shape=(length // 4,), offsets=(0, length)), b"\0" * 64))

@@ -18,6 +18,8 @@ from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint
 from stoker.train.checkpoint import CheckpointFolder
 
+pytestmark = pytest.mark.promise("P13")
+
 FILES = ["checkpoint.json", "model.safetensors", "optimizer.safetensors"]
 OLD, NEW = "step-000000001", "step-000000002"
 
@@ -83,7 +85,6 @@ def check_fallback(folder: Path, *named: str) -> None:
     assert take_snapshot(folder).files == before, "reading changes nothing"
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_file_is_found_and_the_one_before_it_taken(folder: Path, rng: np.random.Generator, name: str, kind: str) -> None:
@@ -91,14 +92,12 @@ def test_a_damaged_file_is_found_and_the_one_before_it_taken(folder: Path, rng: 
     check_fallback(folder, NEW)
 
 
-@pytest.mark.promise("P13")
 def test_a_folder_that_is_a_link_is_refused(folder: Path) -> None:
     (folder / NEW).rename(folder.parent / "elsewhere")
     (folder / NEW).symlink_to(folder.parent / "elsewhere")
     check_fallback(folder, NEW)
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_a_link_or_a_pipe_is_refused(folder: Path, name: str) -> None:
     path = folder / NEW / name
@@ -110,7 +109,6 @@ def test_a_file_that_is_a_link_or_a_pipe_is_refused(folder: Path, name: str) -> 
     check_fallback(folder, name)
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     "text",
     [b"", b"\n", b"step-000000003\n", b"step-000000002", b"../run/step-000000002\n", b"/etc/passwd\n", b"\xff\0", b"x" * 10_000],
@@ -129,7 +127,6 @@ def test_a_latest_that_says_something_else_still_leads_to_a_whole_checkpoint(fol
         CheckpointFolder(folder).latest(strict=True)
 
 
-@pytest.mark.promise("P13")
 def test_if_none_is_whole_the_newest_is_named(folder: Path, rng: np.random.Generator) -> None:
     for name in (OLD, NEW):
         corrupt(folder / name / "model.safetensors", rng)
@@ -137,7 +134,6 @@ def test_if_none_is_whole_the_newest_is_named(folder: Path, rng: np.random.Gener
         CheckpointFolder(folder).latest()
 
 
-@pytest.mark.promise("P13")
 def test_a_run_that_fell_back_continues_and_the_damaged_one_goes(folder: Path, rng: np.random.Generator) -> None:
     corrupt(folder / NEW / "model.safetensors", rng)
     with CheckpointFolder(folder) as checkpoints:
@@ -148,7 +144,6 @@ def test_a_run_that_fell_back_continues_and_the_damaged_one_goes(folder: Path, r
     assert found(folder) == 3
 
 
-@pytest.mark.promise("P13")
 def test_a_damaged_best_is_refused(folder: Path, rng: np.random.Generator) -> None:
     with CheckpointFolder(folder) as checkpoints:
         checkpoints.latest()
@@ -158,7 +153,6 @@ def test_a_damaged_best_is_refused(folder: Path, rng: np.random.Generator) -> No
         CheckpointFolder(folder).best()
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize("name", FILES)
 def test_every_flipped_bit_of_a_file_is_found(folder: Path, name: str) -> None:
     path = folder / NEW / name
@@ -170,7 +164,6 @@ def test_every_flipped_bit_of_a_file_is_found(folder: Path, name: str) -> None:
             checkpoint.read(folder / NEW)
 
 
-@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_the_hash_a_flipped_weight_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / NEW / "model.safetensors"
     expected = {part.file.num_bytes: part.file.xxh3 for part in checkpoint._read_index(folder / NEW).parts if part.file is not None}

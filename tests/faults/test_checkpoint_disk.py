@@ -23,6 +23,8 @@ from stoker.errors import CheckpointError
 from stoker.train import checkpoint
 from stoker.train.checkpoint import CheckpointFolder
 
+pytestmark = pytest.mark.promise("P13")
+
 
 def try_to_save(folder: Path, kind: str) -> str | None:
     """Save; what was told if the disk refused."""
@@ -34,7 +36,6 @@ def try_to_save(folder: Path, kind: str) -> str | None:
     return str(told[0].message) if told else None
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
@@ -75,7 +76,6 @@ def test_an_error_at_any_operation_is_reported_and_leaves_the_old_or_the_new(
         _disk.remove_folder(folder)
 
 
-@pytest.mark.promise("P13", control=True)
 def test_negative_control_a_save_that_fails_without_cleaning_leaves_debris(quick_path: Path) -> None:
     prepare(quick_path, "replacing")
     before = take_snapshot(quick_path).files
@@ -84,7 +84,6 @@ def test_negative_control_a_save_that_fails_without_cleaning_leaves_debris(quick
     assert take_snapshot(quick_path).files != before
 
 
-@pytest.mark.promise("P13")
 def test_failed_saves_leave_no_descriptor_open(quick_path: Path) -> None:
     prepare(quick_path, "replacing")
     num_operations = 30
@@ -109,7 +108,6 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_disk_that_is_really_full_ends_the_run_at_the_third_failure_with_the_last_good_one_kept(tmp_path: Path) -> None:
     weights = {"w": torch.randn(300_000)}  # 1.2 MB: one fits and a second does not, as the first goes only behind it

@@ -21,8 +21,9 @@ from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint as folders
 from stoker.train.checkpoint import CheckpointFolder
 
+pytestmark = pytest.mark.promise("P13")
 
-@pytest.mark.promise("P13")
+
 @pytest.mark.parametrize("kind", ["replacing", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("first", "best"))])
 def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(torch_zygote: Zygote, quick_path: Path, kind: str) -> None:
     before = prepared(quick_path / "log", kind)
@@ -40,7 +41,6 @@ def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(torch_zygote: 
     assert all(count >= 3 for count in seen.values()), "there is work before the commit, and cleaning behind it"
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_within_any_write_the_latest_is_the_old_or_the_new(torch_zygote: Zygote, quick_path: Path, every: int) -> None:
     before = prepared(quick_path / "log", "best")
@@ -94,7 +94,6 @@ def save_cleaned_first_and_die(folder: str, kill_at: int) -> None:
         save_and_die(folder, "replacing", kill_at)
 
 
-@pytest.mark.promise("P13", control=True)
 @pytest.mark.parametrize("wrong", [save_named_first_and_die, save_in_place_and_die, save_cleaned_first_and_die])
 def test_negative_control_another_order_is_found(torch_zygote: Zygote, quick_path: Path, wrong: Any) -> None:
     before = prepared(quick_path / "before", "replacing")
@@ -113,7 +112,6 @@ def test_negative_control_another_order_is_found(torch_zygote: Zygote, quick_pat
     assert torn > 0
 
 
-@pytest.mark.promise("P13", control=True)
 def test_negative_control_without_cleaning_debris_is_found(torch_zygote: Zygote, quick_path: Path) -> None:
     folder = quick_path / "run"
     prepare(folder, "replacing")
@@ -148,14 +146,12 @@ def kill_at_random(zygote: Zygote, folder: Path, rng: np.random.Generator, kills
     print(f"{killed} kills, {newest + 1} saves")
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_thousand_random_kills_on_a_real_file_system(torch_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
     kill_at_random(torch_zygote, tmp_path, rng, kills=1000)
 
 
-@pytest.mark.promise("P13")
 def test_short_writes_make_the_same_checkpoint(quick_path: Path) -> None:
     save(quick_path / "whole", NEW)
     expected = take_snapshot(quick_path / "whole").files

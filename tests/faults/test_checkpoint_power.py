@@ -16,6 +16,8 @@ from tests.harness import Operation, Snapshot, crash_states, take_snapshot
 
 from stoker.train.checkpoint import CheckpointFolder
 
+pytestmark = pytest.mark.promise("P13")
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -63,7 +65,6 @@ def record(folder: Path, kind: str, *, way: Any = CheckpointFolder._write, **opt
     return Recording(log, before, content(before) | content(take_snapshot(folder)), kind == "best")
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_power_loss_tears_what_latest_and_best_name(quick_path: Path, rng: np.random.Generator, kind: str) -> None:
     recording = record(quick_path, kind)
@@ -71,7 +72,6 @@ def test_no_power_loss_tears_what_latest_and_best_name(quick_path: Path, rng: np
     assert set(recording.count(rng, 1000, after_return=True)) == {NEW}
 
 
-@pytest.mark.promise("P13")
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_any_power_loss_a_run_continues(quick_path: Path, rng: np.random.Generator, kind: str) -> None:
     recording = record(quick_path / "disk", kind)
@@ -86,7 +86,6 @@ def test_after_any_power_loss_a_run_continues(quick_path: Path, rng: np.random.G
 # ---- negative controls: the replayer finds what a wrong order or a missing sync would do ----
 
 
-@pytest.mark.promise("P13", control=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_negative_control_without_file_sync_torn_checkpoints_are_found(
     quick_path: Path, rng: np.random.Generator, kind: str
@@ -96,7 +95,6 @@ def test_negative_control_without_file_sync_torn_checkpoints_are_found(
     assert recording.count(rng, 300, after_return=True)["torn"] > 0
 
 
-@pytest.mark.promise("P13", control=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_negative_control_without_folder_sync_lost_checkpoints_are_found(
     quick_path: Path, rng: np.random.Generator, kind: str
@@ -105,13 +103,11 @@ def test_negative_control_without_folder_sync_lost_checkpoints_are_found(
     assert after["torn"] > 0 or after[None] > 0
 
 
-@pytest.mark.promise("P13", control=True)
 @pytest.mark.parametrize("wrong", [name_then_write, clean_then_name])
 def test_negative_control_another_order_is_found_torn(quick_path: Path, rng: np.random.Generator, wrong: Any) -> None:
     assert record(quick_path, "replacing", way=wrong).count(rng, 3000)["torn"] > 0
 
 
-@pytest.mark.promise("P13", control=True)
 @pytest.mark.slow
 def test_negative_control_no_sync_can_be_left_out(quick_path: Path, rng: np.random.Generator) -> None:
     recording = record(quick_path, "best")

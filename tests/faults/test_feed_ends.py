@@ -18,6 +18,8 @@ from stoker import Feed
 from stoker.feed import prefetch
 from stoker.feed.prefetch import _end as end
 
+pytestmark = pytest.mark.promise("P7")
+
 
 def all_end() -> bool:
     return wait_until(lambda: not feed_threads())
@@ -74,7 +76,6 @@ def leave_a_cycle(feed: Feed) -> None:
     circle.append(circle)
 
 
-@pytest.mark.promise("P7")
 @pytest.mark.parametrize("options", [{}, {"windows": True}, {"residency": "device"}], ids=["sequences", "windows", "device"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
@@ -91,7 +92,6 @@ def test_threads_end_with_their_pass(end: Callable[[Feed], None], threads: int, 
     assert all_end()
 
 
-@pytest.mark.promise("P7", control=True)
 def test_negative_control_a_pass_that_does_not_end_its_threads_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[Any] = []
     with monkeypatch.context() as patch:
@@ -104,14 +104,12 @@ def test_negative_control_a_pass_that_does_not_end_its_threads_is_seen(monkeypat
     assert all_end()
 
 
-@pytest.mark.promise("P7")
 @pytest.mark.parametrize(("delay", "left"), [(0.05, 0), (3600.0, 2)], ids=["slow", "stuck"])
 def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, left: int, torch_zygote: Zygote) -> None:
     """A stuck one is left to itself: its thread dies with the process."""
     assert torch_zygote.run(feeding.close_while_encoding, delay=delay).check() == left
 
 
-@pytest.mark.promise("P7")
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_fork_gets_no_threads_and_is_reported(threads: int, windows: bool, torch_zygote: Zygote) -> None:
@@ -124,12 +122,10 @@ def test_a_fork_gets_no_threads_and_is_reported(threads: int, windows: bool, tor
     assert [found["first"], *found["rest"]] == epoch, "the parent notices nothing"
 
 
-@pytest.mark.promise("P7")
 def test_a_fork_does_not_wait_for_a_lock_of_its_parent(torch_zygote: Zygote) -> None:
     assert torch_zygote.run(feeding.fork_while_a_slot_is_taken, seconds=60).check() >= 10
 
 
-@pytest.mark.promise("P7")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_ctrl_c_interrupts_the_wait_and_loses_no_batch(threads: int, torch_zygote: Zygote) -> None:
     found = torch_zygote.run(feeding.wait_for_ctrl_c, threads=threads).check()
@@ -156,7 +152,6 @@ if how == "error":
 """
 
 
-@pytest.mark.promise("P7")
 @pytest.mark.parametrize(
     ("how", "threads", "status"),
     [

@@ -49,6 +49,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return write_store(made, tmp_path_factory.mktemp("s") / "s")
 
 
+def numbered(store: Store, transform: Encoder, **loading: Any) -> Feed:
+    """Batches of 4 series with their numbers."""
+    options: dict[str, Any] = {"loading": stoker.feed.Loading(**loading), "returns": stoker.feed.Returns(index=True)}
+    return Feed(store, Sequences(8), batch_size=4, transform=transform, **options)
+
+
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("depth", [1, 4])
@@ -56,14 +62,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_an_error_at_any_batch(k: int, depth: int, threads: int, store: Store) -> None:
     error = Boom("no")
     encode = Encoder(4 * k, error)
-    feed = Feed(
-        store,
-        Sequences(8),
-        batch_size=4,
-        loading=stoker.feed.Loading(threads=threads, prefetch=depth),
-        transform=encode,
-        returns=stoker.feed.Returns(index=True),
-    )
+    feed = numbered(store, encode, threads=threads, prefetch=depth)
     seen: list[list[int]] = []
     with pytest.raises(Boom) as caught:
         seen.extend(batch["sample"].tolist() for batch in feed)
@@ -91,14 +90,7 @@ def check_continues(feed: Feed, encode: Encoder, k: int) -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()], ids=repr)
 def test_errors_that_are_not_exceptions(error: BaseException, threads: int, store: Store) -> None:
-    feed = Feed(
-        store,
-        Sequences(8),
-        batch_size=4,
-        loading=stoker.feed.Loading(threads=threads),
-        transform=Encoder(8, error),
-        returns=stoker.feed.Returns(index=True),
-    )
+    feed = numbered(store, Encoder(8, error), threads=threads)
     with pytest.raises(type(error)) as caught:
         list(feed)
     assert caught.value is error
@@ -107,14 +99,7 @@ def test_errors_that_are_not_exceptions(error: BaseException, threads: int, stor
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, store: Store) -> None:
-    feed = Feed(
-        store,
-        Sequences(8),
-        batch_size=4,
-        loading=stoker.feed.Loading(threads=threads),
-        transform=Encoder(8, StopIteration()),
-        returns=stoker.feed.Returns(index=True),
-    )
+    feed = numbered(store, Encoder(8, StopIteration()), threads=threads)
     with pytest.raises(FeedError, match=r"making a batch raised StopIteration\(\), which means the end of an iterator") as caught:
         list(feed)
     assert "while making batch 2 of this pass" in caught.value.__notes__[0]

@@ -19,6 +19,8 @@ from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, MANIFEST_NAME, Shar
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 
+pytestmark = pytest.mark.promise("P2")
+
 
 def flip(path: Path, bit: int) -> None:
     path.chmod(0o644)
@@ -88,7 +90,6 @@ def row_of(shard: Shard, bit: int) -> int:
     return (bit // 8 - HEADER_BYTES) * shard.shape[0] // shard.values_bytes
 
 
-@pytest.mark.promise("P2")
 @pytest.mark.parametrize("name", ["categories", "text keys", "lists"])
 def test_each_of_a_thousand_flipped_bits_is_found(quick_path: Path, rng: np.random.Generator, name: str) -> None:
     pack_shape(name, make_source(name, quick_path / "source"), quick_path / "store")
@@ -99,7 +100,6 @@ def test_each_of_a_thousand_flipped_bits_is_found(quick_path: Path, rng: np.rand
     assert seen["StoreDamagedError"] > 500
 
 
-@pytest.mark.promise("P2")
 def test_a_flipped_bit_is_named_within_its_16_mib(quick_path: Path, rng: np.random.Generator) -> None:
     rows = 5 * BLOCK_BYTES // 2 // 8
     pack({"x": np.arange(rows, dtype=np.float64)}, quick_path / "store")
@@ -119,14 +119,12 @@ def test_a_flipped_bit_is_named_within_its_16_mib(quick_path: Path, rng: np.rand
 # ---- negative controls: the tests above can fail ----
 
 
-@pytest.mark.promise("P2", control=True)
 def test_negative_control_without_hashes_flipped_bits_are_missed(quick_path: Path, rng: np.random.Generator) -> None:
     pack_shape("straight", make_source("straight", quick_path / "source"), quick_path / "store")
     with mock.patch("stoker.store.inspect.damaged_blocks", return_value=[]):
         assert flip_many(quick_path / "store", rng, 300)["missed"] > 100
 
 
-@pytest.mark.promise("P2", control=True)
 def test_negative_control_without_its_digest_flipped_bits_of_the_manifest_are_missed(
     quick_path: Path, rng: np.random.Generator
 ) -> None:

@@ -21,6 +21,8 @@ from stoker.store.opening import open_store
 from stoker.store.shards import map_shard
 from stoker.store.store import Store
 
+pytestmark = pytest.mark.promise("P1")
+
 
 class RunQueueDelay(FaultyFiles):
     """A disk that stops before one operation until it is told to go on."""
@@ -60,7 +62,6 @@ def start_and_wait(zygote: Zygote, function: Callable[..., Any], folder: Path, w
     raise TimeoutError("the child never came to its operation")
 
 
-@pytest.mark.promise("P1")
 def test_a_second_pack_is_refused_and_reported_which_process_writes(pack_zygote: Zygote, quick_path: Path) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     first = start_and_wait(pack_zygote, pack_and_wait, quick_path, 40)
@@ -73,7 +74,6 @@ def test_a_second_pack_is_refused_and_reported_which_process_writes(pack_zygote:
     whole_content(store)
 
 
-@pytest.mark.promise("P1", control=True)
 def test_negative_control_without_the_lock_a_second_pack_ruins_the_first(pack_zygote: Zygote, quick_path: Path) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     first = start_and_wait(pack_zygote, pack_without_lock_and_wait, quick_path, 40)
@@ -90,7 +90,6 @@ def values_of(store: Store) -> list[bytes]:
     return [np.asarray(store.column(name)).tobytes() for name in store.schema]
 
 
-@pytest.mark.promise("P1")
 def test_a_reader_keeps_the_old_store_to_its_end(quick_path: Path) -> None:
     one, two = two_sources(quick_path)
     reader = pack_shape("straight", one, quick_path / "store")
@@ -127,7 +126,6 @@ def open_in_between(
     return str(opened.digest) + str(hash(tuple(values_of(opened)))), packs[0]
 
 
-@pytest.mark.promise("P1")
 def test_opening_while_packs_replace_the_store_gives_one_of_them_whole(quick_path: Path, rng: np.random.Generator) -> None:
     store, sources = quick_path / "store", two_sources(quick_path)
     whole = set()
@@ -144,7 +142,6 @@ def test_opening_while_packs_replace_the_store_gives_one_of_them_whole(quick_pat
     assert num_packs > 30
 
 
-@pytest.mark.promise("P1", control=True)
 def test_negative_control_opening_without_a_second_look_fails(quick_path: Path, rng: np.random.Generator) -> None:
     store, sources = quick_path / "store", two_sources(quick_path)
     pack_shape("straight", sources[0], store)

@@ -20,6 +20,8 @@ from stoker.errors import StokerError
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 
+pytestmark = pytest.mark.promise("P6")
+
 
 class Payload:
     """Makes a file when it is unpickled: an attacker would do worse."""
@@ -44,7 +46,6 @@ def pickles(mark: Path) -> dict[str, bytes]:
     return {"a.npy": npy, "raw.npy": raw, "claimed.npy": claimed, "a.npz": archive.getvalue(), "raw.npz": raw}
 
 
-@pytest.mark.promise("P6")
 @pytest.mark.parametrize("name", [*pickles(Path("ran")), "shard"])
 def test_a_pickle_is_refused_and_does_not_run(tmp_path: Path, name: str) -> None:
     mark = tmp_path / "ran"
@@ -60,7 +61,6 @@ def test_a_pickle_is_refused_and_does_not_run(tmp_path: Path, name: str) -> None
     assert not mark.exists()
 
 
-@pytest.mark.promise("P6", control=True)
 def test_negative_control_numpy_runs_it_where_it_is_allowed_to(tmp_path: Path) -> None:
     np.load(io.BytesIO(pickles(tmp_path / "ran")["a.npy"]), allow_pickle=True)
     assert (tmp_path / "ran").exists()
@@ -71,7 +71,6 @@ NAMES += ["secret.npy\0.npy", "", ".", "..", "%2e%2e/secret.npy", "0123456789ABC
 NAMES += ["0123456789abcdef.npy.tmp", "\u0660\u0661\u066223456789abcdef.npy", "\uff10123456789abcdef.npy"]
 
 
-@pytest.mark.promise("P6")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shard_whose_name_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.npy").write_bytes(b"\x93NUMPY a private file that lies outside of the store")
@@ -90,7 +89,6 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.promise("P6")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", NO_FILES)
 def test_a_shard_that_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:

@@ -26,6 +26,8 @@ from stoker.store.formats.base import ReadLimits
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import MIN_MEMORY_BYTES, PackOptions
 
+pytestmark = pytest.mark.promise("P4")
+
 FORMATS = [f"stoker.store.formats.{name}" for name in ("jsonl", "ucr", "numpy")]
 BASE_BYTES = 72 << 20
 """What an interpreter takes that has imported all that a pack needs, before it packs."""
@@ -122,7 +124,6 @@ BOMBS: dict[str, tuple[str, Callable[[Path], Any], dict[str, Any], str | None]] 
 }
 
 
-@pytest.mark.promise("P4")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if i % 3 == 0 else pytest.mark.slow) for i, name in enumerate(BOMBS)])
 def test_a_small_file_takes_no_more_than_the_memory_given(narrow_zygote: Zygote, tmp_path: Path, name: str) -> None:
     file, make, options, message = BOMBS[name]
@@ -140,7 +141,6 @@ def test_a_small_file_takes_no_more_than_the_memory_given(narrow_zygote: Zygote,
     assert (found["error"] is None) == (tmp_path / "store").exists()
 
 
-@pytest.mark.promise("P4", control=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["many columns"])
 def test_negative_control_without_limits_a_small_file_takes_more(narrow_zygote: Zygote, tmp_path: Path, name: str) -> None:
@@ -164,7 +164,6 @@ def without_counts(source: str, store: str, options: dict[str, Any]) -> dict[str
         return pack_without_limits(source, store, options)
 
 
-@pytest.mark.promise("P4", control=True)
 @pytest.mark.slow
 def test_negative_control_ever_new_keys_take_all_memory(narrow_zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(rows('{"key#":1}\n', 6_000))
@@ -176,7 +175,6 @@ def test_negative_control_ever_new_keys_take_all_memory(narrow_zygote: Zygote, t
     assert outcome.exit != 0 or outcome.value["grown"] > MIN_MEMORY_BYTES - BASE_BYTES
 
 
-@pytest.mark.promise("P4")
 @pytest.mark.parametrize("threads", [1, 2, 16, 1024])
 def test_limits_follow_from_the_memory_alone(threads: int) -> None:
     """So that a file is packed or refused whatever the number of threads."""

@@ -21,6 +21,8 @@ from tests.store.appending import assert_same_content
 import stoker
 from stoker.errors import TimeOrderError
 
+pytestmark = pytest.mark.promise("P26")
+
 KEYS = {
     "int": ([-(2**63), -1, 0, 7, 2**63 - 1], pa.int64()),
     "str": (["a", "B", "aa", "ü", "\uffff", "z\U0001f600"], pa.string()),
@@ -73,14 +75,12 @@ def check_full_pack(parts: list[pa.Table], timed: bool) -> None:
         assert compacted.columns == full.manifest.columns
 
 
-@pytest.mark.promise("P26")
 @given(tables(), st.booleans())
 @settings(max_examples=4, deadline=None)
 def test_appended_tables_make_the_store_of_a_full_pack(parts: list[pa.Table], timed: bool) -> None:
     check_full_pack(parts, timed)
 
 
-@pytest.mark.promise("P26")
 @pytest.mark.slow
 @given(tables(), st.booleans())
 @settings(max_examples=num_examples(60), deadline=None)
@@ -140,14 +140,12 @@ def check_overlap(batches: Batches) -> None:
         assert_same_content(stoker.compact(path, folder / "plain"), before)
 
 
-@pytest.mark.promise("P26")
 @given(BATCHES)
 @settings(max_examples=5, deadline=None)
 def test_overlapping_times_are_merged_as_by_a_dictionary(batches: Batches) -> None:
     check_overlap(batches)
 
 
-@pytest.mark.promise("P26")
 @pytest.mark.slow
 @given(BATCHES)
 @settings(max_examples=num_examples(100), deadline=None)

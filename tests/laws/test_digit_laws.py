@@ -14,6 +14,8 @@ from tests.recipes.tabular.digits.digits_twin import mixed_numbers, printed_digi
 from stoker_recipes.tabular import Digits, join_digits, split_digits
 from stoker_recipes.tabular.digits.split import HIGHEST, LOWEST, DigitWindow
 
+pytestmark = pytest.mark.promise("P11")
+
 BITS = st.integers(0, 2**64 - 1).map(lambda bits: float(np.uint64(bits).view(np.float64)))
 DECIMALS = st.builds(lambda digits, place: float(f"{digits}e{place}"), st.integers(-(10**17), 10**17), st.integers(-40, 60))
 SCALED = st.builds(lambda digits, place: digits / 10.0**place, st.integers(0, 10**16), st.integers(0, 22))
@@ -26,7 +28,6 @@ PLACES = st.tuples(st.integers(LOWEST, HIGHEST), st.integers(LOWEST, HIGHEST)).m
 WINDOWS = st.just((18, -8)) | PLACES
 
 
-@pytest.mark.promise("P11")
 @settings(max_examples=num_examples(1500))
 @given(values=COLUMNS, window=WINDOWS)
 @example(
@@ -37,7 +38,6 @@ def test_digits_are_those_of_the_printed_number(values: Any, window: tuple[int, 
     np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
 
 
-@pytest.mark.promise("P11")
 @settings(max_examples=num_examples(500))
 @given(data=st.data(), window=WINDOWS)
 def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tuple[int, int]) -> None:
@@ -50,7 +50,6 @@ def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tupl
     assert join_digits(made).view(np.int64).tolist() == np.array([expected]).view(np.int64).tolist()
 
 
-@pytest.mark.promise("P11")
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(8))

@@ -21,6 +21,8 @@ from stoker_recipes.tfa.indicators.engine import FeatureEngine, FeatureStream, c
 from stoker_recipes.tfa.indicators.operators import OPERATORS
 from stoker_recipes.tfa.indicators.spec import Spec, parse_spec
 
+pytestmark = pytest.mark.promise("P12")
+
 Array = npt.NDArray[Any]
 
 MODES = st.sampled_from([None, "sentio"])
@@ -54,7 +56,6 @@ def same(found: Array, expected: Array) -> bool:
     return found.shape == expected.shape and np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
-@pytest.mark.promise("P12")
 @given(data=st.data(), bars=troubled_markets(), content=any_specs(), compat=MODES)
 def test_cuts_and_blocks_do_not_matter(data: st.DataObject, bars: Bars, content: Any, compat: str | None) -> None:
     spec = parse_spec(content, compat=compat)
@@ -63,7 +64,6 @@ def test_cuts_and_blocks_do_not_matter(data: st.DataObject, bars: Bars, content:
     assert same(in_pieces(spec, bars, cuts, block=block), features(bars, spec).values)
 
 
-@pytest.mark.promise("P12")
 @given(bars=troubled_markets(150), content=any_specs(), compat=MODES)
 @settings(max_examples=num_examples(60))
 def test_a_stream_gives_the_rows_of_the_batch(bars: Bars, content: Any, compat: str | None) -> None:
@@ -71,7 +71,6 @@ def test_a_stream_gives_the_rows_of_the_batch(bars: Bars, content: Any, compat: 
     assert same(pushed(spec, bars), features(bars, spec).values)
 
 
-@pytest.mark.promise("P12")
 @BOTH_MODES
 @pytest.mark.parametrize("content", EVERY_OPERATOR, ids=list(OPERATORS))
 def test_every_operator_has_the_same_bits_in_batch_blocks_and_stream(content: Any, compat: str | None) -> None:
@@ -85,7 +84,6 @@ def test_every_operator_has_the_same_bits_in_batch_blocks_and_stream(content: An
     assert same(pushed(spec, bars), whole)
 
 
-@pytest.mark.promise("P12", control=True)
 @BOTH_MODES
 def test_negative_control_a_state_that_is_lost_is_seen(compat: str | None) -> None:
     bars = market(100)
@@ -105,7 +103,6 @@ def sees_the_future(compute: Callable[[Bars], Array], bars: Bars, now: int) -> b
     return not same(compute(bars)[: now + 1], compute(later)[: now + 1])
 
 
-@pytest.mark.promise("P12")
 @given(data=st.data(), bars=troubled_markets(), content=any_specs(), compat=MODES)
 @settings(max_examples=num_examples(60))
 def test_the_future_does_not_matter(data: st.DataObject, bars: Bars, content: Any, compat: str | None) -> None:
@@ -114,7 +111,6 @@ def test_the_future_does_not_matter(data: st.DataObject, bars: Bars, content: An
     assert not sees_the_future(lambda given: features(given, spec).values, bars, now)
 
 
-@pytest.mark.promise("P12", control=True)
 def test_negative_control_a_feature_that_looks_ahead_is_seen() -> None:
     def centered(bars: Bars) -> Array:
         return np.convolve(bars["close"], [1 / 3, 1 / 3, 1 / 3], mode="same").astype(np.float32)
@@ -122,7 +118,6 @@ def test_negative_control_a_feature_that_looks_ahead_is_seen() -> None:
     assert sees_the_future(centered, market(50), 20)
 
 
-@pytest.mark.promise("P12")
 @given(
     data=st.data(),
     parts=st.lists(troubled_markets(60), min_size=1, max_size=6),
@@ -146,7 +141,6 @@ def test_other_series_do_not_matter(data: st.DataObject, parts: list[Bars], cont
         assert same(frame.values[keys == number], features(part, spec).values)
 
 
-@pytest.mark.promise("P12", control=True)
 def test_negative_control_bars_that_are_taken_for_one_series_are_seen() -> None:
     parts = [market(60, seed=1), market(60, seed=2)]
     spec = parse_spec(all_operators(window=5))
@@ -154,7 +148,6 @@ def test_negative_control_bars_that_are_taken_for_one_series_are_seen() -> None:
     assert not same(features(joined, spec).values[60:], features(parts[1], spec).values)
 
 
-@pytest.mark.promise("P12")
 @given(data=st.data(), bars=troubled_markets(200), content=any_specs(), compat=MODES)
 @settings(max_examples=num_examples(40))
 def test_a_stream_resumes_from_its_state(data: st.DataObject, bars: Bars, content: Any, compat: str | None) -> None:

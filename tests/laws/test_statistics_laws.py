@@ -24,6 +24,8 @@ from stoker_recipes.tabular.statistics.gather import AnyColumn, CategoryColumn
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
 from stoker_recipes.tabular.statistics.quantiles import closest_positions
 
+pytestmark = pytest.mark.promise("P11")
+
 MONEY = st.integers(-(10**7), 10**7).map(lambda cents: cents / 100)
 FLOATS = MONEY | st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-25, 1e19, 0.1, math.inf])
 ROWS = st.fixed_dictionaries(
@@ -70,7 +72,6 @@ def pieces(size: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.promise("P11")
 @FEW
 @given(TABLES, st.data(), st.integers(1, 20))
 def test_a_table_in_chunks_is_the_whole(table: pa.Table, data: st.DataObject, size: int) -> None:
@@ -81,7 +82,6 @@ def test_a_table_in_chunks_is_the_whole(table: pa.Table, data: st.DataObject, si
     assert chunked.to_json() == whole.to_json()  # in which -0.0 is not 0.0
 
 
-@pytest.mark.promise("P11")
 @FEW
 @given(TABLES, st.randoms())
 def test_the_order_of_rows_does_not_matter(table: pa.Table, random: Any) -> None:
@@ -130,7 +130,6 @@ def many_numbers(draw: st.DrawFn) -> Any:
     return {"up": ordered, "down": ordered[::-1], "blocks": np.roll(ordered, size // 3)}[order].copy()
 
 
-@pytest.mark.promise("P11")
 @FEW
 @given(many_numbers(), st.integers(1, 2000))
 def test_beyond_the_limit_quantiles_keep_the_stated_error(values: Any, size: int) -> None:
@@ -149,12 +148,10 @@ def worst_rank(values: Any, column: NumberColumn) -> int:
     return max(map(lambda found, position: rank_distance(ordered, float(found), position), column.quantiles or [], positions))
 
 
-@pytest.mark.promise("P11", control=True)
 def test_negative_control_a_value_more_is_found() -> None:
     assert analyze({"x": [1.0, 2.0]}) != analyze({"x": [1.0, 2.0, 2.0]})
 
 
-@pytest.mark.promise("P11", control=True)
 def test_negative_control_quantiles_that_are_one_off_are_found(rng: np.random.Generator) -> None:
     values = rng.normal(size=6000)
     column = analyze({"x": values}, exact=512)["x"]

@@ -18,6 +18,8 @@ from tests.sandbox.library_idioms import IDIOMS
 from stoker.diagnose.measurements import Measurements
 from stoker.sandbox import sandbox
 
+pytestmark = pytest.mark.promise("P18")
+
 Found = dict[str, Any]
 
 
@@ -49,7 +51,6 @@ WITHOUT_METADATA = {"low_temporary_file_into_place", "marks"}
 """Idioms that see the mode, the time or an attribute that they have set: under Landlock, setting one does nothing."""
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize("mode", ["overlay", "landlock"])
 @pytest.mark.parametrize("name", IDIOMS)
 def test_an_idiom_does_the_same(found: Found, name: str, mode: str) -> None:
@@ -57,18 +58,15 @@ def test_an_idiom_does_the_same(found: Found, name: str, mode: str) -> None:
     assert is_same == (mode == "overlay" or name not in WITHOUT_METADATA)
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.parametrize("mode", ["overlay", "landlock"])
 def test_the_files_of_the_user_are_as_before(found: Found, mode: str) -> None:
     assert (found[mode]["changed"], found[mode]["left"]) == ([], [])
 
 
-@pytest.mark.promise("P18", control=True)
 def test_negative_control_alone_most_idioms_change_the_files(found: Found) -> None:
     assert len(found["alone"]["changed"]) > 30
 
 
-@pytest.mark.promise("P18")
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="for another user than root, these are the modes above")
 def test_all_idioms_do_the_same_for_a_user_without_rights() -> None:
@@ -82,7 +80,6 @@ def test_all_idioms_do_the_same_for_a_user_without_rights() -> None:
     assert (different, landlock["changed"], landlock["left"]) == (WITHOUT_METADATA | {"rights"}, [], [])
 
 
-@pytest.mark.promise("P18", control=True)
 @pytest.mark.slow
 def test_negative_control_without_its_parts_the_sandbox_fails(found: Found, tmp_path: Path) -> None:
     (unmoved,) = run_ways(tmp_path, "overlay that moves nothing").values()

@@ -18,6 +18,8 @@ from stoker.feed.columns import lengths_of
 from stoker.split import SeriesScaler, Split, chronological, grouped
 from stoker.split import cuts as cuts_module
 
+pytestmark = pytest.mark.promise("P9")
+
 STEPS = st.lists(st.lists(st.sampled_from([1, 1, 1, 1, 3]), min_size=1, max_size=25), min_size=1, max_size=4)
 VIEWS = [
     Windows(3, max_gap=1),
@@ -47,7 +49,6 @@ def split_or_skip(store: Store, view: Any, **options: Any) -> Split:
         raise
 
 
-@pytest.mark.promise("P9")
 @settings(deadline=None, max_examples=num_examples(60))
 @given(STEPS, st.sampled_from(VIEWS), st.integers(1, 25))
 def test_nothing_is_excluded_that_lies_on_one_side(steps: list[list[int]], view: Any, moment: int) -> None:
@@ -60,7 +61,6 @@ def test_nothing_is_excluded_that_lies_on_one_side(steps: list[list[int]], view:
         assert (number in numbers(split.valid)) == bool((at >= moment).all())
 
 
-@pytest.mark.promise("P9")
 @settings(deadline=None, max_examples=num_examples(60))
 @given(STEPS, st.sampled_from(VIEWS), st.integers(1, 25), st.integers(0, 5), st.integers(0, 4))
 def test_no_step_is_in_two_subsets_also_with_warm_up_and_longer_horizons(
@@ -72,7 +72,6 @@ def test_no_step_is_in_two_subsets_also_with_warm_up_and_longer_horizons(
     split_or_skip(store, view, boundaries=[moment], warm_up=warm_up, horizon=windows.span - windows.length + more)
 
 
-@pytest.mark.promise("P9", control=True)
 def test_negative_control_cuts_that_know_no_warm_up_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that begins right behind a cut reaches back over the gap."""
     store, view = make([[1] * 10 + [3] + [1] * 10]), Windows(3, max_gap=1)

@@ -18,6 +18,8 @@ import stoker
 from stoker import Segments, Sequences, Windows
 from stoker.split import chronological
 
+pytestmark = pytest.mark.promise("P16")
+
 PARTS = {"train": [(0, 1)], "valid": [(1, 2)], "test": [(2, 3)]}
 
 # A long series among them has samples in every subset: a subset without any would be refused.
@@ -51,7 +53,6 @@ def check_against_twin(store: Any, view: Any, cuts: Any, split: Any, options: di
     assert not twin.shared_steps(twin.steps_of(split, store, view, **margins))
 
 
-@pytest.mark.promise("P16")
 @settings(max_examples=num_examples(150))
 @given(lengths=lengths, view=views, margins=reaches)
 def test_by_fractions_of_each_series(lengths: list[int], view: Any, margins: Any) -> None:
@@ -67,7 +68,6 @@ times = st.tuples(st.lists(some_times, max_size=3), st.lists(some_times, max_siz
 )
 
 
-@pytest.mark.promise("P16")
 @settings(max_examples=num_examples(150))
 @given(times=times, view=views, margins=reaches, boundaries=st.tuples(st.integers(-90, -25), st.integers(25, 90)))
 def test_at_times(times: list[list[int]], view: Any, margins: Any, boundaries: tuple[int, int]) -> None:
@@ -76,7 +76,6 @@ def test_at_times(times: list[list[int]], view: Any, margins: Any, boundaries: t
     check_against_twin(store, view, twin.cut_at_times(times, boundaries), split, options)
 
 
-@pytest.mark.promise("P16")
 @settings(max_examples=num_examples(150))
 @given(times=times, view=views)
 def test_at_times_that_have_fractions_of_all_steps_before_them(times: list[list[int]], view: Any) -> None:
@@ -90,7 +89,6 @@ def test_at_times_that_have_fractions_of_all_steps_before_them(times: list[list[
     assert max(latest["valid"]) < moments[1] <= min(latest["test"])
 
 
-@pytest.mark.promise("P16")
 @settings(max_examples=num_examples(60))
 @given(times=st.lists(some_times, max_size=5), boundaries=st.tuples(st.integers(-90, -1), st.integers(1, 90)))
 def test_whole_series_are_kept_where_they_lie_between_boundaries(times: list[list[int]], boundaries: tuple[int, int]) -> None:
@@ -106,7 +104,6 @@ def test_whole_series_are_kept_where_they_lie_between_boundaries(times: list[lis
     assert split.excluded.embargoed == len(times) - sum(map(len, expected.values()))
 
 
-@pytest.mark.promise("P16")
 def test_the_numbers_of_the_manual() -> None:
     """Windows of 4 with a target of 2 over 40 steps, cut at 20: windows end before 18, and begin from 20 on."""
     split = chronological(plain([40]), Windows(4, horizon=2, tail="drop"), fractions=(0.5, 0.5))
@@ -118,7 +115,6 @@ def test_the_numbers_of_the_manual() -> None:
     assert twin.numbers_of(split) == {"train": list(range(11)), "valid": list(range(27, 35))}
 
 
-@pytest.mark.promise("P16")
 def test_ten_billion_windows_cost_two_numbers(tmp_path: Path) -> None:
     size = 10**10
     values = np.memmap(tmp_path / "sparse", dtype=np.int8, mode="w+", shape=size)  # takes no space on the disk
@@ -139,7 +135,6 @@ def test_ten_billion_windows_cost_two_numbers(tmp_path: Path) -> None:
     assert next(iter(feed))["x"].shape == (3, 100)
 
 
-@pytest.mark.promise("P16")
 def test_boundaries_are_read_as_times(tmp_path: Path) -> None:
     tiny_store(tmp_path / "store", lengths=(30, 20), columns=("price", "when", "symbol"))
     store = stoker.open(tmp_path / "store")

@@ -21,6 +21,8 @@ from stoker.errors import FeedError
 from stoker.split import Split, chronological, given, grouped, purged
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
+pytestmark = pytest.mark.promise("P16")
+
 LENGTHS = (40, 0, 90, 3, 25, 61)
 SPLITS: dict[str, tuple[Any, Any]] = {
     "windows": (Windows(5, stride=2, horizon=1), chronological),
@@ -38,7 +40,6 @@ def split_of(kind: str) -> tuple[Store, Any, Split]:
     return store, view, make(store, view)
 
 
-@pytest.mark.promise("P16")
 @pytest.mark.parametrize("kind", SPLITS)
 def test_a_feed_has_the_samples_of_its_part(kind: str) -> None:
     store, view, split = split_of(kind)
@@ -52,7 +53,6 @@ def test_a_feed_has_the_samples_of_its_part(kind: str) -> None:
         assert f"the {name} subset of a {split.kind} split of <memory>: {len(subset)} of {whole.num_samples} samples." in str(feed)
 
 
-@pytest.mark.promise("P16")
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.kind)
 @pytest.mark.parametrize("kind", ["windows", "folds", "sequences"])
 def test_every_sample_of_a_part_once(kind: str, order: Any) -> None:
@@ -63,7 +63,6 @@ def test_every_sample_of_a_part_once(kind: str, order: Any) -> None:
         assert_exactly_once(partial(make, return_index=True, threads=2))
 
 
-@pytest.mark.promise("P16")
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.kind)
 def test_a_feed_of_a_part_resumes_exactly(order: Any) -> None:
     store, view, split = split_of("folds")
@@ -71,7 +70,6 @@ def test_a_feed_of_a_part_resumes_exactly(order: Any) -> None:
     assert_resumes_exactly(make, worlds=(1, 2))
 
 
-@pytest.mark.promise("P16")
 def test_a_state_belongs_to_its_part() -> None:
     store, view, split = split_of("windows")
     state = Feed(store, view, subset=split.train, batch_size=4).state_dict()
@@ -83,7 +81,6 @@ def test_a_state_belongs_to_its_part() -> None:
             Feed(store, view, subset=other, batch_size=4).load_state_dict(state)
 
 
-@pytest.mark.promise("P16")
 def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
     store = write_store(plain(LENGTHS), tmp_path / "store")
     view = Windows(5, stride=2, horizon=1)
@@ -96,7 +93,6 @@ def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
     assert again[len(again) - 1]["x"].tolist() == dataset[len(again) - 1]["x"].tolist()
 
 
-@pytest.mark.promise("P16")
 def test_whole_series_may_be_normalized() -> None:
     store, view, split = split_of("series")
     batch = next(iter(Feed(store, view, subset=split.train, batch_size=2, normalize="zero", order=Shuffle())))

@@ -18,6 +18,8 @@ from stoker.split import Split, chronological, cuts, given, purged
 from stoker.split import split as splits
 from stoker.split.cuts import Margins, SampledStore, StepCuts
 
+pytestmark = pytest.mark.promise("P16")
+
 Array = npt.NDArray[Any]
 VIEW = Windows(8, horizon=3)
 PARTS = {"train": [(0, 1)], "valid": [(1, 2)]}
@@ -46,7 +48,6 @@ def test_a_boundary_without_its_distance_is_found(careless: dict[str, int], monk
     assert twin.shared_steps(twin.steps_of(split, plain([60, 200]), VIEW, warm_up=5)), "and without the guard it would leak"
 
 
-@pytest.mark.promise("P16")
 def test_the_right_distance_is_not_taken_for_a_leak() -> None:
     cut_carelessly()
 
@@ -77,7 +78,6 @@ def judge(store: Store, view: Any, train: Any, test: Any) -> float:
     return area_under_curve(labels[nearest].mean(axis=1), truth)
 
 
-@pytest.mark.promise("P16")
 def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() -> None:
     view = Windows(16, horizon=20, tail="drop")
     scores: dict[str, list[float]] = {"shuffled": [], "chronological": [], "purged": []}
@@ -101,7 +101,6 @@ def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() ->
         assert abs(means[name] - 0.5) < 2 * errors[name], (name, means, errors)
 
 
-@pytest.mark.promise("P16")
 def test_scaling_by_whole_series_is_refused_for_a_part_of_them() -> None:
     store = random_walk(0)
     split = chronological(store, VIEW)

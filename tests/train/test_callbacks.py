@@ -12,6 +12,8 @@ from torch.optim import lr_scheduler
 from stoker.errors import OptionError
 from stoker.train import CallbackReport, trainer
 
+pytestmark = pytest.mark.promise("P13")
+
 
 class Seen:
     """Keeps what it is called with, and stops at a step."""
@@ -30,7 +32,6 @@ class Seen:
         self.epochs.append((report.step, report.epoch, sorted(report.metrics), report.loss))
 
 
-@pytest.mark.promise("P13")
 def test_they_are_called_with_the_numbers_of_the_plain_loop() -> None:
     seen, model, batches = Seen(), network(), pairs(5)
     result = trainer_of(model, callbacks=[seen], log_every=2).fit(batches, valid=pairs(1, seed=3), epochs=2)
@@ -51,7 +52,6 @@ def test_they_are_called_with_the_numbers_of_the_plain_loop() -> None:
     assert result.stopped == "finished"
 
 
-@pytest.mark.promise("P13")
 def test_one_may_end_the_run_which_is_saved_and_resumes(tmp_path: Path) -> None:
     batches, whole = pairs(6), network()
     trainer_of(whole).fit(batches, epochs=3)
@@ -74,7 +74,6 @@ def test_an_epoch_may_be_the_last(tmp_path: Path) -> None:
     assert trainer_of(network(), callbacks=[Stop()]).fit(pairs(3), epochs=2).stopped == "finished", "it was the last anyway"
 
 
-@pytest.mark.promise("P13")
 def test_what_they_raise_ends_the_run_with_its_checkpoint(tmp_path: Path) -> None:
     class Broken:
         def on_epoch_end(self, report: CallbackReport) -> None:
@@ -85,7 +84,6 @@ def test_what_they_raise_ends_the_run_with_its_checkpoint(tmp_path: Path) -> Non
     assert trainer_of(network(), folder=tmp_path / "run").fit(pairs(3), epochs=2, resume=True).step == 6
 
 
-@pytest.mark.promise("P13")
 def test_a_scheduler_of_torch_gives_the_rates_of_the_plain_loop(tmp_path: Path) -> None:
     """It lowers the rate of the optimizer when it is made, which must not count twice."""
     seen, model, twin, batches = Seen(), network(), network(), pairs(6)
@@ -112,7 +110,6 @@ def test_a_scheduler_of_torch_gives_the_rates_of_the_plain_loop(tmp_path: Path) 
         trainer_of(network(), schedule=schedule(adamw(network())))
 
 
-@pytest.mark.promise("P13", control=True)
 def test_negative_control_with_the_rate_that_torch_left_it_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "is_torch_scheduler", lambda schedule: False)
     seen, model = Seen(), network()

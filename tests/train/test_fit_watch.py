@@ -73,5 +73,8 @@ def test_epochs_continue_and_a_replaced_run_takes_its_slowdowns_along(tmp_path: 
 
 @pytest.mark.usefixtures("slow_from_720")
 def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
-    (tmp_path / "run" / "slowdowns.jsonl").mkdir(parents=True)
-    assert len(fit([BATCH] * 830, folder=tmp_path / "run").slowdowns) == 1
+    class InItsPlace:
+        def on_open(self) -> None:
+            (tmp_path / "run" / "slowdowns.jsonl").mkdir(parents=True)
+
+    assert len(fit([BATCH] * 830, folder=tmp_path / "run", callbacks=[InItsPlace()]).slowdowns) == 1

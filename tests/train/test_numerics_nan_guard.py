@@ -13,6 +13,8 @@ from torch import nn
 from stoker.errors import NonFiniteError
 from stoker.train.numerics import RunningStatistics
 
+pytestmark = pytest.mark.promise("P14")
+
 
 class Poison(torch.autograd.Function):
     """Passes values on, and makes their gradient nan."""
@@ -46,7 +48,6 @@ def poisoned(place: str, at: int) -> Any:
     return loss
 
 
-@pytest.mark.promise("P14")
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("place", ["data", "loss", "gradient"])
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -103,7 +104,6 @@ def with_a_large_value(at: int, value: float) -> list[Any]:
     return batches
 
 
-@pytest.mark.promise("P14")
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_statistics_that_overflow_drop_the_update(fused: bool, accumulate: int) -> None:
@@ -116,7 +116,6 @@ def test_statistics_that_overflow_drop_the_update(fused: bool, accumulate: int) 
     assert same_weights(good, ours)
 
 
-@pytest.mark.promise("P14")
 @pytest.mark.parametrize("at", [0, 3])
 @pytest.mark.parametrize("changes_from", [0, 3])
 def test_any_buffer_that_a_step_changes_is_guarded(at: int, changes_from: int) -> None:
@@ -135,7 +134,6 @@ def test_any_buffer_that_a_step_changes_is_guarded(at: int, changes_from: int) -
         assert torch.equal(tensor, {**ours.state_dict(), "cache": ours.cache}[name]), name
 
 
-@pytest.mark.promise("P14")
 def test_a_state_that_was_loaded_is_what_a_bad_update_goes_back_to(tmp_path: Path) -> None:
     torch.manual_seed(0)
     first = Remembering()
@@ -155,7 +153,6 @@ def test_infinities_that_were_there_before_do_not_stop_a_run() -> None:
     assert ours.mask.isinf().sum() == 1
 
 
-@pytest.mark.promise("P14", control=True)
 def test_negative_control_without_the_check_of_buffers_statistics_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunningStatistics, "checked", lambda self: [])
     ours = network(norm=True)
@@ -163,7 +160,6 @@ def test_negative_control_without_the_check_of_buffers_statistics_are_lost(monke
     assert not torch.isfinite(ours.state_dict()["0.running_var"]).all()
 
 
-@pytest.mark.promise("P14")
 def test_bad_updates_are_skipped_where_that_is_asked_for() -> None:
     ours, kept = network(norm=True), Kept()
     trainer = trainer_of(ours, poisoned("data", 3), guard="skip", callbacks=[kept])

@@ -16,7 +16,7 @@ from torch import nn
 import stoker
 from stoker.errors import OptionError
 
-pytestmark = pytest.mark.scale
+pytestmark = [pytest.mark.scale, pytest.mark.promise("P33")]
 
 ROOT = Path(__file__).parents[2]
 WORLDS = (1, 2, 4)
@@ -37,7 +37,6 @@ def runs(torch_zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {world: together(torch_zygote, folder, world, "whole") for world in WORLDS}
 
 
-@pytest.mark.promise("P33")
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_times_accumulation_is_equal_to_the_last_bit(world: int, runs: dict[int, list[dict[str, Any]]]) -> None:
     """1 x 4 = 2 x 2 = 4 x 1: weights, EMA, optimizer and losses, with dropout, clipping and a short last update."""
@@ -47,7 +46,6 @@ def test_ranks_times_accumulation_is_equal_to_the_last_bit(world: int, runs: dic
     assert runs[world][0]["losses"] == alone["losses"]
 
 
-@pytest.mark.promise("P33")
 @pytest.mark.slow
 def test_so_is_a_number_of_ranks_that_does_not_divide_the_batches(
     torch_zygote: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]
@@ -56,7 +54,6 @@ def test_so_is_a_number_of_ranks_that_does_not_divide_the_batches(
     assert {one["digest"] for one in found} == {runs[1][0]["digest"]}
 
 
-@pytest.mark.promise("P33", control=True)
 @pytest.mark.slow
 def test_negative_control_ddp_rounds_otherwise(torch_zygote: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]) -> None:
     found = together(torch_zygote, tmp_path, 4, "ddp", kind="ddp")
@@ -65,7 +62,6 @@ def test_negative_control_ddp_rounds_otherwise(torch_zygote: Zygote, tmp_path: P
     torch.testing.assert_close(torch.tensor(found[0]["losses"]), torch.tensor(runs[1][0]["losses"]), rtol=2e-2, atol=1e-2)
 
 
-@pytest.mark.promise("P33")
 @pytest.mark.slow
 def test_four_then_two_then_three_ranks_amid_an_epoch(
     torch_zygote: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]

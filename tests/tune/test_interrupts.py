@@ -20,6 +20,8 @@ from stoker.tune import Study, search, search_loop
 from stoker.tune.interrupts import Interrupts
 from stoker.tune.storage import open_study
 
+pytestmark = pytest.mark.promise("P28")
+
 CONFIG = """\
 data: {store: w.stoker, view: {name: windows, length: 8, horizon: 1}, batch_size: 32}
 split: {valid: 0.25}
@@ -50,7 +52,6 @@ for number in range(int(sys.argv[2])):
 SPACE = {"x": ("uniform", 0, 1)}
 
 
-@pytest.mark.promise("P28")
 @pytest.mark.slow
 def test_a_signal_at_any_moment_ends_the_search(tmp_path: Path) -> None:
     waves = np.sin(np.arange(64) / 5 + np.arange(8)[:, None]).astype("f4")
@@ -73,7 +74,6 @@ def test_a_signal_at_any_moment_ends_the_search(tmp_path: Path) -> None:
     assert "interrupted False" in lines
 
 
-@pytest.mark.promise("P28")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_python_swallows_is_not_lost() -> None:
     class Swallows:
@@ -105,7 +105,6 @@ class Interrupted(dict[str, Any]):
         return super().__getitem__(name)
 
 
-@pytest.mark.promise("P28")
 @pytest.mark.parametrize("is_read_again", [True, False])
 def test_a_signal_while_the_journal_is_read_skips_no_record(
     is_read_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +138,6 @@ def test_a_signal_while_the_journal_is_read_skips_no_record(
         assert len(search(lambda params: params["x"], SPACE, budget=9, storage=path, progress=False).trials) == 9
 
 
-@pytest.mark.promise("P28")
 def test_the_first_signal_waits_and_the_second_does_not() -> None:
     before, reached = signal.getsignal(signal.SIGINT), list[str]()
     with Interrupts() as interrupts:

@@ -12,7 +12,7 @@ import pytest
 import stoker
 from stoker._clock import RunQueueDelay
 from stoker.errors import OptionError
-from stoker.train.autotune import Chooser, Timed, Trial
+from stoker.train.autotune import Chooser, Timed, TimedRun, Trial
 from stoker.tune import run_choices
 from stoker.tune.run_choices import choose_run
 
@@ -36,20 +36,25 @@ def test_what_is_faster_becomes_a_new_config(
     config: stoker.experiment.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def race(self: Chooser, name: str, *arguments: object, **options: object) -> Trial:
-        trial = Trial(name=name, chosen=name == "threads=1", reason="as measured")
+        trial = Trial(name=name, chosen=name == "loading.threads=1", reason="as measured")
         self.trials.append(trial)
         return trial
 
     monkeypatch.setattr(Chooser, "_race", race)
     lines: list[str] = []
     found = choose_run(config, report=lines.append)
-    assert found.changed == {"data.threads": 1}
-    assert found.config.data.threads == 1
-    assert {line.split()[0] for line in lines} >= {"residency=host", "residency=stream", "threads=1", "prefetch=2"}
+    assert found.changed == {"data.loading.threads": 1}
+    assert found.config.data.loading.threads == 1
+    assert {line.split()[0] for line in lines} >= {
+        "loading.residency=host",
+        "loading.residency=stream",
+        "loading.threads=1",
+        "loading.prefetch=2",
+    }
     # Feeds of all candidates give the same bits: the checks before the race have passed.
     assert not any("differ" in line for line in lines)
     found.save(tmp_path / "new.yaml")
-    assert stoker.experiment.load(tmp_path / "new.yaml").data.threads == 1
+    assert stoker.experiment.load(tmp_path / "new.yaml").data.loading.threads == 1
     with pytest.raises(OptionError, match="already exists"):
         found.save(tmp_path / "new.yaml")
     assert (tmp_path / "c.yaml").read_text() == CONFIG
@@ -63,11 +68,22 @@ def test_negative_control_a_feed_with_other_batches_is_refused(
 
     def other(config: stoker.experiment.Config, device: str) -> object:
         opened.append(config)
-        shuffled = run_choices._with(config, {"train.seed": 99}) if config.data.threads == 1 else config
+        shuffled = run_choices._with(config, {"train.seed": 99}) if config.data.loading.threads == 1 else config
         return honest(shuffled, device)
 
+    class Quick(Chooser):
+        """Says that the candidate is twice as fast, so that its bits are compared on a busy machine, too."""
+
+        def __init__(self, run: TimedRun) -> None:
+            def timed(setup: Any, num_steps: int, **options: Any) -> Timed:
+                seconds = 0.001 if setup == "candidate" else 0.002
+                return run(setup, num_steps, **options)._replace(seconds=seconds)
+
+            super().__init__(run=timed)
+
     monkeypatch.setattr(run_choices, "open_data", other)
-    trial = run_choices._compare_feeds(config, "data.threads", 1)
+    monkeypatch.setattr(run_choices, "Chooser", Quick)
+    trial = run_choices._compare_feeds(config, "data.loading.threads", 1)
     assert not trial.chosen
     assert "weights differ in some bits" in trial.reason
 
@@ -94,11 +110,11 @@ def test_a_feed_that_is_faster_is_taken(config: stoker.experiment.Config, monkey
 
     def open_data(config: stoker.experiment.Config, device: str) -> Any:
         found = honest(config, device)
-        return found if config.data.threads == 1 else replace(found, train=Slow(found.train))
+        return found if config.data.loading.threads == 1 else replace(found, train=Slow(found.train))
 
     monkeypatch.setattr(run_choices, "open_data", open_data)
     monkeypatch.setattr(RunQueueDelay, "end", lambda self: (0, 1))  # on a busy machine nothing would be measured
-    now = run_choices._with(config, {"data.threads": 2})
-    trial = run_choices._compare_feeds(now, "data.threads", 1)
+    now = run_choices._with(config, {"data.loading.threads": 2})
+    trial = run_choices._compare_feeds(now, "data.loading.threads", 1)
     assert trial.chosen, trial.reason
-    assert not run_choices._compare_feeds(run_choices._with(config, {"data.threads": 1}), "data.threads", 2).chosen
+    assert not run_choices._compare_feeds(run_choices._with(config, {"data.loading.threads": 1}), "data.loading.threads", 2).chosen

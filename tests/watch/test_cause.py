@@ -10,6 +10,8 @@ import pytest
 from stoker.watch.cause import Explanation, explain
 from stoker.watch.counters import Counters
 
+pytestmark = pytest.mark.promise("P22")
+
 MS = 1_000_000
 START = Counters(
     steps=0,
@@ -60,7 +62,6 @@ def explained(*, step_ms: float = 12.0, busy: float = 1.0, **more: Any) -> Expla
     return explain(EARLIER, EARLIER[-1], end, before_seconds=0.010, after_seconds=step_ms / 1e3)
 
 
-@pytest.mark.promise("P22")
 def test_threads_that_wait_for_a_core() -> None:
     found = explained(delays_ns={"2": 50 * 2 * MS}, machine_cpu_ns=600 * MS, busy=0.8)
     assert found.cause == "neighbour"
@@ -68,27 +69,23 @@ def test_threads_that_wait_for_a_core() -> None:
     assert explained(delays_ns={"2": int(50 * 0.9 * MS)}).cause == "step"
 
 
-@pytest.mark.promise("P22")
 def test_a_loader_that_waits_for_a_core_is_not_the_cause() -> None:
     more = {"workers_delay_ns": 100 * MS, "machine_cpu_ns": 600 * MS}
     assert explained(wait_ns=100 * MS, busy=0.8, **more).cause == "neighbour"
 
 
-@pytest.mark.promise("P22")
 def test_own_threads_that_compete_are_not_a_neighbour() -> None:
     found = explained(delays_ns={"2": 100 * MS}, busy=2.0)
     assert found.cause == "step"
     assert "its own threads compete for cores" in found.evidence
 
 
-@pytest.mark.promise("P22")
 def test_another_program_on_the_gpu() -> None:
     found = explained(gpu_programs=2, busy=0.1)
     assert (found.cause, found.evidence) == ("neighbour", "2 programs compute on the GPU, 1 before")
     assert explained(gpu_programs=1).cause == "step"
 
 
-@pytest.mark.promise("P22")
 def test_a_program_that_shares_caches_and_memory() -> None:
     found = explained(machine_cpu_ns=600 * MS)
     assert found.cause == "neighbour"
@@ -97,26 +94,22 @@ def test_a_program_that_shares_caches_and_memory() -> None:
     assert explained(machine_cpu_ns=600 * MS, wait_ns=100 * MS, busy=0.8).cause == "loader", "the step takes no more CPU time"
 
 
-@pytest.mark.promise("P22")
 def test_pages_and_swap() -> None:
     assert explained(page_faults=50 * 4000).evidence == "2 ms more per step go to pages from the system"
     assert explained(disk_faults=50 * 20).evidence == "2 ms more per step go to reads of pages from the disk"
     assert explained(page_faults=50 * 400, disk_faults=50).cause == "step"
 
 
-@pytest.mark.promise("P22")
 def test_a_gpu_that_is_full() -> None:
     assert explained(gpu_retries=5).evidence == "the GPU is full: 5 allocations had to empty the cache of the allocator first"
 
 
-@pytest.mark.promise("P22")
 def test_a_gpu_at_a_lower_clock() -> None:
     found = explained(gpu_mhz=1650.0, gpu_throttle="power limit", busy=0.1)
     assert (found.cause, found.evidence) == ("clock", "the GPU runs at 1,650 MHz, 1,980 before (power limit)")
     assert explained(gpu_mhz=1900.0).cause == "step", "4 % explain no 20 %"
 
 
-@pytest.mark.promise("P22")
 def test_a_system_that_reports_nothing() -> None:
     bare = Counters(steps=100, wait_ns=0, at_ns=MS, own_cpu_ns=MS)
     end = replace(bare, steps=200, at_ns=500 * MS, wait_ns=300 * MS)

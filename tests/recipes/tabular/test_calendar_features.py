@@ -59,19 +59,6 @@ def test_features_are_those_of_pythons_calendar(seconds: list[int], features: li
     np.testing.assert_allclose(found, np.array(slow(seconds, features, encoding, zone)), atol=1e-6)
 
 
-def test_negative_control_features_in_utc_are_not_those_of_a_zone() -> None:
-    times = np.array([1_000_000_000], dtype=np.int64)
-    assert calendar(times, ["hour"], encoding="ordinal", unit="s") != calendar(
-        times, ["hour"], encoding="ordinal", unit="s", timezone="Asia/Kolkata"
-    )
-
-
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_integers_and_datetime64_give_the_same(unit: str) -> None:
-    times = np.array(["2026-03-29T00:59:59", "2026-10-25T01:00:00", "NaT"], dtype=f"datetime64[{unit}]")
-    np.testing.assert_array_equal(calendar(times), calendar(times.view(np.int64), unit=unit))
-
-
 def test_missing_times_are_nan() -> None:
     times = np.array(["2026-01-01", "NaT"], dtype="datetime64[D]")
     assert np.isnan(calendar(times, timezone="Europe/Berlin")).all(axis=1).tolist() == [False, True]

@@ -108,11 +108,6 @@ def test_constant_gaps_come_back_exactly(gap: str) -> None:
     assert relative_back(column, starts).tolist() == times
 
 
-def test_gaps_below_zero_come_back() -> None:
-    times = pd.to_datetime(["2020-01-05", "2020-01-03", "2020-01-04"] * 5)
-    assert relative_back(pa.array(times), np.arange(0, 15, 3)).tolist() == times.tolist()
-
-
 @pytest.mark.promise("P30")
 def test_missing_dates_take_nothing_from_another_subject() -> None:
     """Upstream fills a subject without dates with the next subject's."""

@@ -19,6 +19,8 @@ from stoker_recipes.tabular.refinement import (
     validate_heads,
 )
 
+pytestmark = pytest.mark.promise("P30")
+
 
 def prepared() -> tuple[TabularModel, EncodedSubjects, SubjectBatches, SubjectBatches]:
     """The first column follows from the context, the second is noise."""
@@ -42,7 +44,6 @@ def head_order(model: TabularModel) -> list[int]:
     return [number for group in model._head_groups for number in group.members]
 
 
-@pytest.mark.promise("P30")
 def test_heads_get_better_or_stay() -> None:
     model, data, train, valid = prepared()
     before = {name: one.detach().clone() for name, one in model.named_parameters()}
@@ -74,7 +75,6 @@ def test_the_losses_of_heads_are_those_of_training() -> None:
     assert abs(float(validate_heads(model, inputs_of(model, data, valid, 3.0)).sum()) - total) < 1e-4
 
 
-@pytest.mark.promise("P30")
 def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second column is noise in 30 classes in order, of which the first two are not part of the order."""
     model, data, train, valid = prepared()
@@ -111,7 +111,6 @@ def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPa
                 assert np.abs(left).max() < 1e-4 * max(1.0, float(moved.abs().max()))
 
 
-@pytest.mark.promise("P30")
 @pytest.mark.parametrize("max_length", [12, 130])
 def test_mean_lengths_by_context_are_those_of_the_subjects(max_length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengths of four contexts, as classes and by digits, without any training before; only their heads change."""

@@ -16,6 +16,8 @@ from benchmarks.tabular.known_tables import make_rules, make_shop
 from stoker.errors import BadValueError, OptionError
 from stoker_recipes.tabular import quality
 
+pytestmark = pytest.mark.promise("P30")
+
 METRICS = {"accuracy": {"overall": 0.9}, "similarity": {}, "distances": {"ims_training": 0.0}}
 
 
@@ -36,7 +38,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.promise("P30")
 def test_sequences_with_contexts_and_a_holdout(calls: list[dict[str, Any]], tmp_path: Path) -> None:
     users, events = zip(*(make_shop(120, seed=seed) for seed in range(3)), strict=True)
     contexts = [table.rename_columns(["id", *table.column_names[1:]]) for table in users]
@@ -58,14 +59,12 @@ def test_sequences_with_contexts_and_a_holdout(calls: list[dict[str, Any]], tmp_
         pd.testing.assert_frame_equal(calls[0][f"{name}_ctx_data"], contexts[number].to_pandas())
 
 
-@pytest.mark.promise("P30")
 def test_rows_alone(calls: list[dict[str, Any]]) -> None:
     assert quality(make_rules(90, seed=0), make_rules(100, seed=1).to_pandas()) == METRICS
     assert {name for name in calls[0] if name.endswith("_data")} == {"trn_tgt_data", "syn_tgt_data"}
     assert calls[0]["tgt_context_key"] is calls[0]["ctx_primary_key"] is None
 
 
-@pytest.mark.promise("P30")
 @pytest.mark.parametrize(
     ("options", "kind", "line"),
     [
@@ -90,7 +89,6 @@ def test_errors_before_anything_is_measured(
     assert calls == []
 
 
-@pytest.mark.promise("P30")
 def test_without_mostlyai_qa_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mostlyai", None)
     with pytest.raises(OptionError, match=r"pip install './packages/stoker-recipes\[qa\]'"):

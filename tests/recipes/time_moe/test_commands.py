@@ -44,22 +44,8 @@ def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
 
 def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> None:
     time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "official")
-    call = (
-        "time-moe",
-        "forecast",
-        "official",
-        "--data",
-        "csv/a/ett.csv",
-        "--series",
-        "OT",
-        "--at",
-        "200",
-        "--horizon",
-        "9",
-        "--device",
-        "cpu",
-    )
-    found = json.loads(stoker(*call, "--horizon", "9", "--device", "cpu", "--json", "--out", "f.csv").out)
+    call = "time-moe forecast official --data csv/a/ett.csv --series OT --at 200 --horizon 9 --device cpu".split()
+    found = json.loads(stoker(*call, "--json", "--out", "f.csv").out)
     assert (found["series"], found["from"], len(found["forecast"]), len(found["actual"])) == ("OT", 200, 9, 9)
     lines = (folder / "f.csv").read_text().splitlines()
     assert lines[0] == "step,forecast,actual"
@@ -130,9 +116,11 @@ def test_weights_of_the_users_beside_a_new_run_are_not_replaced(
     mine.parent.mkdir(parents=True)
     mine.write_text("precious")
     call = ("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")
-    refused = "stoker: run/weights holds model.safetensors already. Choose another folder, or remove it first.\n"
-    assert stoker(*call) == Done(2, "", refused)
+    done = stoker(*call)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("stoker: run/weights holds model.safetensors already.")
     assert [path.name for path in (folder / "run").iterdir()] == ["weights"]
+    monkeypatch.setattr("stoker._disk.claim_folder", lambda *given, **options: None)
     monkeypatch.setattr("stoker_recipes.time_moe.training.check_free", lambda folder: None)
     assert stoker(*call).code == 0
     assert mine.read_bytes() != b"precious", "negative control"

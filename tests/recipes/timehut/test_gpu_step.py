@@ -14,7 +14,7 @@ from stoker_recipes.timehut.population import make_population
 from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
-pytestmark = [] if DEVICE == "cpu" else [pytest.mark.gpu]
+pytestmark = [pytest.mark.promise("P29"), *([] if DEVICE == "cpu" else [pytest.mark.gpu])]
 SMALL: dict[str, Any] = {"hidden": 6, "depth": 4, "width": 10, "batch_size": 4, "updates": 8}
 GAPS = np.random.default_rng(5).normal(size=(9, 12, 2)).astype(np.float32)
 GAPS[2, 3], GAPS[4, 7:] = np.nan, np.nan
@@ -56,7 +56,6 @@ def compare(expected: list[torch.Tensor], found: list[torch.Tensor], tolerance: 
         assert float((one - other).abs().max()) < tolerance * scale
 
 
-@pytest.mark.promise("P29")
 @pytest.mark.parametrize("update", [0, 3])
 def test_three_methods_with_gaps(update: int) -> None:
     members = [make_settings(method, seed=i, **SMALL) for i, method in enumerate(("timehut", "ts2vec", "softclt"))]
@@ -68,7 +67,6 @@ def test_corrected_losses_and_common_random_numbers() -> None:
     compare(*both(GAPS[:, :, :1], members, 2, crop_seeds=[4, 4]))
 
 
-@pytest.mark.promise("P29")
 @pytest.mark.skipif(DEVICE == "cpu", reason="takes minutes in the interpreter")
 @pytest.mark.parametrize(("num", "steps", "depth"), [(20, 24, 10), (9, 130, 10), (9, 600, 8), (9, 2, 3)])
 def test_sizes_of_real_data(num: int, steps: int, depth: int) -> None:
@@ -78,7 +76,6 @@ def test_sizes_of_real_data(num: int, steps: int, depth: int) -> None:
         compare(*both(data, members, 1), tolerance=1e-4)
 
 
-@pytest.mark.promise("P29", control=True)
 def test_negative_control_another_update_has_other_gradients() -> None:
     members = [make_settings("timehut", **SMALL)]
     expected, _ = both(GAPS, members, 0)

@@ -75,40 +75,18 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", [pytest.param("csv", marks=pytest.mark.slow), "parquet"])
 def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: str, form: str) -> None:
-    whole = pack(inputs / form, tmp_path / "whole", **SHAPES[shape])
-    expected = contents(whole)
-    for threads in (1, 3):
-        assert (
-            contents(
-                pack(
-                    inputs / form, tmp_path / "threads", replace=True, resources=stoker.Resources(threads=threads), **SHAPES[shape]
-                )
-            )
-            == expected
-        )
-    assert (
-        contents(
-            pack(
-                inputs / form,
-                tmp_path / "memory",
-                replace=True,
-                resources=stoker.Resources(memory="256MB", threads=8),
-                **SHAPES[shape],
-            )
-        )
-        == expected
-    )
+    def packed(**options: Any) -> dict[str, bytes]:
+        return contents(pack(inputs / form, tmp_path / "out", replace=True, resources=stoker.Resources(**options), **SHAPES[shape]))
+
+    expected = packed()
+    for options in ({"threads": 1}, {"threads": 3}, {"memory": "256MB", "threads": 8}):
+        assert packed(**options) == expected
     for limits in (
         {"run_bytes": 1500, "chunk_bytes": 1100, "line_bytes": 700},
         {"run_bytes": 3500, "fan_in": 3, "journal_bytes": 2000},
     ):
         with shrunk(**limits):
-            assert (
-                contents(
-                    pack(inputs / form, tmp_path / "limits", replace=True, resources=stoker.Resources(threads=3), **SHAPES[shape])
-                )
-                == expected
-            )
+            assert packed(threads=3) == expected
 
 
 @pytest.mark.promise("P3")

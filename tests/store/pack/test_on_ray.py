@@ -14,7 +14,7 @@ from tests.store.pack.cluster import contents, pack_on_fake, write_events
 import stoker
 from stoker.errors import OptionError, SourceInvalidError
 
-pytestmark = pytest.mark.scale
+pytestmark = [pytest.mark.scale, pytest.mark.promise("P3")]
 
 OPTIONS: dict[str, Any] = {"series": "user", "time": "ts", "sort": True}
 FILE_ROWS = 250_000
@@ -38,7 +38,6 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-@pytest.mark.promise("P3")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) -> None:
@@ -59,7 +58,6 @@ def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) 
     assert not (tmp_path / "ray.stoker.parts").exists()
 
 
-@pytest.mark.promise("P3")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_node_that_dies_amid_a_pack_changes_nothing(cluster: Any, tmp_path: Path) -> None:
@@ -95,7 +93,6 @@ def test_errors_of_tasks_come_back_as_they_are(cluster: Any, tmp_path: Path) -> 
     assert not (tmp_path / "ray.stoker").exists()
 
 
-@pytest.mark.promise("P3")
 def test_what_one_process_has_to_do_is_refused(tmp_path: Path) -> None:
     for source, options, text in (
         ({"x": [1.0]}, {}, "a table in memory is not seen by other processes"),

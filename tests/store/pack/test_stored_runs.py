@@ -16,6 +16,8 @@ from stoker.store.pack.exchange import Exchange, open_exchange
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, SortedRun
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs
 
+pytestmark = pytest.mark.promise("P3")
+
 LAYOUT = RunLayout(
     key=np.dtype("<i8"),
     step=[np.dtype("<i8"), np.dtype("<i8")],
@@ -49,7 +51,6 @@ def rows_of(run: StoredRun) -> list[tuple[int, int, int]]:
     return list(zip(keys.tolist(), *(column.tolist() for column in columns), strict=True))
 
 
-@pytest.mark.promise("P3")
 @pytest.mark.parametrize("by_time", [False, True])
 @pytest.mark.parametrize("splits", [False, True])
 def test_ranges_hold_each_row_once_in_the_final_order(
@@ -80,7 +81,6 @@ def test_ranges_hold_each_row_once_in_the_final_order(
         assert found == expected
 
 
-@pytest.mark.promise("P3")
 @pytest.mark.parametrize("by_time", [False, True])
 def test_a_series_with_half_of_the_rows_is_shared(tmp_path: Path, rng: np.random.Generator, by_time: bool) -> None:
     rows = []

@@ -209,17 +209,9 @@ def test_files_of_different_columns_are_packed_like_their_twin(tmp_path: Path, f
     smallest = {"run_bytes": 500, "chunk_bytes": 200, "line_bytes": 100}
     for limits, threads in itertools.product([SMALL, smallest], [1, 3]) if missing == "ffill" else [(smallest, 3)]:
         with shrunk(**limits):
-            assert (
-                pack(
-                    tmp_path / "in",
-                    tmp_path / "parts",
-                    replace=True,
-                    wide=True,
-                    missing=missing,
-                    resources=stoker.Resources(threads=threads),
-                ).digest
-                == whole.digest
-            )
+            resources = stoker.Resources(threads=threads)
+            parts = pack(tmp_path / "in", tmp_path / "parts", replace=True, wide=True, missing=missing, resources=resources)
+            assert parts.digest == whole.digest
 
 
 def test_late_floats_and_words_are_settled_for_their_file_alone(tmp_path: Path) -> None:

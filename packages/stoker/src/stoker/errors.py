@@ -35,7 +35,8 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
 class StokerError(Exception):
     """Base of all errors that Stoker raises on purpose. Long strings among its arguments are shortened.
 
-    Attributes:
+    Args:
+        args: The message.
         parameter: The argument of the call that is wrong or that helps, like "sort"; None where it is none.
         path: The file, folder or URL that the error is about.
         row: The row of the file, from 1, without a header.

@@ -25,6 +25,8 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.prefetch import Distributed
 
+__all__ = ["assert_exactly_once", "assert_no_future", "assert_resumes_exactly"]
+
 TellSamples = Callable[[Any], Sequence[Hashable]]
 """Which samples a batch has: one value for each, the same whenever and wherever the sample comes."""
 

@@ -13,10 +13,9 @@ from tests.cli.calling import environment, stoker_command
 
 from stoker_recipes.tabular import Synthesizer, quality
 
-pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore"), pytest.mark.promise("P30")]
 
 
-@pytest.mark.promise("P30")
 def test_the_metrics_are_those_of_a_direct_call(tmp_path: Path) -> None:
     qa = pytest.importorskip("mostlyai.qa")
     users, events = zip(*(make_shop(200, seed=seed) for seed in range(3)), strict=True)
@@ -40,7 +39,6 @@ def test_two_real_samples_are_closer_than_a_spoilt_one() -> None:
     assert quality(real, shuffled, key="user_id")["accuracy"]["coherence"] < same["coherence"] - 0.05
 
 
-@pytest.mark.promise("P30")
 def test_a_model_reports_and_the_command_prints(tmp_path: Path) -> None:
     pytest.importorskip("mostlyai.qa")
     real, other = make_rules(120, seed=0), make_rules(120, seed=1)

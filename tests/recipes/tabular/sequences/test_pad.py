@@ -54,12 +54,6 @@ def test_they_equal_the_loop(max_length: int | None, contexts: list[int] | None)
     check_packed(pad_sequences(table(), key="user", layout="packed", **options), KEYS, VALUES, **options)
 
 
-def test_columns_are_chosen_in_their_order() -> None:
-    assert list(pad_sequences(table(), key="user")) == ["x", "n"]
-    assert list(pad_sequences(table(), key="user", columns=["n", "x"])) == ["n", "x"]
-    assert list(pad_sequences(table(), key="user", columns=["user"])) == ["user"]  # the key may be a column of values too
-
-
 TABLES = {
     "numpy": lambda columns: columns,
     "lists": lambda columns: {name: values.tolist() for name, values in columns.items()},

@@ -139,14 +139,6 @@ def test_a_missing_value_is_not_ready_and_forgotten(missing: Any) -> None:
     assert [whole.push([0, 0, 0, close, 0])[0] for close in (1.0, 2.0, 4.0)][-1] == rows[-1]
 
 
-def test_a_reset_begins_another_series() -> None:
-    stream = FeatureStream(SPEC)
-    once = stream.extend(market(50))
-    stream.reset()
-    assert stream.num_bars == 0
-    assert stream.extend(market(50)).tobytes() == once.tobytes()
-
-
 @pytest.mark.parametrize(
     ("bar", "message"),
     [
@@ -381,17 +373,6 @@ def test_negative_control_another_grouping_of_the_same_formula_is_found(
     monkeypatch.setattr(operators._Sentio, op.lower(), wrong)
     found = edge_bits()
     assert [name for name in EDGE_BITS if found[name] != EDGE_BITS[name]] == [op]
-
-
-def rising() -> dict[str, np.ndarray[Any, Any]]:
-    close = 100 + 0.1 * np.arange(100)
-    return {"open": close, "high": close + 0.05, "low": close - 0.05, "close": close, "volume": np.full(100, 1000.0)}
-
-
-def test_without_losses_sentio_says_0_and_the_exact_arithmetic_100() -> None:
-    spec = {"features": [{"name": "RSI", "op": "RSI", "window": 14}, {"name": "MFI", "op": "MFI", "window": 14}]}
-    assert features(rising(), spec, compat="sentio").values[50].tolist() == [0, 0]
-    assert features(rising(), spec).values[50].tolist() == [100, 100]
 
 
 def test_one_missing_close_ruins_sentio_for_ever_and_the_exact_arithmetic_for_a_window() -> None:

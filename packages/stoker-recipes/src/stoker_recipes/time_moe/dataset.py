@@ -170,12 +170,30 @@ def _measure_largest(values: Array, begins: Array, ends: Array, least: float, ce
 
 
 def scale_as_theirs(series: Array, method: Method) -> tuple[Any, Any]:
-    """Return what the authors subtract from a series, and what they divide it by, in the type of the series; None where they do not."""
-    if not len(series) or method == "none":
-        return None, None
+    """Return what the authors subtract from a series, and what they divide it by, as NumPy has them for the type of the series."""
     with np.errstate(all="ignore"):
         divisor = series.std() if method == "zero" else np.abs(series).max()
-        return series.mean() if method == "zero" else None, None if divisor == 0 else divisor
+        # Where it is 0 they do not divide, which is the same as dividing by 1; nothing is subtracted for "max".
+        return series.mean() if method == "zero" else type(divisor)(0), divisor if divisor != 0 else type(divisor)(1)
+
+
+@kernel
+def _scale_windows(
+    values: Array, starts: Array, counts: Array, centers: Array, divisors: Array, places: Array, rows: Array
+) -> None:
+    for i in range(len(starts)):
+        x, y, center, divisor = values[starts[i] : starts[i] + counts[i]], rows[places[i]], centers[i], divisors[i]
+        for t in range(len(x)):
+            y[t] = (x[t] - center) / divisor
+
+
+@kernel
+def _finish_windows(counts: Array, rows: Array, masks: Array) -> None:
+    """Zero what is behind the points of a window, and mark its targets."""
+    for i in range(len(counts)):
+        rows[i, counts[i] :] = 0
+        masks[i, : counts[i] - 1] = 1
+        masks[i, counts[i] - 1 :] = 0
 
 
 class CompatSamples:
@@ -205,30 +223,47 @@ class CompatSamples:
         wanted = np.asarray(numbers, dtype=np.int64)
         series = np.searchsorted(self._firsts, wanted, side="right") - 1
         starts = (wanted - self._firsts[series]) * self._stride
-        rows = np.zeros((len(wanted), self._length + 1), dtype=np.float32)
-        masks = np.zeros((len(wanted), self._length), dtype=np.int32)
-        for row, mask, number, start in zip(rows, masks, series.tolist(), starts.tolist(), strict=True):
-            points = self._points(number, start)
-            row[: len(points)], mask[: len(points) - 1] = points, 1
+        counts = np.minimum(self.corpus.ends[series] - self.corpus.begins[series] - starts, self._length + 1)
+        rows = np.empty((len(wanted), self._length + 1), dtype=np.float32)
+        flats = self.corpus.flat_of(series)
+        for at in np.unique(flats).tolist():
+            flat, places = self.corpus.flats[at], np.flatnonzero(flats == at)
+            if flat.own is None:
+                self._fill(rows, places, flat.values, self.corpus.begins[series] + starts, series, counts)
+                continue
+            listed = flat.file in ("json", "jsonl") and self._method == "none"
+            for place in places:  # series of a type of their own
+                own = flat.own[int(series[place]) - int(self.corpus.firsts[at])]
+                own = own.astype(np.float64) if listed else own  # a list of Python numbers becomes float32 through float64
+                self._fill(rows, np.array([place]), own, starts, series, counts)
+        masks = np.empty((len(wanted), self._length), dtype=np.int32)
+        _finish_windows(counts, rows, masks)
         found = {"input_ids": rows[:, :-1], "labels": rows[:, 1:], "loss_masks": masks}
         return {name: torch.from_numpy(values) for name, values in found.items()}
 
-    def _points(self, number: int, start: int) -> Array:
-        """Return the points of a window, scaled as the whole series is; each point is computed alone."""
-        at = int(self.corpus.flat_of(np.array(number)))
-        flat = self.corpus.flats[at]
-        series = self.corpus.series(number) if flat.own is None else flat.own[number - int(self.corpus.firsts[at])]
-        points = series[start : start + self._length + 1]
-        if self._method == "none":  # a list of Python numbers becomes float32 through float64
-            listed = flat.own is not None and flat.file in ("json", "jsonl")
-            return np.asarray(points.astype(np.float64 if listed else points.dtype).astype(np.float32))
+    def _fill(self, rows: Array, places: Array, values: Array, starts: Array, series: Array, counts: Array) -> None:
+        """Write some windows of an array; each point is scaled alone, as the whole series is."""
+        starts, counts = starts[places], counts[places]
+        scales = [self._scale(number) for number in series[places].tolist()] if self._method != "none" else [(0, 1)] * len(places)
+        centers, divisors = (np.array(part) for part in zip(*scales, strict=True))
+        if values.dtype in (np.float32, np.float64):
+            _scale_windows(values, starts, counts, centers.astype(values.dtype), divisors.astype(values.dtype), places, rows)
+            return
+        for place, start, count, center, divisor in zip(places, starts, counts, centers, divisors, strict=True):
+            points = values[start : start + count]
+            with np.errstate(all="ignore"):
+                points = points - center if self._method == "zero" else points
+                points = points / divisor if self._method != "none" else points
+                rows[place, :count] = points.astype(values.dtype).astype(np.float32)
+
+    def _scale(self, number: int) -> tuple[Any, Any]:
+        """Return the scale of a series, which is computed once."""
         if number not in self._scales:
+            at = int(self.corpus.flat_of(np.array(number)))
+            own = self.corpus.flats[at].own
+            series = self.corpus.series(number) if own is None else own[number - int(self.corpus.firsts[at])]
             self._scales[number] = scale_as_theirs(series, self._method)
-        center, divisor = self._scales[number]
-        with np.errstate(all="ignore"):
-            points = points if center is None else points - center
-            points = points if divisor is None else points / divisor
-            return np.asarray(points.astype(series.dtype).astype(np.float32))
+        return self._scales[number]
 
 
 # ---- the data set for the Trainer of Hugging Face ----

@@ -211,5 +211,6 @@ def _check_python(python: str) -> None:
     if result.stdout.strip() != __version__:
         have = f"stoker {result.stdout.strip()}" if result.stdout.strip() else "no stoker"
         raise OptionError(
-            f"{python} has {have}; expected {__version__}. Install it there: {python} -m pip install stoker", parameter="python"
+            f"{python} has {have}; expected {__version__}. In the folder of a clone of Stoker: {python} -m pip install ./packages/stoker",
+            parameter="python",
         )

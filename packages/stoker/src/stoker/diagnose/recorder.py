@@ -258,7 +258,7 @@ class Recorder:
             raise TrainError(one_step if hooks.steps else no_step)
         if len(self.loop_with_core.steps) >= RULE.min_steps:
             windows = {"loop": self.loop_with_core, "cached": self.cached_with_core, "loop_with_core": StepSeries()}
-            return replace(self, phased=StepSeries(), loader_alone=[], **windows).measurements(sources, hooks, device, machine)
+            return replace(self, phased=StepSeries(), **windows).measurements(sources, hooks, device, machine)
         if self.batch_times.usual is not None:
             like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
             same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)

@@ -140,10 +140,11 @@ def with_core(session: Session) -> Plan:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a thread of a step that waits for a core makes the loop wait, too
     try:
-        yield from session.skip(REAL, 1)
-        with Sampler(session.hooks) as sampler:  # the program may end before its lines have a window of their own
-            yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core)
+        # The program may end before its lines have a longer window. Samples interrupt a sleep, and waits in it are not the loop's.
+        with Sampler(session.hooks) as sampler:
+            yield from session.record(REAL, 0.3, 4, StepSeries())
         session.recorder.blames = sampler.blames()
+        yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core)
         if session.batches:
             yield from session.skip(CACHED, 1)
             yield from _record(session, CACHED, 0.7, len(session.batches), session.recorder.cached_with_core)

@@ -75,7 +75,22 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a file: JSON by its name, otherwise YAML."""
+    """Read a file: JSON by its name, otherwise YAML.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Plain values, and the line of each.
+
+    Raises:
+        ConfigError: It is not a file of keys and values. The message names the line.
+
+    Example:
+        >>> _ = Path("waves.yaml").write_text("epochs: 3\\n")
+        >>> read_document(Path("waves.yaml")).tree
+        {'epochs': 3}
+    """
     name = str(path)
     if path.is_dir():
         raise ConfigError(f"{name} is a folder; expected a configuration, such as config.yaml.")
@@ -250,7 +265,24 @@ def _types(info: Type) -> tuple[Type, ...]:
 
 
 def check(document: Document, config: type[T]) -> T:
-    """The configuration that a document means."""
+    """Convert a document to a struct.
+
+    Args:
+        document: What `read_document` returned, perhaps with values replaced by `override`.
+        config: A struct of msgspec; its types hold the limits of values.
+
+    Returns:
+        The struct.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is not what its field may be. The message names the file and the line.
+
+    Example:
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> check(Document("waves.yaml", {"epochs": 3}), Waves).epochs
+        3
+    """
     tree = _in_full(document.tree, _struct(config))
     try:
         converted = msgspec.convert(tree, config)
@@ -428,7 +460,25 @@ OPTION = "overrides"
 
 
 def override(document: Document, assignments: Sequence[str], config: type) -> Document:
-    """The document with some values set; later assignments win."""
+    """Set values of a document; later assignments win.
+
+    Args:
+        document: What `read_document` returned.
+        assignments: Texts such as `epochs=5`; a name is a path like `train.epochs`, or the end of one that only one field has.
+        config: The struct whose fields may be named.
+
+    Returns:
+        A new document.
+
+    Raises:
+        ConfigError: A name is not known, or could be several fields.
+
+    Example:
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> override(Document("waves.yaml", {}), ["epochs=5"], Waves).tree
+        {'epochs': 5}
+    """
     known = known_paths(config)
     tree, options = copy.deepcopy(document.tree), dict(document.options)
     for assignment in assignments:
@@ -496,13 +546,33 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
 
 
 def to_tree(config: msgspec.Struct) -> dict[str, Any]:
-    """Plain values of all fields, as JSON has them."""
+    """Return plain values of all fields, as JSON has them.
+
+    Args:
+        config: A struct.
+
+    Example:
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> to_tree(Waves())
+        {'epochs': 1}
+    """
     tree: dict[str, Any] = msgspec.to_builtins(config, builtin_types=())
     return tree
 
 
 def to_yaml(config: msgspec.Struct) -> bytes:
-    """All fields as YAML."""
+    """Return all fields as YAML that reads back as the same.
+
+    Args:
+        config: A struct.
+
+    Example:
+        >>> class Waves(msgspec.Struct):
+        ...     epochs: int = 1
+        >>> to_yaml(Waves())
+        b'epochs: 1\\n'
+    """
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]

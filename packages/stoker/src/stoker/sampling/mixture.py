@@ -36,11 +36,11 @@ class JoinedSamples:
         self.firsts = _running([part.num_samples for part in parts])
         """The number of the first sample of each store, and of all samples; likewise of series and steps."""
         self.first_series = _running([part.num_series for part in parts])
-        self.first_steps = _running([one.num_steps for one in lengths])
+        self.first_steps = _running([length.num_steps for length in lengths])
         self.num_samples, self.num_series = int(self.firsts[-1]), int(self.first_series[-1])
         self.row = max(part.row for part in parts)
         self.padded = any(part.padded for part in parts)
-        self._names = [one.name for one in lengths]
+        self._names = [length.name for length in lengths]
         self._whole = _over_all(self.parts, lengths, view)
 
     def group(self, numbers: Array) -> tuple[Array, Array]:

@@ -213,7 +213,7 @@ class SubsetSamples:
             mine = slice(int(np.searchsorted(runs.ends, firsts[0], "right")), int(np.searchsorted(runs.firsts, firsts[-1])))
             pieces = [np.empty(mine.stop - mine.start + last - first, dtype=np.int64) for _ in range(3)]
             count = _cut(firsts, runs.firsts[mine], runs.ends[mine], *pieces)
-            series, begins, ends = (one[:count] for one in pieces)
+            series, begins, ends = (piece[:count] for piece in pieces)
             lasts = self._samples.locate(ends - 1)
             series += first
             series = series if gaps is None else gaps.run_series[series]

@@ -448,12 +448,14 @@ class AppendedStore(Store):
                 places.append([place, int(done[place]) + found.first[1]])
             done[series] += part.lengths
             first += len(part)
-        return NonFinite(nan=sum(one.nan for one in counts), inf=sum(one.inf for one in counts), first=min(places, default=None))
+        return NonFinite(
+            nan=sum(count.nan for count in counts), inf=sum(count.inf for count in counts), first=min(places, default=None)
+        )
 
     def _vocabulary(self, name: str) -> pa.Array:
         """The categories in the order of their first rows, as a full pack numbers them."""
         texts = [store.schema[name].texts for store in (self.base, *self.parts) if name in store.schema]
-        return pa.concat_arrays([from_texts(one) for one in texts if one is not None]).unique()
+        return pa.concat_arrays([from_texts(text) for text in texts if text is not None]).unique()
 
     def _winners(self, name: str) -> Array:
         """Of each merged series, which series of base and parts (one behind the other) gives its value: the newest; -1 for none."""

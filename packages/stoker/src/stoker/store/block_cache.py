@@ -86,7 +86,7 @@ class BlockTable:
         self.block_bytes = block_bytes
         self.first: dict[str, int] = {}
         """The first block of each file."""
-        self.hashes = hashes or [one for shard in self.shards for one in shard.blocks]
+        self.hashes = hashes or [block for shard in self.shards for block in shard.blocks]
         owners, starts, sizes, done = [], [], [], 0
         for number, shard in enumerate(self.shards):
             self.first[shard.file] = done
@@ -522,7 +522,7 @@ class BlockCache:
             neighbours = list(_neighbours(self.root, self.folder))
             # A block that a killed process has reserved is counted once.
             used = self.num_bytes - int(self.table.sizes[ids[files.states[ids] != ABSENT]].sum())
-            excess = used + needed + sum(one.num_bytes for one in neighbours) - self.limit
+            excess = used + needed + sum(neighbour.num_bytes for neighbour in neighbours) - self.limit
             if excess > 0:
                 excess -= self._remove_unused(neighbours, excess)
             if excess > 0:
@@ -569,16 +569,16 @@ class BlockCache:
     def _remove_unused(self, neighbours: list[_Neighbour], excess: int) -> int:
         """Remove stores that no process has open, those that were opened longest ago first."""
         freed = 0
-        for one in sorted(neighbours, key=lambda one: _opened_at(one.folder)):
+        for neighbour in sorted(neighbours, key=lambda old: _opened_at(old.folder)):
             if freed >= excess:
                 break
             with _locked(self.root / ".lock"):
-                if _is_open(one.folder):
+                if _is_open(neighbour.folder):
                     continue
-                _disk.remove_file(one.folder / _STATES)
-                _disk.remove_folder(one.folder)
-            freed += one.num_bytes
-            neighbours.remove(one)
+                _disk.remove_file(neighbour.folder / _STATES)
+                _disk.remove_folder(neighbour.folder)
+            freed += neighbour.num_bytes
+            neighbours.remove(neighbour)
         return freed
 
 

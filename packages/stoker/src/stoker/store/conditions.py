@@ -39,12 +39,14 @@ def find_series(condition: str, *, schema: Mapping[str, Column], values: Mapping
     _check_columns(condition, list(names.values()), schema, name)
     columns = [schema[used] for used in names.values() if used in schema]
     categories = {
-        one.name: np.array([*one.texts, None], dtype=object) for one in columns if one.kind == "category" and one.texts is not None
+        column.name: np.array([*column.texts, None], dtype=object)
+        for column in columns
+        if column.kind == "category" and column.texts is not None
     }
     chosen = []
     for start in range(0, max(len(offsets) - 1, 1), _PART):
         stop = min(start + _PART, len(offsets) - 1)
-        known = {one.name: _read(one, values, start, stop, categories.get(one.name)) for one in columns}
+        known = {column.name: _read(column, values, start, stop, categories.get(column.name)) for column in columns}
         known.setdefault(LENGTH, np.diff(offsets[start : stop + 1]))
         is_true = _Evaluation(condition, {alias: known[used] for alias, used in names.items()}).condition(tree)
         chosen.append(np.flatnonzero(np.broadcast_to(is_true, stop - start)) + start)
@@ -138,7 +140,7 @@ class _Evaluation:
                 return -np.asarray(self._value(node.operand))
             case ast.BoolOp():
                 join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-                return reduce(join, [self.condition(one) for one in node.values])
+                return reduce(join, [self.condition(value) for value in node.values])
             case ast.Compare():
                 left, found = self._value(node.left), np.asarray(True)
                 for op, other in zip(node.ops, node.comparators, strict=True):
@@ -151,7 +153,7 @@ class _Evaluation:
 
     def _compare(self, op: ast.cmpop, left: Any, other: ast.expr) -> Array:
         if isinstance(op, ast.In | ast.NotIn) and isinstance(other, ast.Tuple | ast.List) and other.elts:
-            among = reduce(np.logical_or, [_compared(operator.eq, left, self._value(one)) for one in other.elts])
+            among = reduce(np.logical_or, [_compared(operator.eq, left, self._value(elt)) for elt in other.elts])
             return ~among if isinstance(op, ast.NotIn) else among
         if type(op) not in _COMPARISONS:
             self._refuse(f"compares with {ast.unparse(other)[:80]!r}; `in` takes a list, like: country in ('DE', 'AT')")

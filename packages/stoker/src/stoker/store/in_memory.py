@@ -101,8 +101,8 @@ def _flatten(name: str, given: list[Array] | Array, counts: Array, *, end_to_end
             raise OptionError(f"column {name!r} has other lengths than the columns before it ({shown}).")
         # An empty list has no type of its own: it must not turn the integers of the others into floats.
         parts = [one for one in given if len(one)] or given[:1]
-        if len({one.shape[1:] for one in parts}) > 1:
-            raise OptionError(f"column {name!r} has series of different widths: {sorted({one.shape[1:] for one in parts})[:2]}.")
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise OptionError(f"column {name!r} has series of different widths: {sorted({part.shape[1:] for part in parts})[:2]}.")
         return "step", np.concatenate(parts)
     if end_to_end and given.ndim in (1, 2) and len(given) == counts.sum():
         return "step", np.ascontiguousarray(given)

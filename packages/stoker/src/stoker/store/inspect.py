@@ -60,7 +60,7 @@ class StoreSummary:
         """Plain values, for JSON."""
         found = {name: getattr(self, name) for name in "path digest num_series num_steps num_bytes key time".split()}
         found["lengths"] = {name: getattr(self, name) for name in ("shortest", "median", "longest")}
-        found["lengths"]["histogram"] = [asdict(one) for one in self.histogram]
+        found["lengths"]["histogram"] = [asdict(length_bin) for length_bin in self.histogram]
         found["columns"] = [
             {
                 "name": c.name,

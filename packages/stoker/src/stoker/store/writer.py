@@ -117,7 +117,8 @@ def new_store(
 
     Example:
         >>> import tempfile
-        >>> from stoker.store import NonFinite, open_store
+        >>> from stoker.store import open_store
+        >>> from stoker.store.manifest import NonFinite
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     folder = Path(parent) / "a.stoker"
         ...     with new_store(folder, [], replace=False) as commit:

@@ -108,19 +108,19 @@ def find_sources(
     if is_table(given):
         return [stream_source(given) if is_stream(given) else table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
-    if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
+    if not inputs or not all(isinstance(given_input, str | os.PathLike) for given_input in inputs):
         raise OptionError(f"{type(given).__name__} is not data. Pass a path, a pattern, a folder, or a table.")
-    urls = [is_url(os.fspath(one)) for one in inputs]
+    urls = [is_url(os.fspath(given_input)) for given_input in inputs]
     if any(urls):
         if not all(urls):
             raise OptionError("some sources are URLs and others are paths. Pack either files on a disk or files in object storage.")
-        return _remote_sources([os.fspath(one) for one in inputs], csv, table, limits)
+        return _remote_sources([os.fspath(given_input) for given_input in inputs], csv, table, limits)
     # A file that two patterns match, or a folder and a pattern, is read once.
     others: list[Path] = []
-    named = {path.absolute(): path for one in inputs for path in _resolve(os.fspath(one), others)}
+    named = {path.absolute(): path for given_input in inputs for path in _resolve(os.fspath(given_input), others)}
     paths = list(named.values())
     if left_out is not None:
-        left_out.extend(path for path in sorted({one.absolute() for one in others}) if path not in named)
+        left_out.extend(path for path in sorted({other.absolute() for other in others}) if path not in named)
     parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
     sources = [_source(path, _name(path, parent), csv, table, wide, limits) for path in paths]
     for source in sources:

@@ -211,6 +211,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", text)
     known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     made = [
-        known.get(one, one.replace("[!", "[^") if one.startswith("[") and one.endswith("]") else re.escape(one)) for one in parts
+        known.get(part, part.replace("[!", "[^") if part.startswith("[") and part.endswith("]") else re.escape(part))
+        for part in parts
     ]
     return re.compile("".join(made))

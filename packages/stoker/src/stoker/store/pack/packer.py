@@ -178,15 +178,15 @@ class Packer:
         self._work = folder / WORK_NAME
         self._progress = progress
         self._is_settled = self._is_widened = False
-        self._paths = [source.path if isinstance(source, Store) else None, *(one.path for one in self._origins)]
-        self._stats = {one: stat_source(one) for one in self._origins}
+        self._paths = [source.path if isinstance(source, Store) else None, *(origin.path for origin in self._origins)]
+        self._stats = {origin: stat_source(origin) for origin in self._origins}
         on_disk = all(one.path is not None for one in self._plan.sources)
         self._fingerprint = fingerprint(self._plan, list(self._stats.values())) if on_disk else None
 
     @property
     def _origins(self) -> list[DataSource]:
         """The sources that the manifest names."""
-        return [origin for one in self._plan.sources for origin, _ in one.origins(0)]
+        return [origin for source in self._plan.sources for origin, _ in source.origins(0)]
 
     def run(self, *, replace: bool, beside: Mapping[str, bytes] | None = None) -> Store:
         """Plan, read, merge, seal, commit; again with wider types where those inferred from the first rows do not fit.

@@ -225,7 +225,7 @@ def _order(cut: _Cut) -> tuple[Any, ...]:
 
 def _is_heavy(samples: list[_Cut], key: Key) -> bool:
     """Whether a series holds about half a range or more."""
-    return sum(1 for one in samples if one.key == key) >= SAMPLES_PER_RANGE // 2
+    return sum(1 for sample in samples if sample.key == key) >= SAMPLES_PER_RANGE // 2
 
 
 def _sample(run: StoredRun, number: int, total: int, num_ranges: int, time_index: int | None) -> Iterator[_Cut]:

@@ -249,7 +249,7 @@ class PackTasks:
 
     def _know(self, listed: list[DataSource]) -> list[DataSource]:
         """The sources with the schemas of the plan; raises `SourceChangedError` where other sources are there."""
-        planned = {one.key: one for one in self._tasks.sources}
+        planned = {source.key: source for source in self._tasks.sources}
         seen = _seen(listed)
         if [one.key for one in seen] != list(planned):
             other = next((one.name for one in seen if one.key not in planned), "their number or order")
@@ -295,7 +295,9 @@ class PackTasks:
             hasher = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher"))
             stack.callback(stopping.set)
             hashes = {
-                one.source: hasher.submit(hash_source, plan.sources[one.source], stopping) for one in ranges if one.start == 0
+                range_.source: hasher.submit(hash_source, plan.sources[range_.source], stopping)
+                for range_ in ranges
+                if range_.start == 0
             }
             writer = stack.enter_context(BackgroundWriter(options.working_bytes // 24))
             files = {
@@ -396,7 +398,7 @@ class PackTasks:
             with BackgroundWriter(self.plan.options.working_bytes // 24) as writer:
                 out = SortedRun.create(attempt.folder, 0, self._final_layout(HASH_BYTES), writer)
                 slices = [run.slice(begin[i], end[i]) for i, run in enumerate(self._runs(results))]
-                merged, added = self._merge_into([one for one in slices if one.num_series], out)
+                merged, added = self._merge_into([slice for slice in slices if slice.num_series], out)
                 out.finish()
                 result = RangeResult(folder=attempt.name, run=out.mark()(), merged=merged, added=added)
                 out.close()
@@ -475,7 +477,7 @@ class PackTasks:
         with contextlib.ExitStack() as stack:
             is_remote = is_url(self._path)
             folder = stack.enter_context(uploading(self._path, replace=self._replace)) if is_remote else check_path(self._path)
-            sources = [one.path for one in self.plan.sources]
+            sources = [source.path for source in self.plan.sources]
             with self._widening(), new_store(folder, sources, replace=self._replace or is_remote) as commit:
                 make_work(folder)
                 with BackgroundWriter(self.plan.options.working_bytes // 24) as writer:
@@ -490,9 +492,11 @@ class PackTasks:
     def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult], ranges: list[RangeResult]) -> Manifest:
         plan, work = self.plan, folder / WORK_NAME
         out = SortedRun.create(work, 0, self._final_layout(), writer)
-        merged, added = sum(one.merged for one in ranges), sum(one.added for one in ranges)
-        for one in ranges:
-            self._merge_into([StoredRun(self._exchange, one.folder, one.run, self._layout(merged=True))], out, has_rules=False)
+        merged, added = sum(range_.merged for range_ in ranges), sum(range_.added for range_ in ranges)
+        for range_ in ranges:
+            self._merge_into(
+                [StoredRun(self._exchange, range_.folder, range_.run, self._layout(merged=True))], out, has_rules=False
+            )
         if not ranges:
             merged, added = self._merge_into([run for run in self._runs(results) if run.num_series], out)
         rules = StepRules(plan) if plan.options.has_rules else None
