@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.compare.traps import BEFORE, TRAPS, edited
+from tests.compare import apart
+from tests.compare.traps import BEFORE, TRAPS, Trap, edited
 
 from stoker.compare.api import judge
 from stoker.compare.observed import Observed
@@ -44,16 +45,27 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return observed
 
 
-@pytest.mark.promise("P34")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in TRAPS])
-def test_the_right_answer(name: str, run: Run) -> None:
-    trap = TRAPS[name]
-    before = run(BEFORE, whole=True, observe=True)
-    after = run(edited(name), whole=True, observe=True)
-    yardsticks = [] if before.losses == after.losses else [run(BEFORE, steps=len(before.ends), perturb=True).losses]
+def check(run: Run, program: str, text: str, trap: Trap) -> None:
+    """Compare a program with its edited text, and check the answer."""
+    before = run(program, whole=True, observe=True)
+    after = run(text, whole=True, observe=True)
+    yardsticks = [] if before.losses == after.losses else [run(program, steps=len(before.ends), perturb=True).losses]
     receipt = judge(before, after, yardsticks, Pairs(), tolerance=trap.tolerance)
     different = {fact.name for fact in receipt.facts if fact.same is False}
     assert (receipt.losses.verdict, receipt.status) == (trap.verdict, trap.status), str(receipt)
     assert trap.facts <= different, str(receipt)
     if trap.status == 3:
         assert not different, str(receipt)
+
+
+@pytest.mark.promise("P34")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in TRAPS])
+def test_the_right_answer(name: str, run: Run) -> None:
+    check(run, BEFORE, edited(name), TRAPS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P34")
+@pytest.mark.parametrize("name", apart.TRAPS)
+def test_traps_that_were_kept_apart(name: str, run: Run) -> None:
+    check(run, apart.BEFORE, edited(name, apart.BEFORE, apart.TRAPS), apart.TRAPS[name])

@@ -103,7 +103,7 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
 def test_the_policy_has_the_hashes_of_what_it_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: another script has another hash."""
     assert module._policy("a", "b", connects=True) != module._policy("a", "c", connects=True)
-    policy = page().partition('content="')[2].partition('"')[0]
+    policy = page().partition('Content-Security-Policy" content="')[2].partition('"')[0]
     text = page()
     style = text.partition("<style>")[2].partition("</style>")[0]
     script = text.rpartition("<script>")[2].partition("</script>")[0]

@@ -15,6 +15,7 @@ from tests.store.appending import assert_same_content, joined
 import stoker
 from stoker._disk import Lock
 from stoker.errors import (
+    OptionError,
     SchemaError,
     StoreError,
     StoreLockedError,
@@ -210,6 +211,12 @@ def test_columns_that_do_not_fit_are_refused(store: Path, change: Table, error: 
         stoker.append(store, {name: values for name, values in table.items() if values is not None})
     assert stoker.open(store).digest == before
     assert not (store / "parts" / "000004").exists()
+
+
+@pytest.mark.parametrize("options", [{"overlap": "merge"}, {"series": "id"}, {"missing": "ffill"}], ids=str)
+def test_options_that_do_not_fit_are_refused(store: Path, options: Any) -> None:
+    with pytest.raises(OptionError):
+        stoker.append(store, DAYS[0], **options)
 
 
 @pytest.mark.promise("P26")

@@ -1,4 +1,4 @@
-"""Stores as Arrow tables: the same values, fitting types, numbers shared."""
+"""Stores as Arrow tables, values shared between NumPy and Arrow, and decimals as floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspecting: lengths counted right, in bins that cover them, without reading a value."""
+"""Inspecting and verifying: lengths and missing values counted, all damage told at once."""
 
 from __future__ import annotations
 

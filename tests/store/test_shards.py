@@ -1,4 +1,4 @@
-"""Shards: files that NumPy itself reads, whose every change is noticed, at open or by their hashes."""
+"""Shards and column files: NumPy reads them, and every change is noticed, at open or by their hashes."""
 
 from __future__ import annotations
 

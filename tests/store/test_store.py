@@ -1,4 +1,4 @@
-"""The store: read-only views without copies, and refusals that name what is not there."""
+"""The store: read-only views without copies, refusals that name what is not there, and stores that lie."""
 
 from __future__ import annotations
 

@@ -32,6 +32,17 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stoker.experiment
     return stoker.experiment.load("c.yaml")
 
 
+class Quick(Chooser):
+    """Sees the candidate twice as fast, so that the checks after the first look run on a busy machine, too."""
+
+    def __init__(self, run: TimedRun) -> None:
+        def timed(setup: Any, num_steps: int, **options: Any) -> Timed:
+            seconds = 0.001 if setup == "candidate" else 0.002
+            return run(setup, num_steps, **options)._replace(seconds=seconds)
+
+        super().__init__(run=timed)
+
+
 def test_what_is_faster_becomes_a_new_config(
     config: stoker.experiment.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,6 +52,7 @@ def test_what_is_faster_becomes_a_new_config(
         return trial
 
     monkeypatch.setattr(Chooser, "_race", race)
+    monkeypatch.setattr(run_choices, "Chooser", Quick)
     lines: list[str] = []
     found = choose_run(config, report=lines.append)
     assert found.changed == {"data.loading.threads": 1}
@@ -70,16 +82,6 @@ def test_negative_control_a_feed_with_other_batches_is_refused(
         opened.append(config)
         shuffled = run_choices._with(config, {"train.seed": 99}) if config.data.loading.threads == 1 else config
         return honest(shuffled, device)
-
-    class Quick(Chooser):
-        """Says that the candidate is twice as fast, so that its bits are compared on a busy machine, too."""
-
-        def __init__(self, run: TimedRun) -> None:
-            def timed(setup: Any, num_steps: int, **options: Any) -> Timed:
-                seconds = 0.001 if setup == "candidate" else 0.002
-                return run(setup, num_steps, **options)._replace(seconds=seconds)
-
-            super().__init__(run=timed)
 
     monkeypatch.setattr(run_choices, "open_data", other)
     monkeypatch.setattr(run_choices, "Chooser", Quick)

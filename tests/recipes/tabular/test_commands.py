@@ -1,4 +1,4 @@
-"""`stoker train tabular` and `stoker tabular generate`."""
+"""`stoker train tabular`, and `stoker tabular encode`, `generate` and `quality`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.tabular.known_tables import make_shop
-from pyarrow import parquet
 from tests.cli.calling import Done
 from tests.harness.faulty import FaultyFiles
 from tests.recipes.tabular.frames import make_events, make_users
@@ -30,18 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     make_events(40).to_parquet("events.parquet")
     make_users(40).to_csv("users.csv", index=False)
-    Path("few.csv").write_text("user,one,x\n0,1,5\n1,1,6\n2,1,7\n")
-    Path("words.csv").write_text("user,x\nanna,5\nbob,6\n")
-    Path("lost.csv").write_text("user,x\n0,5\n,6\n2,7\n")
-    Path("empty.parquet").write_bytes(b"")
-    Path("text.parquet").write_text("user,x\n0,5\n")
-    Path("header.csv").write_text("user,x\n")
-    Path("only.csv").write_text("user\n" + "".join(f"{number}\n" for number in range(40)))
-    many = {"user": list(range(40)), "x": [1.5] * 39 + [float("inf")]}
-    parquet.write_table(pa.table(many), "far.parquet")
-    parquet.write_table(pa.table([pa.array(many["x"])] * 2, names=["x", "x"]), "twice.parquet")
-    parquet.write_table(pa.table({"user": many["user"], "x": [[1]] * 40}), "lists.parquet")
-    parquet.write_table(pa.table({"user": [*range(39), None], "x": many["user"]}), "nan.parquet")
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""Dates come back: exact parts, exact gaps, and nothing from another subject."""
+"""Dates come back, nothing comes from another subject, and time never goes back within one."""
 
 from __future__ import annotations
 

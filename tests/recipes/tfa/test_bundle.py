@@ -1,4 +1,4 @@
-"""The bundle proves itself, the predictor gives the batch's numbers bar by bar, and what does not fit together is refused."""
+"""The bundle proves itself, and its programs answer as the model; what does not fit together is refused."""
 
 from __future__ import annotations
 

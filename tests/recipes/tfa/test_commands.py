@@ -1,4 +1,4 @@
-"""`stoker train tfa.yaml`, `stoker export` of its run, `stoker inspect --verify` of both: what a user sees."""
+"""`stoker train tfa.yaml`, `stoker export`, `stoker tfa verify` and `stoker tfa indicators`: what a user sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars: files in all forms that were seen become series of bars, each for itself."""
+"""Bars become series, each for itself, and labels are the direction of the next bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TFA model against the formulation of its authors: the same weights, the same numbers, less work."""
+"""The models against the formulation of their authors, or a slow twin; and prices as ratios to the close."""
 
 from __future__ import annotations
 

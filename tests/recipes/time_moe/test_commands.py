@@ -116,9 +116,11 @@ def test_weights_of_the_users_beside_a_new_run_are_not_replaced(
     mine.parent.mkdir(parents=True)
     mine.write_text("precious")
     call = ("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")
-    refused = "stoker: run/weights holds model.safetensors already. Choose another folder, or remove it first.\n"
-    assert stoker(*call) == Done(2, "", refused)
+    done = stoker(*call)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("stoker: run/weights holds model.safetensors already.")
     assert [path.name for path in (folder / "run").iterdir()] == ["weights"]
+    monkeypatch.setattr("stoker._disk.claim_folder", lambda *given, **options: None)
     monkeypatch.setattr("stoker_recipes.time_moe.training.check_free", lambda folder: None)
     assert stoker(*call).code == 0
     assert mine.read_bytes() != b"precious", "negative control"

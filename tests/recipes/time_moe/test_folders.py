@@ -1,4 +1,4 @@
-"""Time-MoE's binary folders."""
+"""Time-MoE's binary folders: packed, or mapped in place without a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouped products on the CPU: a loop, its gradients, and that compiling does not break it."""
+"""Layers on the CPU: grouped products, ranges of attention, and routing to experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding sources: what is named is found in sorted order, and what cannot be meant is said with what was looked for."""
+"""Finding sources, on a disk and in memory: sorted order, equal data from every library, and what cannot be meant is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of JSON text: the fast way and the exact way agree, and what the fast way cannot be given never reaches it."""
+"""JSON Lines: the fast way and the exact way agree, and what the fast way cannot be given never reaches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`.npy` arrays: bits come out as they are, and nothing is unpickled."""
+"""`.npy` and `.npz`: bits come out as they are, and nothing is unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UCR's `.tsv`."""
+"""UCR's `.tsv`, and `.ts` and `.arff`, which aeon reads."""
 
 from __future__ import annotations
 

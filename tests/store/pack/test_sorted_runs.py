@@ -1,4 +1,4 @@
-"""Runs: what is added arrives, times are checked over every border, and a run is taken up only as it was left."""
+"""Sorted runs, the sorter that makes them, and the threads that write and read ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values: every cast against a slow twin in exact arithmetic; what cannot be held is refused by row, never changed."""
+"""Values: every cast against a slow twin in exact arithmetic; categories by appearance; gaps filled as by a loop."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ NOT_NUMBERS: list[tuple[Any, str]] = [
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(("given", "message"), NOT_NUMBERS, ids=[message for _, message in NOT_NUMBERS])
-def test_text_that_is_not_a_number_is_named(given: Any, message: str) -> None:
+def test_a_word_among_numbers_is_named(given: Any, message: str) -> None:
     with pytest.raises(BadValueError, match=message) as error:
         split_digits(given)
     assert "\n" not in str(error.value)

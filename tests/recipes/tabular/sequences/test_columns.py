@@ -1,4 +1,4 @@
-"""What cannot be meant is said in one line that names the column, the row and the value."""
+"""Columns of sequences: keys of every kind, and errors in one line that name the column, the row and the value."""
 
 from __future__ import annotations
 

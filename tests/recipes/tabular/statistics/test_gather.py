@@ -1,4 +1,4 @@
-"""Whose each row is: a key counts once, as the root keys of mostlyai-engine do; and keys are counted by their rows."""
+"""Counts by key, as the root keys of mostlyai-engine, and counts of strings within the stated error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantiles are NumPy's `closest_observation`, exact as long as no more than so many values are different."""
+"""Quantiles: NumPy's `closest_observation` as long as all values are kept, within a stated bound where they are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch: its frame, its threads, and its limits."""
+"""The engine: batches, streams, features in a store, and the golden table of Sentio's arithmetic."""
 
 from __future__ import annotations
 

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
+from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -289,7 +290,7 @@ class TimeMoeSource(DataSource):
         np.cumsum(sequences.lengths, out=bounds[1:])
         values = np.empty(int(bounds[-1]), dtype=self.meta.dtype)
         with ExitStack() as opened:
-            files: dict[Path, BinaryIO] = {}
+            files: dict[Path, BufferedReader] = {}
             # Neighbours whose values lie end to end are read at once.
             gaps = np.flatnonzero(sequences.offsets[1:] != sequences.offsets[:-1] + sequences.lengths[:-1]) + 1
             for first, last in pairwise([0, *gaps.tolist(), len(sequences.offsets)]):

@@ -258,7 +258,7 @@ class Recorder:
             raise TrainError(one_step if hooks.steps else no_step)
         if len(self.loop_with_core.steps) >= RULE.min_steps:
             windows = {"loop": self.loop_with_core, "cached": self.cached_with_core, "loop_with_core": StepSeries()}
-            return replace(self, phased=StepSeries(), loader_alone=[], **windows).measurements(sources, hooks, device, machine)
+            return replace(self, phased=StepSeries(), **windows).measurements(sources, hooks, device, machine)
         if self.batch_times.usual is not None:
             like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
             same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)
@@ -331,7 +331,10 @@ class Recorder:
     def slow_steps(self, *, bursts: bool) -> Slow | None:
         """The slow steps of T that take a share of its time worth reporting; None without any."""
         # The wait for a batch is left out where workers make the batches, because these come in bursts.
-        waits, loop = bursts and not self.on_gpu, self.loop
+        waits = bursts and not self.on_gpu
+        loop = (
+            self.loop_with_core if len(self.loop_with_core.steps) >= RULE.min_steps else self.loop
+        )  # steps are compared by one clock
         windows = loop.pieces(with_data=not waits)
         for number, seconds in enumerate(windows):
             if seconds:  # the first step of an epoch counts as a usual one: its additional time is reported separately

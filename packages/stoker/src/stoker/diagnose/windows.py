@@ -140,10 +140,11 @@ def with_core(session: Session) -> Plan:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a thread of a step that waits for a core makes the loop wait, too
     try:
-        yield from session.skip(REAL, 1)
-        with Sampler(session.hooks) as sampler:  # the program may end before its lines have a window of their own
-            yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core)
+        # The program may end before its lines have a longer window. Samples interrupt a sleep, and waits in it are not the loop's.
+        with Sampler(session.hooks) as sampler:
+            yield from session.record(REAL, 0.3, 4, StepSeries())
         session.recorder.blames = sampler.blames()
+        yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core, periods_for(session))
         if session.batches:
             yield from session.skip(CACHED, 1)
             yield from _record(session, CACHED, 0.7, len(session.batches), session.recorder.cached_with_core)
@@ -489,7 +490,9 @@ def measure_all(session: Session) -> Plan:
     if ranks is None and session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
     busy = is_disturbed(session)  # there will be no verdict: what names the likely cause comes first
-    yield from with_core(session) if busy else rare_steps(session)
+    yield from rare_steps(session)
+    if busy:
+        yield from with_core(session)
     if ranks is not None:  # waits for other ranks are known by now, and would hide what a step consists of
         ranks.part(session.hooks.roots)
     yield from lines(session)

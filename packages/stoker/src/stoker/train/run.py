@@ -9,6 +9,7 @@ run.json has one session per process that worked on the run: config, versions, m
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import platform
@@ -386,9 +387,14 @@ def check_new(folder: Path) -> None:
 
 
 def _holds_results(path: Path) -> bool:
-    """Whether a file or folder of a run holds what only training writes."""
+    """Whether a file or folder of a run holds what only training writes, or what no start of a run writes."""
     if path.name == CHECKPOINTS:
         return not path.is_dir() or any(path.iterdir())
+    if path.name == FEED and path.is_file():
+        with contextlib.suppress(ValueError, RecursionError):
+            settings = json.loads(path.read_bytes())
+            return not (isinstance(settings, dict) and "view" in settings)
+        return True
     return not path.is_file() or (path.name == METRICS and path.stat().st_size > 0) if path.name in START_FILES else False
 
 
