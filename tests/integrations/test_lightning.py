@@ -34,6 +34,13 @@ def shuffled(**options: Any) -> stoker.Feed:
     return window_feed(order=stoker.Shuffle(seed=4), last_batch="short", **options)
 
 
+def test_a_partial_of_the_feed_gets_the_rank_of_the_trainer(tmp_path: Path) -> None:
+    store = stoker.Store.from_arrays(x=[[float(step) for step in range(12)]])
+    module = FeedDataModule(partial(stoker.Feed, store, stoker.Segments(2), batch_size=2))
+    module.trainer = trainer(tmp_path)
+    assert (module.train_dataloader().ranks.rank, module.train_dataloader().ranks.world_size) == (0, 1)
+
+
 def test_feeds_are_made_with_the_rank_of_the_trainer(tmp_path: Path) -> None:
     seen: list[dict[str, int]] = []
 

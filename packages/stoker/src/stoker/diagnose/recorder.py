@@ -331,7 +331,10 @@ class Recorder:
     def slow_steps(self, *, bursts: bool) -> Slow | None:
         """The slow steps of T that take a share of its time worth reporting; None without any."""
         # The wait for a batch is left out where workers make the batches, because these come in bursts.
-        waits, loop = bursts and not self.on_gpu, self.loop
+        waits = bursts and not self.on_gpu
+        loop = (
+            self.loop_with_core if len(self.loop_with_core.steps) >= RULE.min_steps else self.loop
+        )  # steps are compared by one clock
         windows = loop.pieces(with_data=not waits)
         for number, seconds in enumerate(windows):
             if seconds:  # the first step of an epoch counts as a usual one: its additional time is reported separately

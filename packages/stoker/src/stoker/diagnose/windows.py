@@ -144,7 +144,7 @@ def with_core(session: Session) -> Plan:
         with Sampler(session.hooks) as sampler:
             yield from session.record(REAL, 0.3, 4, StepSeries())
         session.recorder.blames = sampler.blames()
-        yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core)
+        yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core, periods_for(session))
         if session.batches:
             yield from session.skip(CACHED, 1)
             yield from _record(session, CACHED, 0.7, len(session.batches), session.recorder.cached_with_core)
@@ -490,7 +490,9 @@ def measure_all(session: Session) -> Plan:
     if ranks is None and session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
     busy = is_disturbed(session)  # there will be no verdict: what names the likely cause comes first
-    yield from with_core(session) if busy else rare_steps(session)
+    yield from rare_steps(session)
+    if busy:
+        yield from with_core(session)
     if ranks is not None:  # waits for other ranks are known by now, and would hide what a step consists of
         ranks.part(session.hooks.roots)
     yield from lines(session)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any
 
 from stoker.feed.feed import Feed
+from stoker.feed.prefetch import Distributed
 
 
 def _data_modules() -> tuple[type, ...]:
@@ -21,11 +24,8 @@ def _data_modules() -> tuple[type, ...]:
 _BASES = _data_modules()
 
 
-class MakeFeed(Protocol):
-    """Makes a feed for a rank; `functools.partial(stoker.Feed, store, view, batch_size=64)` is one."""
-
-    def __call__(self, *, rank: int, world_size: int) -> Feed:
-        """The feed of this rank."""
+MakeFeed = Callable[..., Feed]
+"""Makes a feed for a rank, as a function of `rank` and `world_size`, or of `distributed`: `functools.partial(stoker.Feed, store, view)`."""
 
 
 class FeedDataModule(*_BASES):  # type: ignore[misc]
@@ -69,7 +69,11 @@ class FeedDataModule(*_BASES):  # type: ignore[misc]
 
     def _made(self, name: str) -> Any:
         make = self._makers[name]
-        return None if make is None else make(rank=self.trainer.global_rank, world_size=self.trainer.world_size)
+        if make is None:
+            return None
+        ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
+        is_feed = "distributed" in inspect.signature(make).parameters  # `stoker.Feed`, or a partial of it
+        return make(distributed=Distributed(**ranks)) if is_feed else make(**ranks)
 
     def train_dataloader(self) -> Any:
         """The feed of training, for this rank."""
