@@ -106,7 +106,7 @@ def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
 
 def _check_same_samples(seen: list[Seen], reference: list[Seen], place: str, where: str) -> None:
     for some, others, here, there in ((reference, seen, where, place), (seen, reference, place, where)):
-        known = {one.sample for one in others}
+        known = {other.sample for other in others}
         for one in some:
             if one.sample not in known:
                 fail(f"{one} came in {here}, but not in {there}")
@@ -343,7 +343,7 @@ def assert_no_future(
         AssertionError: batch looks into the future: ...
     """
     columns = {"bars": np.asarray(bars)} if not isinstance(bars, Mapping) else {name: np.asarray(one) for name, one in bars.items()}
-    lengths = {len(one) if one.ndim else 0 for one in columns.values()}
+    lengths = {len(column) if column.ndim else 0 for column in columns.values()}
     if len(lengths) != 1 or max(lengths) < 2:
         raise OptionError(f"bars have {sorted(lengths)} steps; expected arrays of one length from 2, with one row per step.")
     (size,) = lengths
@@ -442,7 +442,7 @@ def make_ranks(make_feed: MakeFeed, world: int) -> list[Any]:
         parameters = {}
     if "distributed" in parameters:  # a feed of stoker
         return [make_feed(distributed=Distributed(rank=rank, world_size=world)) for rank in range(world)]
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     if takes_any or {"rank", "world_size"} <= parameters.keys():
         return [make_feed(rank=rank, world_size=world) for rank in range(world)]
     if world != 1:

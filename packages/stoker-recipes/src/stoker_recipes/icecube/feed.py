@@ -95,7 +95,7 @@ class EventFeed(stoker.Feed):
             raise OptionError(
                 f"{store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made."
             )
-        if multiples is not None and not all(isinstance(one, int) and one > 0 for one in multiples):
+        if multiples is not None and not all(isinstance(multiple, int) and multiple > 0 for multiple in multiples):
             raise OptionError(f"multiples is {multiples!r}; expected two integers from 1, for DOMs and pulses.")
         view = stoker.Sequences(max(1, int(store.lengths.max(initial=1))), layout="packed")  # no event is cut
         super().__init__(

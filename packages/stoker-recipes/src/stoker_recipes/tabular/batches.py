@@ -103,7 +103,7 @@ def assemble(
         is_event & is_first,
         data_weight * ~is_first,
     ]
-    weights = torch.stack([one.to(torch.float32) for one in kinds], -1)  # in the order of WEIGHTS
+    weights = torch.stack([kind.to(torch.float32) for kind in kinds], -1)  # in the order of WEIGHTS
     codes = torch.cat([positions, data.codes[rows].long()], -1)
     return {"codes": codes, "weights": weights * share[:, None, None], **found}
 
@@ -208,7 +208,7 @@ class SubjectBatches:
 
     def _placed(self, arrays: Sequence[Array]) -> tuple[torch.Tensor, ...]:
         """A field of all batches on the device: one copy, which is then split."""
-        return torch.split(torch.from_numpy(np.concatenate(arrays)).to(self.device), [len(one) for one in arrays])
+        return torch.split(torch.from_numpy(np.concatenate(arrays)).to(self.device), [len(array) for array in arrays])
 
     def _windows(self, own: Array, coin: float, limit: int, rng: np.random.Generator) -> tuple[Array, int]:
         """The first event of each subject, and the number of steps of the batch."""

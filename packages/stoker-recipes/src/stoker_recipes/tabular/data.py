@@ -64,7 +64,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         found = {sub.name: 0 for sub in layout.subs if sub.position}
         of_data = layout.subs[layout.num_positions :]
         for subs, table in ((of_data, self.target), (layout.context, self.context)):
-            places = [(one, name) for one in (table.columns if table is not None else ()) for name in one.encoding.sizes]
+            places = [(column, name) for column in (table.columns if table is not None else ()) for name in column.encoding.sizes]
             for sub, (column, name) in zip(subs, places, strict=True):
                 first = column.encoding.ordered().get(name)
                 if first is not None:

@@ -198,7 +198,7 @@ def _share_classes(found: Sequence[tuple[str, int]]) -> tuple[list[str], list[in
     rest = np.setdiff1d(np.arange(len(found)), alone)
     groups = [one[np.argsort(-counts[one], kind="stable")] for one in np.array_split(rest, math.isqrt(len(rest)))]
     order = np.concatenate([alone, *groups])
-    return [found[one][0] for one in order.tolist()], [len(one) for one in groups]
+    return [found[one][0] for one in order.tolist()], [len(group) for group in groups]
 
 
 class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
@@ -551,7 +551,7 @@ def _places(name: str, values: Values) -> tuple[Values, Values]:
 
 def fit_lat_long(name: str, values: Values, subjects: Subjects) -> LatLong | None:
     """Split latitudes and longitudes into intervals; None where no value may be kept."""
-    lat, lon = (fit_numeric(one, subjects) for one in _places(name, values))
+    lat, lon = (fit_numeric(place, subjects) for place in _places(name, values))
     return None if lat is None or lon is None else LatLong(latitude=lat, longitude=lon)
 
 

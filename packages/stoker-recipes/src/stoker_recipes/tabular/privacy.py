@@ -120,7 +120,7 @@ class PrivateLoss(SubjectLoss):
         for first in range(0, len(batch["subjects"]), together):
             part = {name: value[first : first + together] for name, value in made.items()}
             gradients, values = vmap(grad_and_value(loss_of), in_dims=(None, 0), randomness="different")(fixed, part)
-            norms = torch.stack([one.flatten(1).norm(dim=1) for one in gradients.values()]).norm(dim=0)
+            norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients.values()]).norm(dim=0)
             factors = (self._norm / norms.clamp(min=1e-12)).clamp(max=1.0)
             for name, one in gradients.items():
                 total[name] += torch.einsum("b,b...->...", factors, one)

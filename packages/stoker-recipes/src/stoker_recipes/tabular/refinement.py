@@ -72,13 +72,13 @@ class HeadInputs:
 
 def refining_batch_size(model: TabularModel, batch_size: int, per_subject: float) -> int:
     """Subjects per batch, of those per batch of training."""
-    room = int(MOST_LOGITS / (max(1.0, per_subject) * sum(one.numel() for one in model.out_biases)))
+    room = int(MOST_LOGITS / (max(1.0, per_subject) * sum(bias.numel() for bias in model.out_biases)))
     return max(batch_size, min(BATCH_FACTOR * batch_size, MOST_SUBJECTS, room))
 
 
 def refining_epochs(model: TabularModel, num_subjects: int, per_subject: float, *, most: int = EPOCHS) -> int:
     """Epochs at most."""
-    return min(most, int(MOST_COMPUTED / (num_subjects * max(1.0, per_subject) * sum(one.numel() for one in model.out_biases))))
+    return min(most, int(MOST_COMPUTED / (num_subjects * max(1.0, per_subject) * sum(bias.numel() for bias in model.out_biases))))
 
 
 @torch.no_grad()
@@ -91,8 +91,8 @@ def head_inputs(model: TabularModel, data: EncodedSubjects, batch: dict[str, tor
     return HeadInputs(
         inputs=model.first_inputs(codes, made["context"].long() if "context" in made else None).flatten(0, -2),
         rank=made["rank"],
-        targets=[flat[:, one].t().flatten() for one in members],
-        weights=[model.weights_of(weights, one) for one in members],
+        targets=[flat[:, member].t().flatten() for member in members],
+        weights=[model.weights_of(weights, member) for member in members],
         count=batch["valid"].sum(),
     )
 
@@ -119,7 +119,7 @@ def losses_by_head(logits: Iterable[torch.Tensor], given: HeadInputs) -> torch.T
 @torch.no_grad()
 def validate_heads(model: TabularModel, batches: Iterable[HeadInputs]) -> torch.Tensor:
     """The mean loss of each head over subjects."""
-    found = [(one.count, losses_by_head(logits_of(model, one), one)) for one in batches]
+    found = [(batch.count, losses_by_head(logits_of(model, batch), batch)) for batch in batches]
     counts, losses = (torch.stack(one) for one in zip(*found, strict=True))
     return (counts[:, None] * losses).sum(0) / counts.sum()
 
@@ -151,7 +151,7 @@ class HeadLayers:
         self.last = [*model.out_weights, *model.out_biases]
         self.first = [model.first_weight, model.first_bias] if with_first else []
         self.all = self.last + self.first
-        self._sizes = [len(one) for one in model.out_weights]
+        self._sizes = [len(weight) for weight in model.out_weights]
         device = model.first_weight.device
         place = torch.zeros(len(model.layout.subs), dtype=torch.long, device=device)
         place[[number for group in model._head_groups for number in group.members]] = torch.arange(sum(self._sizes), device=device)
@@ -159,7 +159,7 @@ class HeadLayers:
         self._projections: list[tuple[torch.Tensor, torch.Tensor] | None] = []
         for group in model._head_groups:
             subs = [model.layout.subs[number] for number in group.members]
-            several = [smooth_projection(one.num_classes, ordered.get(one.name, one.num_classes), group.classes) for one in subs]
+            several = [smooth_projection(sub.num_classes, ordered.get(sub.name, sub.num_classes), group.classes) for sub in subs]
             found = {number: one for number, one in enumerate(several) if one is not None}
             where = torch.tensor(list(found), dtype=torch.long, device=device)
             self._projections.append((where, torch.stack(list(found.values())).to(device)) if found else None)
@@ -195,7 +195,7 @@ class HeadLayers:
     def keep(self, kept: list[torch.Tensor], is_kept: torch.Tensor) -> None:
         """Copy the layers of some heads to `kept`."""
         rows = is_kept[self._head_of_row]
-        masks = [one[:, None, None] for one in torch.split(is_kept, self._sizes)] * 2 + [rows[:, None], rows]
+        masks = [word[:, None, None] for word in torch.split(is_kept, self._sizes)] * 2 + [rows[:, None], rows]
         for one, layer, own in zip(kept, self.all, masks[: len(self.all)], strict=True):
             one.copy_(torch.where(own, layer, one))
 
@@ -203,8 +203,8 @@ class HeadLayers:
 @contextmanager
 def _only(model: TabularModel, layers: Iterable[torch.Tensor]) -> Iterator[None]:
     """Nothing but these layers has a gradient, and there is no dropout."""
-    kept = {id(one) for one in layers}
-    others = [one for one in model.parameters() if id(one) not in kept]
+    kept = {id(layer) for layer in layers}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in kept]
     was_training = model.training
     model.eval()
     for one in others:
@@ -267,9 +267,11 @@ def refine_heads(
             layers.keep(kept, best_epoch == epoch)
             return True
 
-        _train_layers(model, (inputs_of(model, data, one, per_subject) for one in _epochs(batches, epochs)), begin, layers, select)
+        _train_layers(
+            model, (inputs_of(model, data, epoch, per_subject) for epoch in _epochs(batches, epochs)), begin, layers, select
+        )
         if all_batches is not None:
-            again = (inputs_of(model, data, one, per_subject) for one in _epochs(all_batches, int(best_epoch.max()) + 1))
+            again = (inputs_of(model, data, epoch, per_subject) for epoch in _epochs(all_batches, int(best_epoch.max()) + 1))
             _train_layers(model, again, begin, layers, repeat)
         _copy(layers.all, kept)
     return int((best < first).sum()), float((first - best).sum())
@@ -344,7 +346,7 @@ def calibrate_lengths(
             for member, number in enumerate(one.members)
             if model.layout.subs[number].position == "slen"
         ]
-        weights = [torch.zeros_like(one) for one in given.weights]
+        weights = [torch.zeros_like(weight) for weight in given.weights]
         for group, member, _ in places:
             weights[group][member] = given.weights[group][member]
         given = replace(given, weights=weights)
@@ -362,12 +364,15 @@ def calibrate_lengths(
 
         @torch.no_grad()
         def largest() -> float:
-            return max((float(one[:, 0].abs().max()) for one in differences(logits_of(model, given)) if len(one)), default=0.0)
+            return max(
+                (float(difference[:, 0].abs().max()) for difference in differences(logits_of(model, given)) if len(difference)),
+                default=0.0,
+            )
 
         begin, optimizer, before = layers.copies(), layers.optimizer(LENGTH_LR, LENGTH_LR), largest()
         for _ in range(refining_epochs(model, count, 1.0, most=LENGTH_STEPS)):
             logits = logits_of(model, given)
-            apart = torch.stack([(share[:, None] * one**2).sum() for one in differences(logits)]).sum()
+            apart = torch.stack([(share[:, None] * difference**2).sum() for difference in differences(logits)]).sum()
             layers.update(optimizer, begin, losses_by_head(logits, given).sum() + LENGTH_PULL * apart)
         after = largest()
     return before, after

@@ -407,13 +407,13 @@ def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **opti
 
 def check_values(given: Any, what: str) -> None:
     """Raise an error for a value that cannot be learned, with its file and the row there: encodings know the order of subjects only."""
-    for one in find_files(given, what) if are_files(given) else [given]:
-        table, _ = read_table(one, what)
+    for file in find_files(given, what) if are_files(given) else [given]:
+        table, _ = read_table(file, what)
         for name in table.column_names:
             try:
                 read_values(name, table[name])
             except BadValueError as error:
-                raise BadValueError(f"{name_of(one, what)}, {error}") from None
+                raise BadValueError(f"{name_of(file, what)}, {error}") from None
 
 
 def find_bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
@@ -425,7 +425,7 @@ def find_bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
     dates, found = {name: read_values(name, table[name]) for name in kinds}, dict[str, str]()
     for name in free:
         if name not in found.values():
-            others = {one: dates[one] for one in kinds if one != name and one not in found and kinds[one] == kinds[name]}
+            others = {kind: dates[kind] for kind in kinds if kind != name and kind not in found and kinds[kind] == kinds[name]}
             base = find_base(dates[name], others, least=LEAST_SUBJECTS + 2)
             if base is not None:
                 found[name] = base

@@ -209,7 +209,7 @@ def _epsilon(
 
 
 def _batch_size(settings: TabularSettings, count: int, model: TabularModel, prepared: PreparedSubjects) -> int:
-    num_weights = sum(one.numel() for one in model.parameters())
+    num_weights = sum(parameter.numel() for parameter in model.parameters())
     points = mean_events(prepared.lengths, settings.window) * len(model.layout.subs) + len(model.layout.context)
     return min(settings.batch_size or default_batch_size(count, num_weights, points), count)
 
@@ -259,7 +259,7 @@ def _fit(
     lr = settings.lr or min(0.008, round(0.004 * math.sqrt(batch_size / 32), 5))
     say(
         "model",
-        f"{sum(one.numel() for one in model.parameters()):,} weights; batches of {batch_size:,} subjects, learning rate {lr:g}",
+        f"{sum(parameter.numel() for parameter in model.parameters()):,} weights; batches of {batch_size:,} subjects, learning rate {lr:g}",
     )
     common: dict[str, Any] = {
         "lengths": prepared.lengths,
@@ -336,7 +336,7 @@ def _refine(
     everyone, per_subject = np.concatenate(split), mean_events(prepared.lengths, settings.window)
     size = min(len(known), refinement.refining_batch_size(model, common["batch_size"], per_subject))
     many = common | {"batch_size": size, "table_order": refinement.TABLE_ORDER}
-    heads = sum(len(one) for one in model.out_biases)
+    heads = sum(len(bias) for bias in model.out_biases)
     epochs = refinement.refining_epochs(model, len(known), per_subject)
     if not epochs:
         say("heads", f"{heads} stay as they are: the columns have too many classes to refine them")
@@ -397,7 +397,7 @@ def describe(prepared: PreparedSubjects) -> list[tuple[str, str]]:
         lines.append(("subjects", f"{len(lengths):,} with {int(lengths.sum()):,} events, {mean}"))
     for name, table in (("columns", spec.target), ("context", spec.context)):
         if table is not None:
-            kinds = ", ".join(f"{one.name} ({one.encoding.__struct_config__.tag})" for one in table.columns)
+            kinds = ", ".join(f"{column.name} ({column.encoding.__struct_config__.tag})" for column in table.columns)
             lines.append((name, kinds))
     return lines
 

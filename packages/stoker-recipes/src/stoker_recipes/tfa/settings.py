@@ -208,7 +208,7 @@ def ignored(settings: Settings) -> list[str]:
     if settings.hidden is not None and not settings.sizes:
         why = "it is the width of a network on one row, which is a baseline of the score"
         said.append(f"hidden: {settings.hidden} is ignored: {why}")
-    if any(one.description for one in settings.datasets or ()):
+    if any(dataset.description for dataset in settings.datasets or ()):
         said.append("datasets: description is ignored: it is for readers")
     return said
 
@@ -250,7 +250,7 @@ def map_paths(settings: Settings, change: Callable[[str], str]) -> Settings:
     given = {name: path for name in ("bars_csv", "out_dir") if (path := getattr(settings, name)) is not None}
     changed: dict[str, Any] = {name: change(path) for name, path in given.items()}
     if settings.datasets is not None:
-        changed["datasets"] = [msgspec.structs.replace(one, path=change(one.path)) for one in settings.datasets]
+        changed["datasets"] = [msgspec.structs.replace(dataset, path=change(dataset.path)) for dataset in settings.datasets]
     return msgspec.structs.replace(settings, **changed)
 
 

@@ -81,8 +81,8 @@ class Corpus:
         """The number of the first series of each flat, and the end of the last."""
         offsets = [flat.store.offsets for flat in flats]
         # A single store is not copied: it may have many millions of series.
-        self.begins: Array = offsets[0][:-1] if len(flats) == 1 else np.concatenate([one[:-1] for one in offsets])
-        self.ends: Array = offsets[0][1:] if len(flats) == 1 else np.concatenate([one[1:] for one in offsets])
+        self.begins: Array = offsets[0][:-1] if len(flats) == 1 else np.concatenate([offset[:-1] for offset in offsets])
+        self.ends: Array = offsets[0][1:] if len(flats) == 1 else np.concatenate([offset[1:] for offset in offsets])
 
     def __len__(self) -> int:
         return int(self.firsts[-1])
@@ -110,7 +110,7 @@ class Corpus:
         """The name of a series: its key or file, and its column where there are several; else its number."""
         at = int(self.flat_of(np.array(number)))
         column, names = self.flats[at].column, _names(self.flats[at].store)
-        several = len({one.column for one in self.flats}) > 1
+        several = len({flat.column for flat in self.flats}) > 1
         if names is None:
             return column if several and len(self.flats[at]) == 1 else f"{column}:{number}" if several else str(number)
         key = str(names[number - int(self.firsts[at])])
@@ -151,8 +151,8 @@ class Corpus:
             raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Use the full name.")
         if found or is_number:
             return found[0] if found else int(name)
-        tails = {one.rpartition(":")[2]: one for one in names}
-        near = [tails.get(one, one) for one in difflib.get_close_matches(name, [*tails, *names], n=1)]
+        tails = {name.rpartition(":")[2]: name for name in names}
+        near = [tails.get(match, match) for match in difflib.get_close_matches(name, [*tails, *names], n=1)]
         shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise OptionError(f"{self.name} has no series {name!r}; it has {shown}.{hint}")
@@ -344,7 +344,7 @@ def _packed(path: Path) -> stoker.Store:
     if manifest.is_file():
         store = stoker.open(target)
         sources = store.manifest.sources if store.manifest is not None else []
-        if [one.name for one in sources] != [path.name]:
+        if [source.name for source in sources] != [path.name]:
             raise OptionError(f"{target} is a store, but not of {path}, which is packed there. Rename one of them.")
         if manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns and sources[0].num_bytes == path.stat().st_size:
             return store

@@ -216,7 +216,7 @@ def forecast(model: TimeMoe, context: Tensor, horizon: int) -> Tensor:
         within = None if begin == 0 else torch.arange(begin + new.shape[1], device=context.device) <= positions.unsqueeze(1)
         place = positions_of(positions, model.size, model.angle_dtype, within)
         hidden, _ = model.through(new, place, caches)
-        head = max(one for one in model.size.horizons if one <= remaining)
+        head = max(horizon for horizon in model.size.horizons if horizon <= remaining)
         begin += new.shape[1]
         new = model.heads.predict(hidden[:, -1], head).to(context.dtype)
         found.append(new)

@@ -251,7 +251,7 @@ class Score:
     @property
     def best_baseline(self) -> Baseline:
         """The baseline with the lowest MSE."""
-        return min((one for one in self.baselines if one.mse is not None), key=lambda one: one.mse or 0.0)
+        return min((baseline for baseline in self.baselines if baseline.mse is not None), key=lambda one: one.mse or 0.0)
 
 
 def evaluate(

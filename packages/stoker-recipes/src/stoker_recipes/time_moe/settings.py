@@ -97,7 +97,7 @@ class TimeMoeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 if (value := getattr(self, name)) is not None and not holds(value):
                     raise OptionError(f"{name} is {value!r}; expected {expected}.")
         weights = self.head_weights
-        if weights is not None and not (all(0 <= one < math.inf for one in weights) and sum(weights) > 0):
+        if weights is not None and not (all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0):
             raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
         if self.model is not None and isinstance(self.size, str):
             raise OptionError(f"size is {self.size!r} and model {self.model!r}; both set the size of the model. Pass one of them.")

@@ -108,10 +108,10 @@ def as_series(given: Any) -> Array:
         found = np.ascontiguousarray(values.transpose(0, 2, 1), np.float32)
     else:
         rows = [np.asarray(one, np.float32) for one in given]
-        rows = [one[None] if one.ndim == 1 else one for one in rows]
-        if not rows or any(one.ndim != 2 for one in rows) or len({len(one) for one in rows}) > 1:
+        rows = [row[None] if row.ndim == 1 else row for row in rows]
+        if not rows or any(row.ndim != 2 for row in rows) or len({len(row) for row in rows}) > 1:
             raise OptionError("X is a list; expected arrays (channels, steps) with the same number of channels.")
-        found = pad([one.T for one in rows])
+        found = pad([row.T for row in rows])
     if np.isinf(found).any():
         raise OptionError("X has infinity; expected finite values, or NaN where one is missing.")
     return found

@@ -137,7 +137,7 @@ class _Step:
         for i in reversed(range(num_layers)):
             self.pull(self.layout.layers[1 + i], self.x[i], of_x[i + 1], of_x[i], residual=None if i % 2 else of_x[i + 2])
         layers = self.layout.layers[1 : 1 + num_layers]
-        many = sum(one.taps > 1 for one in layers)  # these come first
+        many = sum(layer.taps > 1 for layer in layers)  # these come first
         for begin, end in ((0, many), (many, num_layers)):
             if begin < end:
                 self.weigh(layers[begin], self.active[begin:end], of_x[begin + 1 : end + 1], found, begin, end - begin)

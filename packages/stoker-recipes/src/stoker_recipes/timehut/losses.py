@@ -52,7 +52,7 @@ class LossTerms:
 
     def take(self, indices: Tensor) -> Self:
         """The terms of these members."""
-        tensors = {one.name: getattr(self, one.name) for one in fields(self) if isinstance(getattr(self, one.name), Tensor)}
+        tensors = {field.name: getattr(self, field.name) for field in fields(self) if isinstance(getattr(self, field.name), Tensor)}
         return replace(self, **{name: value[indices] for name, value in tensors.items()})
 
 
@@ -72,7 +72,7 @@ def contrastive_loss(z: Tensor, length: Tensor, tau: Tensor, terms: LossTerms, *
     levels = [z]
     while levels[-1].shape[3] > 1:
         levels.append(_Pool.apply(levels[-1]))  # type: ignore[no-untyped-call]
-    alone = sum(one.shape[3] > FUSED for one in levels)
+    alone = sum(level.shape[3] > FUSED for level in levels)
     groups = [[k] for k in range(alone)] + [list(range(alone, len(levels)))] * (alone < len(levels))
     total = z.new_zeros(len(z))
     for group in groups:

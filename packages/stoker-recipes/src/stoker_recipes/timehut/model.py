@@ -73,7 +73,7 @@ class RowLayout:
     @cached_property
     def sizes(self) -> list[int]:
         """Lengths of weights and biases in turn."""
-        return [length for one in self.layers for length in (one.num_weights, one.outputs)]
+        return [length for layer in self.layers for length in (layer.num_weights, layer.outputs)]
 
     @property
     def num_values(self) -> int:
@@ -108,7 +108,7 @@ def initial_weights(size: EncoderSize, seed: int) -> Tensor:
     """The whole row of a new member: uniform within 1/sqrt(inputs x taps), as torch initialises linear and convolution layers."""
     layout = make_layout(size)
     drawn = torch.rand(layout.num_values, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
-    bounds = [(one.inputs * one.kernel) ** -0.5 for one in layout.layers for _ in range(2)]
+    bounds = [(layer.inputs * layer.kernel) ** -0.5 for layer in layout.layers for _ in range(2)]
     return (2 * drawn - 1) * torch.tensor(bounds).repeat_interleave(torch.tensor(layout.sizes))
 
 
@@ -143,14 +143,14 @@ def from_tensors(named: dict[str, Tensor], size: EncoderSize) -> Tensor:
     """The row of a whole encoder from named tensors; the names may begin with "module.", as those of an averaged model do."""
     found = {name.removeprefix("module."): value for name, value in named.items()}
     parts = []
-    for one in make_layout(size).layers:
-        shape = (one.outputs, one.inputs, one.kernel)[: 2 if one.name == "input_fc" else 3]
-        for name, expected in ((f"{one.name}.weight", shape), (f"{one.name}.bias", (one.outputs,))):
+    for layer in make_layout(size).layers:
+        shape = (layer.outputs, layer.inputs, layer.kernel)[: 2 if layer.name == "input_fc" else 3]
+        for name, expected in ((f"{layer.name}.weight", shape), (f"{layer.name}.bias", (layer.outputs,))):
             if name not in found or tuple(found[name].shape) != expected:
                 has = tuple(found[name].shape) if name in found else "nothing"
                 raise OptionError(f"the weights have {has} for {name!r}; expected a tensor of shape {expected}. Check the sizes.")
-        weight = found[f"{one.name}.weight"].reshape(one.outputs, one.inputs, one.kernel)
-        parts += [weight.permute(2, 1, 0).reshape(-1), found[f"{one.name}.bias"]]
+        weight = found[f"{layer.name}.weight"].reshape(layer.outputs, layer.inputs, layer.kernel)
+        parts += [weight.permute(2, 1, 0).reshape(-1), found[f"{layer.name}.bias"]]
     return torch.cat(parts)
 
 
@@ -309,7 +309,7 @@ def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Te
         ends += [np.full(batch * (high - low), high - low)]
     x, step, end = torch.cat(parts), np.concatenate(steps), np.concatenate(ends)
     longest = max(right - eleft, eright - left)
-    dilations = sorted({one.dilation for one in layout.layers if one.taps == 3 and one.dilation < longest})
+    dilations = sorted({layer.dilation for layer in layout.layers if layer.taps == 3 and layer.dilation < longest})
     shift = np.array(dilations, np.int64).reshape(-1, 1, 1) * np.array([-1, 0, 1])
     is_inside = (step[:, None] + shift >= 0) & (step[:, None] + shift < end[:, None])
     neighbours = np.where(is_inside, np.arange(len(x))[:, None] + shift, len(x)).reshape(len(dilations), 3 * len(x))

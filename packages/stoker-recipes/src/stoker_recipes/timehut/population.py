@@ -179,7 +179,7 @@ class EncoderPopulation(nn.Module):
         """
         q, n = 1 - self.settings[0].lr * self.settings[0].weight_decay, self.updates + 1
         mean = 1.0 if q == 1 else (1 - q**n) / (n * (1 - q))
-        dropped = torch.stack([initial_weights(self.layout.size, one.seed) for one in self.settings]) * mean
+        dropped = torch.stack([initial_weights(self.layout.size, setting.seed) for setting in self.settings]) * mean
         return expand(self.average().cpu(), self.layout, dropped)
 
     def keep(self, indices: Sequence[int]) -> None:
@@ -230,10 +230,10 @@ def make_population(
     """
     first, count = settings[0], len(settings)
     for name in SHARED:
-        if any(getattr(one, name) != getattr(first, name) for one in settings):
+        if any(getattr(setting, name) != getattr(first, name) for setting in settings):
             raise OptionError(f"{name} differs between members; all members of a population have the same one.")
     subsets = [np.arange(len(data))] * count if subsets is None else list(subsets)
-    crop_seeds = [one.seed for one in settings] if crop_seeds is None else list(crop_seeds)
+    crop_seeds = [setting.seed for setting in settings] if crop_seeds is None else list(crop_seeds)
     targets = [None] * count if targets is None else list(targets)
     if len({min(first.batch_size, len(rows)) for rows in subsets}) > 1:
         raise OptionError(
@@ -251,7 +251,7 @@ def make_population(
     sizes = [(seed, len(rows)) for seed, rows in zip(crop_seeds, subsets, strict=True)][:groups]
     with ThreadPoolExecutor() as pool:  # most of the time NumPy fills masks, outside of the interpreter's lock
         drawn_crops = dict(zip(dict.fromkeys(sizes), pool.map(draw, dict.fromkeys(sizes)), strict=True))
-    crops = [drawn_crops[one] for one in sizes]
+    crops = [drawn_crops[size] for size in sizes]
     rows = np.stack([subset[one.rows] for subset, one in zip(subsets, crops, strict=False)], 1)
     epochs = [-(-updates // each) for each in per_epoch]
     tau = [
@@ -268,17 +268,17 @@ def make_population(
         data=on_device(np.where(missing[..., None], 0, data), dtype),
         given=on_device(~missing) if missing.any() else None,
         rows=on_device(rows),
-        start=on_device(np.stack([one.start for one in crops], 1)),
-        bounds=on_device(np.stack([one.bounds for one in crops], 1)),
-        mask=on_device(np.stack([one.mask for one in crops], 1)),
+        start=on_device(np.stack([crop.start for crop in crops], 1)),
+        bounds=on_device(np.stack([crop.bounds for crop in crops], 1)),
+        mask=on_device(np.stack([crop.mask for crop in crops], 1)),
         tau=on_device(np.stack(tau, 1), dtype),
-        target=None if all(one is None for one in targets) else on_device(_batch_targets(targets, rows), dtype),
+        target=None if all(target is None for target in targets) else on_device(_batch_targets(targets, rows), dtype),
         keys=on_device(np.array(crop_seeds[:groups], np.int64)),
     )
     layout = make_layout(first.size(data.shape[2]), tables.length)
     kept = kept_positions(layout)
-    drawn = {seed: initial_weights(layout.size, seed)[kept] for seed in {one.seed for one in settings}}
-    weights = torch.stack([drawn[one.seed] for one in settings]).to(device=where, dtype=dtype)
+    drawn = {seed: initial_weights(layout.size, seed)[kept] for seed in {setting.seed for setting in settings}}
+    weights = torch.stack([drawn[setting.seed] for setting in settings]).to(device=where, dtype=dtype)
     return EncoderPopulation(weights, layout, settings, _terms(settings, where, dtype), tables)
 
 
@@ -291,7 +291,7 @@ def targets_of(values: Array, settings: EncoderSettings) -> Array | None:
 
 def _terms(settings: Sequence[EncoderSettings], device: torch.device, dtype: torch.dtype) -> LossTerms:
     def each(name: str) -> Tensor:
-        return torch.tensor([getattr(one, name) for one in settings], device=device, dtype=dtype)
+        return torch.tensor([getattr(setting, name) for setting in settings], device=device, dtype=dtype)
 
     return LossTerms(
         amc_instance=each("amc_instance"),
@@ -299,8 +299,8 @@ def _terms(settings: Sequence[EncoderSettings], device: torch.device, dtype: tor
         margin=each("amc_margin"),
         tau_temporal=each("tau_temporal"),
         compat=settings[0].compat,
-        has_amc=any(one.amc_instance or one.amc_temporal for one in settings),
-        has_soft_temporal=any(one.tau_temporal for one in settings),
+        has_amc=any(setting.amc_instance or setting.amc_temporal for setting in settings),
+        has_soft_temporal=any(setting.tau_temporal for setting in settings),
     )
 
 

@@ -139,7 +139,7 @@ class EncoderSettings:
         return self.updates or (200 if num_values <= 100_000 else 600)
 
 
-NAMES = tuple(one.name for one in fields(EncoderSettings))
+NAMES = tuple(field.name for field in fields(EncoderSettings))
 
 
 def make_settings(method: str = "timehut", **given: Any) -> EncoderSettings:

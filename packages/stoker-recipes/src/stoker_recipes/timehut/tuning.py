@@ -79,7 +79,7 @@ class SearchObjective:
         Raises:
             OptionError: A configuration has an unknown name or an invalid value.
         """
-        unknown = sorted({name for one in configs for name in one} - set(SPACES["combined"]))
+        unknown = sorted({name for config in configs for name in config} - set(SPACES["combined"]))
         if unknown:
             raise OptionError(f"a configuration has {unknown[0]!r}; expected some of {', '.join(SPACES['combined'])}.")
         base = replace(self.settings, updates=max(self.rungs), epochs=None)

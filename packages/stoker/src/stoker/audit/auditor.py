@@ -55,12 +55,12 @@ class AuditReport:
     @property
     def findings(self) -> tuple[AuditFinding, ...]:
         """Faults and notes."""
-        return tuple(one for one in self.checks if one.severity in ("fault", "note"))
+        return tuple(check for check in self.checks if check.severity in ("fault", "note"))
 
     @property
     def faults(self) -> tuple[AuditFinding, ...]:
         """What is wrong with the batches."""
-        return tuple(one for one in self.checks if one.severity == "fault")
+        return tuple(check for check in self.checks if check.severity == "fault")
 
     @property
     def ok(self) -> bool:
@@ -81,11 +81,11 @@ class AuditReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         counts = {name: getattr(self, name) for name in ("num_epochs", "num_batches", "num_samples")}
-        found = {"entries": list(self.entries), "basis": self.basis, "checks": [one.to_dict() for one in self.checks]}
+        found = {"entries": list(self.entries), "basis": self.basis, "checks": [check.to_dict() for check in self.checks]}
         return {"name": self.name, "ok": self.ok, **counts, **found}
 
     def __str__(self) -> str:
-        lines = [f"{WORDS[one.severity]:<9}  {one.kind:<14}  {one.text}" for one in self.checks]
+        lines = [f"{WORDS[check.severity]:<9}  {check.kind:<14}  {check.text}" for check in self.checks]
         return "\n".join([self.headline, self.basis, *lines])
 
 

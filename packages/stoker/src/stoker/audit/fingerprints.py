@@ -319,7 +319,7 @@ def rows_of(batch: Any) -> BatchRows:
         is_value = _is_scalar(leaves[name]) or (is_array(leaves[name]) and leaves[name].ndim == 0)
         others[name] = "one value for the whole batch" if is_value else f"a {type(leaves[name]).__name__}"
     bounds_name, bounds = _bounds({name: found for name, found in known.items() if isinstance(found, np.ndarray)})
-    lengths = Counter(len(found) for found in known.values())
+    lengths = Counter(len(value) for value in known.values())
     num_rows = len(bounds) - 1 if bounds is not None else lengths.most_common(1)[0][0] if lengths else 0
     entries: dict[str, Cells] = {}
     packed = set()

@@ -89,6 +89,6 @@ def _print(found: AuditReport) -> None:
     table = Table.grid(padding=(0, 2), pad_edge=False)
     for can_wrap in (False, False, True):
         table.add_column(no_wrap=not can_wrap, overflow="fold")
-    for one in found.checks:
-        table.add_row(Text(WORDS[one.severity], style=COLORS[one.severity]), Text(one.kind), Text(printable(one.text)))
+    for check in found.checks:
+        table.add_row(Text(WORDS[check.severity], style=COLORS[check.severity]), Text(check.kind), Text(printable(check.text)))
     console.print(Text(printable(found.headline), style="bold"), Text(printable(found.basis)), "", table, sep="\n")

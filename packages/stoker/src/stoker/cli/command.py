@@ -403,8 +403,8 @@ class Command(click.Command):
             ctx.obj.command = self
         if line := self._line(ctx.params):
             announce(f"{line} …")
-        sources = {one.name: ctx.get_parameter_source(one.name or "") for one in self.params if one.name in ctx.params}
-        given = [one for one in self.params if sources.get(one.name) is click.core.ParameterSource.COMMANDLINE]
+        sources = {param.name: ctx.get_parameter_source(param.name or "") for param in self.params if param.name in ctx.params}
+        given = [param for param in self.params if sources.get(param.name) is click.core.ParameterSource.COMMANDLINE]
         _detail("given: " + (", ".join(f"{one.opts[0]} {_shown(ctx.params[one.name or ''])}" for one in given) or "nothing"))
         began, busy = now_ns(), busy_ns()
         try:

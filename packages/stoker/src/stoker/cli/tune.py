@@ -238,7 +238,7 @@ def _run(config: str, overrides: tuple[str, ...], out: str | None, overwrite: bo
     choices = choose_run(load(config, overrides), report=base.report)
     choices.save(path, overwrite=overwrite)
     if as_json:
-        trials = [asdict(one) for one in choices.trials]
+        trials = [asdict(trial) for trial in choices.trials]
         base.print_json({"config": path, "changed": dict(choices.changed), "trials": trials})
         return
     words = ", ".join(f"{key}={value}" for key, value in choices.changed.items())

@@ -105,16 +105,16 @@ def faults_of(train_loader: Any, valid_loader: Any = None, *, seconds: float) ->
     aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were read.)"
     given = isinstance(train_loader, list | tuple)  # batches that are repeated on purpose
     wrong = []
-    for found in report.checks:
+    for check in report.checks:
         # An unshuffled order is right for validation, but seldom for training.
-        unshuffled = found.kind == "order" and found.text.startswith("Not shuffled")
-        noted = found.kind in ("not finite", "same order") and found.severity == "note"
-        intended = given and found.kind in ("seen twice", "reused memory")
-        if found.kind in TITLES and (found.severity == "fault" or unshuffled or noted) and not intended:
-            text = found.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
-            text = text.replace("in apart_from", "in the validation data") if found.kind == "shared samples" else text
-            wrong.append(f"{TITLES[found.kind]}: {text}{aside}")
-    unjudged = any(found.kind == "order" and found.severity == "unchecked" for found in report.checks)
+        unshuffled = check.kind == "order" and check.text.startswith("Not shuffled")
+        noted = check.kind in ("not finite", "same order") and check.severity == "note"
+        intended = given and check.kind in ("seen twice", "reused memory")
+        if check.kind in TITLES and (check.severity == "fault" or unshuffled or noted) and not intended:
+            text = check.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
+            text = text.replace("in apart_from", "in the validation data") if check.kind == "shared samples" else text
+            wrong.append(f"{TITLES[check.kind]}: {text}{aside}")
+    unjudged = any(check.kind == "order" and check.severity == "unchecked" for check in report.checks)
     return [*wrong, *_declared(train_loader)] if unjudged else wrong
 
 

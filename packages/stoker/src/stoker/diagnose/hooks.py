@@ -366,7 +366,7 @@ class StepHooks:
 
         def seen(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # a profile with stacks reads the module from `self`
             if hooks._depth == 0:
-                if len(hooks.roots) < MAX_ROOTS and not any(self is one for one in hooks.roots):
+                if len(hooks.roots) < MAX_ROOTS and not any(self is root for root in hooks.roots):
                     hooks.roots.append(self)
                 if hooks.precision is None:
                     hooks.precision = precision_of(self)
@@ -440,7 +440,7 @@ def compiled() -> bool:
 
 def precision_of(module: torch.nn.Module) -> str:
     """The dtype in which a module's matmuls run now: that of autocast, or of its weights."""
-    weight = next((one for one in module.parameters() if one.is_floating_point()), None)
+    weight = next((parameter for parameter in module.parameters() if parameter.is_floating_point()), None)
     kind = weight.device.type if weight is not None else "cpu"
     if torch.is_autocast_enabled(kind):
         return DTYPES.get(torch.get_autocast_dtype(kind), "fp32")
@@ -466,12 +466,12 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
 
 def num_bytes(value: Any) -> int:
     """Bytes of all tensors and arrays in a batch."""
-    return sum(one.nbytes for one in leaves(value))
+    return sum(leaf.nbytes for leaf in leaves(value))
 
 
 def num_rows(value: Any) -> int | None:
     """The batch size: the first dimension of the first tensor or array."""
-    return next((int(one.shape[0]) for one in leaves(value) if one.ndim), None)
+    return next((int(leaf.shape[0]) for leaf in leaves(value) if leaf.ndim), None)
 
 
 def copied(batch: Any, *, tensors: bool = True) -> Any:

@@ -257,7 +257,7 @@ class Sources:
         """The source of a loader: its own, or that of the loader it replaces."""
         found = self._loaders.get(id(loader))
         if found is None:
-            there = [one for one in self._loaders.values() if one.place == place]
+            there = [loader for loader in self._loaders.values() if loader.place == place]
             there.sort(key=lambda one: one.iterable.dataset is not loader.dataset)  # the same data first
             found = next((one for one in there if self._replace_loader(one, loader)), None) or Source(loader, None)
             self._loaders[id(loader)] = found
@@ -283,7 +283,7 @@ class Sources:
         self.training, self.settled = source, True
         known = [*self._loops.values(), *self._loaders.values()]
         self.stepless = [one.iterable for one in known if one.gives_batches and one.can_repeat and not one.steps_between]
-        self.trained.update(one.iterable for one in self._loaders.values() if one.steps_between)
+        self.trained.update(loader.iterable for loader in self._loaders.values() if loader.steps_between)
         self._loops = {place: one for place, one in self._loops.items() if one is source}
         self._loaders = {key: one for key, one in self._loaders.items() if one is source or one.iterable is source.loader}
         source.last = None
@@ -295,11 +295,13 @@ class Sources:
             self._existing = weakref.WeakSet(objects_of(DataLoader))
         if steps < MIN_STEPS:
             return False
-        candidates = [one for one in (*self._loops.values(), *self._loaders.values()) if one.steps_between >= MIN_STEPS - 1]
+        candidates = [loop for loop in (*self._loops.values(), *self._loaders.values()) if loop.steps_between >= MIN_STEPS - 1]
         if not candidates:
             self.settled = steps >= STEPS_WITHOUT_LOOP
             return self.settled
-        batches = [one for one in candidates if one.gives_batches and steps <= MAX_STEPS_PER_BATCH * one.nexts]
+        batches = [
+            candidate for candidate in candidates if candidate.gives_batches and steps <= MAX_STEPS_PER_BATCH * candidate.nexts
+        ]
         if not batches and steps < STEPS_WITHOUT_LOOP:
             return False  # a loop with several steps per batch takes longer to find
         pool = batches or candidates
@@ -310,7 +312,9 @@ class Sources:
         while best.passes_on and best.inner in pool:
             best = best.inner
         if best.place is None:  # the user's loop iterates a wrapper of the loader, made by a library
-            best.place = next((one.place for one in self._loaders.values() if one.place is not None and not one.nexts), None)
+            best.place = next(
+                (loader.place for loader in self._loaders.values() if loader.place is not None and not loader.nexts), None
+            )
         self.select(best)
         return True
 

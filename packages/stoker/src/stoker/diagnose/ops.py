@@ -122,14 +122,14 @@ def _class_of(namespace: str, operation: str) -> str | None:
         if operation in names or base in names:
             return kind
     # What torch dispatches: not overloads that write to `out`, nor those of TorchScript alone.
-    named = [(one, getattr(packet, one)) for one in (packet.overloads() if packet is not None else [])]
+    named = [(overload, getattr(packet, overload)) for overload in (packet.overloads() if packet is not None else [])]
     overloads = [one for name, one in named if not name.endswith("out") and torch._C._dispatch_has_kernel(one.name())]
     aliases = [one.alias_info for overload in overloads for one in overload._schema.returns]
     only_views = any(alias is not None and not alias.is_write for alias in aliases)  # of memory that it was given, unchanged
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     only_calls = all(  # made of other operations on every device
-        has(one.name(), "CompositeImplicitAutograd") and not has(one.name(), "CPU") and not has(one.name(), "CUDA")
-        for one in overloads
+        has(overload.name(), "CompositeImplicitAutograd") and not has(overload.name(), "CPU") and not has(overload.name(), "CUDA")
+        for overload in overloads
     )
     if only_views or only_calls:
         return None
@@ -393,7 +393,7 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
     spans = [end - begin for begin, end in steps]
     if len(spans) > 2:  # the first has what starting costs
         times, spans = times[1:], spans[1:]
-    medians = {kind: statistics.median(one.get(kind, 0.0) for one in times) for kind in {name for one in times for name in one}}
+    medians = {kind: statistics.median(time.get(kind, 0.0) for time in times) for kind in {name for time in times for name in time}}
     whole = max(statistics.median(spans), sum(medians.values()))
     if whole <= 0:
         return {}
@@ -402,7 +402,7 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
 
 def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
     """The start of each forward pass, and its time in long pauses between operations."""
-    spans = [(one.time_range.start, one.time_range.end) for one in events if one.name.startswith(("aten::", "autograd::"))]
+    spans = [(event.time_range.start, event.time_range.end) for event in events if event.name.startswith(("aten::", "autograd::"))]
     works = sorted(spans)
     for forward in events:
         if forward.name == FORWARD_RANGE:
@@ -415,7 +415,7 @@ def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
                 last = max(last, stop)
             pauses.append(end - last)
             # A long pause counts whole: an interpreter that computes does not dispatch meanwhile.
-            yield begin, sum(one for one in pauses if one > RULE.short_pause_us)
+            yield begin, sum(pause for pause in pauses if pause > RULE.short_pause_us)
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:

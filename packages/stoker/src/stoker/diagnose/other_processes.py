@@ -103,7 +103,7 @@ class OtherProcesses:
 
     def _see_popen(self, popen: object, args: Any, *more: Any, cwd: Any = None, shell: bool = False, **options: Any) -> None:
         words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
-        command = [os.fsdecode(one) for one in words]
+        command = [os.fsdecode(word) for word in words]
         if shell:
             self._see_command(shlex.split(command[0]), cwd, command[0])
         else:

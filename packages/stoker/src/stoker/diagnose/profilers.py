@@ -180,7 +180,7 @@ class Sampler:
             return None
         longer = [most / slow - usual / others for usual, most in zip(*self._phases, strict=True)]
         phase = max(range(len(NAMES)), key=lambda number: longer[number])
-        usual, most = (_with_callees(one) for one in self._stacks)
+        usual, most = (_with_callees(stack) for stack in self._stacks)
         extra = {stack: spent / slow - usual[stack] / others for stack, spent in most.items()}
         total = sum(spent for stack, spent in extra.items() if len(stack) == 1)
         chain: list[Stack] = [()]

@@ -163,8 +163,8 @@ def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu
     on_device = [step.device_seconds for one in series for step in one.steps if step.device_seconds is not None]
     by_host = [step.seconds for one in series for step in one.steps]
     ahead = statistics.median(on_device) - statistics.median(by_host) if on_device and by_host else 0.0
-    waits = [found for one in series for found in one.extra_waits(on_gpu=on_gpu)]
-    rests = [found for one in series for found in one.extra_rests(on_gpu=on_gpu, behind=max(0.0, ahead) * (steps or 0.0))]
+    waits = [wait for one in series for wait in one.extra_waits(on_gpu=on_gpu)]
+    rests = [rest for one in series for rest in one.extra_rests(on_gpu=on_gpu, behind=max(0.0, ahead) * (steps or 0.0))]
     if not steps or not (waits or rests):
         return None
     # A validation may run only every few epochs; starting a loader takes the same time each time.
@@ -182,7 +182,7 @@ def mean_of_epoch(first: StepTimes, *others: StepTimes) -> StepTimes:
 
 def mean_step(steps: Sequence[StepTimes]) -> StepTimes:
     """The mean of consecutive steps."""
-    phases = zip(*(one.phases_ns for one in steps), strict=True)
+    phases = zip(*(step.phases_ns for step in steps), strict=True)
     return StepTimes(tuple(round(statistics.fmean(spent)) for spent in phases), False)
 
 
@@ -325,7 +325,7 @@ class Recorder:
             compiled=is_compiled,
             between_epochs={name: getattr(found, name) / with_between for name in ("loader", "other")} if found else {},
             notes=[*self.notes, *notes],
-            losses=[float(one) for one in hooks.losses],
+            losses=[float(loss) for loss in hooks.losses],
         )
 
     def slow_steps(self, *, bursts: bool) -> Slow | None:
@@ -348,14 +348,14 @@ class Recorder:
             return None
         if not waits:
             return best
-        waited = statistics.fmean(one.phases_ns[NEXT] for one in loop.steps) / 1e9
+        waited = statistics.fmean(step.phases_ns[NEXT] for step in loop.steps) / 1e9
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
 
     def last_window(self, series: StepSeries, source: Source | None) -> list[float]:
         """Seconds of the steps of the last window, each with its share of the time to start an epoch."""
         epochs = self._epochs(series, source, least=MIN_EPOCHS_OF_A_TRIAL)
         if epochs:
-            return [one.seconds for one in epochs[-1]]
+            return [epoch.seconds for epoch in epochs[-1]]
         lost = between_epochs([series], _epoch_length(source, self._batches), on_gpu=self.on_gpu)
         starting = lost.loader if lost is not None else 0.0
         last = series.pieces()[-1:]
@@ -367,7 +367,7 @@ class Recorder:
             return None
         loop, apart = self.loop.pieces(), self.apart.pieces()
         own = [[max(0.0, one - less) for one in window] for window, less in zip(apart, self.collective_seconds, strict=False)]
-        added = [[one] for one in self.all_reduce_seconds] if len(self.all_reduce_seconds) == len(apart) else []
+        added = [[second] for second in self.all_reduce_seconds] if len(self.all_reduce_seconds) == len(apart) else []
         return Rank(
             rank=rank,
             step_seconds=statistics.median(one for window in loop for one in window),

@@ -190,7 +190,7 @@ class TrialSession(Session):
         before = len(series.steps)
         yield from self.record(mode, stretch, LEAST_STEPS, series)
         if mode.cached:
-            times += [one.without_data for one in series.steps[before:]]
+            times += [step.without_data for step in series.steps[before:]]
         else:
             times += self.recorder.last_window(series, self.sources.training)
 

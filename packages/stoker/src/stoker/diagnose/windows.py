@@ -111,7 +111,10 @@ def baseline(session: Session, *, seconds: float, least: int, periods: Periods |
 def rare_steps(session: Session) -> Plan:
     """T again if rare steps were seen since the first window and their share of the time is not known yet."""
     recorder = session.recorder
-    known, elsewhere = (recorder.slow_steps(bursts=session.queue > 0), slow_of([one.without_data for one in recorder.cached.steps]))
+    known, elsewhere = (
+        recorder.slow_steps(bursts=session.queue > 0),
+        slow_of([step.without_data for step in recorder.cached.steps]),
+    )
     share = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
     if share >= RULE.rare_min_share and (known is None or len(known.at) <= 2) and session.ranks is None:
         yield from baseline(session, seconds=0.4, least=4, periods=periods_for(session, expected=True))
@@ -192,7 +195,7 @@ def apart(session: Session, ranks: MeasuredRanks, *, seconds: float) -> Plan:
     yield from session.skip(REAL, 1)
     in_collectives = yield from _record_collectives(session, ranks, seconds, together)
     if meeting.held and not meeting.missed and together.steps and alone:
-        with_all_reduce = statistics.median(one.phases_ns[BACKWARD] for one in together.steps) / 1e9
+        with_all_reduce = statistics.median(step.phases_ns[BACKWARD] for step in together.steps) / 1e9
         own = statistics.median(one.phases_ns[BACKWARD] for one in alone) / 1e9
         recorder.all_reduce_seconds.append(max(0.0, with_all_reduce - own) + in_collectives)
 
@@ -214,7 +217,7 @@ def other_threads(session: Session) -> Plan:
     wanted = sorted({1, max(1, cores // 2), cores, given})
     if len(wanted) < 2:
         return
-    usual = statistics.median([one.without_data for one in session.recorder.loop.steps] or [math.inf])
+    usual = statistics.median([step.without_data for step in session.recorder.loop.steps] or [math.inf])
     try:
         for number in (*wanted, *reversed(wanted)):  # again in reverse, because processors change their speed
             far_slower = FAR_SLOWER * min(known.values(), default=usual)
@@ -228,7 +231,7 @@ def other_threads(session: Session) -> Plan:
             series = StepSeries()
             yield from session.record(step_input, 0.15, 3, series)
             if series.steps:
-                seconds = statistics.median(one.without_data for one in series.steps)
+                seconds = statistics.median(step.without_data for step in series.steps)
                 known[number] = min(seconds, known.get(number, seconds))
     finally:
         torch.set_num_threads(given)
@@ -341,7 +344,9 @@ def device_alone(session: Session) -> Plan:
     everything = EXPERIMENTS["everything"](lambda: hooks.steps) if "everything" in recorder.removed else None
     step_input = CACHED if session.can_cache else REAL
     known = (
-        recorder.removed["everything"].with_fix.seconds if everything is not None else [one.seconds for one in recorder.loop.steps]
+        recorder.removed["everything"].with_fix.seconds
+        if everything is not None
+        else [step.seconds for step in recorder.loop.steps]
     )
     sleep, rate = 1.5 * statistics.median(known or [0.1]), cycles_per_second()
     recorder.gpu_taken = gpu_taken()

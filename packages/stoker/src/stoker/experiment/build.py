@@ -100,18 +100,18 @@ def open_data(config: Config, device: str) -> Fed:
         order = ByLength(seed, pool=data.order.pool)
     splits: list[Split] = []
     if isinstance(cut, named.ByValue):
-        splits = [by_value(one, view, cut.column, train=cut.train, valid=cut.valid, test=cut.test) for one in stores]
+        splits = [by_value(store, view, cut.column, train=cut.train, valid=cut.valid, test=cut.test) for store in stores]
     elif cut is not None:
         fractions = [1 - cut.valid - cut.test, cut.valid, *([cut.test] if cut.test else [])]
         if isinstance(cut, named.Grouped):
-            splits = [grouped(one, view, by=cut.by, fractions=fractions, seed=seed) for one in stores]
+            splits = [grouped(store, view, by=cut.by, fractions=fractions, seed=seed) for store in stores]
         else:
             distances: Any = {"horizon": cut.horizon, "warm_up": cut.warm_up, "embargo": cut.embargo, "overlap": cut.overlap}
-            splits = [chronological(one, view, fractions=fractions, time=cut.time, **distances) for one in stores]
+            splits = [chronological(store, view, fractions=fractions, time=cut.time, **distances) for store in stores]
     all_stores = [*stores, *chain(*held_back.values())]
     task = _task(config, store, all_stores[1:], num_train=len(stores))
     scaler = _fit_series_scaler(config, all_stores, task, splits[0] if splits else None)
-    padded = {view.over(lengths_of(one, view)).padded for one in all_stores} if len(all_stores) > 1 else set()
+    padded = {view.over(lengths_of(store, view)).padded for store in all_stores} if len(all_stores) > 1 else set()
     feed = partial(
         Feed,
         view=view,
@@ -127,7 +127,7 @@ def open_data(config: Config, device: str) -> Fed:
     )
     if data.where is not None:
         splits = [where(one, split, data.where) for one, split in zip(stores, splits, strict=True)] if splits else []
-    chosen = [one.train for one in splits] or _chosen(stores, view, data.where)
+    chosen = [split.train for split in splits] or _chosen(stores, view, data.where)
     augment = load_function(data.augment) if data.augment is not None else None
     if augment is not None:
         try:
@@ -148,7 +148,7 @@ def open_data(config: Config, device: str) -> Fed:
             evaluated[name] = feed(held_back[name], subset=_chosen(held_back[name], view, data.where))
         # A test subset of fractions is kept for later, as it always was; one that is named is evaluated.
         elif name in (splits[0].subsets if splits else ()) and (name == "valid" or isinstance(cut, named.ByValue)):
-            evaluated[name] = feed(stores, subset=[one.subsets[name] for one in splits])
+            evaluated[name] = feed(stores, subset=[split.subsets[name] for split in splits])
     task = replace(task, padded=train.samples.padded or True in padded)
     first = splits[0] if splits else None
     return Fed(store=store, task=task, train=train, split=first, scaler=scaler, stores=stores, splits=splits, **evaluated)
@@ -158,7 +158,7 @@ def _chosen(stores: Sequence[Store], view: AnyView, condition: str | None) -> li
     """The samples of series that fulfil the condition, of each store; None for all samples."""
     from stoker.split.selection import where
 
-    return None if condition is None else [where(one, view, condition) for one in stores]
+    return None if condition is None else [where(store, view, condition) for store in stores]
 
 
 def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, split: Split | None) -> SeriesScaler | None:
@@ -170,7 +170,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
         return None
     if len(stores) > 1:
         raise ConfigError(
-            f"data.scale is per series, which is for one store, but {len(stores)} are fed: {', '.join(one.name for one in stores)}. "
+            f"data.scale is per series, which is for one store, but {len(stores)} are fed: {', '.join(store.name for store in stores)}. "
             f"Leave data.scale out, or set data.normalize."
         )
     store = stores[0]
@@ -292,7 +292,7 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
     texts = schema[targets[0]].texts if len(targets) == 1 else None
     num_categories = None
     if texts is not None:  # of the stores to train on; a feed refuses other texts elsewhere
-        num_categories = len({text for one in [store, *others][:num_train] for text in one.schema[targets[0]].texts or ()})
+        num_categories = len({text for other in [store, *others][:num_train] for text in other.schema[targets[0]].texts or ()})
     classes = (config.loss.classes or num_categories) if isinstance(config.loss, named.CrossEntropy) else None
     if classes is not None:  # a model has no output for more: a GPU would only say that an index is wrong, and stop
         for one in [store, *others] if texts is None else [store]:
@@ -304,13 +304,13 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
                 )
     train_stores = [store, *others][:num_train]
     categories = {
-        name: len({text for one in train_stores for text in one.schema[name].texts or ()})
+        name: len({text for store in train_stores for text in store.schema[name].texts or ()})
         for name in inputs
         if schema[name].kind == "category"
     }
     fed = dict.fromkeys([*inputs, *targets])
     steps = [schema[name] for name in fed if schema[name].level == "step"]
-    can_miss = [one.name for one in steps if one.kind == "bfloat16" or (one.dtype is not None and one.dtype.kind == "f")]
+    can_miss = [step.name for step in steps if step.kind == "bfloat16" or (step.dtype is not None and step.dtype.kind == "f")]
     return Task(
         observed=tuple(can_miss) if data.observed else (),
         inputs={name: schema[name].width or 1 for name in inputs},

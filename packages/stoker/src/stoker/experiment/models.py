@@ -578,7 +578,7 @@ def _arguments(own: named.Own, function: Callable[..., Any], offered: Mapping[st
     name, options, parameters = own.function, own.options, inspect.signature(function).parameters
     if "" in options or not all(isinstance(option, str) for option in options):
         raise OptionError(f"{name} has the options {dict(options)!r}; expected names of its parameters.")
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [option for option in options if option not in parameters and not takes_all]
     if unknown:
         raise OptionError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(parameters) or 'none'}.")

@@ -86,7 +86,7 @@ class TrainedRun:
     """What files and tables are packed with."""
 
     def __repr__(self) -> str:
-        parameters = sum(one.numel() for one in self.model.parameters())
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return f"<run {self.folder}: {type(self.model).__name__} with {parameters:,} parameters, weights of step {self.step:,}>"
 
     def predict(
@@ -356,7 +356,7 @@ def _conform(store: Store, inputs: Inputs) -> Store:
         elif was.dtype is not None and was.dtype.startswith("float") and values[given].dtype.kind in "iub" and now.kind == "number":
             values[given] = values[given].astype(was.dtype)
             columns[given] = replace(now, dtype=values[given].dtype)
-    if all(values[one] is store.column(one) for one in values):
+    if all(values[value] is store.column(value) for value in values):
         return store
     return Store(
         columns,

@@ -45,7 +45,7 @@ def shift_categories(store: Store, columns: list[FedColumn], offset: int) -> lis
     if not offset:
         return columns
     shifted: dict[str, Any] = {"dtype": np.dtype(np.int64), "torch_name": "int64", "shift": int(offset)}
-    return [replace(one, **shifted) if store.schema[one.name].kind == "category" else one for one in columns]
+    return [replace(column, **shifted) if store.schema[column.name].kind == "category" else column for column in columns]
 
 
 def share_categories(

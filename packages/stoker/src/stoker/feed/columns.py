@@ -345,7 +345,7 @@ def _form(store: Store, name: str) -> str:
 
 def check_batch_fits(columns: Sequence[FedColumn], rows: int, steps: int) -> None:
     """Refuse batches of `rows` samples of `steps` that memory cannot hold: a system that promises more of it kills the process."""
-    needed = rows * sum(one.unit * (steps if one.level == "step" else 1) for one in columns)
+    needed = rows * sum(column.unit * (steps if column.level == "step" else 1) for column in columns)
     free = available_host_bytes()
     if needed > free:
         raise OptionError(

@@ -136,7 +136,7 @@ class Feed:
         method: Method | None = normalize if isinstance(normalize, str) else None
         self.stores = list_stores(store)
         """The store, or all stores."""
-        spaces = [samples_over(one, view) for one in self.stores]
+        spaces = [samples_over(store, view) for store in self.stores]
         self.store: Store | StoreGroup = self.stores[0] if len(self.stores) == 1 else StoreGroup(self.stores)
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
@@ -215,8 +215,8 @@ class Feed:
             self.column_bytes,
             self.device,
             needs_host="transform runs on the CPU" if self.transform is not None else None,
-            on_disk=self.is_remote or any(one.path is not None for one in self.stores),
-            max_fetched=min((one.max_whole_bytes for one in self.stores if isinstance(one, RemoteStore)), default=None),
+            on_disk=self.is_remote or any(store.path is not None for store in self.stores),
+            max_fetched=min((store.max_whole_bytes for store in self.stores if isinstance(store, RemoteStore)), default=None),
         )
         if self.is_remote and self.residency.where != "stream":
             for one in self.stores:
@@ -325,7 +325,7 @@ class Feed:
             if store.manifest is None or store.path is None:
                 files.append(store.name)
             else:
-                own = [one.values.file for one in store.manifest.columns if one.name in names and one.values]
+                own = [column.values.file for column in store.manifest.columns if column.name in names and column.values]
                 files += [str(store.path / file) for file in own]
         return files
 
@@ -539,8 +539,8 @@ class Feed:
         """What must be equal for a position to mean the same sample: data, view, subset and kind of order."""
         data = " + ".join(map(identity_of, self.stores))
         what = f"{data} {type(self.view).__name__} {view_values(self.view)} {self.order.kind}"
-        if any(one is not None for one in self.subsets):
-            what += "".join(f" {one.fingerprint if one is not None else 'all'}" for one in self.subsets)
+        if any(subset is not None for subset in self.subsets):
+            what += "".join(f" {subset.fingerprint if subset is not None else 'all'}" for subset in self.subsets)
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
 
     def identity(self) -> dict[str, Any]:

@@ -114,9 +114,9 @@ def join_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]
     """The columns of all stores, which must agree in name, type, width and level."""
     lengths = tuple(own[0].lengths for own in columns)
     joined = _JoinedLengths(
-        num_series=sum(one.num_series for one in lengths),
-        num_steps=sum(one.num_steps for one in lengths),
-        name=" + ".join(one.name for one in lengths),
+        num_series=sum(length.num_series for length in lengths),
+        num_steps=sum(length.num_steps for length in lengths),
+        name=" + ".join(length.name for length in lengths),
         parts=lengths,
     )
     made: list[FedColumn] = []
@@ -172,7 +172,7 @@ def _spanning(arrays: list[Array]) -> tuple[Array, Array | None]:
 
 
 def _join_scales(scales: Sequence[Scales | None]) -> Scales | None:
-    known = [one for one in scales if one is not None]
+    known = [scale for scale in scales if scale is not None]
     if not known:
         return None
     centers, divisors = (np.concatenate([one[i] for one in known]) for i in range(2))

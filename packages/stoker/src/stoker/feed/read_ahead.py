@@ -249,22 +249,22 @@ class JoinedHints:
 
     def __init__(self, hints: list[Hints]) -> None:
         self._hints = hints
-        self.keeps_all = all(one.keeps_all for one in hints)
+        self.keeps_all = all(hint.keeps_all for hint in hints)
 
     def before(self, step: int) -> None:
         """Called before a step is gathered; waits until all of it was asked for."""
-        for one in self._hints:
-            one.before(step)
+        for hint in self._hints:
+            hint.before(step)
 
     def after(self, step: int) -> None:
         """Called when a step was gathered, or could not be."""
-        for one in self._hints:
-            one.after(step)
+        for hint in self._hints:
+            hint.after(step)
 
     def close(self) -> None:
         """Ask for nothing more."""
-        for one in self._hints:
-            one.close()
+        for hint in self._hints:
+            hint.close()
 
 
 MakeHints = Callable[[list[MappedColumn], Units, Units], Hints]
@@ -282,7 +282,7 @@ class ReadAhead:
             column.pieces if isinstance(samples, JoinedSamples) else (column,) for column in columns if column.level == "step"
         ]
         mapped = [
-            [MappedColumn(one[i], first) for one in pieces] for i, first in enumerate(firsts[: len(pieces[0]) if pieces else 0])
+            [MappedColumn(piece[i], first) for piece in pieces] for i, first in enumerate(firsts[: len(pieces[0]) if pieces else 0])
         ]
         self._by_store = [[column for column in own if column.is_on_disk] for own in mapped]
         self._columns = [column for own in self._by_store for column in own]
@@ -305,7 +305,7 @@ class ReadAhead:
             on_disk = [i for i, own in enumerate(self._by_store) if own]
             return [(self._by_store[i], StoreUnits(steps, i, self._samples)) for i in on_disk]
         length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
-        sample_bytes = length * sum(one.step_bytes for one in self._columns)
+        sample_bytes = length * sum(column.step_bytes for column in self._columns)
         # Samples of a few kilobytes may be in as many blocks of megabytes: what is fetched together is then a single batch.
         unit_bytes = UNIT_BYTES if all(column.is_here for column in self._columns) else 0
         return [(self._columns, BatchUnits(steps, self._samples, sample_bytes, unit_bytes))]

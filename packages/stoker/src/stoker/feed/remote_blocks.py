@@ -106,7 +106,7 @@ class Forecast:
         self._is_cut = self._end < total
         self._built = True
         self._blocks = np.concatenate([np.zeros(0, dtype=np.int64), *uses])
-        lengths = [len(one) for one in uses]
+        lengths = [len(use) for use in uses]
         self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
         units = np.repeat(np.arange(self._first, self._end), lengths)
         self._later = np.full(len(units), NEVER, dtype=np.int64)

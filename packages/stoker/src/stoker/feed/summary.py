@@ -46,7 +46,7 @@ def describe_samples(
 def summarize(feed: Any) -> str:
     """What print(feed) shows, with the reasons for what was chosen automatically."""
     shapes = [shape for column in feed.columns for shape in _shapes(feed, column)]
-    size = feed.batch_size * sum(one.unit * (feed.samples.row if one.level == "step" else 1) for one in feed.columns)
+    size = feed.batch_size * sum(column.unit * (feed.samples.row if column.level == "step" else 1) for column in feed.columns)
     most = "up to " if isinstance(feed.view, Sequences) else ""
     world = feed.ranks.world_size
     ranks = "" if world == 1 else f" on each of {world} ranks (this is rank {feed.ranks.rank})"

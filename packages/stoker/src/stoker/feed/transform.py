@@ -62,7 +62,11 @@ def rng_parameter(transform: Transform) -> str | int | None:
     is_bound = isinstance(transform, partial) and "rng" in transform.keywords
     if "rng" in parameters and not is_bound and parameters["rng"].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
         return "rng"
-    places = [one for one in parameters.values() if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    places = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ]
     return 1 if len(places) > 1 and places[1].default is Parameter.empty else None
 
 
@@ -84,7 +88,7 @@ class DeviceTransform:
     def __call__(self, batch: Tensors, seed: int) -> Tensors:
         """The batch to deliver; the generator has this seed."""
         made = self._transform(batch, lambda: torch.Generator(self._device).manual_seed(seed))
-        if not isinstance(made, Mapping) or not all(isinstance(one, torch.Tensor) for one in made.values()):
+        if not isinstance(made, Mapping) or not all(isinstance(value, torch.Tensor) for value in made.values()):
             raise FeedError(f"the transform on the device returned {type(made).__name__}; expected a dict of tensors.")
         found = dict(made)
         if "valid" in batch:

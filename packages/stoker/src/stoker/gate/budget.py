@@ -223,8 +223,10 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         lines = [f"{TITLES[self.name]}: {_shown(self.name, self.found)} per step, allowed {_shown(self.name, self.allowed)}"]
-        for one in self.reasons:
-            lines.append(f"  {one.more:+,} {one.what}" + (f" ({one.place.file}:{one.place.line})" if one.place else ""))
+        for reason in self.reasons:
+            lines.append(
+                f"  {reason.more:+,} {reason.what}" + (f" ({reason.place.file}:{reason.place.line})" if reason.place else "")
+            )
         return "\n".join(lines)
 
 

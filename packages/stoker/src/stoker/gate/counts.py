@@ -165,7 +165,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
                 found["syncs"] = 1
         # Tensors on the host need no wait for a device. Without a device they are counted as if they lay on one.
         elif not self.on_cuda or any(one.device.type != "cpu" for one in given):
-            masks = name in MASKING and any(one is not None and one.dtype in MASKS for one in args[1])
+            masks = name in MASKING and any(argument is not None and argument.dtype in MASKS for argument in args[1])
             found["syncs"] = int(masks or name in WAITING)
 
     def _by_line(self) -> dict[str, dict[str, int]]:

@@ -63,7 +63,7 @@ class FeedDataModule(*_BASES):  # type: ignore[misc]
         """A trainer leaves out a loop whose loader is the method of its base class, so each loader that is not given becomes that."""
         self._trainer = trainer
         package = type(trainer).__module__.partition(".")[0]
-        base = next((one for one in _BASES if one.__module__.startswith(f"{package}.")), _BASES[0])
+        base = next((base for base in _BASES if base.__module__.startswith(f"{package}.")), _BASES[0])
         for name in (f"{name}_dataloader" for name, make in self._makers.items() if make is None):
             setattr(self, name, MethodType(getattr(base, name), self))
 

@@ -133,7 +133,7 @@ class FollowedRun:
         try:
             self._read_metrics()
             if self._changed(SLOWDOWNS):
-                self._slowdowns = [str(one) for one in read_slowdowns(self.path)]
+                self._slowdowns = [str(slowdown) for slowdown in read_slowdowns(self.path)]
             if self._changed(DIAGNOSIS):
                 self._ceiling = read_ceiling(self.path / DIAGNOSIS)
             self._checkpoint = newest_checkpoint(self.path / CHECKPOINTS)

@@ -86,16 +86,16 @@ class JoinedSamples:
 
 def _over_all(parts: Sequence[Samples], lengths: Sequence[Lengths], view: AnyView) -> tuple[Samples, Runs | None] | None:
     """The samples of a view over the series of all stores, and those that are in subsets; None where that would take much memory."""
-    num_series = sum(one.num_series for one in lengths)
-    if num_series > MOST_JOINED or any(one.runs is not None for one in lengths):
+    num_series = sum(length.num_series for length in lengths)
+    if num_series > MOST_JOINED or any(length.runs is not None for length in lengths):
         return None
-    uniform = {one.length for one in lengths}
-    bases = _running([one.num_steps for one in lengths])
+    uniform = {length.length for length in lengths}
+    bases = _running([length.num_steps for length in lengths])
     offsets = np.zeros(0, dtype=np.int64)
     if len(uniform) > 1 or None in uniform:
         offsets = np.concatenate([*(one.bounds()[:-1] + base for one, base in zip(lengths, bases, strict=False)), bases[-1:]])
     length = next(iter(uniform)) if not len(offsets) else None
-    name = " + ".join(one.name for one in lengths)
+    name = " + ".join(length.name for length in lengths)
     whole = view.over(Lengths(num_series=num_series, num_steps=int(bases[-1]), length=length, offsets=offsets, name=name))
     subsets = [part.subset if isinstance(part, SubsetSamples) else None for part in parts]
     if not any(subset is not None for subset in subsets):

@@ -85,7 +85,7 @@ def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
     real = {os.path.realpath(os.path.join(here, os.path.expanduser(one))) for one in named}
     caches = {one for one in real if not is_below(home, one) and not is_below(here, one)}
     packages = {*(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")), site.getusersitepackages()}
-    return caches | {os.path.realpath(one) for one in packages} | {os.path.join(home, one) for one in IN_HOME}
+    return caches | {os.path.realpath(package) for package in packages} | {os.path.join(home, one) for one in IN_HOME}
 
 
 def is_below(name: str, folder: str) -> bool:
@@ -112,7 +112,7 @@ class Sandbox:
         self.mode: SandboxMode | None = None
         by_kernel: list[SandboxMode] = ["overlay", "landlock"]
         modes: dict[str, list[SandboxMode]] = {"auto": list(MODES), "require": by_kernel}
-        self._choice, self._modes = choice, modes[choice] if choice in modes else [one for one in MODES if one == choice]
+        self._choice, self._modes = choice, modes[choice] if choice in modes else [mode for mode in MODES if mode == choice]
         self._here = os.path.realpath(Path.cwd())
         home = os.path.realpath(os.path.expanduser("~"))
         self._run_in = sorted({self._here, *([] if program is None else [os.path.realpath(program.parent)])})
@@ -144,8 +144,10 @@ class Sandbox:
 
     def _find_scratch(self) -> Path | None:
         """A new folder outside the folders that must be protected; None if there is no such place."""
-        places = [os.path.realpath(one) for one in (_temporary(), *SCRATCH_PLACES)]
-        usable = [one for one in places if os.access(one, os.W_OK) and not any(is_below(one, folder) for folder in self._needed)]
+        places = [os.path.realpath(place) for place in (_temporary(), *SCRATCH_PLACES)]
+        usable = [
+            place for place in places if os.access(place, os.W_OK) and not any(is_below(place, folder) for folder in self._needed)
+        ]
         if not usable:
             return None
         # TMPDIR may lie in a folder with other files, which cannot be protected then: /tmp is better where it has room.
@@ -167,7 +169,7 @@ class Sandbox:
 
     def plan(self, descriptor: int) -> str:
         """The plan for a process that answers on this file descriptor, as JSON."""
-        modes = [one for one in self._modes if one == "off" or self._scratch is not None]
+        modes = [mode for mode in self._modes if mode == "off" or self._scratch is not None]
         rules = dict(self._rules)
         if self._scratch is not None:
             for path, writable in _other_places().items():

@@ -236,7 +236,7 @@ def cuts_at_times(sampled: SampledStore, store: Store, boundaries: Sequence[Any]
             f"{store.name} has no column of time to find boundaries in. Give fractions=, or name the column: time='…'."
         )
     times, column = _times(sampled, store, name, trusted=time is None)
-    moments = [_moment(one, column) for one in boundaries]
+    moments = [_moment(boundary, column) for boundary in boundaries]
     if sorted(set(moments)) != moments:
         raise OptionError(f"boundaries are {list(boundaries)!r}; expected times that rise.")
     first, last = _span(sampled, times)

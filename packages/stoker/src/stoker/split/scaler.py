@@ -183,7 +183,7 @@ class Scaler(nn.Module):
         found = [_joined([measure(*pair, name) for pair in zip(stores, subsets, strict=True)]) for name in names]
         empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
         if empty:
-            where = " + ".join(one.name for one in stores)
+            where = " + ".join(store.name for store in stores)
             raise OptionError(f"column {empty[0]!r} of {where} has no finite value in these steps, so it has no mean.")
         scaler = cls(sum(len(moments.means) for moments in found), columns=names)
         num_steps = max(moments.num_rows for moments in found)

@@ -319,7 +319,7 @@ def chronological(
 def checked_fractions(fractions: Sequence[float]) -> list[float]:
     """Two or three shares that fit into 1."""
     try:
-        found = [float(one) for one in fractions]
+        found = [float(fraction) for fraction in fractions]
     except (TypeError, ValueError):
         found = []
     if len(found) not in (2, 3) or not all(one > 0 for one in found) or sum(found) > 1 + 1e-9:

@@ -118,7 +118,7 @@ class BlockTable:
 
     def all_ids(self, file: str) -> Array:
         """All blocks of a file."""
-        shard = next(one for one in self.shards if one.file == file)
+        shard = next(shard for shard in self.shards if shard.file == file)
         return self.first[file] + np.arange(-(-shard.values_bytes // self.block_bytes))
 
 

@@ -246,7 +246,7 @@ def _damaged(name: str, damages: list[str], advice: str) -> StoreDamagedError:
 
 def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
     stores = [store.base, *store.parts] if isinstance(store, AppendedStore) else [store]
-    found = [(one, one.manifest, one.path) for one in stores if one.manifest is not None and one.path is not None]
+    found = [(store, store.manifest, store.path) for store in stores if store.manifest is not None and store.path is not None]
     total = sum(shard.values_bytes for _, manifest, _ in found for shard in manifests.shards(manifest))
     done = 0
 

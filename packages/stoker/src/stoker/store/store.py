@@ -452,7 +452,7 @@ class Store:
         return f"<store {self.name}: {self._num_series:,} series, {self._num_steps:,} steps, {columns}>"
 
     def _repr_html_(self) -> str:
-        rows = [("column", "type", "per"), *((one.name, one.label, one.level) for one in self.schema.values())]
+        rows = [("column", "type", "per"), *((value.name, value.label, value.level) for value in self.schema.values())]
         return html_table(f"store {self.name}: {self._num_series:,} series, {self._num_steps:,} steps", rows)
 
 

@@ -85,7 +85,7 @@ def remove_parts(folder: Path, *, after: int = 0) -> None:
     for entry in entries:
         if PART_NAME.fullmatch(entry.name) and int(entry.name) > after and entry.is_dir() and not entry.is_symlink():
             # The manifest last: it says who made the shards.
-            for name in sorted((one.name for one in entry.iterdir()), key=lambda name: name == MANIFEST_NAME):
+            for name in sorted((path.name for path in entry.iterdir()), key=lambda name: name == MANIFEST_NAME):
                 if name in _PART_FILES or SHARD_NAME.fullmatch(name):
                     _disk.remove_folder(entry / name)
             if not any(entry.iterdir()):

@@ -266,7 +266,7 @@ class Replicas:
             return
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         self.ranks.mean(flat)
-        for gradient, part in zip(gradients, flat.split_with_sizes([one.numel() for one in gradients]), strict=True):
+        for gradient, part in zip(gradients, flat.split_with_sizes([gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
         if self._reducing is None:
             self._reducing = self._reduce(has_unused=not all(used.tolist()))
@@ -372,7 +372,7 @@ def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    meshes = [one.device_mesh for one in model.parameters() if is_shard(one)]  # type: ignore[attr-defined]
+    meshes = [parameter.device_mesh for parameter in model.parameters() if is_shard(parameter)]  # type: ignore[attr-defined]
     if any(mesh.ndim != 1 or mesh.size() != ranks.world_size for mesh in meshes):
         raise OptionError("the model is sharded, but not over all ranks and nothing else. Leave that to the trainer.")
     if meshes:

@@ -54,7 +54,7 @@ class Ema:
         for names in kinds.values():
             averages, weights = ([local(kept[name]) for name in names] for kept in (self._average, self._weights))
             narrow = averages[0].dtype != weights[0].dtype
-            yield averages, weights, [torch.empty_like(one) for one in averages] if narrow else []
+            yield averages, weights, [torch.empty_like(average) for average in averages] if narrow else []
 
     @torch.no_grad()
     def update(self, flag: Tensor | None = None) -> None:
@@ -131,4 +131,4 @@ def _wide(weight: Tensor) -> Tensor:
 @torch.no_grad()
 def _copy(targets: list[Any], sources: list[Tensor]) -> None:
     if targets:
-        torch._foreach_copy_([local(one) for one in targets], [local(one) for one in sources])
+        torch._foreach_copy_([local(target) for target in targets], [local(source) for source in sources])

@@ -174,9 +174,9 @@ class Snapshot:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *others: torch.Tensor | nn.Module) -> None:
         self._optimizer = optimizer
-        modules = [model, *(one for one in others if isinstance(one, nn.Module))]
+        modules = [model, *(other for other in others if isinstance(other, nn.Module))]
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-        tensors += [one for one in others if isinstance(one, torch.Tensor)]
+        tensors += [other for other in others if isinstance(other, torch.Tensor)]
         self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
         self._attributes = [(layer, _kept_attributes(layer)) for module in modules for layer in module.modules()]
         self._state = {

@@ -149,7 +149,7 @@ class Result:
         if self.best is not None and self.best_step is not None:
             rows.append(("best", f"{self.best:.4g} at step {self.best_step:,}"))
         rows += [("waited for data", f"{self.wait:.1%}"), ("setup", str(self.setup)), ("folder", str(self.folder or "none"))]
-        rows += [("slowdown", str(one)) for one in self.slowdowns]
+        rows += [("slowdown", str(slowdown)) for slowdown in self.slowdowns]
         return html_table(f"{self.stopped} after {self.step:,} steps in {readable_seconds(self.seconds)}", rows)
 
 

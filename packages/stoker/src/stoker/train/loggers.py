@@ -127,7 +127,7 @@ NAMES = tuple(_MAKE)
 def make_writer(name: str, *, folder: str | Path) -> Writer:
     """The writer of this name, for the run in a folder."""
     if name not in _MAKE:
-        raise OptionError(f"writer is {name!r}; expected {', '.join(repr(one) for one in NAMES)}.")
+        raise OptionError(f"writer is {name!r}; expected {', '.join(repr(name) for name in NAMES)}.")
     return _MAKE[name](Path(folder).absolute())
 
 

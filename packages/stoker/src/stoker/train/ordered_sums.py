@@ -35,7 +35,9 @@ class OrderedSums:
     def __init__(self, ranks: Ranks, model: nn.Module, loss: Loss) -> None:
         self.ranks = ranks
         self._loss = loss
-        statistics = {id(one) for layer in model.modules() if isinstance(layer, _NormBase) for one in layer.buffers(recurse=False)}
+        statistics = {
+            id(buffer) for layer in model.modules() if isinstance(layer, _NormBase) for buffer in layer.buffers(recurse=False)
+        }
         # Statistics are joined after each update; what else a model keeps is that of the first rank.
         self._buffers = [buffer for buffer in model.buffers() if id(buffer) not in statistics]
         self._versions = [buffer._version for buffer in self._buffers]

@@ -199,7 +199,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def step_reached(record: Record) -> int:
     """The last step that the run is known to have reached. A checkpoint of it may be missing: none could be written, or it was removed."""
-    return max(max(one.from_step, one.last_step or 0, one.saved_step or 0) for one in record.sessions)
+    return max(max(session.from_step, session.last_step or 0, session.saved_step or 0) for session in record.sessions)
 
 
 class _Head(msgspec.Struct):
@@ -229,7 +229,11 @@ def read_record(folder: Path) -> Record:
         raise TrainError(f"{path} is damaged: {error}.") from error
     if not record.sessions:
         raise TrainError(f"{path} is damaged: it has no session.")
-    if not all(0 <= (step or 0) < 2**63 for one in record.sessions for step in (one.from_step, one.last_step, one.saved_step)):
+    if not all(
+        0 <= (step or 0) < 2**63
+        for session in record.sessions
+        for step in (session.from_step, session.last_step, session.saved_step)
+    ):
         raise TrainError(f"{path} is damaged: a step is below 0, or has more than 63 bits.")
     return record
 

@@ -251,7 +251,7 @@ def _of_torch(given: Any) -> Schedule:
     rates = {float(rate) for rate in given.base_lrs}
     if kind == "LambdaLR":
         functions = list(given.lr_lambdas)
-        if any(one is not functions[0] for one in functions):
+        if any(function is not functions[0] for function in functions):
             raise OptionError(f"schedule is a LambdaLR with {len(functions)} functions; expected one for all parameter groups.")
         function = functions[0]
         return _checked(lambda step, total: function(step))

@@ -196,15 +196,17 @@ def batch_size(
     best = max(sizes, key=lambda one: one.samples_per_second)
     reason: Limit = "throughput"
     if size == sizes[-1].size:
-        is_full = any(not one.fits for one in measure.points.values()) and not measure.errors
+        is_full = any(not point.fits for point in measure.points.values()) and not measure.errors
         reason = "memory" if is_full else limit if size >= bound else "largest" if measure.errors else "throughput"
     grad_accum_steps = 1
     if effective_batch is not None:
         size = next(
-            one for one in _divisors(effective_batch) if one >= min(size, effective_batch) or one == _divisors(effective_batch)[-1]
+            divisor
+            for divisor in _divisors(effective_batch)
+            if divisor >= min(size, effective_batch) or divisor == _divisors(effective_batch)[-1]
         )
         if size > sizes[-1].size:
-            size = max(one for one in _divisors(effective_batch) if one <= sizes[-1].size)
+            size = max(divisor for divisor in _divisors(effective_batch) if divisor <= sizes[-1].size)
         grad_accum_steps = effective_batch // size
         measure(size)
     chosen = measure.points[size]
@@ -294,7 +296,7 @@ def _double(measure: _Measure, bound: int) -> None:
 def _bisect_memory(measure: _Measure, bound: int) -> None:
     """Where throughput still grows when memory ends, find the largest size that fits, to an eighth of it."""
     fitting = measure.fitting()
-    too_large = [one.size for one in measure.points.values() if not one.fits]
+    too_large = [point.size for point in measure.points.values() if not point.fits]
     if (
         not too_large
         or len(fitting) < 2
@@ -311,10 +313,10 @@ def _knee(measure: _Measure, tolerance: float, bound: int) -> int:
     """Return the smallest size whose throughput is within the tolerance of the best."""
 
     def wanted(points: Sequence[BatchPoint]) -> float:
-        return (1 - tolerance) * max(one.samples_per_second for one in points)
+        return (1 - tolerance) * max(point.samples_per_second for point in points)
 
     def first_fast(points: Sequence[BatchPoint]) -> int:
-        return next(one.size for one in points if one.samples_per_second >= wanted(points))
+        return next(point.size for point in points if point.samples_per_second >= wanted(points))
 
     # Throughput need not be smooth: the best size may lie between two powers of two.
     top = max(measure.fitting(), key=lambda one: one.samples_per_second).size
@@ -376,7 +378,7 @@ class _Measure:
 
     def fitting(self) -> list[BatchPoint]:
         """Sizes that fit, in order."""
-        return sorted((one for one in self.points.values() if one.fits), key=lambda one: one.size)
+        return sorted((point for point in self.points.values() if point.fits), key=lambda one: one.size)
 
     def __call__(self, size: int) -> BatchPoint:
         if size in self.points:
@@ -570,7 +572,11 @@ def _kept(model: nn.Module | None, optimizer: torch.optim.Optimizer | None, devi
     random = state_dict.capture()
     empty = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     snapshot = Snapshot(model, optimizer if optimizer is not None else empty) if model is not None else None
-    gradients = [(one, None if one.grad is None else one.grad.clone()) for one in model.parameters()] if model is not None else []
+    gradients = (
+        [(parameter, None if parameter.grad is None else parameter.grad.clone()) for parameter in model.parameters()]
+        if model is not None
+        else []
+    )
     _free(device)
     freezes = not gc.get_freeze_count()
     if freezes:

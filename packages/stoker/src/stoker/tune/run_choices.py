@@ -57,7 +57,7 @@ class RunChoices:
         return path
 
     def __str__(self) -> str:
-        return "\n".join(str(one) for one in self.trials)
+        return "\n".join(str(trial) for trial in self.trials)
 
 
 def choose_run(config: Config, *, report: Callable[[str], None] = lambda line: None) -> RunChoices:
@@ -75,7 +75,7 @@ def choose_run(config: Config, *, report: Callable[[str], None] = lambda line: N
         report(str(one))
     changed: dict[str, Any] = {}
     precision = config.train.precision if config.train.precision != "auto" or setup.precision == "fp32" else setup.precision
-    if any(one.chosen for one in trials):
+    if any(trial.chosen for trial in trials):
         chosen = {
             "train.precision": precision,
             **{f"train.execution.{name}": getattr(setup, name) for name in ("graph", "compile", "fused")},
@@ -127,8 +127,8 @@ def _feed_candidates(config: Config) -> dict[str, list[Any]]:
     places = ["host", "stream", *(["device"] if choose_device(config, 0).startswith("cuda") else [])]
     threads = [count for count in (1, 2, 4, MOST_THREADS) if count <= max(1, cores)]
     return {
-        "data.loading.residency": [one for one in places if one != config.data.loading.residency],
-        "data.loading.threads": [one for one in threads if one != config.data.loading.threads],
+        "data.loading.residency": [place for place in places if place != config.data.loading.residency],
+        "data.loading.threads": [thread for thread in threads if thread != config.data.loading.threads],
         "data.loading.prefetch": [one for one in (2, 8) if one != config.data.loading.prefetch],
     }
 

@@ -198,7 +198,7 @@ class Watch(Generic[T]):
         else:
             self._suspected = None
             if self._blocks >= self._next_read:
-                self._next_read = next((one for one in FIRST_READS if one > self._blocks), self._blocks + READ_BLOCKS)
+                self._next_read = next((read for read in FIRST_READS if read > self._blocks), self._blocks + READ_BLOCKS)
                 found = self._read_some()
                 if found is not None:
                     if len(self._counters) == KEPT_COUNTERS:
@@ -260,7 +260,7 @@ class Watch(Generic[T]):
 
     def _waited(self, since: int) -> tuple[float, float] | None:
         """Seconds that a step waited for its batch before a step and after it; None if that is too long ago."""
-        before = [one for one in self._waits if one[0] <= since]
+        before = [wait for wait in self._waits if wait[0] <= since]
         if len(before) < 2 or self._waits[-1][0] <= since:
             return None
         (first, at_first), (middle, at_middle), (last, at_last) = before[0], before[-1], self._waits[-1]

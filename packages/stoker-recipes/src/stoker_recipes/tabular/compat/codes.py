@@ -131,7 +131,7 @@ def range_of(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 def _categorical(stats: Mapping[str, Any], *, is_number: bool) -> Categorical:
     tokens = list(map(str, stats["codes"]))
-    known = [one.removeprefix(ESCAPE) for one in tokens if one not in (RARE, NULL)]
+    known = [token.removeprefix(ESCAPE) for token in tokens if token not in (RARE, NULL)]
     if is_number and stats["min_decimal"] < 0:  # floats as Arrow writes them: 50, not 50.0
         known = pa.array([float(one) for one in known], pa.float64()).cast(pa.string()).to_pylist()
     return Categorical(values=known, has_null=NULL in tokens, has_rare=not is_number and bool(stats.get("no_of_rare_categories")))

@@ -58,7 +58,7 @@ class TableColumn:
     def first_value(self) -> tuple[int, object]:
         """The first value that is not missing, and its row; None where all are missing."""
         values = ((row, self.value(row)) for row in range(self.num_rows))
-        return next((found for found in values if found[1] is not None), (0, None))
+        return next((value for value in values if value[1] is not None), (0, None))
 
 
 def read_table(table: Any, *, key: str | None, columns: Sequence[str] | None) -> tuple[TableColumn | None, list[TableColumn]]:

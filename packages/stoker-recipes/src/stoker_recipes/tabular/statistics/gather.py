@@ -403,7 +403,7 @@ class CountsByKey:
         form, ranges = column.form, self._ranges[column.name]
         found = (ranges.column(name) for name in ("least", "most"))
         keys = (to_numpy(one).copy() if len(one) else np.empty(0, dtype=np.uint64) for one in found)
-        least, most = (Extremes.of(KeyRun.of(one)) for one in keys)
+        least, most = (Extremes.of(KeyRun.of(key)) for key in keys)
         known: dict[str, Any] = {
             "min_n": decode_keys(least.smallest, form).astype(np.float64).tolist(),
             "max_n": decode_keys(most.largest[::-1], form).astype(np.float64).tolist(),

@@ -64,7 +64,7 @@ class RemotePath:
     @property
     def suffixes(self) -> list[str]:
         """The endings of its name."""
-        return [f".{one}" for one in self.name.split(".")[1:]]
+        return [f".{word}" for word in self.name.split(".")[1:]]
 
     @property
     def suffix(self) -> str:

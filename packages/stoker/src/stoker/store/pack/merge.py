@@ -221,7 +221,7 @@ def _equal_blocks(holders: Sequence[RunCursor], bound: Bound | None, block_bytes
             if part is None:
                 raise RuntimeError("a merge made no progress")
             parts.append(part)
-            if sum(one.num_bytes for one in parts) >= block_bytes:
+            if sum(part.num_bytes for part in parts) >= block_bytes:
                 yield concatenate(parts)
                 parts = []
     if parts:
@@ -260,7 +260,7 @@ def explain_repeated(plan: PackPlan, found: RepeatedKeyError) -> BadValueError:
     """Name the two rows that have the same key, where the sources can be read again."""
     places: list[str] = []
     for source, schema in zip(plan.sources, plan.schemas, strict=True):
-        if len(places) > 1 or any(one.once for one in plan.sources):
+        if len(places) > 1 or any(source.once for source in plan.sources):
             break
         for task in source.read(schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             chunk = task()

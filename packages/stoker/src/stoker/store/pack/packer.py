@@ -180,7 +180,7 @@ class Packer:
         self._is_settled = self._is_widened = False
         self._paths = [source.path if isinstance(source, Store) else None, *(origin.path for origin in self._origins)]
         self._stats = {origin: stat_source(origin) for origin in self._origins}
-        on_disk = all(one.path is not None for one in self._plan.sources)
+        on_disk = all(source.path is not None for source in self._plan.sources)
         self._fingerprint = fingerprint(self._plan, list(self._stats.values())) if on_disk else None
 
     @property
@@ -462,7 +462,7 @@ class Packer:
 
     def _seal(self, state: PackState, run: SortedRun | None, hashes: list[Future[str | None]]) -> Manifest:
         plan = self._plan
-        origins = [one for source, rows in zip(plan.sources, state.source_rows, strict=True) for one in source.origins(rows)]
+        origins = [origin for source, rows in zip(plan.sources, state.source_rows, strict=True) for origin in source.origins(rows)]
         sources = [
             SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
             for (source, rows), future in zip(origins, hashes, strict=True)
