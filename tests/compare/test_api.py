@@ -56,20 +56,32 @@ def test_two_scripts_are_compared_and_the_receipt_holds_again(tmp_path: Path) ->
     assert len(wrong) == 3, wrong
 
 
+METRIC = r"validation ([0-9.]+)"
+
+
 @pytest.mark.slow
-def test_other_seeds_are_other_runs_and_the_metric_is_read(tmp_path: Path) -> None:
-    lucky = written(tmp_path, "lucky.py", edited("a changed seed"))
+def test_a_lucky_seed_has_no_effect_on_other_seeds(tmp_path: Path) -> None:
+    before, lucky = written(tmp_path, "old.py", BEFORE), written(tmp_path, "lucky.py", edited("a changed seed"))
+    quality = stoker.compare(before, lucky, budget=0, seeds=2, metric=METRIC).quality
+    assert quality is not None
+    assert (quality.pairs, quality.shared, quality.verdict) == (2, 0, "unknown")
+
+
+@pytest.mark.slow
+def test_an_edited_evaluator_is_reported(tmp_path: Path) -> None:
     before = written(tmp_path, "old.py", BEFORE)
-    receipt = stoker.compare(before, lucky, budget=0, seeds=3, metric=r"validation ([0-9.]+)")
-    assert receipt.quality is not None
-    assert (receipt.quality.pairs, receipt.quality.shared, receipt.quality.verdict) == (3, 0, "unknown")
-    evaluator = written(tmp_path, "evaluator.py", BEFORE.replace('("validation", metric', '("validation", 0.5 * metric'))
-    receipt = stoker.compare(before, evaluator, budget=0, seeds=2, metric=r"validation ([0-9.]+)")
+    edit = written(tmp_path, "new.py", BEFORE.replace('("validation", metric', '("validation", 0.5 * metric'))
+    receipt = stoker.compare(before, edit, budget=0, seeds=2, metric=METRIC)
     assert (receipt.losses.verdict, receipt.status) == ("equal", 4)
-    fixed = written(tmp_path, "fixed.py", BEFORE.replace("torch.manual_seed(0)", "torch.default_generator.manual_seed(0)"))
-    receipt = stoker.compare(fixed, fixed, budget=0, seeds=2, metric=r"validation ([0-9.]+)", steps=60)
-    assert receipt.quality is not None
-    assert receipt.quality.shared >= 0
+
+
+@pytest.mark.slow
+def test_repeats_of_a_program_that_ignores_its_seed_count_once(tmp_path: Path) -> None:
+    text = BEFORE.replace("torch.manual_seed(0)", "torch.default_generator.manual_seed(0)").replace(", shuffle=True", "")
+    fixed = written(tmp_path, "old.py", text.replace("torch.Generator().manual_seed(1)", "torch.default_generator"))
+    quality = stoker.compare(fixed, fixed, budget=0, seeds=2, metric=METRIC).quality
+    assert quality is not None
+    assert (quality.pairs, quality.shared) == (1, 1)
 
 
 @pytest.mark.slow

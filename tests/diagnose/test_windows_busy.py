@@ -54,7 +54,11 @@ Trainer(model=Net(), args=arguments, train_dataset=Rows(int(sys.argv[2]))).train
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "arguments", "likely"),
-    [(LOOP, ("8", "4000"), {"data"}), (LOOP, ("1500", "1"), {"compute", "memory"}), (TRAINER, ("8", "4000"), {"data"})],
+    [
+        (LOOP, ("8", "4000"), {"data"}),
+        (LOOP, ("1500", "1"), {"compute", "memory", "dispatch", "optimizer"}),
+        (TRAINER, ("8", "4000"), {"data"}),
+    ],
     ids=["data", "compute", "hugging face"],
 )
 def test_a_busy_machine_has_a_likely_cause(
