@@ -122,6 +122,9 @@ def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path
         ("predict", "sql", "or sql=None.", "or --pack sql=none."),
         ("inspect", "sort", "Pass sort=True.", "Pass sort=True."),
         ("pack", "freq", "Pass time=Time('ts', freq='1h').", "Pass --time ts, --freq 1h."),
+        ("pack", "null", "Pass Csv(null='nan(5)').", "Pass --null 'nan(5)'."),
+        ("pack", "dtype", "Pass dtype={'x': 'category'}.", "Pass --dtype x=category."),
+        ("pack", "columns", "Pass columns=[...].", "Pass --columns A,B."),
         ("pack", None, "Pass sort=True.", "Pass sort=True."),
     ],
 )

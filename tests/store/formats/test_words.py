@@ -62,6 +62,16 @@ def test_the_advice_works(tmp_path: Path) -> None:
     assert stoker.pack(path, tmp_path / "words", dtype={"x": "category"}).schema["x"].kind == "category"
 
 
+def test_numbers_with_a_decimal_comma_are_no_category(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id;x\n" + "".join(f"{i};{i},5\n" for i in range(50)))
+    with pytest.raises(BadValueError) as error:
+        stoker.pack(path, tmp_path / "out")
+    assert (error.value.column, error.value.row) == ("x", 1)
+    assert "Csv(decimal=',')" in str(error.value)
+    assert stoker.pack(path, tmp_path / "out", csv=stoker.Csv(decimal=","))[0]["x"][-1] == 49.5
+
+
 @pytest.mark.parametrize("word", ["0x1F", "0XAB", "nan(5)", "NaN(0)", "1_000", "1,5e"])
 @pytest.mark.parametrize("row", [1, 5, 390])
 def test_what_only_arrow_reads_as_a_number_is_a_word(tmp_path: Path, word: str, row: int) -> None:

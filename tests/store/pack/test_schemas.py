@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.errors import SchemaError
+from stoker.errors import BadValueError, SchemaError
 from stoker.store.pack.api import pack
 
 FIRST = {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us", "UTC")), "x": pa.array([1.5]), "n": pa.array([1])}
@@ -132,7 +132,7 @@ def test_the_advice_on_files_that_differ_works(tmp_path: Path, kind: str) -> Non
 def test_a_decimal_comma_in_one_file_is_recognised_and_its_advice_works(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1.5,2\n")
     (tmp_path / "y.csv").write_text("a;b\n1,5;2\n")
-    with pytest.raises(SchemaError, match=r"'1,5' in row 1.*Pack .*y.csv separately with Csv\(decimal=','\)"):
+    with pytest.raises(BadValueError, match=r"y.csv holds '1,5' in row 1.*Csv\(decimal=','\).*separately"):
         pack(str(tmp_path / "*.csv"), tmp_path / "out")
     pack(tmp_path / "x.csv", tmp_path / "out")
     store = stoker.append(tmp_path / "out", tmp_path / "y.csv", csv=stoker.Csv(decimal=","))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import shlex
 import sys
 from typing import NoReturn
 
@@ -154,22 +155,25 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
         parameter = error.parameter
     if parameter is None or command is None:
         return text
-    text = re.sub(r"\b(?:Csv|Files|Resources|Time)\(([^()]*)\)", r"\1", text)  # their fields are options
+    text = re.sub(r"\b(?:Csv|Files|Resources|Time)\(((?:'[^']*'|[^()'])*)\)", r"\1", text)  # their fields are options
     options = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
     through = next((options[name].opts[0] for name in ("overrides", "pack_options") if name in options), None)
     names = {*options, *([parameter] if through is not None else [])}
 
     def flag(match: re.Match[str]) -> str:
-        name, value = match["name"], (match["value"] or "").strip("'\"")
+        name, value = match["name"], match["value"] or ""
+        if pair := re.fullmatch(r"\{'([^']*)': '([^']*)'\}", value):
+            value = f"{pair[1]}={pair[2]}"
+        value = "A,B" if value == "[...]" else value.strip("'")
         option = options.get(name)
         if option is None:
             return f"{through} {name}{'=' if value else ''}{value.lower()}"
         if value in ("True", "False"):
             return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
-        return f"{option.opts[0]} {value}".rstrip()
+        return f"{option.opts[0]} {shlex.quote(value) if value else ''}".rstrip()
 
     words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    text = re.sub(rf"(?<![^ (`])(?P<name>{words})=(?P<value>'[^']*'|[\w.*-]*\w)?", flag, text)
+    text = re.sub(rf"(?<![^ (`])(?P<name>{words})=(?P<value>'[^']*'|\{{'[^']*': '[^']*'\}}|\[\.\.\.\]|[\w.*-]*\w)?", flag, text)
     if parameter in names:  # it is named without an equals sign where it stands first
         text = re.sub(rf"^(?P<name>{re.escape(parameter)})(?P<value>)\b", flag, text)
     return text

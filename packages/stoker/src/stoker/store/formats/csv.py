@@ -261,9 +261,11 @@ class CsvSource(TextSource):
         given, types = self._given, {}
         for name, column in zip(table.column_names, table.columns, strict=True):
             if column.type == pa.string():
-                found = mostly(column, null=given.null, decimal=given.decimal, time_format=given.time_format)
-                if found is not None:
-                    types[name] = type_of(found[1], conversion(self._given))
+                meant = mostly(column, null=given.null, decimal=given.decimal, time_format=given.time_format)
+                if meant is not None:
+                    types[name] = type_of(meant[1], conversion(self._given))
+                elif given.decimal == "." and mostly(column, null=given.null, decimal=",", time_format=given.time_format):
+                    types[name] = pa.float64()  # `0,5` as words would be a category of all the numbers
         return types
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:

@@ -232,7 +232,7 @@ def misfit_error(sources: Sequence[DataSource], name: str, kind: pa.DataType) ->
             column=name,
         )
     return BadValueError(
-        f"column {name!r} of {source.label} holds {text[:60]!r} in row {row:,}, but its other values are {what}. "
+        f"column {name!r} of {source.label} holds {text[:60]!r} in row {row:,}, but most of its values are {what}. "
         f"Fix the file{advice_on(source, text)}, or pass dtype={{{name!r}: 'category'}} to keep all as words.",
         parameter="null" if source.has_null_texts else "dtype",
         path=source.path,
@@ -252,7 +252,7 @@ def advice_on(source: DataSource, text: str) -> str:
     if not source.has_null_texts:
         return ""
     if COMMA_NUMBER.fullmatch(text.strip()):
-        return ", pass Csv(decimal=',') if the comma is the decimal point"
+        return ", pass Csv(decimal=',') if the comma is the decimal point (pack files with points separately)"
     return f", pass Csv(null={text[:20]!r}) if it means missing"
 
 

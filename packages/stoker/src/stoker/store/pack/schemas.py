@@ -9,7 +9,6 @@ import pyarrow as pa
 from stoker.errors import OptionError, SchemaError
 from stoker.store.formats.base import DataSource
 from stoker.store.pack.column_types import (
-    COMMA_NUMBER,
     advice_on,
     find_misfit_in,
     plain_type,
@@ -74,8 +73,6 @@ def _type_difference(first: DataSource, known: pa.DataType, source: DataSource, 
     other = first if texts is source else source
     row, text = misfit
     what = f"column {name!r} of {texts.label} holds {text[:60]!r} in row {row:,}, but {values_word(numbers)} in {other.label}"
-    if COMMA_NUMBER.fullmatch(text.strip()):
-        return what, f"Pack {texts.label} separately with Csv(decimal=','): files of one pack are written alike."
     return what, f"Fix the files{advice_on(texts, text)}, or pass dtype={{{name!r}: 'category'}} to keep all as words."
 
 
