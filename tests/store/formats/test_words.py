@@ -62,7 +62,7 @@ def test_the_advice_works(tmp_path: Path) -> None:
     assert stoker.pack(path, tmp_path / "words", dtype={"x": "category"}).schema["x"].kind == "category"
 
 
-def test_numbers_with_a_decimal_comma_are_no_category(tmp_path: Path) -> None:
+def test_numbers_with_a_decimal_comma_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id;x\n" + "".join(f"{i};{i},5\n" for i in range(50)))
     with pytest.raises(BadValueError) as error:
