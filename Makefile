@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/.installed
 PIP := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-STOKER := --editable packages/stoker-recipes --editable 'packages/stoker[test]'
+STOKER := --editable 'packages/stoker[test]' --editable packages/stoker-recipes
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q
 BENCHES := bench_*
 
@@ -13,6 +13,7 @@ BENCHES := bench_*
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
+
 setup: $(STAMP) ## create .venv and install everything into it
 # An environment. Without the stamp an earlier install was interrupted, and pip cannot repair half-installed packages: start again.
 %/.installed: packages/stoker/pyproject.toml packages/stoker-recipes/pyproject.toml constraints.txt
@@ -29,52 +30,68 @@ setup: $(STAMP) ## create .venv and install everything into it
 .venv-originals/.installed .venv-adapters/.installed .venv-scale/.installed: pyproject.toml
 demo: $(STAMP) ## two minutes: a slow script, its bottleneck, the fix, equal losses, a kill and an exact resume
 	@$(PY) examples/demo.py
+
 # Lint takes one core for a while. Three workers keep two cores busy, as tests also wait for disks and other processes; a file goes to
 # one of them, as its fixtures would be made in each. Threads of torch that spin while they wait would take the cores from the others.
 test: $(STAMP) ## lint and the quick tests, side by side
 	@nice $(MAKE) --no-print-directory lint & lint=$$!; PYTHONHASHSEED=0 $(PYTEST) -n 3 --dist loadfile; tests=$$?; \
 	  wait $$lint || { echo "Lint failed: see above, or run make lint."; exit 1; }; exit $$tests
+
 lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m ruff format --quiet --check . || { echo "Run: $(PY) -m ruff format ."; exit 1; }
 	@$(PY) -m mypy --no-error-summary
 	@$(PY) -m tools.structure
+
 docs: $(STAMP) ## build the documentation site: build/site/index.html
 	@$(PY) -c 'import mkdocstrings, zensical' 2>/dev/null || $(PY) $(PIP) --editable 'packages/stoker[docs]'
 	@$(PY) -m tools.site $(if $(RECORD),--record)
+
 test-docs: $(STAMP) ## the tests of the documentation, with every block of code (some 15 minutes)
 	@$(PYTEST) -n 2 -m 'slow or not slow' tests/test_docs.py tests/test_site.py tests/test_language.py $(wildcard tests/*/test_*_manual.py)
+
 test-slow: $(STAMP) ## the slow tests (minutes)
 	@$(PYTEST) -n 2 --dist loadfile -m slow
+
 test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "torch sees no GPU here; run this on a machine with an NVIDIA GPU."; exit 1; }
 	@$(PY) -m pytest -q -m gpu
+
 explore: $(STAMP) ## the quick tests with new random seeds and all examples
 	@$(PYTEST) -n 2 --dist loadfile --explore
+
 soak: $(STAMP) ## the long tests, before a release
 	@$(PYTEST) -m soak
+
 # The imports come first: without a library, its tests would be skipped.
 test-originals: .venv-originals/.installed ## encoders against mostlyai-engine and TA-Lib, and quality with mostlyai-qa
 	@.venv-originals/bin/python -W ignore -c 'import mostlyai.engine, mostlyai.qa, talib'
 	@.venv-originals/bin/python -m pytest -q -m originals tests/recipes
 	@PYTHONPATH=. .venv-originals/bin/python -m tools.pages docs/recipes/tabular_quality.md
+
 test-adapters: .venv-adapters/.installed ## adapters against Lightning, Hugging Face, pytorch-forecasting, NeuralForecast, GluonTS and skorch
 	@.venv-adapters/bin/python -W ignore -c 'import gluonts, neuralforecast, pytorch_forecasting, skorch'
 	@PYTHONHASHSEED=0 .venv-adapters/bin/python -m pytest -q -m 'slow or not slow' tests/integrations
+
 test-scale: .venv-scale/.installed ## object storage, packs and training runs on several nodes, with real servers, agents and kills
 	@.venv-scale/bin/python -c 'import moto, obstore, ray.train'
 	@npm install --silent --no-audit --no-fund --prefix .venv-scale azurite@3.35.0 2>/dev/null || echo "npm did not install azurite: the tests of Azure are skipped."
 	@PYTHONHASHSEED=0 .venv-scale/bin/python -m pytest -q -m scale
 	@PYTHONPATH=. .venv-scale/bin/python -m tools.pages docs/scale.md
+
 bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="bench_a bench_b" for some
 	@for name in $(subst /,.,$(basename $(foreach name,$(BENCHES),$(wildcard benchmarks/*/$(name).py)))); do \
 	  echo "== $$name"; $(PY) -m $$name $(if $(FULL),,--small) || exit 1; done
+
 reference: $(STAMP) ## write the generated pages: configuration, commands, errors, promises, benchmarks
 	@for page in tools.config_page tools.cli_page tools.error_page tools.promises benchmarks.page tools.adapters_page; do $(PY) -m $$page || exit 1; done
+
 tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
 	@$(PY) -m tools.notebooks
+
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py && $(PY) tools/record_diagnosis.py
+
 clean: ## remove the environments and caches
 	@rm -rf .venv .venv-* build .hypothesis .mypy_cache .pytest_cache .ruff_cache packages/*/src/*.egg-info
 	@find packages tests benchmarks verdicts examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
