@@ -80,8 +80,9 @@ def test_a_clean_loader_ends_with_0(script: Path) -> None:
     assert (done.code, done.err) == (0, "hello from __stoker_check__ ['--config', 'small.yaml']\n")
     lines = done.out.splitlines()
     assert lines[0] == "DataLoader over TensorDataset: 40 batches with 400 samples in 2 epochs"
-    assert {line.split()[0] for line in lines[2:]} == {"ok"}
-    assert len(lines) == 9
+    assert {line.split()[0] for line in lines[2:-1]} == {"ok"}
+    assert len(lines) == 10
+    assert lines[-1].startswith("next: stoker diagnose")
 
 
 def test_the_only_loader_of_a_script_that_trains_nothing_is_found(stoker: Stoker, script: Path) -> None:

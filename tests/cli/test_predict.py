@@ -67,3 +67,32 @@ def test_the_statement_of_the_training_data_is_applied(stoker: Stoker, folder: P
     assert stoker("predict", "runs/e", "--data", "ready.csv", "--pack", "sql=none", "--json") == found
     other = stoker("predict", "runs/e", "--data", "new.csv", "--pack", f"sql={statement.replace('52', '100')}", "--json")
     assert (other.code, other.out == found.out) == (0, False), "an option that is given replaces that of training"
+
+
+def test_a_run_of_the_trainer_is_predicted_with_the_function_of_its_model(stoker: Stoker, folder: Path) -> None:
+    import torch
+
+    store = library.pack("d.csv", "f.stoker", series="shop", time="ts", dtype="float32")
+    model, view = torch.nn.Linear(8, 2), library.Windows(8, horizon=2, tail="drop")
+    feed = library.Feed(store, view, batch_size=16, columns=["x"])
+    trainer = library.Trainer(
+        model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), 1e-5), folder="runs/mine", progress=False
+    )
+    trainer.fit(feed)
+    Path("mine.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(8, 2)\n\ndef wrong():\n    return 3\n")
+    done = stoker("predict", "runs/mine", "--model", "mine.py:make", "--data", "f.stoker", "--out", "own.csv")
+    assert (done.code, done.err) == (0, "")
+    rows = csv.read_csv("own.csv")
+    expected = library.load("runs/mine", model=torch.nn.Linear(8, 2)).predict(store)["prediction"]
+    assert rows["prediction"].to_pylist() == pytest.approx(expected.flatten().tolist())
+    assert set(rows["series"].to_pylist()) == {"a", "b"}
+    assert json.loads(stoker("predict", "runs/mine", "--model", "mine.py:make", "--data", "f.stoker", "--json").out)["predictions"]
+    for arguments in (
+        ["--data", "f.stoker"],  # the model is not kept with the run
+        ["--model", "mine.py:wrong", "--data", "f.stoker"],
+        ["--model", "mine.py:nothing", "--data", "f.stoker"],
+        ["--model", "mine.py:make", "--data", "f.stoker", "--backtest", "2"],
+        ["--model", "mine.py:make", "--data", "new.csv"],
+    ):
+        refused = stoker("predict", "runs/mine", *arguments)
+        assert (refused.code, refused.err.count("\n")) == (2, 1), refused.err

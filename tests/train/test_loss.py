@@ -115,6 +115,12 @@ def test_a_criterion_finds_the_input_and_the_target_of_a_feed() -> None:
     assert torch.allclose(found["loss"], expected)
 
 
+def test_times_of_a_feed_do_not_hide_the_input() -> None:
+    batch = {"ts": torch.arange(24).reshape(4, 6), "ts_target": torch.arange(4).reshape(4, 1), **fed()}
+    model = nn.Linear(6, 1)
+    assert as_loss(nn.MSELoss())(model, batch)["loss"] == as_loss(nn.MSELoss())(model, fed())["loss"]
+
+
 @pytest.mark.parametrize(
     "batch", [{**fed(), "temp": torch.ones(4, 6), "temp_target": torch.ones(4, 1)}, {"load": torch.ones(4, 6)}, torch.ones(3)]
 )

@@ -65,6 +65,9 @@ def command(
         base.print_json(report.to_dict())
     else:
         _print(report)
+        base.report(
+            f"next: stoker diagnose {printable(path)}" if report.ok else "next: correct the faults, then run the same command"
+        )
     if not report.ok:
         raise SystemExit(1)
 

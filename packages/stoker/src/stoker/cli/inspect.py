@@ -59,6 +59,7 @@ def command(store: str, verifies: bool, as_json: bool) -> None:
         console.print("", table, sep="\n")
     for note in summary.notes:
         console.print(Text(f"note: {printable(note)}"))
+    base.report("next: stoker train CONFIG.yaml   (stoker train --fields lists what a configuration may hold)")
 
 
 def _table(title: str, *headers: str) -> Table:

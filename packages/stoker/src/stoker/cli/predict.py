@@ -32,6 +32,9 @@ SHOWN_ROWS = 12
 @click.option(
     "--backtest", type=click.IntRange(min=1), metavar="N", help="Forecast from N earlier steps of each series, and compare."
 )
+@click.option(
+    "--model", metavar="FILE.py:FUNCTION", help="For a run of stoker.Trainer: a function that makes the model; it is run."
+)
 @base.choice_option(
     "--which", choices=["last", "all"], help="last: once per series, from its last steps. all: from every window of the run's view."
 )
@@ -45,7 +48,7 @@ SHOWN_ROWS = 12
 @base.json_option
 def command(
     run: str, data: tuple[str, ...], out: str | None, plot: str | None, backtest: int | None, pack_options: tuple[str, ...],
-    latest: bool, overwrite: bool, device: str | None, as_json: bool, short: Any, **options: Any,
+    latest: bool, overwrite: bool, device: str | None, as_json: bool, short: Any, model: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Predict with RUN (the folder of a run) for new data, in the units of the data.
 
@@ -61,6 +64,7 @@ def command(
     stoker predict runs/first --data new.csv --out predictions.parquet
     stoker predict runs/first --data new.csv --backtest 8 --plot plots/
     stoker predict runs/first --data new.stoker --which all --out all.csv
+    stoker predict runs/mine --model model.py:make --data new.stoker
     """
     import stoker
 
@@ -71,6 +75,12 @@ def command(
     if backtest is not None and (options["which"] != "last" or options["horizon"] or options["stride"]):
         raise click.UsageError("--backtest chooses the windows itself: leave out --which, --horizon and --stride.")
     options_of_pack = base.read_pack_options(pack_options)
+    if model is not None:
+        if backtest is not None or plot is not None or options_of_pack or len(data) > 1 or options["horizon"] or options["stride"]:
+            raise click.UsageError("--model predicts every sample of one store: of the other options it takes --out and --json.")
+        step, table = _predict_own(run, model, data[0], latest=latest, device=device)
+        _finish(run, step, table, out=out, as_json=as_json)
+        return
     source: Any = data[0] if len(data) == 1 else list(data)
     loaded = stoker.load(run, latest=latest, device=device)
     with loaded.opened(source, _over_rules(options_of_pack, loaded)) as opened:
@@ -78,25 +88,43 @@ def command(
         table = loaded.predict(opened, short=short, **options) if tested is None else tested.table
         if plot is not None:
             _plot(Path(plot), opened, table)
+    _finish(run, loaded.step, table, out=out, as_json=as_json, tested=tested)
+    if as_json:
+        return
+    if plot is not None:
+        base.report(f"written: {plot}")
+    if tested is None and "ahead" in table.column_names:
+        base.report(printable(f"next: stoker predict {run} --data {base.shown_path(data[0])} --backtest 8"))
+
+
+def _predict_own(run: str, model: str, data: str, *, latest: bool, device: str | None) -> tuple[int, pa.Table]:
+    """Predict with a run of the Python trainer, whose model a function of the user's makes."""
+    import stoker
+    from stoker.experiment.models import blaming, load_function
+
+    with blaming(model):
+        loaded = stoker.load(run, model=load_function(model)(), latest=latest, device=device)
+        return loaded.step, loaded.table(stoker.open(data))
+
+
+def _finish(run: str, step: int, table: pa.Table, *, out: str | None, as_json: bool, tested: Backtest | None = None) -> None:
+    """Write or show predictions, and say how many there are."""
     if out is not None:
         from stoker import _disk
 
         _disk.write_file(Path(out), encode(table, Path(out).suffix.lower()))
     if as_json:
         scores = {} if tested is None else {"season": tested.season, "windows": tested.windows, "metrics": tested.metrics()}
-        base.print_json({"run": run, "step": loaded.step, **scores, "predictions": table.to_pylist()})
+        base.print_json({"run": run, "step": step, **scores, "predictions": table.to_pylist()})
         return
     if tested is not None:
         _show_metrics(tested)
     elif out is None:
         _show(table)
     series, what = len(table.column(0).unique()), "events" if "event_id" in table.column_names else "series"
-    click.echo(f"{len(table):,} predictions for {series:,} {what} by {printable(run)}, step {loaded.step:,}")
-    for path in (out, plot):
-        if path is not None:
-            base.report(f"written: {path}")
-    if tested is None and "ahead" in table.column_names:
-        base.report(printable(f"next: stoker predict {run} --data {base.shown_path(data[0])} --backtest 8"))
+    click.echo(f"{len(table):,} predictions for {series:,} {what} by {printable(run)}, step {step:,}")
+    if out is not None:
+        base.report(f"written: {out}")
 
 
 def _check_new_folder(folder: Path, *, overwrite: bool) -> None:

@@ -247,7 +247,7 @@ def load(
     if not (folder / CONFIG_NAME).is_file():
         advice = ""
         if (folder / "run.json").is_file():
-            advice = " Of a run of stoker.Trainer give the model: stoker.load(run, model=model)."
+            advice = " Of a run of stoker.Trainer give the model: stoker.load(run, model=model), or --model file.py:function."
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.{advice}")
     found = find_trained(folder, latest=latest)
     config = check(read_document(folder / CONFIG_NAME), Config)

@@ -55,7 +55,7 @@ def to_table(parts: Sequence[Predicted], *, freq: str | None = None) -> pa.Table
         names = (
             None if part.names is None else from_texts(part.names).take(from_numpy(part.series.astype(np.int64))).cast(pa.string())
         )
-        columns: dict[str, Any] = {"series": _names_of(part.store, part.series) if names is None else names}
+        columns: dict[str, Any] = {"series": names_of(part.store, part.series) if names is None else names}
         if part.times is not None:
             columns["time"] = part.times
         elif part.time is not None:
@@ -138,7 +138,7 @@ def time_column(store: Store, name: str | None) -> str | None:
     return None
 
 
-def _names_of(store: Store, series: Array) -> pa.Array:
+def names_of(store: Store, series: Array) -> pa.Array:
     """The name of each series: its key, or its number."""
     column = store.schema[store.key] if store.key is not None else None
     if column is None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -119,6 +121,26 @@ class TrainedModel:
             is_loss=False,
             context=nullcontext(),
             place=lambda batch: to_device(batch, self.device),
+        )
+
+    def table(self, store: Store) -> pa.Table:
+        """Predict for all samples of a store, as a table with a row per sample and output.
+
+        Returns:
+            The name of the series, the number of the sample in the store, the number of the output, and the prediction.
+        """
+        from stoker.experiment.prediction_table import names_of
+
+        result = self.predict(store)
+        rows = result["prediction"].reshape(len(result["sample"]), -1).cpu().numpy()
+        outputs = rows.shape[1]
+        return pa.table(
+            {
+                "series": names_of(store, np.repeat(result["series"].cpu().numpy(), outputs)),
+                "sample": np.repeat(result["sample"].cpu().numpy(), outputs),
+                "output": np.tile(np.arange(outputs), len(rows)),
+                "prediction": rows.ravel(),
+            }
         )
 
 

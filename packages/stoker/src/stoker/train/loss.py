@@ -48,7 +48,8 @@ def supervised(criterion: Callable[..., torch.Tensor], *, x: str | None = None, 
 
     Args:
         criterion: Such as `nn.MSELoss()`.
-        x: The entry that the model gets. By default the first entry of a pair, `x`, or the only `<column>` with a `<column>_target`.
+        x: The entry that the model gets. By default the first entry of a pair, `x`, or the only `<column>` (of floats)
+            with a `<column>_target`.
         y: The entry that the prediction is compared with. By default the second entry of a pair, `y`, or that `<column>_target`.
 
     Returns:
@@ -126,6 +127,11 @@ def _weighs_alike(criterion: nn.Module) -> bool:
     return getattr(criterion, "weight", None) is None and getattr(criterion, "ignore_index", -100) == -100
 
 
+def _is_float(entry: Any) -> bool:
+    """Whether an entry may be an input: times and categories are integers."""
+    return isinstance(entry, torch.Tensor) and entry.is_floating_point()
+
+
 def _pair(batch: Any, x: str | None, y: str | None) -> tuple[Any, Any, str]:
     """Return the input and the target of a batch, and the name of the target."""
     names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
@@ -138,6 +144,8 @@ def _pair(batch: Any, x: str | None, y: str | None) -> tuple[Any, Any, str]:
             if "x" in names and "y" in names
             else [(name, f"{name}_target") for name in names if f"{name}_target" in names]
         )
+        if len(pairs) > 1:
+            pairs = [(name, target) for name, target in pairs if _is_float(entry_of(batch, name))]
         if len(pairs) == 1:
             x, y = pairs[0]
     inputs, targets = (None if name is None else entry_of(batch, name) for name in (x, y))
