@@ -257,8 +257,10 @@ class Recorder:
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
         if len(self.loop_with_core.steps) >= RULE.min_steps:
-            windows = {"loop": self.loop_with_core, "cached": self.cached_with_core, "loop_with_core": StepSeries()}
-            return replace(self, phased=StepSeries(), **windows).measurements(sources, hooks, device, machine)
+            with_core = replace(
+                self, loop=self.loop_with_core, cached=self.cached_with_core, phased=StepSeries(), loop_with_core=StepSeries()
+            )
+            return with_core.measurements(sources, hooks, device, machine)
         if self.batch_times.usual is not None:
             like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
             same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)
