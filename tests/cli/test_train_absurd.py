@@ -119,7 +119,7 @@ def replaced(section: Any, path: list[str], value: Any) -> Any:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("data.threads", 10**6),
+        ("data.loading.threads", 10**6),
         ("data.batch_size", "x"),
         ("data.store", "a\0b"),
         ("data.columns", []),
@@ -150,12 +150,12 @@ def test_negative_control_without_the_bounds_of_the_schema_numbers_end_in_a_trac
             raise RuntimeError("can't start new thread")  # as the system says, after some ten thousand
         start(thread)
 
-    threads, seed = config_with("data.threads", 10**6), config_with("train.seed", 2**70)
+    threads, seed = config_with("data.loading.threads", 10**6), config_with("train.seed", 2**70)
     monkeypatch.setattr(prepare, "check", lambda document, kind: seed)
     with pytest.raises((OverflowError, RuntimeError, ValueError)):
         run(seed, progress=False)
     monkeypatch.setattr(prepare, "check", lambda document, kind: threads)
-    monkeypatch.setattr("stoker.feed.feed.MAX_THREADS", 10**9)
+    monkeypatch.setattr("stoker.feed.feed.checked", lambda value, **rest: value)
     monkeypatch.setattr(threading.Thread, "start", start_few)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         run(threads, progress=False)

@@ -19,7 +19,7 @@ def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_measures_sizes_up_to_the_largest(ice: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["tune", "batch", "icecube", "--data", str(ice), "--size", "tiny", "--largest", "2", "--json"])
+    main(["tune", "batch", "icecube", "--data", str(ice), "--set", "size=tiny", "--largest", "2", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["size"] in (1, 2)
     assert {one["size"] for one in found["curve"]} <= {1, 2}

@@ -253,7 +253,7 @@ class Auditor:
                     log,
                     matcher,
                     self._setup.read(self.apart_from, "apart_from"),
-                    are_measurements=self._appearance.are_measurements,
+                    are_measurements=self._appearance.are_measurements(matcher.contents.entries),
                 )
             )
         self._before = log.identities

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -147,10 +147,12 @@ class Appearance:
                     )
         self._num_batches += 1
 
-    @property
-    def are_measurements(self) -> bool:
-        """Whether samples are measured by several real numbers, which are different in all of them: then none are equal by chance."""
-        for kept in self._values.values():
+    def are_measurements(self, entries: Iterable[str]) -> bool:
+        """Whether one of the entries by which samples are known has several real numbers, which are different in all samples.
+
+        Then no samples are equal by chance. Entries that are drawn anew each time, such as augmented inputs, are not among them.
+        """
+        for kept in (self._values[name] for name in entries if name in self._values):
             if len({values.shape[1:] for values in kept}) == 1:
                 distinct = np.unique(np.concatenate(kept), axis=0)
                 different = sum(len(np.unique(column)) == len(distinct) for column in distinct.T)
@@ -299,7 +301,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference, *, ar
     aside = f" {counted(num_frequent, 'content')} that are frequent on either side were left out." if num_frequent else ""
     num_shared = len(ours) - num_frequent
     if not num_shared:
-        return AuditFinding("shared samples", "passed", f"No sample is in apart_from, too.{aside}")
+        return AuditFinding("shared samples", "passed", f"No identical sample is in apart_from.{aside}")
     # Without a reference, samples that come again look like contents that repeat.
     chance = _chance(counts) if matcher.catalogue is not None else min(_chance(counts), _chance(their_counts))
     explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())

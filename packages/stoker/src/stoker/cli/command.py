@@ -525,6 +525,8 @@ def read_pack_options(assignments: Sequence[str]) -> dict[str, Any]:
 _TIME = ("freq", "regular", "duplicates", "timezone", "ambiguous", "nonexistent")
 _CSV = ("delimiter", "quote", "escape", "header", "skip", "null", "decimal", "encoding", "time_format")
 _RESOURCES = ("memory", "threads", "ray")
+PACK_FLAGS = (*_TIME, *_CSV, *_RESOURCES, "dtype", "columns", "sort", "missing")
+"""Arguments of a pack that `--pack NAME=VALUE` of other commands may name."""
 
 
 def pack_arguments(flags: Mapping[str, Any], *, time: Time | None = None) -> dict[str, Any]:

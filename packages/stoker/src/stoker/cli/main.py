@@ -19,7 +19,7 @@ import stoker
 from stoker import extend
 from stoker._signals import Terminated, handle_stops
 from stoker._text import printable
-from stoker.cli.command import Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
+from stoker.cli.command import PACK_FLAGS, Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
 from stoker.errors import StokerError, shorten
 
 COMMANDS = {
@@ -158,7 +158,7 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
     text = re.sub(r"\b(?:Csv|Files|Resources|Time)\(((?:'[^']*'|[^()'])*)\)", r"\1", text)  # their fields are options
     options = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
     through = next((options[name].opts[0] for name in ("overrides", "pack_options") if name in options), None)
-    names = {*options, *([parameter] if through is not None else [])}
+    names = {*options, *([parameter] if through is not None else []), *(PACK_FLAGS if through == "--pack" else ())}
 
     def flag(match: re.Match[str]) -> str:
         name, value = match["name"], match["value"] or ""
@@ -167,7 +167,9 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
         value = "A,B" if value == "[...]" else value.strip("'")
         option = options.get(name)
         if option is None:
-            return f"{through} {name}{'=' if value else ''}{value.lower()}"
+            return f"{through} {name}{'=' if value else ''}" + (
+                value.lower() if value in ("True", "False", "None") else shlex.quote(value)
+            )
         if value in ("True", "False"):
             return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
         return f"{option.opts[0]} {shlex.quote(value) if value else ''}".rstrip()

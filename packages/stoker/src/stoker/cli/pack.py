@@ -115,5 +115,11 @@ def command(
     rows = read if options["sql"] is None else packed.num_steps
     show_packed(packed, store, f"{rows:,} rows", as_json=as_json)
     notes = packed.manifest.notes if packed.manifest and not base.is_quiet() else []
+    times = [column.name for column in packed.manifest.columns if column.kind == "timestamp"] if packed.manifest else []
+    if times and options["time"] is None and not options["wide"] and not base.is_quiet():
+        key = "" if options["series"] else ", and --series KEY makes a series of the rows of each KEY instead of each file"
+        base.report(
+            f"note: the order of the times in {printable(times[0])!r} was not checked: --time {printable(times[0])} checks it{key}"
+        )
     if options["wide"] and options["time"] is None and any("is not numeric and was left out by --wide" in note for note in notes):
         base.report("note: to keep the times of the steps, name their column with --time")

@@ -197,10 +197,10 @@ def speed_words(speed: Speed) -> str:
     """Return the speed in words."""
     rates = f"{speed.before:,.4g} -> {speed.after:,.4g} {speed.unit}/s"
     if not speed.known:
-        return f"{rates}, {speed.speedup:.3g}x in {speed.pairs} pairs of runs, too few for an interval: raise the budget"
-    text = (
-        f"{speed.speedup:.3g}x (95 %: {speed.low:.3g} to {speed.high:.3g}, p {speed.p:.2g}, {speed.pairs} pairs of runs), {rates}"
-    )
+        runs = f"{speed.speedup:.3g}x in {speed.pairs} pairs of runs"
+        return f"{runs} (medians of each side: {rates}), too few for an interval, which needs {LEAST_PAIRS}: raise the budget"
+    interval = f"95 %: {speed.low:.3g} to {speed.high:.3g}, p {speed.p:.2g}, {speed.pairs} pairs of runs"
+    text = f"{speed.speedup:.3g}x ({interval}), medians {rates}"
     if speed.verdict == "unknown" and speed.p > DECISIVE_P:
         more = f" and {LEAST_PAIRS} pairs: raise the budget" if speed.pairs < LEAST_PAIRS else ""
         text += f"; a difference needs p <= {DECISIVE_P}{more}"

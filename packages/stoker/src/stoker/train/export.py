@@ -66,6 +66,8 @@ def find_trained(folder: str | Path, *, latest: bool = False) -> Checkpoint:
         found = found or checkpoints.latest()
     if found is None:
         raise CheckpointError(f"{folder} has no checkpoint. Train it first: stoker train --resume {folder}")
+    if found.step == 0:
+        raise CheckpointError(f"{folder} stopped before its first update, so its weights are not trained. Train it again.")
     return found
 
 

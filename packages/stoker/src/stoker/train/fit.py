@@ -514,7 +514,9 @@ class Fit:
             where = f" and are saved in {self.checkpoints.folder}"
         raise NonFiniteError(
             f"{text} The weights are those before it{where}. If the data has missing values, pass "
-            "observed=True to the feed: NaN becomes 0, with a mask. Otherwise fix the data, lower the learning rate, or pass guard='skip'."
+            "observed=True to the feed (data.observed: true in a configuration): NaN becomes 0, with a mask. Otherwise fix the data, lower "
+            "the learning rate, or pass guard='skip'.",
+            parameter="guard",
         )
 
     def _end_epoch(self) -> Stopped | None:
