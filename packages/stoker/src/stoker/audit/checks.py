@@ -150,7 +150,7 @@ class Appearance:
     def are_measurements(self, entries: Iterable[str]) -> bool:
         """Whether one of the entries by which samples are known has several real numbers, which are different in all samples.
 
-        Then no samples are equal by chance. Entries that are drawn anew each time, such as augmented inputs, are not among them.
+        Then no samples are equal by chance. Entries that are drawn again each time, such as augmented inputs, are not among them.
         """
         for kept in (self._values[name] for name in entries if name in self._values):
             if len({values.shape[1:] for values in kept}) == 1:
