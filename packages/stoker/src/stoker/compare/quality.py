@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.compare.exact import effect_of, pairs_needed
+from stoker.compare.intervals import effect_of, pairs_needed
 from stoker.errors import OptionError, TrainError
 
 FINAL = 10  # of this many parts of a run, the last one gives the final loss

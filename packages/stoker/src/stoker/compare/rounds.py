@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from stoker._clock import now_ns
-from stoker.compare.exact import effect_of
+from stoker.compare.intervals import effect_of
 
 T = TypeVar("T")
 LEAST_PAIRS, MOST_PAIRS = 7, 16

@@ -7,6 +7,8 @@ strings among them: a sensor that says "off" most of the time is still a column 
     mostly            what a column of strings is
     is_strange        strings that only Arrow reads as numbers: `0x1F` and `nan(5)`
     MOSTLY            the key under which the schema of a reader has its columns of strings that are mostly numbers or times
+
+Readers find the row of a word (`find_misfit`); `misfit_error` in pack/column_types.py names it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@
 
 Between two blocks the whole state of a pack is a `PackState`. A journal of it is written every `JOURNAL_BYTES`, without waiting for
 the disk. That is safe because a resumed pack trusts nothing in it: the journal carries its own hash, and the files it names are hashed
-again before they are used. A `fingerprint` of sources and options ties a journal to its pack.
+again before they are used. A `fingerprint` of sources and options ties a journal to its pack. The lock of the folder is taken by
+`new_store` in writer.py.
 """
 
 from __future__ import annotations

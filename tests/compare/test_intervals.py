@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.compare.exact import LEAST_FOR_95, MOST_EXACT, effect_of, pairs_needed
+from stoker.compare.intervals import LEAST_FOR_95, MOST_EXACT, effect_of, pairs_needed
 
 DIFFERENCES = st.lists(st.floats(-10, 10).map(lambda value: round(value, 3)), min_size=LEAST_FOR_95, max_size=9)
 

@@ -1,4 +1,6 @@
-"""Exact statistics of a few paired differences: nothing is assumed of their distribution but symmetry around the effect.
+"""Intervals and p values of a speed-up or a metric, from a few paired differences.
+
+Nothing is assumed of their distribution but symmetry around the effect.
 
 Under the null hypothesis that two versions are equal, each difference of a pair is as likely to have the other sign. So the p value is
 the share of all 2^n choices of signs whose mean is at least as far from zero as the mean that was seen. The interval holds all effects
