@@ -167,9 +167,9 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
         value = "A,B" if value == "[...]" else value.strip("'")
         option = options.get(name)
         if option is None:
-            return f"{through} {name}{'=' if value else ''}" + (
-                value.lower() if value in ("True", "False", "None") else shlex.quote(value)
-            )
+            if not value:
+                return f"{through} {name}"
+            return f"{through} {name}={value.lower() if value in ('True', 'False', 'None') else shlex.quote(value)}"
         if value in ("True", "False"):
             return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
         return f"{option.opts[0]} {shlex.quote(value) if value else ''}".rstrip()
