@@ -138,6 +138,12 @@ def test_negative_control_attributes_that_are_set_from_outside_are_found(tree: P
     assert len(structure.set_from_outside()) == 3
 
 
+def test_negative_control_errors_without_fields_are_found(tree: Path) -> None:
+    text = 'raise OptionError(f"{name} is wrong.")\nraise OptionError("n is 0.", parameter="n")\nraise OptionError.expected("n", 0, "1")\n'
+    (tree / "src" / "store" / "two.py").write_text(text)
+    assert structure.errors_without_fields() == ["store.two: is wrong."]
+
+
 def test_the_report_names_large_modules(tree: Path) -> None:
     (tree / "src" / "train" / "step.py").write_text("x = 1\n" * (structure.LARGE + 1))
     assert "train.step (701)" in structure.report()

@@ -285,6 +285,19 @@ def set_from_outside() -> list[str]:
     return attributes.set_from_outside({name: parsed(path.read_text()) for name, path in modules().items()})
 
 
+def errors_without_fields() -> list[str]:
+    """Option errors that name neither an argument (`parameter`) nor the file or column they are about."""
+    found = []
+    for module, path in modules().items():
+        for node in ast.walk(parsed(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "OptionError":
+                names = {keyword.arg for keyword in node.keywords}
+                if not names & {"parameter", "path", "column", None}:
+                    text = "".join(str(leaf.value) for leaf in ast.walk(node) if isinstance(leaf, ast.Constant))
+                    found.append(f"{module}: {text[:50].strip()}")
+    return sorted(found)
+
+
 def missing_in_readmes() -> list[str]:
     """Modules of recipes that the README.md of their recipe does not name: it lists the files in the order of reading."""
     found = []
@@ -304,6 +317,7 @@ LISTS = {
     "import cycles": cycles,
     "private names imported from outside": private_imports,
     "attributes set from outside": set_from_outside,
+    "option errors without a field": errors_without_fields,
     "classes with the same name": duplicate_classes,
     "tests without a module": tests_without_module,
     "modules without a test": modules_without_test,

@@ -27,7 +27,8 @@ def check_free(folder: Path, *, overwrite: bool = False) -> None:
     """Refuse a folder that has a run, unless it may be replaced."""
     if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
         raise OptionError(
-            f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or another folder."
+            f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or another folder.",
+            parameter="resume",
         )
 
 
@@ -56,7 +57,9 @@ def claim_run(folder: Path, record: Mapping[str, Any], *, results: Iterable[str]
 def check_same(folder: Path, record: Mapping[str, Any], *, check: Check) -> None:
     """Refuse to resume a run with other data or settings than `record`; see `read_recipe` for `check`."""
     if read_recipe(folder, str(record["recipe"]), check=check) != json.loads(json.dumps(record)):
-        raise OptionError(f"{folder} is a run with other data or settings. Resume it with the same ones, or start a new run.")
+        raise OptionError(
+            f"{folder} is a run with other data or settings. Resume it with the same ones, or start a new run.", path=folder
+        )
 
 
 def read_recipe(folder: Path, recipe: str, *, check: Check) -> dict[str, Any]:
@@ -81,11 +84,13 @@ def read_recipe(folder: Path, recipe: str, *, check: Check) -> dict[str, Any]:
         if name == recipe:
             check(record)
     except FileNotFoundError:
-        raise OptionError(f"{folder} has no {RECIPE_NAME}, so it is not a run of {recipe}. Give the folder of one.") from None
+        raise OptionError(
+            f"{folder} has no {RECIPE_NAME}, so it is not a run of {recipe}. Give the folder of one.", path=folder
+        ) from None
     except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged: {str(error).rstrip('.')}.") from error
     if name != recipe:
-        raise OptionError(f"{folder} is a run of the recipe {name!r}, not of {recipe}. Give the folder of one.")
+        raise OptionError(f"{folder} is a run of the recipe {name!r}, not of {recipe}. Give the folder of one.", path=folder)
     return record
 
 
@@ -126,5 +131,5 @@ def change_settings(settings: S, changes: Mapping[str, Any]) -> S:
     """Return the settings of a resumed run; raises `OptionError` for one that cannot change."""
     refused = sorted(changes.keys() - MAY_CHANGE)
     if refused:
-        raise OptionError(f"{refused[0]} cannot change when a run is resumed. Start another run.")
+        raise OptionError(f"{refused[0]} cannot change when a run is resumed. Start another run.", parameter=refused[0])
     return msgspec.structs.replace(settings, **changes).checked()  # type: ignore[type-var]

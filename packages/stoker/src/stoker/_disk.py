@@ -157,20 +157,20 @@ def check_path(given: str | os.PathLike[str]) -> Path:
     """Return the path; raises `OptionError` if it cannot be one: empty, a URL, a link to itself, or characters that no name can have."""
     text = os.fsdecode(given)
     if not text:
-        raise OptionError("a path is empty. Give the name of a file or a folder ('.' for the current folder).")
+        raise OptionError("a path is empty. Give the name of a file or a folder ('.' for the current folder).", parameter="path")
     if "\0" in text:
-        raise OptionError(f"the path {text!r} has a NUL character, which no file name can have. Remove it.")
+        raise OptionError(f"the path {text!r} has a NUL character, which no file name can have. Remove it.", path=text)
     try:
         os.stat(text)
     except UnicodeEncodeError:
-        raise OptionError(f"the path {text!r} has a character that no file name can have. Remove it.") from None
+        raise OptionError(f"the path {text!r} has a character that no file name can have. Remove it.", path=text) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OptionError(f"{text} is a link that leads back to itself. Remove it, or give another path.", path=text) from None
     if _URL.match(text):
         scheme = text.partition(":")[0]
         what = "Give the path without 'file://'" if scheme == "file" else "Copy the data to this machine first, or mount it"
-        raise OptionError(f"{text} is a URL, but only paths on this machine are supported. {what}.")
+        raise OptionError(f"{text} is a URL, but only paths on this machine are supported. {what}.", path=text)
     return Path(given)
 
 
@@ -418,14 +418,16 @@ def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
     Stoker. Raises `OptionError` with `advice` where the folder is not empty and has no marker.
     """
     if path.exists() and not path.is_dir():
-        raise OptionError(f"{path} is a file; expected a folder, or a name that is free. {advice}")
+        raise OptionError(f"{path} is a file; expected a folder, or a name that is free. {advice}", path=path)
     make_folder(path)
     if is_own_folder(path, marker=marker, sign=sign):
         return
     with naming(path):
         foreign = sorted({entry.name for entry in path.iterdir()} - {".lock", f"{marker}.tmp"})
     if foreign:
-        raise OptionError(f"{path} was not made by Stoker: it holds {foreign[0]!r}, and no {marker}. Nothing was changed. {advice}")
+        raise OptionError(
+            f"{path} was not made by Stoker: it holds {foreign[0]!r}, and no {marker}. Nothing was changed. {advice}", path=path
+        )
     write_file(path / marker, b"{" + sign + b"}\n")
 
 
@@ -474,7 +476,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     """
     mark = path / SCRATCH_MARK
     if os.path.lexists(path) and not mark.is_file():
-        raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make it. Move it away.")
+        raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make it. Move it away.", path=path)
     absent = [parent for parent in path.parents if not parent.exists()]
 
     def clean(kind: object, error: BaseException | None, trace: object) -> None:

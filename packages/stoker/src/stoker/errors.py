@@ -80,6 +80,11 @@ class OptionError(StokerError, ValueError):
     To do: Correct the argument that the message names. On the command line, `stoker COMMAND --help` lists all options.
     """
 
+    @classmethod
+    def expected(cls, parameter: str, value: object, expected: str) -> Self:
+        """Make the error of an argument that has another value than expected: "folds is 1; expected an integer from 2."."""
+        return cls(f"{parameter} is {value!r}; expected {expected}.", parameter=parameter)
+
 
 class SourceError(StokerError):
     """Raw input that cannot be used.

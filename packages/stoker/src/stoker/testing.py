@@ -155,7 +155,7 @@ def assert_resumes_exactly(
         chosen = range(len(whole.steps)) if cuts is None else sorted(set(cuts))
         for cut in chosen:
             if not 0 <= cut <= len(whole.steps):
-                raise OptionError(f"cuts has {cut}, but {epochs} epochs have {len(whole.steps)} batches.")
+                raise OptionError(f"cuts has {cut}, but {epochs} epochs have {len(whole.steps)} batches.", parameter="cuts")
             for state in whole.states[cut]:
                 for other in worlds:
                     feeds = _resume(make_feed, other, state, same=other == world)
@@ -204,7 +204,7 @@ def _record(make_feed: MakeFeed, world: int, epochs: int, samples: TellSamples |
     feeds = make_ranks(make_feed, world)
     for name in ("state_dict", "load_state_dict"):
         if not callable(getattr(feeds[0], name, None)):
-            raise OptionError(f"{type(feeds[0]).__name__} has no {name}(), so it cannot be resumed.")
+            raise OptionError(f"{type(feeds[0]).__name__} has no {name}(), so it cannot be resumed.", parameter="feed")
     whole = _Whole(world)
     whole.states.append([_save(feeds, "before the first batch")])
     for epoch in range(epochs):
@@ -217,7 +217,7 @@ def _record(make_feed: MakeFeed, world: int, epochs: int, samples: TellSamples |
         whole.ends.append(len(whole.steps))
     close(feeds)
     if not whole.steps:
-        raise OptionError("the feed has no batches, so there is nothing to resume.")
+        raise OptionError("the feed has no batches, so there is nothing to resume.", parameter="feed")
     return whole
 
 
@@ -345,16 +345,19 @@ def assert_no_future(
     columns = {"bars": np.asarray(bars)} if not isinstance(bars, Mapping) else {name: np.asarray(one) for name, one in bars.items()}
     lengths = {len(column) if column.ndim else 0 for column in columns.values()}
     if len(lengths) != 1 or max(lengths) < 2:
-        raise OptionError(f"bars have {sorted(lengths)} steps; expected arrays of one length from 2, with one row per step.")
+        raise OptionError(
+            f"bars have {sorted(lengths)} steps; expected arrays of one length from 2, with one row per step.", parameter="bars"
+        )
     (size,) = lengths
     kept = set(keep)
     if not kept < set(columns):
         raise OptionError(
-            f"keep is {sorted(kept)}, but the bars are {sorted(columns)}; expected some of them, and others to change."
+            f"keep is {sorted(kept)}, but the bars are {sorted(columns)}; expected some of them, and others to change.",
+            parameter="keep",
         )
     cuts = np.unique(np.linspace(horizon, size - 2, _NUM_CUTS).astype(int)).tolist() if at is None else sorted(set(at))
     if not cuts or not all(0 <= cut < size - 1 for cut in cuts):
-        raise OptionError(f"at has {cuts}; expected steps from 0 to {size - 2:,}, so that some come after each.")
+        raise OptionError(f"at has {cuts}; expected steps from 0 to {size - 2:,}, so that some come after each.", parameter="at")
 
     def run(given: Mapping[str, Array]) -> Content:
         copies = {name: one.copy() for name, one in given.items()}  # a function may write into what it is given
@@ -364,7 +367,8 @@ def assert_no_future(
     for name, entry in whole.items():
         if not entry.shape or entry.shape[0] != size - first:
             raise OptionError(
-                f"{name} has the shape {list(entry.shape)}; expected {size - first:,} rows, one for each step from {first:,} on."
+                f"{name} has the shape {list(entry.shape)}; expected {size - first:,} rows, one for each step from {first:,} on.",
+                parameter="feed",
             )
     if run(columns) != whole:
         fail("the function gives different values for the same bars, so nothing can be compared. Seed it")
@@ -435,7 +439,7 @@ class Step:
 def make_ranks(make_feed: MakeFeed, world: int) -> list[Any]:
     """A new feed for each rank."""
     if world < 1:
-        raise OptionError(f"worlds has {world}; expected numbers of ranks from 1.")
+        raise OptionError(f"worlds has {world}; expected numbers of ranks from 1.", parameter="worlds")
     try:
         parameters = dict(inspect.signature(make_feed).parameters)
     except (TypeError, ValueError):  # some callables hide what they take
@@ -446,7 +450,10 @@ def make_ranks(make_feed: MakeFeed, world: int) -> list[Any]:
     if takes_any or {"rank", "world_size"} <= parameters.keys():
         return [make_feed(rank=rank, world_size=world) for rank in range(world)]
     if world != 1:
-        raise OptionError(f"make_feed takes no rank and world_size, so it cannot be tested on {world} ranks. Give worlds=(1,).")
+        raise OptionError(
+            f"make_feed takes no rank and world_size, so it cannot be tested on {world} ranks. Give worlds=(1,).",
+            parameter="worlds",
+        )
     return [make_feed()]
 
 
@@ -551,7 +558,8 @@ def _num_rows(content: Content) -> int:
         shapes = ", ".join(f"{name} {list(entry.shape)}" for name, entry in content.items()) or "nothing"
         raise OptionError(
             f"the samples of a batch are unknown, because its entries have no common first axis: {shapes}. "
-            f"Give samples=, a function from a batch to one value per sample (a feed of stoker: returns=Returns(index=True))."
+            f"Give samples=, a function from a batch to one value per sample (a feed of stoker: returns=Returns(index=True)).",
+            parameter="samples",
         )
     return next(iter(lengths.values()))
 
@@ -572,7 +580,10 @@ def _entry(value: Any, name: str) -> Entry:
         return Entry("list", (len(value),), [repr(one).encode() for one in value])
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return Entry(type(value).__name__, (), [repr(value).encode()])
-    raise OptionError(f"a batch has {name} of type {type(value).__name__}; expected tensors, arrays, values, or dicts and lists.")
+    raise OptionError(
+        f"a batch has {name} of type {type(value).__name__}; expected tensors, arrays, values, or dicts and lists.",
+        parameter="feed",
+    )
 
 
 def _of_bytes(kind: str, shape: tuple[int, ...], data: bytes) -> Entry:

@@ -138,7 +138,7 @@ def group_pulses(
     """
     for name, value in (("max_pulses", max_pulses), ("max_doms", max_doms)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+            raise OptionError.expected(name, value, "an integer from 1")
     is_scattered = stops is not None
     if stops is None:
         starts, stops = starts[:-1], starts[1:]
@@ -292,7 +292,8 @@ def pad_to(batch: EventBatch, *, doms: int, pulses: int) -> EventBatch:
     found = len(batch.sensor), len(batch.time)
     if doms < found[0] or pulses < found[1]:
         raise OptionError(
-            f"doms={doms:,} and pulses={pulses:,} are too small for a batch with {found[0]:,} DOMs and {found[1]:,} pulses."
+            f"doms={doms:,} and pulses={pulses:,} are too small for a batch with {found[0]:,} DOMs and {found[1]:,} pulses.",
+            parameter="doms",
         )
     room = {"sensor": doms, "dom_pulses": doms, "time": pulses, "charge": pulses, "auxiliary": pulses}
     padded = {name: _extend(getattr(batch, name), size, 0) for name, size in room.items()}

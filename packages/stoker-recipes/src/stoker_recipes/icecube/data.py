@@ -101,7 +101,7 @@ def pack_events(
     """
     folder, target = disk.check_path(source), disk.check_path(path)
     if split not in ("train", "test"):
-        raise OptionError(f"split is {split!r}; expected 'train' or 'test'.")
+        raise OptionError.expected("split", split, "'train' or 'test'")
     geometry = folder / GEOMETRY_NAME
     if not geometry.is_file():
         raise SourceNotFoundError(f"{geometry} is missing; expected the folder of the competition with {_layout(split)}.")
@@ -124,7 +124,7 @@ def _parse_batches(batches: str | None) -> tuple[int, int] | None:
     matched = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", str(batches))
     first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (1, 0)
     if first > last:
-        raise OptionError(f"batches is {batches!r}; expected the number of a file like '651', or a range like '1-650'.")
+        raise OptionError.expected("batches", batches, "the number of a file like '651', or a range like '1-650'")
     return first, last
 
 

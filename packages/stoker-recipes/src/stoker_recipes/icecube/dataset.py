@@ -144,12 +144,16 @@ class Dataset(torch.utils.data.Dataset[Event]):
         missing = [name for name in (*PULSE_COLUMNS, *EVENT_COLUMNS) if name not in self.store.schema]
         if missing:
             raise OptionError(
-                f"{self.store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made."
+                f"{self.store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made.",
+                column=missing[0],
             )
         count = len(self.store)
         self._events = None if events is None else np.asarray(events, dtype=np.int64)
         if self._events is not None and len(bad := self._events[(self._events < 0) | (self._events >= count)]):
-            raise OptionError(f"events has the number {bad[0]}; expected numbers from 0 to {count - 1:,} of {self.store.name}.")
+            raise OptionError(
+                f"events has the number {bad[0]}; expected numbers from 0 to {count - 1:,} of {self.store.name}.",
+                parameter="events",
+            )
         self._given: dict[str, Any] = {"events": events, "geometry": geometry, "max_pulses": max_pulses, "max_doms": max_doms}
         self.positions = read_geometry(geometry_of(self.store) if geometry is None else geometry)
         """(5160, 3) float64, in metres."""

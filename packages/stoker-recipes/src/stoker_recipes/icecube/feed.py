@@ -93,10 +93,11 @@ class EventFeed(stoker.Feed):
         missing = [name for name in (*PULSE_COLUMNS, *EVENT_COLUMNS) if name not in store.schema]
         if missing:
             raise OptionError(
-                f"{store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made."
+                f"{store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made.",
+                column=missing[0],
             )
         if multiples is not None and not all(isinstance(multiple, int) and multiple > 0 for multiple in multiples):
-            raise OptionError(f"multiples is {multiples!r}; expected two integers from 1, for DOMs and pulses.")
+            raise OptionError.expected("multiples", multiples, "two integers from 1, for DOMs and pulses")
         view = stoker.Sequences(max(1, int(store.lengths.max(initial=1))), layout="packed")  # no event is cut
         super().__init__(
             store,

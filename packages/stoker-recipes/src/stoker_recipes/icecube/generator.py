@@ -178,15 +178,15 @@ def make_events(
     """
     for name, value in (("files", files), ("events", events)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+            raise OptionError.expected(name, value, "an integer from 1")
     if not 0 <= drift <= 1:
-        raise OptionError(f"drift is {drift!r}; expected a share from 0 to 1.")
+        raise OptionError.expected("drift", drift, "a share from 0 to 1")
     if split not in ("train", "test"):
-        raise OptionError(f"split is {split!r}; expected 'train' or 'test'.")
+        raise OptionError.expected("split", split, "'train' or 'test'")
     target = disk.check_path(folder)
     meta_path, pulses_folder = target / f"{split}_meta.parquet", target / split
     if meta_path.exists() or (pulses_folder.is_dir() and any(pulses_folder.iterdir())):
-        raise OptionError(f"{target} has {split} files already. Choose another folder.")
+        raise OptionError(f"{target} has {split} files already. Choose another folder.", path=target)
     disk.make_folder(pulses_folder)
     shape = EventFiles(files=files, events_per_file=events, seed=seed, drift=drift)
     first = 1 if split == "train" else FIRST_TEST_FILE

@@ -55,11 +55,13 @@ class IceCubeSize:
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "ffn"):
             if (value := getattr(self, name)) < 1:
-                raise OptionError(f"{name} is {value!r}; expected an integer of at least 1.")
+                raise OptionError.expected(name, value, "an integer of at least 1")
         if self.width % self.heads:
-            raise OptionError(f"width is {self.width}, which {self.heads} heads do not divide.")
+            raise OptionError(f"width is {self.width}, which {self.heads} heads do not divide.", parameter="width")
         if self.input == "none" and self.width < TOKEN:
-            raise OptionError(f"width is {self.width}; with input='none' it is at least {TOKEN}, the numbers of a token.")
+            raise OptionError(
+                f"width is {self.width}; with input='none' it is at least {TOKEN}, the numbers of a token.", parameter="width"
+            )
 
     @property
     def num_outputs(self) -> int:
@@ -153,7 +155,7 @@ class IceCubeModel(nn.Module):
         super().__init__()
         if isinstance(size, str):
             if size not in SIZES:
-                raise OptionError(f"size is {size!r}; expected one of {', '.join(SIZES)}, or an IceCubeSize.")
+                raise OptionError.expected("size", size, f"one of {', '.join(SIZES)}, or an IceCubeSize")
             size = SIZES[size]
         self.size, self.residual = size, residual
         if seed is not None:

@@ -72,7 +72,9 @@ class IceCubeRun(TrainedRun):
         usual: dict[str, Any] = {"which": "last", "horizon": None, "stride": None, "short": "error", "pack_options": {}}
         for name, value in options.items():
             if name not in usual or (value or usual[name]) != usual[name]:
-                raise OptionError(f"{name} is {value!r}, but a run of icecube predicts one direction per event. Leave it out.")
+                raise OptionError(
+                    f"{name} is {value!r}, but a run of icecube predicts one direction per event. Leave it out.", parameter=name
+                )
         found = [
             predict_store(self.model, store, device=self.device, batch_size=batch_size, max_doms=self.max_doms)
             for store in _stores(data)
@@ -132,7 +134,7 @@ def _stores(data: object) -> list[stoker.Store]:
         if isinstance(one, str | os.PathLike):
             one = stoker.open(one)
         if not isinstance(one, stoker.Store):
-            raise OptionError(f"data is {one!r}; expected a store that `stoker pack --recipe icecube` made, or its path.")
+            raise OptionError.expected("data", one, "a store that `stoker pack --recipe icecube` made, or its path")
         found.append(one)
     return found
 

@@ -74,16 +74,16 @@ class IceCubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def checked(self) -> IceCubeSettings:
         """The settings themselves; raises `OptionError` for invalid ones."""
         if self.size not in SIZES:
-            raise OptionError(f"size is {self.size!r}; expected one of {', '.join(SIZES)}.")
+            raise OptionError.expected("size", self.size, f"one of {', '.join(SIZES)}")
         for name in ("max_doms", "batch_size", "grad_accum_steps", "epochs", "save_every"):
             if (value := getattr(self, name)) is not None and not 1 <= value <= 2**40:
-                raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+                raise OptionError.expected(name, value, "an integer from 1")
         for name in ("lr", "side_lr", "max_grad_norm"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number above 0.")
+                raise OptionError.expected(name, getattr(self, name), "a number above 0")
         for name in ("warmup", "weight_decay", "kappa_penalty", "angle_weight", "seed"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number from 0.")
+                raise OptionError.expected(name, getattr(self, name), "a number from 0")
         return self
 
     @property

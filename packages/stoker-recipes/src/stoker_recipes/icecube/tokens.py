@@ -99,7 +99,9 @@ def expand(
     """
     num_doms, num_pulses, device = len(batch.sensor), len(batch.time), batch.sensor.device
     if geometry.shape != (NUM_SENSORS, 3) or geometry.dtype != torch.float32:
-        raise OptionError(f"geometry is {geometry.dtype} {tuple(geometry.shape)}; expected float32 ({NUM_SENSORS}, 3).")
+        raise OptionError(
+            f"geometry is {geometry.dtype} {tuple(geometry.shape)}; expected float32 ({NUM_SENSORS}, 3).", parameter="geometry"
+        )
     # One row more takes the pulses and DOMs that belong to none, so that no index depends on the true counts.
     tokens = torch.zeros(num_doms + 1, 4 + 3 * max_pulses, dtype=dtype, device=device)
     is_dom = (torch.arange(num_doms, device=device) < batch.dom_offsets[-1]).unsqueeze(1)
@@ -151,7 +153,7 @@ def pad(
     shape = (len(batch), max_doms, 4 + 3 * max_pulses)
     most = int(np.diff(batch.dom_offsets).max(initial=0))
     if most > max_doms:
-        raise OptionError(f"max_doms is {max_doms}, but an event of the batch has {most:,} DOMs.")
+        raise OptionError(f"max_doms is {max_doms}, but an event of the batch has {most:,} DOMs.", parameter="max_doms")
     if out is None:
         out, used = np.zeros(shape, dtype=np.float32), np.zeros(shape[:2], dtype=np.int32)
     elif used is None:
@@ -159,7 +161,9 @@ def pad(
     for name, given, dtype, expected in (("out", out, np.float32, shape), ("used", used, np.int32, shape[:2])):
         if given.shape != expected or given.dtype != dtype or not given.flags.c_contiguous:
             kind = "" if given.flags.c_contiguous else ", not contiguous"
-            raise OptionError(f"{name} is {given.dtype} {given.shape}{kind}; expected a contiguous {np.dtype(dtype)} {expected}.")
+            raise OptionError(
+                f"{name} is {given.dtype} {given.shape}{kind}; expected a contiguous {np.dtype(dtype)} {expected}.", parameter=name
+            )
     mask = np.empty(shape[:2], dtype=np.bool_)
     positions = np.ascontiguousarray(geometry, dtype=np.float32)
     _pad(

@@ -130,7 +130,9 @@ def write_bundle(
     disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
     before = _listed(target)
     if before and not overwrite:
-        raise OptionError(f"{target} has a bundle already. Pass overwrite=True to replace it, or choose another folder.")
+        raise OptionError(
+            f"{target} has a bundle already. Pass overwrite=True to replace it, or choose another folder.", parameter="overwrite"
+        )
     new = target / ".new"  # written and checked there, so that a failed or killed export leaves the old bundle as it was
     try:
         disk.remove_folder(new)
@@ -462,9 +464,13 @@ class BarPredictor:
         if spec is not None:
             given = stoker_recipes.tfa.FeatureStream(spec).spec.content_hash
             if given != bundle.spec_hash:
-                raise OptionError(f"the spec here is {given}, but the model of {folder} was trained on {bundle.spec_hash}.")
+                raise OptionError(
+                    f"the spec here is {given}, but the model of {folder} was trained on {bundle.spec_hash}.", parameter="spec"
+                )
         if length is not None and length != bundle.length:
-            raise OptionError(f"windows here have {length} rows, but the model of {folder} was trained on {bundle.length}.")
+            raise OptionError(
+                f"windows here have {length} rows, but the model of {folder} was trained on {bundle.length}.", parameter="length"
+            )
         return cls(bundle, own, model)
 
     @property

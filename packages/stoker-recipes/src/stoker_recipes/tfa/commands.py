@@ -99,7 +99,9 @@ def export(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_js
     from stoker_recipes.tfa import write_bundle
 
     if Path(path).suffix in base.FILE_ENDINGS:
-        raise OptionError(f"{path} would be a file, but a run on market bars becomes a folder with its programs. Give a folder.")
+        raise OptionError(
+            f"{path} would be a file, but a run on market bars becomes a folder with its programs. Give a folder.", path=path
+        )
     bundle, proof = write_bundle(Path(run), path, latest=latest, onnx=onnx, overwrite=overwrite)
     if as_json:
         values = {"path": path, "step": bundle.step, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}

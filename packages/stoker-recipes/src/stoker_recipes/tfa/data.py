@@ -161,7 +161,7 @@ def _milliseconds(store: stoker.Store, name: str, path: str) -> Array:
 def _numbers(store: stoker.Store, name: str, path: str) -> Array:
     column = store.schema[name]
     if column.kind != "number" or column.width is not None:
-        raise OptionError(f"column {name!r} of {path} holds {column.label}; expected one number per bar.")
+        raise OptionError(f"column {name!r} of {path} holds {column.label}; expected one number per bar.", column=name)
     return np.asarray(store.column(name), dtype=np.float64)
 
 
@@ -306,7 +306,7 @@ def label_bars(close: Array, volume: Array | None, rule: Rule, *, emit_from: int
         [1.0, nan, 0.0, nan]
     """
     if rule.horizon < 1:
-        raise OptionError(f"label_horizon is {rule.horizon}; expected at least 1 bar.")
+        raise OptionError(f"label_horizon is {rule.horizon}; expected at least 1 bar.", parameter="label_horizon")
     close = np.asarray(close, dtype=np.float64)
     if rule.compat:
         close = np.maximum(close, LEAST_CLOSE)
@@ -318,7 +318,10 @@ def label_bars(close: Array, volume: Array | None, rule: Rule, *, emit_from: int
         counts = np.isfinite(change) & (np.abs(change) >= rule.least_change)
         counts &= change > 0 if rule.compat else change != 0
         if rule.least_volume and volume is None:
-            raise OptionError(f"min_volume_threshold is {rule.least_volume:g}, but the bars have no volume. Leave it out.")
+            raise OptionError(
+                f"min_volume_threshold is {rule.least_volume:g}, but the bars have no volume. Leave it out.",
+                parameter="min_volume_threshold",
+            )
         if volume is not None and (rule.least_volume or rule.compat):  # Sentio always compares: a missing volume has no label
             counts &= np.asarray(volume)[ahead] >= rule.least_volume
         labels[: -rule.horizon][counts] = (change > 0)[counts]
@@ -503,7 +506,10 @@ def _ready_rows(
     rows = np.flatnonzero((place >= warm_up) & np.isfinite(values).all(axis=1))
     if not len(rows):
         advice = "Use more bars, or a spec with shorter windows."
-        raise OptionError(f"none of {bars.num_bars:,} bars has all features: these begin at bar {warm_up} of a series. {advice}")
+        raise OptionError(
+            f"none of {bars.num_bars:,} bars has all features: these begin at bar {warm_up} of a series. {advice}",
+            parameter="feature_spec",
+        )
     series = np.searchsorted(offsets, rows, side="right") - 1
     begins = np.flatnonzero(np.concatenate([[True], (np.diff(rows) > 1) | (np.diff(series) > 0)]))
     columns: dict[str, Array] = {
@@ -528,6 +534,7 @@ def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int)
     if shape.view.length > longest:
         raise OptionError(
             f"a sample has {shape.view.length:,} rows (the model sees {reach:,}, run {shape.run:,}), but the longest series has "
-            f"{longest:,} with all features. Lower T, num_layers or run, or use more bars."
+            f"{longest:,} with all features. Lower T, num_layers or run, or use more bars.",
+            parameter="run",
         )
     return shape

@@ -63,7 +63,10 @@ def levels_of(features: Iterable[Mapping[str, Any]]) -> Levels:
             elif op in DISTANCES:
                 distances.append(column)
     if close is None:
-        raise OptionError(f"stationary features are ratios to the close, but none of {len(listed)} features is IDENT of the close.")
+        raise OptionError(
+            f"stationary features are ratios to the close, but none of {len(listed)} features is IDENT of the close.",
+            parameter="stationary",
+        )
     return Levels(close=close, levels=tuple(levels), distances=tuple(distances))
 
 
@@ -94,9 +97,11 @@ class ScaledModel(nn.Module):
         super().__init__()
         if mean.dim() != 1 or mean.shape != std.shape or not len(mean):
             shapes = f"{list(mean.shape)} and {list(std.shape)}"
-            raise OptionError(f"mean and std have the shapes {shapes}; expected one number per feature.")
+            raise OptionError(f"mean and std have the shapes {shapes}; expected one number per feature.", parameter="scaler")
         if not bool((std > 0).all()) or not bool(torch.isfinite(mean).all()):
-            raise OptionError("std is not above 0 for each feature, or a mean is not finite; clip std at a small number.")
+            raise OptionError(
+                "std is not above 0 for each feature, or a mean is not finite; clip std at a small number.", parameter="std"
+            )
         self.register_buffer("mean", mean.detach().clone())
         self.register_buffer("inv_std", 1 / std.detach())
         self.levels = levels
@@ -382,10 +387,10 @@ class Banded(ScaledModel):
 
 def _check_sizes(model: str, width: int, heads: int, **counts: int) -> None:
     if width % heads:
-        raise OptionError(f"{model}: heads is {heads}, which does not divide the width {width}.")
+        raise OptionError(f"{model}: heads is {heads}, which does not divide the width {width}.", parameter="heads")
     for name, value in counts.items():
         if value < 1:
-            raise OptionError(f"{model}: {name} is {value}; expected at least 1.")
+            raise OptionError(f"{model}: {name} is {value}; expected at least 1.", parameter=name)
 
 
 class BandedBlock(nn.Module):
@@ -561,14 +566,16 @@ def build_model(
         torch.Size([3, 10])
     """
     if len(mean) != num_features:
-        raise OptionError(f"mean has {len(mean)} numbers, but there are {num_features} features.")
+        raise OptionError(f"mean has {len(mean)} numbers, but there are {num_features} features.", parameter="mean")
     unknown = sorted(set(sizes) - KNOWN.get(name, set(sizes)))
     if unknown:
-        raise OptionError(f"model {name} has no {', '.join(unknown)}; it takes {', '.join(sorted(KNOWN[name]))}.")
+        raise OptionError(
+            f"model {name} has no {', '.join(unknown)}; it takes {', '.join(sorted(KNOWN[name]))}.", parameter="model"
+        )
     given: dict[str, Any] = {name: torch.as_tensor(one, dtype=torch.float32) for name, one in (("mean", mean), ("std", std))}
     given["levels"] = levels
     if name == "banded":
         return Banded(**given, window=length, **sizes)
     if name in ("tfa", "tfa-small"):
         return Tfa(**given, length=length, **((SMALL if name == "tfa-small" else {}) | sizes))
-    raise OptionError(f"model is {name!r}; expected tfa, tfa-small or banded.")
+    raise OptionError.expected("model", name, "tfa, tfa-small or banded")

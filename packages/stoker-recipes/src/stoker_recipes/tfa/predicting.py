@@ -85,7 +85,8 @@ def _predict(
         needs = bundle.warm_up + bundle.reach
         raise OptionError(
             f"series {bars.names[one]!r} of {bars.sources[one]} has no prediction at its end: it needs {needs:,} complete bars in a "
-            f"row, and has {int(bars.lengths[one]):,} bars. Add earlier bars, or pass short='skip'."
+            f"row, and has {int(bars.lengths[one]):,} bars. Add earlier bars, or pass short='skip'.",
+            parameter="short",
         )
     store = stoker.Store.from_arrays(lengths=bars.lengths, close=bars.columns["close"])
     times = pa.array(bars.times[row].astype("datetime64[ms]"))

@@ -219,7 +219,9 @@ def _resumed(settings: Settings, folder: Path) -> Settings:
     if read_spec(settings) != json.loads((folder / SPEC_NAME).read_bytes()):
         differing.append(f"feature_spec: other features than {folder / SPEC_NAME} has")
     if differing:
-        raise OptionError(f"{folder} is a run with other settings: {'; '.join(differing)}. Make them equal, or start a new run.")
+        raise OptionError(
+            f"{folder} is a run with other settings: {'; '.join(differing)}. Make them equal, or start a new run.", path=folder
+        )
     return msgspec.structs.replace(settings, feature_spec=str(folder / SPEC_NAME))
 
 

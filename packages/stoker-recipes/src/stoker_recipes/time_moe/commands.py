@@ -96,12 +96,14 @@ def export(run: str, path: str, latest: bool, overwrite: bool, as_json: bool) ->
     from stoker_recipes.time_moe.predicting import load_model
 
     if Path(path).suffix in base.FILE_ENDINGS:
-        raise OptionError(f"{path} would be a file, but a Time-MoE becomes a folder with config.json and model.safetensors.")
+        raise OptionError(
+            f"{path} would be a file, but a Time-MoE becomes a folder with config.json and model.safetensors.", path=path
+        )
     target = Path(path)
     foreign = sorted(entry.name for entry in target.iterdir()) if target.is_dir() else [target.name] if target.exists() else []
     if foreign and not (overwrite and set(foreign) <= CHECKPOINT):
         raise OptionError(
-            f"{path} holds {foreign[0]!r} already. Give a new folder, or --overwrite for a checkpoint and nothing else."
+            f"{path} holds {foreign[0]!r} already. Give a new folder, or --overwrite for a checkpoint and nothing else.", path=path
         )
     loaded = load_model(Path(run), latest=latest)
     save_weights(loaded.model, path, overwrite=overwrite)

@@ -148,14 +148,14 @@ class Corpus:
         found = [i for i, one in enumerate(names) if one == name] or [i for i, one in enumerate(names) if one.endswith(f":{name}")]
         if len(found) > 1:
             said = ", ".join(repr(names[i]) for i in found[:_SHOWN])
-            raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Use the full name.")
+            raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Use the full name.", parameter="series")
         if found or is_number:
             return found[0] if found else int(name)
         tails = {name.rpartition(":")[2]: name for name in names}
         near = [tails.get(match, match) for match in difflib.get_close_matches(name, [*tails, *names], n=1)]
         shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise OptionError(f"{self.name} has no series {name!r}; it has {shown}.{hint}")
+        raise OptionError(f"{self.name} has no series {name!r}; it has {shown}.{hint}", parameter="series")
 
     def only(self, number: int) -> Corpus:
         """A corpus of one series."""
@@ -314,7 +314,9 @@ def _is_store(folder: Path) -> bool:
 def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
     """The series of a file: one flat array of a common type, and beside it their own types where these differ."""
     if wrong := [name for name in columns or () if name != "sequence"]:
-        raise OptionError(f"{path} has no column {wrong[0]!r}: it holds series without columns. Leave columns out.")
+        raise OptionError(
+            f"{path} has no column {wrong[0]!r}: it holds series without columns. Leave columns out.", column=wrong[0], path=path
+        )
     found = read_series(path)
     if found.rounded is not None:
         why = "integers beyond 2**53, which float64 rounds. Subtract a constant from them first"
@@ -329,11 +331,15 @@ def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
     fits = [name for name, dtype in flat.items() if dtype is not None and dtype.kind in "iuf"]
     for name in columns or ():
         if name not in fits:
-            raise OptionError(f"{store.name} has no column of numbers {name!r}; it has {', '.join(fits) or 'none'}.")
+            raise OptionError(
+                f"{store.name} has no column of numbers {name!r}; it has {', '.join(fits) or 'none'}.", parameter="columns"
+            )
     values = [name for name in fits if name != store.time] or fits  # a time is not a series to learn
     wanted = values if columns is None else list(columns)
     if not wanted:
-        raise OptionError(f"{store.name} has no column with one number per step; it has {', '.join(store.schema)}.")
+        raise OptionError(
+            f"{store.name} has no column with one number per step; it has {', '.join(store.schema)}.", parameter="columns"
+        )
     return [Flat(store=store, column=name) for name in wanted]
 
 
@@ -345,7 +351,7 @@ def _packed(path: Path) -> stoker.Store:
         store = stoker.open(target)
         sources = store.manifest.sources if store.manifest is not None else []
         if [source.name for source in sources] != [path.name]:
-            raise OptionError(f"{target} is a store, but not of {path}, which is packed there. Rename one of them.")
+            raise OptionError(f"{target} is a store, but not of {path}, which is packed there. Rename one of them.", path=target)
         if manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns and sources[0].num_bytes == path.stat().st_size:
             return store
     return stoker.pack(path, target, wide=path.suffix.lower() in TABLES, replace=manifest.is_file())

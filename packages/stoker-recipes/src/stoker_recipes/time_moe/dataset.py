@@ -43,9 +43,9 @@ class Pieces:
 
     def __init__(self, corpus: Corpus, length: int, *, valid: float = 0.0, part: Part = "train") -> None:
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-            raise OptionError(f"length is {length!r}; expected an integer from 1.")
+            raise OptionError.expected("length", length, "an integer from 1")
         if not 0 <= valid < 1:
-            raise OptionError(f"valid is {valid!r}; expected a share from 0 to below 1.")
+            raise OptionError.expected("valid", valid, "a share from 0 to below 1")
         self.corpus = corpus
         self.length = length
         cuts = train_ends(corpus, valid)
@@ -57,7 +57,8 @@ class Pieces:
         if not self.num_samples:
             raise OptionError(
                 f"{corpus.name} has no samples for the {part} part: none of its {len(corpus):,} series has 2 points there. "
-                f"Change the share of validation, or use longer series."
+                f"Change the share of validation, or use longer series.",
+                parameter="columns",
             )
 
     @property
@@ -81,7 +82,7 @@ def train_ends(corpus: Corpus, valid: float) -> Array:
 
 def _check_method(method: object) -> None:
     if method not in get_args(Method):
-        raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
+        raise OptionError.expected("normalize", method, "'zero', 'max' or 'none'")
 
 
 class CorpusScales:
@@ -211,7 +212,7 @@ class CompatSamples:
         self._firsts: Array = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._scales: dict[int, tuple[Any, Any]] = {}
         if not self._firsts[-1]:
-            raise OptionError(f"{corpus.name} has no window: none of its {len(corpus):,} series has 2 points.")
+            raise OptionError(f"{corpus.name} has no window: none of its {len(corpus):,} series has 2 points.", parameter="columns")
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
@@ -328,9 +329,12 @@ class TimeMoeDataset:
     ) -> None:
         if callable(normalization_method) or normalization_method not in METHODS:
             advice = "To use your own function, pack series that it has been applied to."
-            raise OptionError(f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}")
+            raise OptionError(
+                f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}",
+                parameter="normalization_method",
+            )
         if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
-            raise OptionError(f"TimeMoeDataset has no option {min(set(ignored) - {'shuffle'})!r}.")
+            raise OptionError(f"TimeMoeDataset has no option {min(set(ignored) - {'shuffle'})!r}.", parameter="columns")
         self._given = (path, context_length, prediction_length, stride, normalization_method)
         self._samples = CompatSamples(
             open_corpus(path), context_length + prediction_length, stride=stride, method=METHODS[normalization_method]

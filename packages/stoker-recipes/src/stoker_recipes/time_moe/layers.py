@@ -49,15 +49,19 @@ class Size:
                 elif not least <= value <= sys.float_info.max:
                     expected = f"a finite number {'from' if not least else 'above'} 0"
             if expected:
-                raise OptionError(f"size: {field.name} is {_short(value)}; expected {expected}.")
+                raise OptionError(f"size: {field.name} is {_short(value)}; expected {expected}.", parameter=field.name)
         if self.hidden % (2 * self.heads):
-            raise OptionError(f"size: hidden is {self.hidden}; expected an even number for each of the {self.heads} heads.")
+            raise OptionError(
+                f"size: hidden is {self.hidden}; expected an even number for each of the {self.heads} heads.", parameter="hidden"
+            )
         if self.intermediate % self.top_k or self.top_k > self.experts:
             expected = f"a divisor of intermediate ({self.intermediate}), at most {self.experts}"
-            raise OptionError(f"size: top_k is {self.top_k}; expected {expected}.")
+            raise OptionError(f"size: top_k is {self.top_k}; expected {expected}.", parameter="top_k")
         rising = all(map(_is_count, self.horizons)) and list(self.horizons) == sorted(set(self.horizons))
         if self.horizons[:1] != (1,) or not rising:
-            raise OptionError(f"size: horizons are {_short(self.horizons)}; expected ascending integers that begin with 1.")
+            raise OptionError(
+                f"size: horizons are {_short(self.horizons)}; expected ascending integers that begin with 1.", parameter="horizons"
+            )
 
     @property
     def head_width(self) -> int:

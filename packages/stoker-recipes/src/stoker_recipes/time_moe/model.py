@@ -120,7 +120,10 @@ class TimeMoe(nn.Module):
 
     def _check_length(self, length: int) -> None:
         if length > self.size.max_position:
-            raise OptionError(f"a row has {length:,} positions, but the model has {self.size.max_position:,}. Use shorter rows.")
+            raise OptionError(
+                f"a row has {length:,} positions, but the model has {self.size.max_position:,}. Use shorter rows.",
+                parameter="length",
+            )
 
 
 class Layer(nn.Module):
@@ -204,9 +207,11 @@ def time_moe_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 def forecast(model: TimeMoe, context: Tensor, horizon: int) -> Tensor:
     """The next `horizon` points of each row of `context` [b, l], one head after the other."""
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise OptionError(f"horizon is {horizon!r}; expected an integer from 1.")
+        raise OptionError.expected("horizon", horizon, "an integer from 1")
     if context.dim() != 2 or not context.shape[1]:
-        raise OptionError(f"context has shape {tuple(context.shape)}; expected [rows, points] with at least one point.")
+        raise OptionError(
+            f"context has shape {tuple(context.shape)}; expected [rows, points] with at least one point.", parameter="context"
+        )
     begin, end = 0, context.shape[1] + horizon
     caches = [Cache(end) for _ in model.layers]
     found: list[Tensor] = []
@@ -283,7 +288,7 @@ def check_free(folder: str | Path) -> None:
     """Raise an error for a folder that holds a checkpoint: it may be the one that a run started from."""
     taken = [name for name in (WEIGHTS, INDEX, CONFIG) if (Path(folder) / name).exists()]
     if taken:
-        raise OptionError(f"{folder} holds {taken[0]} already. Choose another folder, or remove it first.")
+        raise OptionError(f"{folder} holds {taken[0]} already. Choose another folder, or remove it first.", path=folder)
 
 
 def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | None = None, overwrite: bool = False) -> None:

@@ -76,17 +76,20 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
 def forecast(loaded: LoadedModel, context: Array, horizon: int) -> Array:
     """Forecast the `horizon` points after each row of `context` [rows, points], in its units, float64."""
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise OptionError(f"horizon is {horizon!r}; expected an integer from 1.")
+        raise OptionError.expected("horizon", horizon, "an integer from 1")
     room = min(loaded.length, loaded.model.size.max_position - horizon)
     if room < 1:
         most = loaded.model.size.max_position - 1
-        raise OptionError(f"horizon is {horizon:,}, but the model has {most + 1:,} positions. Use at most {most:,}.")
+        raise OptionError(
+            f"horizon is {horizon:,}, but the model has {most + 1:,} positions. Use at most {most:,}.", parameter="horizon"
+        )
     seen = np.asarray(context, dtype=np.float64)[:, -room:]
     empty = np.flatnonzero(~np.isfinite(seen).any(axis=1))
     if len(empty):
         raise OptionError(
             f"row {empty[0]:,} of the context has no known point among its last {seen.shape[1]:,}, which a forecast needs. "
-            f"Forecast from an earlier step, use a longer context, or choose another series."
+            f"Forecast from an earlier step, use a longer context, or choose another series.",
+            parameter="context",
         )
     return _unscaled(loaded, *scale_rows(seen, loaded.method), horizon)
 
@@ -188,7 +191,8 @@ def _predict(
             if not known and short == "error":
                 raise OptionError(
                     f"series {corpus.series_name(first + number)!r} of {corpus.name} is too short: it has {len(values):,} points, and a "
-                    f"forecast needs {1 if which == 'last' else context:,} with a known one among them. Pass short='skip'."
+                    f"forecast needs {1 if which == 'last' else context:,} with a known one among them. Pass short='skip'.",
+                    parameter="short",
                 )
         found: list[tuple[int, int, Array]] = []
         for length, places in groups.items():
@@ -217,7 +221,7 @@ def _predict(
             )
         )
     if not parts:
-        raise OptionError(f"{corpus.name} has no series that can be forecast.")
+        raise OptionError(f"{corpus.name} has no series that can be forecast.", parameter="context")
     return parts
 
 
@@ -292,15 +296,19 @@ def evaluate(
     """
     for name, value in (("context", context), ("horizon", horizon), ("stride", stride), ("batch_size", batch_size)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+            raise OptionError.expected(name, value, "an integer from 1")
     if scale not in ("series", "context"):
-        raise OptionError(f"scale is {scale!r}; expected 'series' or 'context'.")
+        raise OptionError.expected("scale", scale, "'series' or 'context'")
     if not (0 < test < 1 and 0 < train < 1 and train + test <= 1 + 1e-9):
-        raise OptionError(f"test is {test!r} and train {train!r}; expected shares above 0 with a sum of at most 1.")
+        raise OptionError(
+            f"test is {test!r} and train {train!r}; expected shares above 0 with a sum of at most 1.", parameter="test"
+        )
     corpus = data if isinstance(data, Corpus) else open_corpus(data)
     most = loaded.model.size.max_position
     if context + horizon > most:
-        raise OptionError(f"context {context:,} and horizon {horizon:,} need more than the {most:,} positions of the model.")
+        raise OptionError(
+            f"context {context:,} and horizon {horizon:,} need more than the {most:,} positions of the model.", parameter="horizon"
+        )
     seasons = {"last point": 1, **{f"season of {period}": period for period in PERIODS}, OWN: 0}
     sums, count, windows = np.zeros((1 + len(seasons), 2)), 0, 0
     total = count_windows(corpus, context=context, horizon=horizon, stride=stride, test=test)
@@ -321,7 +329,8 @@ def evaluate(
     if not count:
         raise OptionError(
             f"{corpus.name} has no window of {context:,} + {horizon:,} points that ends in the last {test:.0%} of a series. "
-            f"Use a shorter context or horizon."
+            f"Use a shorter context or horizon.",
+            parameter="context",
         )
     (mse, mae), *others = (sums / count).tolist()
     baselines = tuple(

@@ -95,21 +95,27 @@ class TimeMoeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for names, holds, expected in rules:
             for name in names.split():
                 if (value := getattr(self, name)) is not None and not holds(value):
-                    raise OptionError(f"{name} is {value!r}; expected {expected}.")
+                    raise OptionError.expected(name, value, f"{expected}")
         weights = self.head_weights
         if weights is not None and not (all(0 <= weight < math.inf for weight in weights) and sum(weights) > 0):
-            raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
+            raise OptionError(
+                f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.", parameter="head_weights"
+            )
         if self.model is not None and isinstance(self.size, str):
-            raise OptionError(f"size is {self.size!r} and model {self.model!r}; both set the size of the model. Pass one of them.")
+            raise OptionError(
+                f"size is {self.size!r} and model {self.model!r}; both set the size of the model. Pass one of them.",
+                parameter="size",
+            )
         if not 0 <= self.lr_end <= self.lr:
-            raise OptionError(f"lr_end is {self.lr_end!r}; expected a rate from 0 up to lr ({self.lr!r}).")
+            raise OptionError.expected("lr_end", self.lr_end, f"a rate from 0 up to lr ({self.lr!r})")
         if self.samples == "compat" and self.valid:
             raise OptionError(
                 "samples='compat' scales by whole series, so validation data at their ends would leak into training. "
-                "Use samples='packed' or 'padded', or valid=0."
+                "Use samples='packed' or 'padded', or valid=0.",
+                parameter="samples",
             )
         if self.samples != "compat" and self.stride is not None:
-            raise OptionError("stride= needs samples='compat': the others use every target once.")
+            raise OptionError("stride= needs samples='compat': the others use every target once.", parameter="stride")
         return self
 
     @property

@@ -96,7 +96,8 @@ def make_rows(settings: TimeMoeSettings, *, report: Report = warn) -> Rows:
     if needed > free:
         raise OptionError(
             f"batch_size is {settings.batch_size:,}: a batch needs {readable_bytes(needed)}, but {readable_bytes(free)} of memory "
-            f"are free. Use a smaller one, and accumulate."
+            f"are free. Use a smaller one, and accumulate.",
+            parameter="batch_size",
         )
     corpus = open_corpus(settings.data, columns=settings.columns, report=report)
     length, seed, share = settings.length, settings.seed, settings.valid_share
@@ -117,7 +118,7 @@ def make_rows(settings: TimeMoeSettings, *, report: Report = warn) -> Rows:
     per_epoch, known = train.count_rows(0), train.share_known()
     if not known:
         why = "its points are missing (NaN). Check it with `stoker inspect`"
-        raise OptionError(f"{corpus.name} has no targets to train on: {why}.")
+        raise OptionError(f"{corpus.name} has no targets to train on: {why}.", parameter="data")
     useful = known * train.pieces.num_positions / (per_epoch * length)
     return Rows(corpus=corpus, train=train, valid=valid, per_epoch=per_epoch, useful=useful)
 
@@ -133,7 +134,8 @@ def _refuse_nonfinite(corpus: Corpus) -> None:
     fix = "pack the data again with missing='ffill' or 'drop'" if missing else "fix the data"
     raise OptionError(
         f"series {corpus.series_name(series)!r} of {corpus.name} is {what} at point {at + 1:,}, but samples='compat' needs "
-        f"finite values. Use samples='packed' or 'padded', which leave such points out, or {fix}."
+        f"finite values. Use samples='packed' or 'padded', which leave such points out, or {fix}.",
+        parameter="samples",
     )
 
 
@@ -144,7 +146,10 @@ def make_model(settings: TimeMoeSettings) -> TimeMoe:
     shares = settings.head_weights
     if shares is not None and len(shares) != len(size.horizons):
         heads = ", ".join(map(str, size.horizons))
-        raise OptionError(f"head_weights has {len(shares)} numbers; expected {len(size.horizons)}, for the horizons {heads}.")
+        raise OptionError(
+            f"head_weights has {len(shares)} numbers; expected {len(size.horizons)}, for the horizons {heads}.",
+            parameter="head_weights",
+        )
     model = TimeMoe(size)
     if settings.init is not None:
         load_weights(model, _checkpoint(settings.init))
@@ -161,7 +166,7 @@ def _checkpoint(init: str) -> Path:
     if not (folder / RECIPE_NAME).is_file():
         return folder
     if not (folder / WEIGHTS).is_dir():
-        raise OptionError(f"{folder} is an unfinished run. Export its weights first: stoker export {folder} FOLDER")
+        raise OptionError(f"{folder} is an unfinished run. Export its weights first: stoker export {folder} FOLDER", path=folder)
     return folder / WEIGHTS
 
 
@@ -169,7 +174,10 @@ def find_size(settings: TimeMoeSettings) -> Size:
     """The size of the model, checked against the length of rows."""
     size = _named_size(settings)
     if settings.length > size.max_position:
-        raise OptionError(f"length is {settings.length:,}, but the model has {size.max_position:,} positions. Use a shorter one.")
+        raise OptionError(
+            f"length is {settings.length:,}, but the model has {size.max_position:,} positions. Use a shorter one.",
+            parameter="length",
+        )
     return size
 
 
@@ -178,19 +186,19 @@ def _named_size(settings: TimeMoeSettings) -> Size:
         return settings.size
     if settings.size is not None and settings.size not in SIZES:
         hint = " For the sizes of a config.json, use model." if Path(settings.size).exists() else ""
-        raise OptionError(f"size is {settings.size!r}; expected one of {', '.join(SIZES)}.{hint}")
+        raise OptionError(f"size is {settings.size!r}; expected one of {', '.join(SIZES)}.{hint}", parameter="size")
     named = read_size(settings.model) if settings.model is not None else SIZES.get(settings.size or "")
     if settings.init is None:
         return named or SIZES["50m"]
     folder = _checkpoint(settings.init)
     if not (folder / CONFIG).is_file():
         if named is None:
-            raise OptionError(f"{settings.init} has no {CONFIG}, so its size is not known. Pass size= or model=.")
+            raise OptionError(f"{settings.init} has no {CONFIG}, so its size is not known. Pass size= or model=.", parameter="size")
         return named
     found = read_size(folder)
     if named is not None and named != found:
         given = f"model is {settings.model!r}" if settings.model is not None else f"size is {settings.size!r}"
-        raise OptionError(f"{given}, but {settings.init} is of another size ({found}). Leave it out.")
+        raise OptionError(f"{given}, but {settings.init} is of another size ({found}). Leave it out.", parameter="init")
     return found
 
 
@@ -304,9 +312,11 @@ def run(
     per_update = settings.batch_size * settings.grad_accum_steps * (world_size or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
     if total > MOST:
-        raise OptionError(f"epochs is {settings.epochs!r}, which are more than {MOST:,} updates. Use fewer.")
+        raise OptionError(f"epochs is {settings.epochs!r}, which are more than {MOST:,} updates. Use fewer.", parameter="epochs")
     if settings.warmup >= total and not resume:
-        raise OptionError(f"warmup is {settings.warmup:,}, but the run has {total:,} updates in all. Use fewer.")
+        raise OptionError(
+            f"warmup is {settings.warmup:,}, but the run has {total:,} updates in all. Use fewer.", parameter="warmup"
+        )
     every = min(total, settings.validate_every or -(-total // PASSES))
     if settings.steps is None and total < FEW_UPDATES and is_first and not resume:
         report(

@@ -73,7 +73,9 @@ def draw_crops(*, num_series: int, length: int, batch_size: int, updates: int, s
         ((3, 8), (3, 8, 2, 24), 2)
     """
     if num_series < 1 or length < 2:
-        raise OptionError(f"there are {num_series} series of {length} steps; expected at least one of 2 steps or more.")
+        raise OptionError(
+            f"there are {num_series} series of {length} steps; expected at least one of 2 steps or more.", parameter="values"
+        )
     random, batch, steps = np.random.RandomState(seed), min(batch_size, num_series), min(length, max_length)
     per_epoch = updates_per_epoch(num_series, batch_size)
     rows = np.empty((updates, batch), np.int64)

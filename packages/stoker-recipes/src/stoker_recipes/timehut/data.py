@@ -103,17 +103,19 @@ def as_series(given: Any) -> Array:
     """
     if isinstance(given, np.ndarray) and given.dtype != object:
         if given.ndim not in (2, 3):
-            raise OptionError(f"X has the shape {given.shape}; expected (series, steps) or (series, channels, steps).")
+            raise OptionError(
+                f"X has the shape {given.shape}; expected (series, steps) or (series, channels, steps).", parameter="X"
+            )
         values = given[:, None] if given.ndim == 2 else given
         found = np.ascontiguousarray(values.transpose(0, 2, 1), np.float32)
     else:
         rows = [np.asarray(one, np.float32) for one in given]
         rows = [row[None] if row.ndim == 1 else row for row in rows]
         if not rows or any(row.ndim != 2 for row in rows) or len({len(row) for row in rows}) > 1:
-            raise OptionError("X is a list; expected arrays (channels, steps) with the same number of channels.")
+            raise OptionError("X is a list; expected arrays (channels, steps) with the same number of channels.", parameter="X")
         found = pad([row.T for row in rows])
     if np.isinf(found).any():
-        raise OptionError("X has infinity; expected finite values, or NaN where one is missing.")
+        raise OptionError("X has infinity; expected finite values, or NaN where one is missing.", parameter="X")
     return found
 
 
@@ -128,7 +130,7 @@ def fit_scaler(values: Array, *, normalize: str = "auto") -> GlobalScaler | None
         OptionError: Another value of `normalize`.
     """
     if normalize not in ("auto", "global", "none"):
-        raise OptionError(f"normalize is {normalize!r}; expected 'auto', 'global' or 'none'.")
+        raise OptionError.expected("normalize", normalize, "'auto', 'global' or 'none'")
     if normalize == "none":
         return None
     with warnings.catch_warnings():
@@ -157,7 +159,7 @@ def for_training(values: Array, *, max_length: int = 3000) -> Array:
         values = _centred(values, empty)
     values = values[~np.isnan(values).all((1, 2))]
     if not len(values) or values.shape[1] < 2:
-        raise OptionError("there is no series of at least 2 steps to train on.")
+        raise OptionError("there is no series of at least 2 steps to train on.", parameter="values")
     return values
 
 

@@ -38,13 +38,14 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
         [[0.0, 2.8284], [2.8284, 0.0]]
     """
     if series.ndim != 3:
-        raise OptionError(f"series has the shape {series.shape}; expected (series, steps, channels).")
+        raise OptionError(f"series has the shape {series.shape}; expected (series, steps, channels).", parameter="series")
     num, steps, _ = series.shape
     lengths = np.full(num, steps, np.int64) if lengths is None else np.asarray(lengths, np.int64)
     counts = np.arange(steps) < lengths[:, None]
     if lengths.min(initial=1) < 1 or np.isnan(series[counts]).any():
         raise OptionError(
-            "a series has no steps, or NaN between its first and last step; distances need values. Fill the gaps first."
+            "a series has no steps, or NaN between its first and last step; distances need values. Fill the gaps first.",
+            parameter="series",
         )
     values = np.where(counts[..., None], series, 0.0).astype(np.float64)
     found = np.zeros((num, num))

@@ -126,7 +126,9 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ensure_min_features=2 if reset else 1,
         )  # fmt: skip
         if checked.ndim > 3:
-            raise OptionError(f"X has the shape {checked.shape}; expected (series, steps) or (series, channels, steps).")
+            raise OptionError(
+                f"X has the shape {checked.shape}; expected (series, steps) or (series, channels, steps).", parameter="X"
+            )
         return as_series(checked)
 
     def __sklearn_tags__(self) -> Any:

@@ -51,10 +51,10 @@ def fit_classifier(embeddings: Array, labels: Array, *, classifier: str = "svm",
     from sklearn.preprocessing import StandardScaler
 
     if classifier not in CLASSIFIERS:
-        raise OptionError(f"classifier is {classifier!r}; expected one of {', '.join(CLASSIFIERS)}.")
+        raise OptionError.expected("classifier", classifier, f"one of {', '.join(CLASSIFIERS)}")
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
-        raise OptionError(f"the labels have {len(classes)} class; a classifier needs two or more.")
+        raise OptionError(f"the labels have {len(classes)} class; a classifier needs two or more.", parameter="labels")
     embeddings, labels = _at_most(MOST_SERIES, embeddings, labels, seed)
     can_search = len(labels) >= 50 and len(labels) // len(classes) >= 5 and counts.min() >= 2
     if classifier == "knn":

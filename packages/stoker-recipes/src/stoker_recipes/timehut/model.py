@@ -39,9 +39,9 @@ class EncoderSize:
     def __post_init__(self) -> None:
         for name in ("channels", "hidden", "width"):
             if getattr(self, name) < 1:
-                raise OptionError(f"{name} is {getattr(self, name)}; expected an integer from 1.")
+                raise OptionError(f"{name} is {getattr(self, name)}; expected an integer from 1.", parameter=name)
         if not 0 <= self.depth <= 30:
-            raise OptionError(f"depth is {self.depth}; expected an integer from 0 to 30.")
+            raise OptionError(f"depth is {self.depth}; expected an integer from 0 to 30.", parameter="depth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,10 @@ def from_tensors(named: dict[str, Tensor], size: EncoderSize) -> Tensor:
         for name, expected in ((f"{layer.name}.weight", shape), (f"{layer.name}.bias", (layer.outputs,))):
             if name not in found or tuple(found[name].shape) != expected:
                 has = tuple(found[name].shape) if name in found else "nothing"
-                raise OptionError(f"the weights have {has} for {name!r}; expected a tensor of shape {expected}. Check the sizes.")
+                raise OptionError(
+                    f"the weights have {has} for {name!r}; expected a tensor of shape {expected}. Check the sizes.",
+                    parameter="weights",
+                )
         weight = found[f"{layer.name}.weight"].reshape(layer.outputs, layer.inputs, layer.kernel)
         parts += [weight.permute(2, 1, 0).reshape(-1), found[f"{layer.name}.bias"]]
     return torch.cat(parts)
@@ -160,7 +163,10 @@ def sizes_of(named: dict[str, Tensor]) -> EncoderSize:
     depth = sum(name.endswith(".conv1.conv.weight") for name in found) - 1
     last = found.get(f"feature_extractor.net.{depth}.projector.weight")
     if "input_fc.weight" not in found or last is None:
-        raise OptionError("the tensors are not those of a TS2Vec encoder: input_fc or the projector of the last block is missing.")
+        raise OptionError(
+            "the tensors are not those of a TS2Vec encoder: input_fc or the projector of the last block is missing.",
+            parameter="tensors",
+        )
     hidden, channels = found["input_fc.weight"].shape
     return EncoderSize(channels=channels, hidden=hidden, depth=depth, width=last.shape[0])
 

@@ -154,7 +154,9 @@ class EncoderPopulation(nn.Module):
             precision: Of matmuls on a GPU: "tf32" or "fp32".
         """
         if not self.updates <= updates <= self.num_updates:
-            raise OptionError(f"updates is {updates}; expected {self.updates} (done) to {self.num_updates} (planned).")
+            raise OptionError(
+                f"updates is {updates}; expected {self.updates} (done) to {self.num_updates} (planned).", parameter="updates"
+            )
         self.train()
         last = torch.full((self.num_members,), float("nan"), device=self.weights.device)
         with _matmuls(precision, self.weights.device):
@@ -231,13 +233,14 @@ def make_population(
     first, count = settings[0], len(settings)
     for name in SHARED:
         if any(getattr(setting, name) != getattr(first, name) for setting in settings):
-            raise OptionError(f"{name} differs between members; all members of a population have the same one.")
+            raise OptionError(f"{name} differs between members; all members of a population have the same one.", parameter=name)
     subsets = [np.arange(len(data))] * count if subsets is None else list(subsets)
     crop_seeds = [setting.seed for setting in settings] if crop_seeds is None else list(crop_seeds)
     targets = [None] * count if targets is None else list(targets)
     if len({min(first.batch_size, len(rows)) for rows in subsets}) > 1:
         raise OptionError(
-            "members have batches of different sizes, as some have fewer series than batch_size. Choose a smaller batch_size."
+            "members have batches of different sizes, as some have fewer series than batch_size. Choose a smaller batch_size.",
+            parameter="batch_size",
         )
     plans = [(seed, rows.tobytes()) for seed, rows in zip(crop_seeds, subsets, strict=True)]
     groups = 1 if len(set(plans)) == 1 else count
@@ -433,7 +436,7 @@ def encode_series(rows: Tensor, layout: RowLayout, data: Array) -> Array:
 def _matmuls(precision: str | None, device: torch.device) -> Iterator[None]:
     """Matmuls of a GPU in TF32 within the block, or in full float32; None leaves them as they are."""
     if precision not in ("tf32", "fp32", None):
-        raise OptionError(f"precision is {precision!r}; expected 'tf32' or 'fp32'.")
+        raise OptionError.expected("precision", precision, "'tf32' or 'fp32'")
     if device.type != "cuda" or precision is None:
         yield
         return

@@ -60,7 +60,9 @@ class TrainedEncoder:
     def __call__(self, values: Array) -> Array:
         """Representations (N, width) of series (N, T, D), which are scaled first."""
         if values.ndim != 3 or values.shape[2] != self.channels:
-            raise OptionError(f"the series have the shape {values.shape}; expected (series, steps, {self.channels} channels).")
+            raise OptionError(
+                f"the series have the shape {values.shape}; expected (series, steps, {self.channels} channels).", parameter="values"
+            )
         scaled = values if self.scaler is None else self.scaler(values)
         found: Array = encode_series(self.row[None], make_layout(self.settings.size(self.channels)), scaled)[0]
         return found
@@ -80,7 +82,7 @@ def load_encoder(folder: str | Path) -> TrainedEncoder:
     path = folder / ENCODER_NAME
     if not path.is_file():
         raise OptionError(
-            f"{folder} has no {ENCODER_NAME}: its training has not finished. Resume it: stoker train --resume {folder}"
+            f"{folder} has no {ENCODER_NAME}: its training has not finished. Resume it: stoker train --resume {folder}", path=folder
         )
     content = path.read_bytes()
     try:
@@ -130,11 +132,12 @@ def _predict(folder: Path, encoder: TrainedEncoder, data: Any, *, which: str, ho
              short: str, batch_size: int) -> list[Predicted]:  # fmt: skip
     """The class of every series, by the papers' SVM on the representations of the training series."""
     if horizon is not None or stride is not None or which != "last":
-        raise OptionError("the model predicts one class per series. Leave out horizon, stride and which='all'.")
+        raise OptionError("the model predicts one class per series. Leave out horizon, stride and which='all'.", parameter="which")
     with np.load(folder / TRAIN_NAME, allow_pickle=False) as kept:
         if "labels" not in kept:
             raise OptionError(
-                f"{folder} was trained without labels, so it predicts no classes. Use `stoker timehut embed` for representations."
+                f"{folder} was trained without labels, so it predicts no classes. Use `stoker timehut embed` for representations.",
+                path=folder,
             )
         known, labels = kept["embeddings"], kept["labels"]
     series = data if isinstance(data, stoker.Store) else str(data)

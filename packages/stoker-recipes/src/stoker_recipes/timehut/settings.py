@@ -46,10 +46,11 @@ def temperatures(schedule: str, epochs: int, *, low: float, high: float, period:
         [1.0, 0.75, 0.5]
     """
     if schedule not in SCHEDULES:
-        raise OptionError(f"schedule is {schedule!r}; expected one of {', '.join(SCHEDULES)}.")
+        raise OptionError.expected("schedule", schedule, f"one of {', '.join(SCHEDULES)}")
     if not 0 < low <= high or not np.isfinite(high) or not 0 < period < np.inf:
         raise OptionError(
-            f"the temperature goes from {low} to {high} with period {period}; expected 0 < low <= high and a period above 0."
+            f"the temperature goes from {low} to {high} with period {period}; expected 0 < low <= high and a period above 0.",
+            parameter="temperature",
         )
     epoch = np.arange(epochs, dtype=np.float64)
     if schedule == "cosine":
@@ -111,22 +112,22 @@ class EncoderSettings:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise OptionError(f"method is {self.method!r}; expected one of {', '.join(METHODS)}.")
+            raise OptionError.expected("method", self.method, f"one of {', '.join(METHODS)}")
         if self.schedule not in SCHEDULES:
-            raise OptionError(f"schedule is {self.schedule!r}; expected one of {', '.join(SCHEDULES)}.")
+            raise OptionError.expected("schedule", self.schedule, f"one of {', '.join(SCHEDULES)}")
         temperatures(self.schedule, 1, low=self.min_tau, high=self.max_tau, period=self.t_max)
         for name, least in (("batch_size", 1), ("max_train_length", 2), ("updates", 0), ("seed", 0)):
             if getattr(self, name) < least:
-                raise OptionError(f"{name} is {getattr(self, name)}; expected an integer from {least}.")
+                raise OptionError(f"{name} is {getattr(self, name)}; expected an integer from {least}.", parameter=name)
         if self.epochs is not None and self.epochs < 1:
-            raise OptionError(f"epochs is {self.epochs}; expected an integer from 1.")
+            raise OptionError(f"epochs is {self.epochs}; expected an integer from 1.", parameter="epochs")
         if self.seed >= 2**32:
-            raise OptionError(f"seed is {self.seed}; expected an integer below 2**32, as NumPy takes it.")
+            raise OptionError(f"seed is {self.seed}; expected an integer below 2**32, as NumPy takes it.", parameter="seed")
         for name in ("lr", "weight_decay", "amc_instance", "amc_temporal", "amc_margin", "tau_instance", "tau_temporal"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise OptionError(f"{name} is {getattr(self, name)}; expected a number from 0.")
+                raise OptionError(f"{name} is {getattr(self, name)}; expected a number from 0.", parameter=name)
         if not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout is {self.dropout}; expected a number from 0 to below 1.")
+            raise OptionError(f"dropout is {self.dropout}; expected a number from 0 to below 1.", parameter="dropout")
 
     def size(self, channels: int) -> EncoderSize:
         """The sizes of the encoder for series of this number of channels."""
@@ -157,8 +158,8 @@ def make_settings(method: str = "timehut", **given: Any) -> EncoderSettings:
         (0.75, 1.0)
     """
     if method not in METHODS:
-        raise OptionError(f"method is {method!r}; expected one of {', '.join(METHODS)}.")
+        raise OptionError.expected("method", method, f"one of {', '.join(METHODS)}")
     unknown = sorted(set(given) - set(NAMES))
     if unknown:
-        raise OptionError(f"{unknown[0]!r} is not a setting; expected some of {', '.join(NAMES)}.")
+        raise OptionError(f"{unknown[0]!r} is not a setting; expected some of {', '.join(NAMES)}.", parameter=unknown[0])
     return EncoderSettings(method=method, **{**OF_METHOD[method], **{name: one for name, one in given.items() if one is not None}})

@@ -68,10 +68,13 @@ class SearchObjective:
 
     def __post_init__(self) -> None:
         if list(self.rungs) != sorted(set(self.rungs)) or not self.rungs or self.rungs[0] < 1:
-            raise OptionError(f"rungs is {tuple(self.rungs)}; expected increasing numbers of updates.")
+            raise OptionError(f"rungs is {tuple(self.rungs)}; expected increasing numbers of updates.", parameter="rungs")
         _, counts = np.unique(self.labels, return_counts=True)
         if len(counts) < 2 or counts.min() < 2:
-            raise OptionError("a search needs at least two classes of two labelled series each; train with the defaults instead.")
+            raise OptionError(
+                "a search needs at least two classes of two labelled series each; train with the defaults instead.",
+                parameter="data",
+            )
 
     def start(self, configs: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> TrainingGroup:
         """A group with one member per configuration and seed.
@@ -81,7 +84,9 @@ class SearchObjective:
         """
         unknown = sorted({name for config in configs for name in config} - set(SPACES["combined"]))
         if unknown:
-            raise OptionError(f"a configuration has {unknown[0]!r}; expected some of {', '.join(SPACES['combined'])}.")
+            raise OptionError(
+                f"a configuration has {unknown[0]!r}; expected some of {', '.join(SPACES['combined'])}.", parameter=unknown[0]
+            )
         base = replace(self.settings, updates=max(self.rungs), epochs=None)
         members = [replace(base, **config, seed=int(seed)) for config, seed in zip(configs, seeds, strict=True)]
         trained = for_training(self.values, max_length=base.max_train_length)
@@ -180,7 +185,7 @@ def objective_of(data: str | Path, *, epochs: int | None = None, device: str | N
     """
     series = read_series(data)
     if series.labels is None:
-        raise OptionError(f"{data} has no labels, which the score of a search needs; train with the defaults instead.")
+        raise OptionError(f"{data} has no labels, which the score of a search needs; train with the defaults instead.", path=data)
     scaler = fit_scaler(series.values)
     settings = make_settings("timehut")
     per_epoch = max(1, len(series.values) // min(settings.batch_size, len(series.values)))

@@ -70,7 +70,7 @@ def audit(
     for name, value in (("epochs", epochs), ("reference_limit", reference_limit), ("max_batches", max_batches)):
         is_default = name == "max_batches" and value is None
         if not is_default and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+            raise OptionError.expected(name, value, "an integer from 1")
     auditor = Auditor(batches, reference, apart_from, shuffled, once, ids, reference_limit, progress or (lambda *_: None))
     for epoch in range(epochs):
         auditor.run(epoch, max_batches=max_batches)

@@ -132,7 +132,7 @@ class Auditor:
             rows = rows_of(batch)
             if not rows.entries:
                 what = f"a {type(batch).__name__} without a tensor, array or list of one value per row"
-                raise OptionError(f"batch {index:,} is {what}.")
+                raise OptionError(f"batch {index:,} is {what}.", parameter="batches")
             if rows.num_rows:
                 self._setup = self._setup or self._prepare(rows)
                 self._appearance.add(rows, index)
@@ -195,10 +195,10 @@ class Auditor:
         opened = batches() if callable(batches) and not hasattr(batches, "__iter__") else batches
         if not hasattr(opened, "__iter__"):
             expected = "expected an iterable of batches, or a function that returns one"
-            raise OptionError(f"batches is of type {type(opened).__name__}; {expected}.")
+            raise OptionError(f"batches is of type {type(opened).__name__}; {expected}.", parameter="batches")
         if number and opened is batches and isinstance(opened, Iterator):
             advice = "Pass a function that returns a new one, or epochs=1."
-            raise OptionError(f"a {type(opened).__name__} gives one epoch only. {advice}")
+            raise OptionError(f"a {type(opened).__name__} gives one epoch only. {advice}", parameter="batches")
         self.claims = samples.claims_of(opened)
         if opened is batches and self._set_epoch is None:
             self._set_epoch = samples.epoch_setter(opened)

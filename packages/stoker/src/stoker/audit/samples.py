@@ -37,12 +37,12 @@ def numbers_of(ids: SampleIds, rows: BatchRows, batch: Any) -> Array:
         what = "the function ids"
     else:
         if ids not in rows.entries:
-            raise OptionError(f"ids is {ids!r}, but a batch has {listed(rows.entries)}.")
+            raise OptionError(f"ids is {ids!r}, but a batch has {listed(rows.entries)}.", parameter="ids")
         found = np.asarray(rows.entries[ids])
         what = f"the entry {ids!r}"
     if found is None or found.shape != (rows.num_rows,) or found.dtype.kind not in "iu":
         shape = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
-        raise OptionError(f"{what} gives {shape}; expected one integer for each of {rows.num_rows:,} rows.")
+        raise OptionError(f"{what} gives {shape}; expected one integer for each of {rows.num_rows:,} rows.", parameter="ids")
     numbers: Array = found.astype(np.int64)
     return numbers if rows.valid is None else numbers[rows.valid]
 
@@ -548,7 +548,8 @@ class _ReferenceReader:
         if numbers is not None and len(table) != len(numbers):
             raise OptionError(
                 f"{len(numbers):,} items of the reference become {len(table):,} rows of batches, so an item is not a sample. "
-                f"Pass an iterable of batches as the reference."
+                f"Pass an iterable of batches as the reference.",
+                parameter="reference",
             )
         return Reference(
             num_samples=total if numbers is not None else count,
@@ -587,7 +588,7 @@ class _ReferenceReader:
         # The loader's own dataset may be encoded into something else; data that the user names must be comparable.
         if rows.num_rows and not self._is_own and len(self._form.lacking(adapted)) == len(self._form.names):
             names = f"{listed(rows.entries)}, but batches have {listed(self._form.names)}"
-            raise OptionError(f"the {self._role} has {names}: there is nothing to compare.")
+            raise OptionError(f"the {self._role} has {names}: there is nothing to compare.", parameter="reference")
         return adapted
 
     def _items(self, numbers: list[int]) -> tuple[BatchRows, Any]:

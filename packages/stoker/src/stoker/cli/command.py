@@ -588,15 +588,16 @@ def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overw
         known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
         raise OptionError(f"{option} is {path}; expected a name that ends in {known}.")
     if not path.absolute().parent.is_dir():
-        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
+        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.", path=path)
     try:
         _disk.check_writable(path)
     except DiskError as error:
         raise OptionError(
-            f"{path} cannot be written: {os.strerror(error.errno or 0)}. Give another name, or change the folder's rights."
+            f"{path} cannot be written: {os.strerror(error.errno or 0)}. Give another name, or change the folder's rights.",
+            path=path,
         ) from error
     if path.is_dir():
         raise OptionError(f"{option} is {path}, which is a folder; expected the name of a file.")
     if os.path.lexists(path) and not overwrite:
-        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.", path=path)
     return path

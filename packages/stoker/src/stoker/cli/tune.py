@@ -233,7 +233,7 @@ def _run(config: str, overrides: tuple[str, ...], out: str | None, overwrite: bo
     given = Path(config).name if base.shown_path(config) == "-" else config
     path = out if out is not None else str(Path(given).with_suffix(".tuned.yaml"))
     if Path(path).resolve() == Path(config).resolve() and not overwrite:
-        raise OptionError(f"{path} is the configuration itself. Replace it (--overwrite), or give another name.")
+        raise OptionError(f"{path} is the configuration itself. Replace it (--overwrite), or give another name.", path=path)
     base.check_new_file("--out", path, overwrite=overwrite)
     choices = choose_run(load(config, overrides), report=base.report)
     choices.save(path, overwrite=overwrite)

@@ -82,7 +82,7 @@ def _follow(folder: Path, *, once: bool, as_json: bool) -> None:
     from stoker.train.run import NAME, read_record, read_slowdowns
 
     if not (folder / NAME).exists():
-        raise OptionError(f"{folder} is not the folder of a run: it has no {NAME}.")
+        raise OptionError(f"{folder} is not the folder of a run: it has no {NAME}.", path=folder)
     read_record(folder)  # refuses a damaged one
     shown = 0
     while True:

@@ -375,9 +375,9 @@ def run(
         ('finished', 1)
     """
     if allow and not resume:
-        raise OptionError("allow= is for resume=True: a new run has nothing to differ from.")
+        raise OptionError("allow= is for resume=True: a new run has nothing to differ from.", parameter="allow")
     if overwrite and resume:
-        raise OptionError("overwrite=True is for a new run, not for resume=True.")
+        raise OptionError("overwrite=True is for a new run, not for resume=True.", parameter="overwrite")
     train = partial(_train, progress=progress, report=report, on_saved=on_saved)
     begin = partial(prepare, config, overrides=overrides, folder=folder, resume=resume, allow=allow, overwrite=overwrite)
     if find_ranks().world_size == 1:
@@ -589,5 +589,6 @@ def within_memory() -> Iterator[None]:
             raise
         reason = text.rpartition("] ")[2][:200] or "no memory is left"
         raise OptionError(
-            f"the training does not fit into memory ({reason}). Lower data.batch_size or the size of the model."
+            f"the training does not fit into memory ({reason}). Lower data.batch_size or the size of the model.",
+            parameter="data.batch_size",
         ) from error

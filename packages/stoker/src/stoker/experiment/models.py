@@ -290,9 +290,12 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise OptionError(f"transformer: heads is {heads}, which does not divide the width {width}.")
+            raise OptionError(f"transformer: heads is {heads}, which does not divide the width {width}.", parameter="model.heads")
         if task.every_step and causal is False:
-            raise OptionError("transformer: causal is false, but every step predicts its future, which the others would show it.")
+            raise OptionError(
+                "transformer: causal is false, but every step predicts its future, which the others would show it.",
+                parameter="model.causal",
+            )
         self._task = task
         self.embed = nn.Linear(task.num_features, width)
         self.positions = nn.Parameter(torch.randn(task.length, width) * 0.02)
@@ -524,7 +527,7 @@ def bce(task: Task, *, positive_weight: float = 1.0) -> TaskLoss:
 def cross_entropy(task: Task, *, smoothing: float = 0.0) -> TaskLoss:
     """Of logits, one per class; negative classes are missing."""
     if task.outputs_each < 2:
-        raise OptionError("cross_entropy: the number of classes is not known. Set loss.classes.")
+        raise OptionError("cross_entropy: the number of classes is not known. Set loss.classes.", parameter="loss.classes")
 
     def each(p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         losses = functional.cross_entropy(p.flatten(0, 2), y.flatten(), reduction="none", label_smoothing=smoothing)
@@ -553,23 +556,25 @@ def load_function(name: str) -> Callable[..., Any]:
     file, _, function = name.rpartition(":")
     path = Path(file)
     if not file.endswith(".py") or not function.isidentifier():
-        raise OptionError(f"{name!r} is not a function; expected file.py:function.")
+        raise OptionError(f"{name!r} is not a function; expected file.py:function.", parameter="function")
     if not path.is_file():
-        raise OptionError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; expected the Python file of {function}.")
+        raise OptionError(
+            f"{path} is {'a folder' if path.is_dir() else 'not there'}; expected the Python file of {function}.", path=path
+        )
     module_name = f"stoker_own_{path.stem}"
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # it stays: the function may import its neighbours when it is called
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise OptionError(f"{path} cannot be run as a Python file.")
+        raise OptionError(f"{path} cannot be run as a Python file.", path=path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     _told(name, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
     found = getattr(module, function, None)
     if not callable(found):
         names = [one for one, value in vars(module).items() if inspect.isfunction(value) and not one.startswith("_")]
-        raise OptionError(f"{path} has no function {function!r}; it has {', '.join(names) or 'none'}.")
+        raise OptionError(f"{path} has no function {function!r}; it has {', '.join(names) or 'none'}.", path=path)
     return found  # type: ignore[no-any-return]
 
 
@@ -577,11 +582,11 @@ def _arguments(own: named.Own, function: Callable[..., Any], offered: Mapping[st
     """The options of a function, and what is offered as far as it has such parameters."""
     name, options, parameters = own.function, own.options, inspect.signature(function).parameters
     if "" in options or not all(isinstance(option, str) for option in options):
-        raise OptionError(f"{name} has the options {dict(options)!r}; expected names of its parameters.")
+        raise OptionError(f"{name} has the options {dict(options)!r}; expected names of its parameters.", parameter="options")
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [option for option in options if option not in parameters and not takes_all]
     if unknown:
-        raise OptionError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(parameters) or 'none'}.")
+        raise OptionError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(parameters) or 'none'}.", parameter="options")
     return {**{key: value for key, value in offered.items() if key in parameters}, **options}
 
 
@@ -616,7 +621,7 @@ def blaming(*names: str) -> Iterator[None]:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == path.name]
             if lines or isinstance(error, SyntaxError):
                 number = error.lineno if isinstance(error, SyntaxError) else lines[-1]
-                raise OptionError(f"{path}:{number} raised {type(error).__name__}: {_first_line(error)}") from error
+                raise OptionError(f"{path}:{number} raised {type(error).__name__}: {_first_line(error)}", path=path) from error
         raise
 
 
@@ -628,7 +633,7 @@ def _told(name: str, call: Callable[[], Any]) -> Any:
     except StokerError:
         raise
     except Exception as error:
-        raise OptionError(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+        raise OptionError(f"{name} raised {type(error).__name__}: {_first_line(error)}", parameter="options") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -669,7 +674,9 @@ def make_model(
     function, offered = load_function(config.function), {"task": task, "scaler": scaler, "target_scaler": target_scaler}
     model = _told(config.function, partial(function, **_arguments(config, function, offered)))
     if not isinstance(model, nn.Module):
-        raise OptionError(f"{config.function} returned a {type(model).__name__}; expected a model (torch.nn.Module).")
+        raise OptionError(
+            f"{config.function} returned a {type(model).__name__}; expected a model (torch.nn.Module).", parameter="function"
+        )
     return model
 
 
@@ -682,14 +689,19 @@ def make_loss(config: named.AnyLoss, task: Task) -> Callable[..., Any]:
     function = load_function(config.function)
     taken = [option for option in [*inspect.signature(function).parameters][:2] if option in config.options]
     if taken:
-        raise OptionError(f"{config.function} gets {taken[0]!r} from the training, so it cannot be an option.")
+        raise OptionError(
+            f"{config.function} gets {taken[0]!r} from the training, so it cannot be an option.", parameter="function"
+        )
     return partial(function, **_arguments(config, function, {"task": task}))
 
 
 def make_optimizer(config: AnyOptimizer, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a configuration."""
     if isinstance(config, named.Sgd) and config.nesterov and not config.momentum:
-        raise OptionError("optimizer.nesterov is true, but optimizer.momentum is 0; expected a momentum above 0 to look ahead by.")
+        raise OptionError(
+            "optimizer.nesterov is true, but optimizer.momentum is 0; expected a momentum above 0 to look ahead by.",
+            parameter="optimizer.nesterov",
+        )
     return OPTIMIZERS[type(config)](list(parameters), **asdict(config))
 
 

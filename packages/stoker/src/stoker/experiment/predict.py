@@ -132,13 +132,15 @@ class TrainedRun:
             (['series', 'step', 'ahead', 'column', 'prediction'], [20, 21])
         """
         if which not in get_args(Which) or short not in get_args(Short):
-            raise OptionError(f"which is {which!r} and short {short!r}; expected 'last' or 'all', and 'error' or 'skip'.")
+            raise OptionError(
+                f"which is {which!r} and short {short!r}; expected 'last' or 'all', and 'error' or 'skip'.", parameter="which"
+            )
         for name, value in (("horizon", horizon), ("stride", stride), ("batch_size", batch_size)):
             least_type = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (least_type and value >= 1):
-                raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+                raise OptionError.expected(name, value, "an integer from 1")
         if stride is not None and which == "last":
-            raise OptionError("stride= is for which='all': which='last' predicts once per series.")
+            raise OptionError("stride= is for which='all': which='last' predicts once per series.", parameter="stride")
         options = {"which": which, "horizon": horizon, "stride": stride, "short": short, "batch_size": batch_size}
         with self.opened(data, pack_options) as opened:
             parts = self.run(opened, **options)
@@ -301,7 +303,7 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
     is_path = isinstance(data, str | os.PathLike)
     is_store = isinstance(data, Store) or (is_path and (Path(data) / MANIFEST_NAME).is_file())  # type: ignore[arg-type]
     if is_store and options:
-        raise OptionError(f"pack_options is {options}, but the data is a store already. Leave them out.")
+        raise OptionError(f"pack_options is {options}, but the data is a store already. Leave them out.", parameter="pack_options")
     if is_store:
         store = data if isinstance(data, Store) else open_store(data)  # type: ignore[arg-type]
         yield store if inputs is None else _conform(store, inputs)
@@ -316,7 +318,8 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
             if "sql" in usual and "sql" not in options and str(error).startswith("sql="):
                 raise OptionError(
                     f"{error} The training data was packed with this statement. Pass another one as the pack option sql, or sql=None for "
-                    "data that has the columns of the store."
+                    "data that has the columns of the store.",
+                    parameter="sql",
                 ) from None
             found = re.match(r"(series|time|columns|dtype)= names ('.*?'), but (.*)", str(error))
             if found is None or found[1] in options:
@@ -325,7 +328,8 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
                 found[1], "a column that the model reads"
             )
             raise OptionError(
-                f"{found[3]} {found[2]}, {why}, is missing. Add it, or pass a statement that makes it as the pack option sql."
+                f"{found[3]} {found[2]}, {why}, is missing. Add it, or pass a statement that makes it as the pack option sql.",
+                parameter="data",
             ) from None
         packed.name = str(data) if is_path else "the data"  # for messages, instead of the temporary folder
         yield packed if inputs is None else _conform(packed, inputs)
@@ -341,14 +345,15 @@ def _conform(store: Store, inputs: Inputs) -> Store:
     for given in inputs.task.inputs:
         was, now = inputs.column(given), columns.get(given)
         if now is None:
-            raise OptionError(f"{where} has no column {given!r}, which the model reads; it has {', '.join(columns)}.")
+            raise OptionError(f"{where} has no column {given!r}, which the model reads; it has {', '.join(columns)}.", column=given)
         numeric = ("number", "bfloat16")
         same_kind = now.kind == was.kind or (now.kind in numeric and was.kind in numeric)
         if not same_kind or now.level != was.level or (now.width or 1) != (was.width or 1):
             found = f"{now.label} per {now.level}"
             size = f"[{was.width}]" if was.width else ""
             raise OptionError(
-                f"column {given!r} of {where} holds {found}; the model was trained on {was.kind}{size} per {was.level}."
+                f"column {given!r} of {where} holds {found}; the model was trained on {was.kind}{size} per {was.level}.",
+                column=given,
             )
         if was.texts is not None and now.texts is not None:
             codes = _mapped(values[given], now.texts, was.texts, f"column {given!r} of {where}")
@@ -380,7 +385,8 @@ def _mapped(codes: Array, now: Sequence[str], was: Sequence[str], where: str) ->
         shown = ", ".join(map(repr, unknown[:_SHOWN])) + (", …" if len(unknown) > _SHOWN else "")
         raise OptionError(
             f"{where} holds {len(unknown):,} categories that the training data did not have: {shown}. The model has no code for them; "
-            "leave their rows out, or replace them by a known category."
+            "leave their rows out, or replace them by a known category.",
+            parameter="data",
         )
     return found
 
@@ -426,15 +432,19 @@ class _ConfigRun:
         task, data = self.task, self.config.data
         if horizon is not None and horizon != task.horizon:
             fixed = f"{task.horizon} steps (data.view)" if task.horizon else "no horizon"
-            raise OptionError(f"horizon is {horizon}, but the model was trained with {fixed}. Leave it out.")
+            raise OptionError(f"horizon is {horizon}, but the model was trained with {fixed}. Leave it out.", parameter="horizon")
         if stride is not None and isinstance(data.view, named.SequenceView):
-            raise OptionError("stride= is for windows, but a sample of this run is a whole series. Leave it out.")
+            raise OptionError(
+                "stride= is for windows, but a sample of this run is a whole series. Leave it out.", parameter="stride"
+            )
         view = self._view("last" if origins else which, stride, ahead=bool(origins))
         numbers, located = self._chosen(store, view, which, short, origins)
         if task.known and which == "last":
             self._check_horizon(store, located)
         if not len(numbers):
-            raise OptionError(f"{store.name} has no series that is long enough for the model: it needs {task.length:,} steps.")
+            raise OptionError(
+                f"{store.name} has no series that is long enough for the model: it needs {task.length:,} steps.", parameter="data"
+            )
         feed = Feed(
             store,
             view,
@@ -524,7 +534,8 @@ class _ConfigRun:
             many = f" (as {len(missing) - 1:,} others of {len(store):,})" if len(missing) > 1 else ""
             raise OptionError(
                 f"series {series_name(store, one)!r} of {store.name} is too short: the model needs {least:,} steps in a row, and it has "
-                f"{int(store.lengths[one]):,}{many}. Add earlier steps, or pass short='skip'."
+                f"{int(store.lengths[one]):,}{many}. Add earlier steps, or pass short='skip'.",
+                parameter="short",
             )
         return numbers[fits], Located(*(part[fits] for part in located))
 
@@ -563,7 +574,8 @@ class _ConfigRun:
                 if name not in store.schema:
                     raise OptionError(
                         f"{store.name} has no column {name!r}: the run scales it by its own values (data.normalize), so predictions "
-                        "cannot be scaled back without it."
+                        "cannot be scaled back without it.",
+                        column=name,
                     )
                 scales = series_scales(store.column(name), lengths_of(store), method)
                 centers[name] = scales.centers, scales.divisors
@@ -589,7 +601,8 @@ class _ConfigRun:
             shown = ", ".join(unknown[:_SHOWN]) + (", …" if len(unknown) > _SHOWN else "")
             raise OptionError(
                 f"{store.name} has {len(unknown):,} series that the training data did not have: {shown}. The run scales each series by "
-                "its training steps, so it cannot predict them. Leave them out, or train with data.scale: true."
+                "its training steps, so it cannot predict them. Leave them out, or train with data.scale: true.",
+                parameter="data",
             )
         return np.array(rows, dtype=np.int64)
 

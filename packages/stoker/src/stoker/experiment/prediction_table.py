@@ -49,7 +49,7 @@ class Predicted:
 def to_table(parts: Sequence[Predicted], *, freq: str | None = None) -> pa.Table:
     """Predictions as an Arrow table; rows of several columns alternate, so that those of one step are together."""
     if not parts:
-        raise OptionError("there is nothing to predict.")
+        raise OptionError("there is nothing to predict.", parameter="data")
     tables = []
     for part in parts:
         names = (

@@ -180,7 +180,7 @@ def prepare(
         config = check(override(Document("the config", to_tree(config)), overrides, Config), Config)
     where = folder if folder is not None else config.train.folder
     if where is None:
-        raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.")
+        raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.", parameter="folder")
     where = Path(where)
     _fetch_copy(config, where, continues=resume or find_launch() is not None, overwrite=overwrite)
     was_begun = (where / CONFIG_NAME).is_file() and not (where / "run.json").exists() and find_launch() is not None
@@ -204,7 +204,8 @@ def _fetch_copy(config: Config, folder: Path, *, continues: bool, overwrite: boo
     elif not overwrite and not (folder / "run.json").exists() and mirror.has_copies():
         raise OptionError(
             f"{config.train.checkpoints.copies} has checkpoints of a run already. Continue it (--continue, or resume=True), replace it "
-            f"(overwrite=True), or choose another place (train.checkpoints.copies)."
+            f"(overwrite=True), or choose another place (train.checkpoints.copies).",
+            parameter="resume",
         )
 
 
@@ -252,7 +253,8 @@ def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
         if kept.exists() and kept.read_bytes() != to_yaml(config):
             raise OptionError(
                 f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder, or resume what was "
-                f"stopped before its first step (resume=True)."
+                f"stopped before its first step (resume=True).",
+                parameter="resume",
             )
 
 

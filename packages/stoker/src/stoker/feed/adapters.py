@@ -130,7 +130,10 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
 
     def __init__(self, feed: Any) -> None:
         if feed.is_packed:
-            raise OptionError("a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.")
+            raise OptionError(
+                "a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.",
+                parameter="layout",
+            )
         self._name = feed.store.name
         self._openers = [_opener(store) for store in feed.stores]
         self._digests = [store.digest for store in feed.stores]
@@ -205,7 +208,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
             raise OptionError(
                 f"samples of {self._name} are numbered from 0 to {len(self) - 1:,}; found an index of type {indices.dtype} and "
-                f"shape {list(indices.shape)}. Give an integer, or a list of them."
+                f"shape {list(indices.shape)}. Give an integer, or a list of them.",
+                parameter="index",
             )
         bad = np.flatnonzero((indices < -len(self)) | (indices >= len(self)))
         if len(bad):

@@ -65,7 +65,8 @@ def share_categories(
             if given is not None and name in given and new:
                 shown = ", ".join(map(repr, new[:SHOWN])) + (", …" if len(new) > SHOWN else "")
                 raise OptionError(
-                    f"column {name!r} of {store.name} holds {shown}; expected one of the {len(known):,} texts of categories=."
+                    f"column {name!r} of {store.name} holds {shown}; expected one of the {len(known):,} texts of categories=.",
+                    parameter="categories",
                 )
             known.update({text: len(known) + i for i, text in enumerate(new)})
         shared[name] = list(known)

@@ -140,16 +140,18 @@ def _max_gap(store: Store, view: AnyView) -> int | None:
         return None
     asked = f"max_gap={view.max_gap!r}" if view.max_gap is not None else f"gaps={view.gaps!r}"
     if store.time is None:
-        raise OptionError(f"{asked} needs times, but {store.name} has no time column. Pack it with time='…'.")
+        raise OptionError(f"{asked} needs times, but {store.name} has no time column. Pack it with time='…'.", parameter="time")
     limit: int | str | None = view.max_gap if view.max_gap is not None else getattr(store.manifest, "freq", None)
     if limit is None:
         raise OptionError(
-            f"{asked} needs a frequency, but {store.name} was packed without one. Pack it with freq=, or give max_gap=."
+            f"{asked} needs a frequency, but {store.name} was packed without one. Pack it with freq=, or give max_gap=.",
+            parameter="freq",
         )
     column = store.schema[store.time]
     if isinstance(limit, str) and column.kind != "timestamp":
         raise OptionError(
-            f"{asked} is a duration, but the time column {column.name!r} of {store.name} holds {column.label}. Give an integer."
+            f"{asked} is a duration, but the time column {column.name!r} of {store.name} holds {column.label}. Give an integer.",
+            column=column.name,
         )
     if not isinstance(limit, str):
         return int(limit)
@@ -164,7 +166,7 @@ def list_stores(given: Store | Sequence[Store]) -> tuple[Store, ...]:
     if isinstance(given, Store) or not isinstance(given, list | tuple):
         return (given,)  # type: ignore[return-value]
     if not given:
-        raise OptionError("store is an empty list; expected a store, or a list of stores.")
+        raise OptionError("store is an empty list; expected a store, or a list of stores.", parameter="store")
     return tuple(given)
 
 
@@ -174,20 +176,24 @@ def list_for(stores: tuple[Store, ...], name: str, given: Any) -> list[Any]:
         return [None] * len(stores)
     values = list(given) if isinstance(given, list | tuple) else [given]
     if len(values) != len(stores):
-        raise OptionError(f"{name} has {len(values)} values for {len(stores)} stores; expected a list with one per store.")
+        raise OptionError(
+            f"{name} has {len(values)} values for {len(stores)} stores; expected a list with one per store.", parameter=name
+        )
     return values
 
 
 def samples_over(store: Store, view: AnyView) -> tuple[Lengths, Samples]:
     """Where the series of a store lie, and the samples of a view over them; refuses what is not a store, a view, or has no sample."""
     if not isinstance(store, Store):
-        raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
+        raise OptionError.expected("store", store, "what stoker.open(…), pack(…) or Store.from_arrays(…) returns")
     if not isinstance(view, AnyView):
-        raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
+        raise OptionError.expected("view", view, "Windows(…), Segments(…) or Sequences(…)")
     lengths = lengths_of(store, view)
     samples: Samples = view.over(lengths)
     if not samples.num_samples:
-        raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+        raise OptionError(
+            f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}", parameter="view"
+        )
     return lengths, samples
 
 
@@ -230,17 +236,18 @@ def choose_columns(
 ) -> list[FedColumn]:
     """The columns that were asked for, or all that hold numbers."""
     if dtype is not None and dtype not in FLOATS:
-        raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(FLOATS)}: the type that columns of floats become.")
+        raise OptionError.expected("dtype", dtype, f"one of {', '.join(FLOATS)}: the type that columns of floats become")
     if normalize is not None and normalize not in ("zero", "max"):
-        raise OptionError(f"normalize is {normalize!r}; expected 'zero', 'max' or None.")
+        raise OptionError.expected("normalize", normalize, "'zero', 'max' or None")
     if isinstance(names, str):
         names = [names]
     wanted = [name for name, column in store.schema.items() if column.dtype is not None] if names is None else list(names)
     if not wanted:
-        raise OptionError(f"{store.name} has no column of numbers to feed.")
+        raise OptionError(f"{store.name} has no column of numbers to feed.", parameter="columns")
     if scaler is not None and not set(scaler.columns) & set(wanted):
         raise OptionError(
-            f"the scaler has the columns {', '.join(scaler.columns)}, but the feed has {', '.join(wanted)}: it would scale nothing."
+            f"the scaler has the columns {', '.join(scaler.columns)}, but the feed has {', '.join(wanted)}: it would scale nothing.",
+            parameter="scaler",
         )
     return [_fed(store, name, dtype=dtype, normalize=normalize, lengths=lengths, scaler=scaler) for name in wanted]
 
@@ -255,11 +262,12 @@ def _fed(
     scaler: SeriesScales | None,
 ) -> FedColumn:
     if name not in store.schema:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
     column = store.schema[name]
     if column.dtype is None:
         raise OptionError(
-            f"column {name!r} of {store.name} holds {column.label}, which cannot be a tensor. Leave it out of columns=."
+            f"column {name!r} of {store.name} holds {column.label}, which cannot be a tensor. Leave it out of columns=.",
+            parameter="columns",
         )
     values = store.mapped(name)
     stored = values.dtype
@@ -271,7 +279,8 @@ def _fed(
         if not is_number or column.level != "step" or fitted.centers.shape != expected or fitted.divisors.shape != expected:
             raise OptionError(
                 f"the scaler has {' x '.join(map(str, fitted.centers.shape))} centers for column {name!r}, which holds {column.label} "
-                f"per {column.level}; expected numbers per step, and {expected[0]} x {expected[1]} centers. Fit it on this store."
+                f"per {column.level}; expected numbers per step, and {expected[0]} x {expected[1]} centers. Fit it on this store.",
+                parameter="scaler",
             )
         scaled = True
     target = stored
@@ -310,14 +319,17 @@ def mark_observed(columns: list[FedColumn], observed: bool | str | Sequence[str]
     if isinstance(names, bool):
         names = [column.name for column in columns if column.may_miss and column.level == "step"] if names else []
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise OptionError(f"observed is {observed!r}; expected True, False or names of columns.")
+        raise OptionError.expected("observed", observed, "True, False or names of columns")
     by_name = {column.name: column for column in columns}
     for name in names:
         if name not in by_name:
-            raise OptionError(f"observed names {name!r}, which is not fed; the feed has {', '.join(by_name)}.")
+            raise OptionError(
+                f"observed names {name!r}, which is not fed; the feed has {', '.join(by_name)}.", parameter="observed"
+            )
         if not by_name[name].may_miss:
             raise OptionError(
-                f"observed names {name!r}, which holds {by_name[name].values.dtype} and so no NaN. Name columns of floats, or give True."
+                f"observed names {name!r}, which holds {by_name[name].values.dtype} and so no NaN. Name columns of floats, or give True.",
+                parameter="observed",
             )
     return [replace(column, observed=column.name in names) for column in columns]
 
@@ -329,12 +341,16 @@ def check_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]
         names = [column.name for column in own]
         for odd in sorted({*names} ^ {*expected}):
             has, lacks = (store, first) if odd in names else (first, store)
-            raise OptionError(f"column {odd!r} is in {has.name}, but not in {lacks.name}. Name those that all have: columns=[…].")
+            raise OptionError(
+                f"column {odd!r} is in {has.name}, but not in {lacks.name}. Name those that all have: columns=[…].",
+                parameter="columns",
+            )
         for name in names:
             if _form(store, name) != _form(first, name):
                 raise OptionError(
                     f"column {name!r} is {_form(first, name)} in {first.name}, but {_form(store, name)} in {store.name}. "
-                    f"Pack both alike (dtype=), or leave it out of columns=."
+                    f"Pack both alike (dtype=), or leave it out of columns=.",
+                    parameter="dtype",
                 )
 
 
@@ -350,5 +366,6 @@ def check_batch_fits(columns: Sequence[FedColumn], rows: int, steps: int) -> Non
     if needed > free:
         raise OptionError(
             f"batch_size is {rows:,}: a batch takes {readable_bytes(needed)}, but {readable_bytes(free)} of memory are available. "
-            f"Use a smaller one."
+            f"Use a smaller one.",
+            parameter="batch_size",
         )

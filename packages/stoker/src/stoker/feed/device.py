@@ -369,11 +369,13 @@ class Captured:
         view = producer.assemble.view
         if isinstance(view, Sequences) and view.buckets != (view.max_length,):
             raise OptionError(
-                f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},)."
+                f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},).",
+                parameter="buckets",
             )
         if last_batch == "short":
             raise OptionError(
-                "last_batch='short' makes a batch of another shape, which a graph cannot have. Use last_batch='pad' or 'drop'."
+                "last_batch='short' makes a batch of another shape, which a graph cannot have. Use last_batch='pad' or 'drop'.",
+                parameter="last_batch",
             )
         self._begin_pass = begin_pass
         self._waits = waits

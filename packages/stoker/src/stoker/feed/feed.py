@@ -141,7 +141,9 @@ class Feed:
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
         if self.batch_size >= 2**31:
-            raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
+            raise OptionError(
+                f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.", parameter="batch_size"
+            )
         self.ranks = FeedRanks.find(distributed.rank, distributed.world_size)
         self.global_batch_size = distributed.global_batch_size
         self.micro_batches = _micro_batches(self.batch_size, self.global_batch_size, last_batch)
@@ -151,7 +153,8 @@ class Feed:
         self.device = check_device(device)
         if self.device.type not in ("cpu", "cuda"):
             raise OptionError(
-                f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself."
+                f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself.",
+                parameter="device",
             )
         self.digest = self.store.digest
         """The digest of the store, or of all stores; None for one in memory."""
@@ -165,9 +168,9 @@ class Feed:
         self.pacing = Spans(capacity=1)
         """Time that the caller waited for a GPU that had batches enough, with the next one ready."""
         if last_batch not in ("pad", "short", "drop"):
-            raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
+            raise OptionError.expected("last_batch", last_batch, "'pad', 'short' or 'drop'")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
-            raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
+            raise OptionError.expected("order", order, "Sequential(), Shuffle(…), BlockShuffle(…) or another order")
         self.transform, self.device_transform = split_transforms(transform)
         self.subsets: list[Subset | None] = list_for(self.stores, "subset", subset)
         """One per store."""
@@ -179,7 +182,8 @@ class Feed:
             if len(self.stores) > 1:
                 raise OptionError(
                     f"a scaler is for one store, but the feed has {len(self.stores)}. Use normalize='zero', or begin the model with "
-                    f"stoker.split.Scaler.fit(stores, subsets, …)."
+                    f"stoker.split.Scaler.fit(stores, subsets, …).",
+                    parameter="normalize",
                 )
             _check_scaler(scaler, self.stores[0], self.subsets[0])
         self.scaler = scaler
@@ -198,11 +202,15 @@ class Feed:
         check_names(view, self.columns, return_series=returns.series)
         if returns.store and any(column.name == "store" for column in self.columns):
             raise OptionError(
-                "Returns(store=True) adds the entry 'store', which a column has the name of. Leave it out of columns=."
+                "Returns(store=True) adds the entry 'store', which a column has the name of. Leave it out of columns=.",
+                parameter="store",
             )
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if self.transform is not None and brief:
-            raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
+            raise OptionError(
+                f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.",
+                parameter="columns",
+            )
         parts: list[Samples] = [
             whole if own is None else own.over(whole) for own, (_, whole) in zip(self.subsets, spaces, strict=True)
         ]
@@ -253,7 +261,9 @@ class Feed:
     def _joined(self, parts: list[Samples], lengths: list[Lengths]) -> JoinedSamples:
         for one, part in zip(self.stores, parts, strict=True):
             if not part.num_samples:
-                raise OptionError(f"the subset of {one.name} has no sample. Leave the store out, or give it another subset.")
+                raise OptionError(
+                    f"the subset of {one.name} has no sample. Leave the store out, or give it another subset.", parameter="subset"
+                )
         return JoinedSamples(parts, lengths, self.view)
 
     def _mixed(self, order: Order) -> Order:
@@ -454,10 +464,14 @@ class Feed:
         """
         if not isinstance(self._producer, DeviceProducer):
             raise OptionError(
-                f"captured() gathers on the device, but the residency is {self.residency.where}: {self.residency.reason}."
+                f"captured() gathers on the device, but the residency is {self.residency.where}: {self.residency.reason}.",
+                parameter="residency",
             )
         if self.device_transform is not None:
-            raise OptionError("captured() does not run OnDevice(…), whose generator a graph cannot seed. Leave one of them out.")
+            raise OptionError(
+                "captured() does not run OnDevice(…), whose generator a graph cannot seed. Leave one of them out.",
+                parameter="transform",
+            )
         return Captured(
             self._producer,
             batch_size=self.batch_size,
@@ -592,7 +606,9 @@ class Feed:
             **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         )
         if settings["scaler"] and scaler is None:
-            raise OptionError("the feed scaled each series by a scaler, which is missing. Put scaler.safetensors back.")
+            raise OptionError(
+                "the feed scaled each series by a scaler, which is missing. Put scaler.safetensors back.", parameter="scaler"
+            )
         given = {
             "columns": settings["columns"],
             "dtype": settings["dtype"],
@@ -633,7 +649,7 @@ class Feed:
 
 def _checked(name: str, value: int, *, least: int) -> int:
     if not is_integer(value, least):
-        raise OptionError(f"{name} is {value!r}; expected an integer from {least}.")
+        raise OptionError.expected(name, value, f"an integer from {least}")
     return int(value)
 
 
@@ -643,20 +659,20 @@ def _micro_batches(batch_size: int, global_batch_size: int | None, last_batch: s
         return None
     if _checked("global_batch_size", global_batch_size, least=1) % batch_size:
         raise OptionError(
-            f"global_batch_size is {global_batch_size:,}, which is not a multiple of batch_size={batch_size:,}. Change one of them."
+            f"global_batch_size is {global_batch_size:,}, which is not a multiple of batch_size={batch_size:,}. Change one of them.",
+            parameter="global_batch_size",
         )
     if last_batch != "pad":
         raise OptionError(
-            f"last_batch is {last_batch!r}, but with a global batch some ranks may have no sample in a step: expected 'pad'."
+            f"last_batch is {last_batch!r}, but with a global batch some ranks may have no sample in a step: expected 'pad'.",
+            parameter="last_batch",
         )
     return global_batch_size // batch_size
 
 
 def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method | None) -> None:
     if not isinstance(subset, Subset):
-        raise OptionError(
-            f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
-        )
+        raise OptionError.expected("subset", subset, "a subset of a split, like stoker.split.chronological(store, view).train")
     subset.check(view, identity_of(store))
     if normalize is not None and not subset.whole_series:
         raise LeakError(
@@ -673,7 +689,8 @@ def _check_scaler(scaler: SeriesScales, store: Store, subset: Subset | None) -> 
         )
     if scaler.data != identity_of(store):
         raise OptionError(
-            f"the scaler was fitted on other data than {store.name}. Fit it on this store, or use scaler.for_store(store)."
+            f"the scaler was fitted on other data than {store.name}. Fit it on this store, or use scaler.for_store(store).",
+            parameter="scaler",
         )
     # The subsets of whole series share no series, so the steps of one tell nothing of the others.
     if subset is None or subset.trained_on == scaler.fitted_on or (scaler.fitted_on == "all" and subset.whole_series):

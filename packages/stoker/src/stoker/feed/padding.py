@@ -353,7 +353,8 @@ def check_names(view: AnyView, columns: list[FedColumn], *, return_series: bool 
     for column in columns:
         if column.name in RESERVED or column.name in taken:
             raise OptionError(
-                f"a batch has an entry {column.name!r} of its own, which the column would hide. Leave it out of columns=."
+                f"a batch has an entry {column.name!r} of its own, which the column would hide. Leave it out of columns=.",
+                parameter="columns",
             )
 
 

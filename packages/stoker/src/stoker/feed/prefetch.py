@@ -68,17 +68,20 @@ class FeedRanks:
     def find(cls, rank: int | None, world_size: int | None) -> FeedRanks:
         """As given, or from RANK and WORLD_SIZE as `torchrun` sets them, or a single process."""
         if (rank is None) != (world_size is None):
-            raise OptionError(f"rank is {rank} and world_size {world_size}; give both, or none to read RANK and WORLD_SIZE.")
+            raise OptionError(
+                f"rank is {rank} and world_size {world_size}; give both, or none to read RANK and WORLD_SIZE.", parameter="rank"
+            )
         if rank is None or world_size is None:
             rank, world_size = _from_environment("RANK"), _from_environment("WORLD_SIZE") or 1
             if rank is None and world_size > 1:
                 raise OptionError(
                     f"WORLD_SIZE is {world_size}, but RANK is not set, so this process cannot know its share. Pass "
-                    f"distributed=Distributed(rank=…, world_size=…) (for Lightning: trainer.global_rank and trainer.world_size)."
+                    f"distributed=Distributed(rank=…, world_size=…) (for Lightning: trainer.global_rank and trainer.world_size).",
+                    parameter="distributed",
                 )
             rank = rank or 0
         if not is_integer(world_size, 1) or not is_integer(rank, 0, world_size - 1):
-            raise OptionError(f"rank {rank!r} of {world_size!r} is invalid; expected 0 <= rank < world_size.")
+            raise OptionError(f"rank {rank!r} of {world_size!r} is invalid; expected 0 <= rank < world_size.", parameter="rank")
         return cls(int(rank), int(world_size))
 
     def share(self, start: int, stop: int) -> tuple[int, int]:

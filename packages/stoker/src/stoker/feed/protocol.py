@@ -140,7 +140,7 @@ def as_batch_source(batches: Iterable[Any]) -> BatchSource:
         (2, False, None)
     """
     if not isinstance(batches, Iterable):
-        raise OptionError(f"the batches are {batches!r}; expected a feed, a DataLoader or another iterable.")
+        raise OptionError(f"the batches are {batches!r}; expected a feed, a DataLoader or another iterable.", parameter="batches")
     return batches if isinstance(batches, BatchSource) else _IterableSource(batches)
 
 

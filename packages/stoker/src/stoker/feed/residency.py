@@ -57,13 +57,17 @@ def choose_residency(
 ) -> Residency:
     """The residency that was asked for, or the best that fits. Of remote stores, `max_fetched` bytes can be fetched whole."""
     if asked not in (*get_args(Where), "auto"):
-        raise OptionError(f"residency is {asked!r}; expected 'device', 'host', 'stream' or 'auto'.")
+        raise OptionError.expected("residency", asked, "'device', 'host', 'stream' or 'auto'")
     size = readable_bytes(num_bytes)
     if asked != "auto":
         if asked == "device" and needs_host:
-            raise OptionError(f"residency='device' is not possible, because {needs_host}. Use 'host' or 'auto'.")
+            raise OptionError(
+                f"residency='device' is not possible, because {needs_host}. Use 'host' or 'auto'.", parameter="residency"
+            )
         if asked == "stream" and not on_disk:
-            raise OptionError("residency='stream' reads from disk, but this store is in memory. Use 'host' or 'auto'.")
+            raise OptionError(
+                "residency='stream' reads from disk, but this store is in memory. Use 'host' or 'auto'.", parameter="residency"
+            )
         return Residency(asked, "as given")  # type: ignore[arg-type]
     if device.type == "cuda" and not needs_host:
         free = free_device_bytes(device)

@@ -25,13 +25,14 @@ class ConvertedBatches(ABC):
 
     def __init__(self, feed: Feed) -> None:
         if not isinstance(feed.view, Windows) or not feed.view.horizon:
-            raise OptionError(f"the feed has the view {feed.view}; expected Windows(length, horizon=N).")
+            raise OptionError(f"the feed has the view {feed.view}; expected Windows(length, horizon=N).", parameter="horizon")
         if feed.last_batch == "pad":
             raise OptionError(
-                "the feed pads its last batch, whose empty rows a loss would count. Use last_batch='drop' or 'short'."
+                "the feed pads its last batch, whose empty rows a loss would count. Use last_batch='drop' or 'short'.",
+                parameter="last_batch",
             )
         if feed.samples.padded:
-            raise OptionError("windows of this feed may be padded. Use Windows(..., tail='drop').")
+            raise OptionError("windows of this feed may be padded. Use Windows(..., tail='drop').", parameter="tail")
         self.feed = feed
         self.length, self.horizon = feed.view.length, feed.view.horizon
 
@@ -44,7 +45,7 @@ class ConvertedBatches(ABC):
         known = [column.name for column in self.feed.columns]
         for name in names:
             if name not in known:
-                raise OptionError(f"the feed has no column {name!r}; it has {', '.join(known)}.")
+                raise OptionError(f"the feed has no column {name!r}; it has {', '.join(known)}.", parameter="feed")
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.convert, self.feed)

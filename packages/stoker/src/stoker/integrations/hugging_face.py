@@ -34,7 +34,7 @@ class FeedTrainer(transformers.Trainer):
     def __init__(self, *arguments: Any, train_feed: Feed | None = None, eval_feed: Feed | None = None, **options: Any) -> None:
         for feed, name in ((train_feed, "train"), (eval_feed, "eval")):
             if feed is not None and options.get(f"{name}_dataset") is not None:
-                raise OptionError(f"{name}_feed and {name}_dataset are given. Use one of them.")
+                raise OptionError(f"{name}_feed and {name}_dataset are given. Use one of them.", parameter=f"{name}_feed")
         super().__init__(*arguments, **options)
         self.train_feed, self.eval_feed = train_feed, eval_feed
         if train_feed is not None:

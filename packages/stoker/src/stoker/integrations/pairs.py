@@ -33,7 +33,7 @@ class PairDataset(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         known = self._samples[0]
         for name in self._names:
             if name not in known:
-                raise OptionError(f"samples of the feed have no entry {name!r}; they have {', '.join(known)}.")
+                raise OptionError(f"samples of the feed have no entry {name!r}; they have {', '.join(known)}.", column=name)
 
     def __len__(self) -> int:
         return len(self._samples)

@@ -47,13 +47,14 @@ class ForecastBatches(ConvertedBatches):
         super().__init__(feed)
         if not (feed.returns.index and feed.returns.series):
             raise OptionError(
-                "the feed has no entries 'sample' and 'series'. Pass returns=stoker.feed.Returns(index=True, series=True)."
+                "the feed has no entries 'sample' and 'series'. Pass returns=stoker.feed.Returns(index=True, series=True).",
+                parameter="returns",
             )
         self.check_columns(target, *static_reals, *known_reals, *unknown_reals, *categoricals)
         self.target, self.categoricals = target, tuple(categoricals)
         self.reals = (*static_reals, *known_reals, *unknown_reals)
         if len(feed.stores) > 1:
-            raise OptionError(f"the feed has {len(feed.stores)} stores; expected one.")
+            raise OptionError(f"the feed has {len(feed.stores)} stores; expected one.", parameter="feed")
         lengths = np.asarray(feed.stores[0].lengths)
         self._series_starts = np.cumsum(lengths) - lengths
 

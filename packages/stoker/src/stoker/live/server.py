@@ -103,7 +103,7 @@ class Server(ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise OptionError(
-                f"port {port} cannot be used ({error.strerror}). Give another one, or none for any that is free."
+                f"port {port} cannot be used ({error.strerror}). Give another one, or none for any that is free.", parameter="port"
             ) from None
         self.port = self.server_address[1]
         self.address = f"http://127.0.0.1:{self.port}/?token={self._token}"

@@ -196,13 +196,16 @@ class Weighted:
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 1 or not len(weights):
             raise OptionError(
-                f"Weighted: weights have shape {weights.shape}; expected a list with one number per sample or series."
+                f"Weighted: weights have shape {weights.shape}; expected a list with one number per sample or series.",
+                parameter="weights",
             )
         bad = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
         if len(bad):
-            raise OptionError(f"Weighted: weight {bad[0]:,} is {weights[bad[0]]}; expected numbers from 0 to {MAX_WEIGHT}.")
+            raise OptionError(
+                f"Weighted: weight {bad[0]:,} is {weights[bad[0]]}; expected numbers from 0 to {MAX_WEIGHT}.", parameter="weights"
+            )
         if not weights.sum() > 0:
-            raise OptionError("Weighted: all weights are 0, so that no sample can be drawn.")
+            raise OptionError("Weighted: all weights are 0, so that no sample can be drawn.", parameter="weights")
         if self.num_samples is not None:
             if not is_integer(self.num_samples, 1):
                 raise OptionError(
@@ -222,12 +225,15 @@ class Weighted:
         if len(weights) not in (samples.num_samples, samples.num_series):
             raise OptionError(
                 f"Weighted: {len(weights):,} weights; expected {samples.num_samples:,} (one per sample) "
-                f"or {samples.num_series:,} (one per series)."
+                f"or {samples.num_series:,} (one per series).",
+                parameter="weights",
             )
         firsts = samples.first_samples() if len(weights) != samples.num_samples else None
         mass = weights if firsts is None else weights * np.diff(firsts)
         if not mass.sum() > 0:
-            raise OptionError("Weighted: only series without a sample have a weight, so that no sample can be drawn.")
+            raise OptionError(
+                "Weighted: only series without a sample have a weight, so that no sample can be drawn.", parameter="weights"
+            )
         return _WeightedPlan(running_sums(mass), weights, firsts, self.num_samples or samples.num_samples, self.seed)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> Weighted:
@@ -312,7 +318,7 @@ class ByLength:
         object.__setattr__(self, "seed", checked_seed(self.seed))
         for name, value in (("group", self.group), ("pool", self.pool)):
             if value is not None and not is_integer(value, 1):
-                raise OptionError(f"ByLength: {name} is {value!r}; expected an integer from 1.")
+                raise OptionError(f"ByLength: {name} is {value!r}; expected an integer from 1.", parameter=name)
             object.__setattr__(self, name, None if value is None else int(value))
 
     @property
@@ -329,7 +335,8 @@ class ByLength:
         group = shape.get("group", self.group)
         if self.group is not None and self.group != group:
             raise OptionError(
-                f"the state was saved with ByLength(group={group}), but this feed has group={self.group}: another order."
+                f"the state was saved with ByLength(group={group}), but this feed has group={self.group}: another order.",
+                parameter="group",
             )
         return ByLength(seed, group, self.pool)
 
@@ -428,10 +435,12 @@ class BlockShuffle:
         object.__setattr__(self, "seed", checked_seed(self.seed))
         for name, value in (("block", self.block), ("window", self.window)):
             if value is not None and not is_integer(value, 1, MAX_SEED):
-                raise OptionError(f"BlockShuffle: {name} is {value!r}; expected a number of samples from 1.")
+                raise OptionError(f"BlockShuffle: {name} is {value!r}; expected a number of samples from 1.", parameter=name)
             object.__setattr__(self, name, None if value is None else int(value))
         if self.block is not None and self.window is not None and self.window < self.block:
-            raise OptionError(f"BlockShuffle: a window of {self.window:,} samples cannot hold a block of {self.block:,}.")
+            raise OptionError(
+                f"BlockShuffle: a window of {self.window:,} samples cannot hold a block of {self.block:,}.", parameter="window"
+            )
 
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
         """The plan for these samples."""
@@ -447,7 +456,8 @@ class BlockShuffle:
             if given is not None and given != shape.get(name, given):
                 raise OptionError(
                     f"the state was saved with BlockShuffle({name}={shape[name]}), but this feed has {name}={given}: "
-                    f"another order. Give the same {name}, or none to take that of the state."
+                    f"another order. Give the same {name}, or none to take that of the state.",
+                    parameter="state",
                 )
         return BlockShuffle(seed, shape.get("block", self.block), shape.get("window", self.window))
 

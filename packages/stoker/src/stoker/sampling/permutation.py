@@ -179,7 +179,7 @@ class Permutation:
 
     def __init__(self, size: int, key: np.uint64) -> None:
         if not 0 <= size <= MAX_SIZE:
-            raise OptionError(f"a permutation of {size:,} numbers was asked for; expected 0 to 2**62.")
+            raise OptionError(f"a permutation of {size:,} numbers was asked for; expected 0 to 2**62.", parameter="size")
         self.size = size
         self.keys = np.empty(NUM_ROUNDS, dtype=np.uint64)
         fill_round_keys(key, self.keys)

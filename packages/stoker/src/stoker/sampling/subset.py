@@ -155,9 +155,12 @@ class Subset:
     def check(self, view: Any, data: str) -> None:
         """Refuse another view, or other data, than those that the samples were numbered with."""
         if view != self.view:
-            raise OptionError(f"the subset {self.name!r} is of {self.view}, but the view here is {view}. Split with the same view.")
+            raise OptionError(
+                f"the subset {self.name!r} is of {self.view}, but the view here is {view}. Split with the same view.",
+                parameter="subset",
+            )
         if data != self.data:
-            raise OptionError(f"the subset {self.name!r} is of other data than this store. Split this store.")
+            raise OptionError(f"the subset {self.name!r} is of other data than this store. Split this store.", parameter="subset")
 
     def over(self, samples: Samples) -> SubsetSamples:
         """Its samples, of those of the whole view."""

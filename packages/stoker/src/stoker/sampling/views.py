@@ -264,7 +264,9 @@ def _settle(view: Windows | Segments) -> None:
     if view.tail not in get_args(Tail):
         raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.", parameter="tail")
     if view.horizon and view.shift:
-        raise OptionError(f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.")
+        raise OptionError(
+            f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.", parameter="horizon"
+        )
     if view.gaps is not None and view.gaps not in get_args(Gaps):
         raise OptionError(f"{kind}: gaps is {view.gaps!r}; expected 'break' or None.", parameter="gaps")
     if view.max_gap is not None and not (isinstance(view.max_gap, str) or is_integer(view.max_gap, 1, 2**63 - 1)):
@@ -412,12 +414,16 @@ class Sequences:
         if self.buckets is None:
             return
         if self.layout == "packed":
-            raise OptionError("Sequences: buckets are for layout='padded'; a packed batch has no rows to widen.")
+            raise OptionError(
+                "Sequences: buckets are for layout='padded'; a packed batch has no rows to widen.", parameter="buckets"
+            )
         given: Any = self.buckets
         are_lengths = isinstance(given, Sequence | np.ndarray) and all(is_integer(one, 1) for one in given)
         buckets = sorted({*given}) if are_lengths else []
         if not buckets or buckets[-1] != self.max_length:
-            raise OptionError(f"Sequences: buckets are {self.buckets!r}; expected lengths from 1, the last being max_length.")
+            raise OptionError(
+                f"Sequences: buckets are {self.buckets!r}; expected lengths from 1, the last being max_length.", parameter="buckets"
+            )
         object.__setattr__(self, "buckets", tuple(map(int, buckets)))
 
     def width(self, longest: int) -> int:

@@ -85,13 +85,15 @@ class Margins:
         given = {"horizon": horizon, "warm_up": warm_up, "embargo": embargo}
         for name, value in given.items():
             if value is not None and not is_integer(value, 0):
-                raise OptionError(f"{name} is {value!r}; expected an integer from 0.")
+                raise OptionError.expected(name, value, "an integer from 0")
         if overlap not in (None, "inputs"):
-            raise OptionError(f"overlap is {overlap!r}; expected 'inputs', or None: no step is in two subsets.")
+            raise OptionError.expected("overlap", overlap, "'inputs', or None: no step is in two subsets")
         if isinstance(view, Sequences):
             if any(given.values()) or overlap:
                 names = "horizon, warm_up, embargo and overlap" if overlap else "horizon, warm_up and embargo"
-                raise OptionError(f"{view} has whole series as samples, which reach over no boundary: leave out {names}.")
+                raise OptionError(
+                    f"{view} has whole series as samples, which reach over no boundary: leave out {names}.", parameter="view"
+                )
             return cls(length=view.max_length, stride=1, horizon=0, warm_up=0, embargo=0, whole_series=True)
         windows = view.windows if isinstance(view, Segments) else view
         own = windows.span - windows.length
@@ -102,7 +104,8 @@ class Margins:
         if overlap and embargo is not None:
             raise OptionError(
                 f"embargo is {embargo}, which keeps windows behind a boundary, but overlap='inputs' lets them reach back over it. "
-                "Give one of them."
+                "Give one of them.",
+                parameter="embargo",
             )
         least = windows.length - 1 + warm_up
         if embargo is not None and embargo < least:
@@ -233,18 +236,20 @@ def cuts_at_times(sampled: SampledStore, store: Store, boundaries: Sequence[Any]
     name = time if time is not None else store.time
     if name is None:
         raise OptionError(
-            f"{store.name} has no column of time to find boundaries in. Give fractions=, or name the column: time='…'."
+            f"{store.name} has no column of time to find boundaries in. Give fractions=, or name the column: time='…'.",
+            parameter="fractions",
         )
     times, column = _times(sampled, store, name, trusted=time is None)
     moments = [_moment(boundary, column) for boundary in boundaries]
     if sorted(set(moments)) != moments:
-        raise OptionError(f"boundaries are {list(boundaries)!r}; expected times that rise.")
+        raise OptionError(f"boundaries are {list(boundaries)!r}; expected times that rise.", parameter="boundaries")
     first, last = _span(sampled, times)
     for given, moment in zip(boundaries, moments, strict=True):
         if not first < moment <= last:
             raise OptionError(
                 f"the boundary {given!r} is outside the data: {name!r} of {store.name} runs from {readable(first, column)} "
-                f"to {readable(last, column)}."
+                f"to {readable(last, column)}.",
+                parameter="boundaries",
             )
     return TimeCuts(sampled, times, column, moments, True)
 
@@ -258,10 +263,11 @@ def readable(moment: int, column: Column) -> str:
 def _times(sampled: SampledStore, store: Store, name: str, *, trusted: bool) -> tuple[Array, Column]:
     column = store.schema.get(name)
     if column is None:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
     if column.level != "step" or column.dtype is None or column.dtype.kind != "i" or column.width is not None:
         raise OptionError(
-            f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected one time or integer per step."
+            f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected one time or integer per step.",
+            column=name,
         )
     times = store.column(name)
     if not trusted:  # a packed store has refused times that do not rise
@@ -288,7 +294,8 @@ def _moment(given: Any, column: Column) -> int:
         if isinstance(when, datetime | date | np.datetime64):
             return int(np.datetime64(when).astype(f"datetime64[{(column.unit or 'ns').split(',')[0]}]").astype(np.int64))
     raise OptionError(
-        f"the boundary {given!r} is not a time of column {column.name!r} ({column.label}). Give a date, a datetime or its number."
+        f"the boundary {given!r} is not a time of column {column.name!r} ({column.label}). Give a date, a datetime or its number.",
+        parameter="boundaries",
     )
 
 

@@ -82,9 +82,12 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
     """The moments of a column over the steps (or series) that samples of the subset hold; of all without a subset."""
     column = store.schema.get(name)
     if column is None:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
     if column.kind != "number" or column.dtype is None:
-        raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which has no mean. Leave it out of columns=.")
+        raise OptionError(
+            f"column {name!r} of {store.name} holds {column.label}, which has no mean. Leave it out of columns=.",
+            parameter="columns",
+        )
     values = store.mapped(name)
     shape = (column.width or 1,)
     moments = Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape), np.full(shape, np.inf), np.full(shape, -np.inf))
@@ -167,7 +170,9 @@ class Scaler(nn.Module):
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
-            raise OptionError("columns is empty; expected the names of the columns to scale, in the order of the features.")
+            raise OptionError(
+                "columns is empty; expected the names of the columns to scale, in the order of the features.", parameter="columns"
+            )
         given: Any = subset
         stores: list[Store] = [store] if isinstance(store, Store) else list(store)
         subsets: list[Subset | None] = (
@@ -176,15 +181,21 @@ class Scaler(nn.Module):
         for one in subsets:
             if one is not None and not isinstance(one, Subset):
                 raise OptionError(
-                    f"subset is {one!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
+                    f"subset is {one!r}; expected a subset of a split, like stoker.split.chronological(store, view).train.",
+                    parameter="subset",
                 )
         if len(subsets) != len(stores):
-            raise OptionError(f"subset has {len(subsets)} values for {len(stores)} stores; expected a list with one per store.")
+            raise OptionError(
+                f"subset has {len(subsets)} values for {len(stores)} stores; expected a list with one per store.",
+                parameter="subset",
+            )
         found = [_joined([measure(*pair, name) for pair in zip(stores, subsets, strict=True)]) for name in names]
         empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
         if empty:
             where = " + ".join(store.name for store in stores)
-            raise OptionError(f"column {empty[0]!r} of {where} has no finite value in these steps, so it has no mean.")
+            raise OptionError(
+                f"column {empty[0]!r} of {where} has no finite value in these steps, so it has no mean.", column=empty[0]
+            )
         scaler = cls(sum(len(moments.means) for moments in found), columns=names)
         num_steps = max(moments.num_rows for moments in found)
         scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
@@ -211,7 +222,9 @@ class Scaler(nn.Module):
         """Raise LeakError unless it was fitted on exactly the steps of the training subset of this split."""
         number, num_steps = self.fitted_on.tolist()
         if number == _NOT_FITTED:
-            raise OptionError("the scaler was not fitted. Use Scaler.fit(store, split.train, columns=…), or load its state.")
+            raise OptionError(
+                "the scaler was not fitted. Use Scaler.fit(store, split.train, columns=…), or load its state.", parameter="columns"
+            )
         if number == _number(split.train):
             return
         subset = next((name for name, subset in split.subsets.items() if _number(subset) == number), None)
@@ -233,7 +246,8 @@ class Scaler(nn.Module):
     def _check_features(self, x: Tensor) -> None:
         if len(self.mean) > 1 and (x.dim() == 0 or x.shape[-1] != len(self.mean)):
             raise OptionError(
-                f"the scaler has {len(self.mean)} features, but x has the shape {list(x.shape)}; expected them along the last axis."
+                f"the scaler has {len(self.mean)} features, but x has the shape {list(x.shape)}; expected them along the last axis.",
+                parameter="scaler",
             )
 
 
@@ -256,15 +270,20 @@ def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
     """
     found = measure(store, subset, column)
     if len(found.means) > 1:
-        raise OptionError(f"column {column!r} of {store.name} has {len(found.means)} numbers per step; expected one label.")
+        raise OptionError(
+            f"column {column!r} of {store.name} has {len(found.means)} numbers per step; expected one label.", column=column
+        )
     share, count = float(found.means[0]), float(found.counts[0])
     # The variance of zeros and ones is p (1 - p), and that of anything else between them is less.
     is_binary = found.least[0] >= 0 and found.largest[0] <= 1 and abs(found.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9
     if not count or not is_binary:
-        raise OptionError(f"column {column!r} of {store.name} holds other values than labels 0 and 1 in these steps.")
+        raise OptionError(
+            f"column {column!r} of {store.name} holds other values than labels 0 and 1 in these steps.", column=column
+        )
     if not 0 < share < 1:
         raise OptionError(
-            f"all {int(count):,} labels of column {column!r} are {share:.0f} in these steps, so there is nothing to weigh."
+            f"all {int(count):,} labels of column {column!r} are {share:.0f} in these steps, so there is nothing to weigh.",
+            column=column,
         )
     return torch.tensor((1 - share) / share, dtype=torch.float32)
 

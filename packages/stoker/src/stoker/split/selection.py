@@ -55,7 +55,10 @@ def where(store: Store, of: AnyView | Subset | Split, expression: str) -> Subset
     runs = chosen if not isinstance(of, Subset) else _common(of.runs, chosen)
     what = of.origin if isinstance(of, Subset) else store.name
     if not runs.size:
-        raise OptionError(f"where={expression!r} leaves no sample of {what}: {len(series):,} of {len(store):,} series fulfil it.")
+        raise OptionError(
+            f"where={expression!r} leaves no sample of {what}: {len(series):,} of {len(store):,} series fulfil it.",
+            parameter="where",
+        )
     return Subset(
         name=of.name if isinstance(of, Subset) else "chosen",
         origin=f"{what} where {expression}",

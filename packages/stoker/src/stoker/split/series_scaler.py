@@ -97,11 +97,11 @@ class SeriesScaler:
             OptionError: A column does not hold numbers per step, an option is invalid, or a series has no training value.
         """
         if method not in METHODS:
-            raise OptionError(f"method is {method!r}; expected one of {', '.join(METHODS)}.")
+            raise OptionError.expected("method", method, f"one of {', '.join(METHODS)}")
         _check_unseen(unseen)
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
-            raise OptionError("columns is empty; expected the names of the columns to scale.")
+            raise OptionError("columns is empty; expected the names of the columns to scale.", parameter="columns")
         ranges = _training_ranges(store, subset)
         scales = {name: _fit_column(store, name, ranges, method, unseen) for name in names}
         fitted_on = "all" if subset is None else subset.fingerprint
@@ -115,7 +115,7 @@ class SeriesScaler:
     def scales(self, column: str) -> Scales:
         """Centers and divisors of a column, one row per series."""
         if column not in self._scales:
-            raise OptionError(f"the scaler has no column {column!r}; it has {', '.join(self._scales)}.")
+            raise OptionError(f"the scaler has no column {column!r}; it has {', '.join(self._scales)}.", parameter="scaler")
         return self._scales[column]
 
     def transform(self, values: Values, series: Sequence[int] | Array | torch.Tensor, column: str) -> Values:
@@ -170,7 +170,8 @@ class SeriesScaler:
         if (self.keys is None) != (keys is None) or (keys is None and len(store) != num_known):
             raise OptionError(
                 f"the scaler has {num_known:,} series {'without' if self.keys is None else 'with'} keys, but {store.name} has "
-                f"{len(store):,} {'without' if keys is None else 'with'}. Pack it with the same series=, or fit another scaler."
+                f"{len(store):,} {'without' if keys is None else 'with'}. Pack it with the same series=, or fit another scaler.",
+                parameter="series",
             )
         places, listed = np.arange(len(store)), [] if keys is None else _listed(keys)
         if self.keys is not None:
@@ -182,7 +183,8 @@ class SeriesScaler:
             shown += ", …" if len(missing) > _SHOWN else ""
             raise OptionError(
                 f"{len(missing):,} of {len(store):,} series of {store.name} were not in the training data ({shown}). "
-                "Leave them out, or give unseen='global'."
+                "Leave them out, or give unseen='global'.",
+                parameter="unseen",
             )
         scales = {}
         for name, one in self._scales.items():
@@ -222,7 +224,9 @@ class SeriesScaler:
                 keys = Texts(state["keys.utf8"].numpy(), state["keys.offsets"].numpy())
             return cls(state["method"], scales, fitted_on=state["fitted_on"], data=state["data"], keys=keys)
         except (KeyError, AttributeError, TypeError):
-            raise OptionError("the state is not that of a SeriesScaler; expected what its state_dict() returned.") from None
+            raise OptionError(
+                "the state is not that of a SeriesScaler; expected what its state_dict() returned.", parameter="state"
+            ) from None
 
     def describe(self) -> dict[str, Any]:
         """How it was fitted and a hash of its numbers, which a resumed run compares."""
@@ -286,7 +290,7 @@ class SeriesScaler:
 
 def _check_unseen(unseen: str) -> None:
     if unseen not in ("error", "global"):
-        raise OptionError(f"unseen is {unseen!r}; expected 'error' or 'global'.")
+        raise OptionError.expected("unseen", unseen, "'error' or 'global'")
 
 
 def _keys_of(store: Store) -> Texts | Array | None:
@@ -307,9 +311,7 @@ def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
         bounds = lengths.bounds()
         return [StepRanges(np.arange(len(store)), bounds[:-1], bounds[1:], np.zeros(0, dtype=np.int64))]
     if not isinstance(subset, Subset):
-        raise OptionError(
-            f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
-        )
+        raise OptionError.expected("subset", subset, "a subset of a split, like stoker.split.chronological(store, view).train")
     subset.check(subset.view, identity_of(store))
     return list(subset.over(subset.view.over(lengths_of(store, subset.view))).step_ranges())
 
@@ -317,9 +319,11 @@ def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
 def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: ScalerMethod, unseen: str) -> Scales:
     column = store.schema.get(name)
     if column is None:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
     if column.kind != "number" or column.level != "step" or column.dtype is None:
-        raise OptionError(f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected numbers per step.")
+        raise OptionError(
+            f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected numbers per step.", column=name
+        )
     shape = (len(store), column.width or 1)
     centers, divisors, counts = np.zeros(shape), np.ones(shape), np.zeros(shape, dtype=np.int64)
     largest = max((int(store.lengths.max()) if len(store) else 0), 1)
@@ -334,7 +338,8 @@ def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: Scale
         shown = ", ".join(f"{number:,}" for number in missing[:_SHOWN].tolist()) + (", …" if len(missing) > _SHOWN else "")
         raise OptionError(
             f"column {name!r} of {store.name} has no finite training value in {len(missing):,} of {len(store):,} series ({shown}). "
-            "Leave them out of the split, or give unseen='global'."
+            "Leave them out of the split, or give unseen='global'.",
+            parameter="unseen",
         )
     if len(missing):
         seen = (counts > 0).all(axis=1)

@@ -131,7 +131,8 @@ def build(
             raise OptionError(
                 f"the {name} subset of this {kind} split of {sampled.name} has no sample: of {num_all:,} samples {excluded.purged:,} "
                 f"are purged, {excluded.embargoed:,} embargoed{_too_short(name, sampled, margins, asked)}. Make the subset larger, or the "
-                f"windows shorter."
+                f"windows shorter.",
+                parameter="fractions",
             )
         subsets[name] = Subset(
             name=name,
@@ -294,21 +295,24 @@ def chronological(
         (75, 20)
     """
     if fractions is not None and boundaries is not None:
-        raise OptionError("fractions= and boundaries= are two ways to say where to cut; give one of them.")
+        raise OptionError("fractions= and boundaries= are two ways to say where to cut; give one of them.", parameter="fractions")
     sampled = SampledStore.of(store, view)
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo, overlap=overlap)
     cuts: Cuts
     if boundaries is not None:
         num_parts = len(boundaries) + 1 if isinstance(boundaries, Sequence | np.ndarray) and not isinstance(boundaries, str) else 0
         if num_parts not in (2, 3):
-            raise OptionError(f"boundaries is {boundaries!r}; expected one time (where valid begins) or two (where test begins).")
+            raise OptionError.expected("boundaries", boundaries, "one time (where valid begins) or two (where test begins)")
         cuts = cuts_at_times(sampled, store, boundaries, time=time)
     else:
         shares = [0.0, *np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions)).tolist()]
         num_parts = len(shares) - 1
         cuts = cuts_at_shares(sampled, store, [1.0 if share > 1 - 1e-9 else share for share in shares], time=time)
     if margins.whole_series and isinstance(cuts, StepCuts):
-        raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
+        raise OptionError(
+            f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).",
+            parameter="view",
+        )
     wanted = {name: [(i, i + 1)] for i, name in enumerate(NAMES[:num_parts])}
     runs, excluded = carve(sampled, cuts, margins, wanted)
     limits = {name: f"from {cuts.describe(i)} to {cuts.describe(i + 1)}" for i, name in enumerate(wanted)}
@@ -325,7 +329,8 @@ def checked_fractions(fractions: Sequence[float]) -> list[float]:
     if len(found) not in (2, 3) or not all(one > 0 for one in found) or sum(found) > 1 + 1e-9:
         said = f" and sum up to {sum(found):.6g}" if len(found) > 1 and all(one > 0 for one in found) else ""
         raise OptionError(
-            f"fractions are {fractions!r}{said}; expected two or three numbers above 0 (train, valid, test), 1 at most together."
+            f"fractions are {fractions!r}{said}; expected two or three numbers above 0 (train, valid, test), 1 at most together.",
+            parameter="fractions",
         )
     return found
 
@@ -391,15 +396,21 @@ def purged(
         [(71, 21), (67, 21), (67, 21), (71, 21)]
     """
     if not is_integer(folds, 2):
-        raise OptionError(f"folds is {folds!r}; expected an integer from 2.")
+        raise OptionError.expected("folds", folds, "an integer from 2")
     sampled = SampledStore.of(store, view)
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
     longest = int(store.lengths.max())
     if folds > longest and not margins.whole_series:
-        raise OptionError(f"folds is {folds:,}, but the longest series of {store.name} has {longest:,} steps. Give fewer folds.")
+        raise OptionError(
+            f"folds is {folds:,}, but the longest series of {store.name} has {longest:,} steps. Give fewer folds.",
+            parameter="folds",
+        )
     cuts = cuts_at_shares(sampled, store, [*(fold / folds for fold in range(folds)), 1.0], time=time)
     if margins.whole_series and isinstance(cuts, StepCuts):
-        raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
+        raise OptionError(
+            f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).",
+            parameter="view",
+        )
     splits = []
     for fold in range(1 if forward else 0, folds):
         around: list[Interval] = [(0, fold)] if forward else [(0, fold), (fold + 1, folds)]
@@ -462,7 +473,8 @@ def grouped(
             groups = len(np.unique(keys))
             raise OptionError(
                 f"the {name} subset of this grouped split of {store.name} has no sample: {groups:,} groups fell into the others "
-                f"by chance. Give another seed, or larger fractions."
+                f"by chance. Give another seed, or larger fractions.",
+                parameter="fractions",
             )
     limits = {name: f"of {int((subset == i).sum()):,} series" for i, name in enumerate(runs)}
     asked = dict(zip(runs, np.diff(shares, prepend=0.0).tolist(), strict=True))
@@ -494,10 +506,11 @@ def _group_keys(store: Store, by: str | None, key: np.uint64) -> Array:
         return keys
     column = store.schema.get(name)
     if column is None:
-        raise OptionError(f"{store.name} has no column {name!r} to group by; it has {', '.join(store.schema)}.")
+        raise OptionError(f"{store.name} has no column {name!r} to group by; it has {', '.join(store.schema)}.", column=name)
     if column.level != "series" or column.width is not None:
         raise OptionError(
-            f"column {name!r} of {store.name} holds {column.label} per {column.level}; to group by it, a series must have one value."
+            f"column {name!r} of {store.name} holds {column.label} per {column.level}; to group by it, a series must have one value.",
+            column=name,
         )
     if column.texts is None:
         _derive_all(key, _words(store.column(name)), keys)
@@ -557,7 +570,9 @@ def given(
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
     runs = {name: Runs.of(_checked(name, numbers, sampled)) for name, numbers in subsets.items()}
     if not runs:
-        raise OptionError("subsets is empty; expected samples by the names of subsets, like {'train': […], 'valid': […]}.")
+        raise OptionError(
+            "subsets is empty; expected samples by the names of subsets, like {'train': […], 'valid': […]}.", parameter="subsets"
+        )
     if allow_leak:
         warnings.warn("allow_leak=True: subsets may share steps, and a score on them may be too good.", stacklevel=2)
     return build(sampled, "given", runs, margins=margins, allow_leak=allow_leak)
@@ -599,7 +614,9 @@ def by_value(
     kind = store.schema.get(column)
     if kind is None or kind.level != "series" or kind.width is not None:
         what = "has no such column" if kind is None else f"holds {kind.label} per {kind.level} in it"
-        raise OptionError(f"column is {column!r}, but {store.name} {what}; expected a column with one value per series.")
+        raise OptionError(
+            f"column is {column!r}, but {store.name} {what}; expected a column with one value per series.", parameter="column"
+        )
     texts = None if kind.texts is None else list(kind.texts)
     codes = np.arange(len(store)) if kind.dtype is None else store.column(column)
     taken, firsts, runs, limits = np.zeros(len(store), dtype="<U5"), _firsts(sampled), {}, {}
@@ -613,12 +630,17 @@ def by_value(
             if not np.any(fits):
                 there = sorted({*texts}) if texts is not None else np.unique(codes).tolist()
                 shown = ", ".join(map(repr, there[:4])) + (", …" if len(there) > 4 else "")
-                raise OptionError(f"{name} is {value!r}, but no series of {store.name} has this {column}; they have {shown}.")
+                raise OptionError(
+                    f"{name} is {value!r}, but no series of {store.name} has this {column}; they have {shown}.", parameter=name
+                )
             mine |= fits
         twice = mine & (taken != "")
         if twice.any():
             one = int(twice.argmax())
-            raise OptionError(f"series {one:,} of {store.name} is in {taken[one]} and in {name} by its {column}; expected one.")
+            raise OptionError(
+                f"series {one:,} of {store.name} is in {taken[one]} and in {name} by its {column}; expected one.",
+                parameter="column",
+            )
         if values:
             taken[mine] = name
             runs[name] = Runs(firsts[:-1][mine], np.diff(firsts)[mine])
@@ -635,11 +657,18 @@ def _checked(name: str, numbers: Any, sampled: SampledStore) -> Array:
     found = np.asarray(numbers)
     size = sampled.samples.num_samples
     if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
-        raise OptionError(f"subset {name!r} has {found.dtype} of shape {list(found.shape)}; expected the numbers of samples.")
+        raise OptionError(
+            f"subset {name!r} has {found.dtype} of shape {list(found.shape)}; expected the numbers of samples.", parameter="subsets"
+        )
     unique = np.unique(found).astype(np.int64)
     if len(unique) < len(found):
-        raise OptionError(f"subset {name!r} has {len(found) - len(unique):,} samples twice; expected each once.")
+        raise OptionError(
+            f"subset {name!r} has {len(found) - len(unique):,} samples twice; expected each once.", parameter="subsets"
+        )
     if len(unique) and (unique[0] < 0 or unique[-1] >= size):
         wrong = unique[0] if unique[0] < 0 else unique[-1]
-        raise OptionError(f"subset {name!r} has sample {wrong:,}; {sampled.name} has samples 0 to {size - 1:,} of {sampled.view}.")
+        raise OptionError(
+            f"subset {name!r} has sample {wrong:,}; {sampled.name} has samples 0 to {size - 1:,} of {sampled.view}.",
+            parameter="subsets",
+        )
     return unique

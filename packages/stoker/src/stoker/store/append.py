@@ -105,7 +105,9 @@ def append(
         raise OptionError(f"overlap={overlap!r} is invalid; expected one of {', '.join(get_args(Overlap))}.", parameter="overlap")
     for name in _KEPT_OPTIONS:
         if options.get(name):
-            raise OptionError(f"{name}= is decided when a store is packed, so append does not take it. Leave it out.")
+            raise OptionError(
+                f"{name}= is decided when a store is packed, so append does not take it. Leave it out.", parameter=name
+            )
     if options.get("missing") == "ffill":
         raise OptionError(
             "missing='ffill' cannot fill new rows from the steps before them. Fill them first, or pack all rows again.",
@@ -123,7 +125,8 @@ def append(
         source, order, arguments = _plan(base, source, options)
         if lines and lines[0].order != order:
             raise OptionError(
-                f"{folder} has been appended to {_ORDERS[lines[0].order]}, but these rows would be added {_ORDERS[order]}."
+                f"{folder} has been appended to {_ORDERS[lines[0].order]}, but these rows would be added {_ORDERS[order]}.",
+                path=folder,
             )
         name = f"{len(lines) + 2:06d}"
         try:
@@ -190,7 +193,7 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
         if statement is None or "sql" in options:
             raise
         raise OptionError(
-            f"{error} {base.name} was packed with this statement: pass sql=None for rows that have its columns."
+            f"{error} {base.name} was packed with this statement: pass sql=None for rows that have its columns.", parameter="sql"
         ) from None
     steps = [name for name, column in base.schema.items() if column.level == "step"]
     absent = [name for name in steps if name not in names]
@@ -403,7 +406,7 @@ def add_column(
     if manifest.parts is not None:
         raise OptionError(f"{store.name} was appended to. Run `stoker append {source} --compact` first.")
     if name in store.schema:
-        raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.")
+        raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.", column=name)
 
     tally = NonFiniteCount()
 

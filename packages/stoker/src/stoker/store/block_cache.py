@@ -261,7 +261,8 @@ def _check_holes(folder: Path, table: BlockTable) -> None:
             _cache_files.punch_hole(folder / shard.file, fd, HEADER_BYTES, 1)
         except DiskError as error:
             raise OptionError(
-                f"the cache {folder.parent} cannot evict blocks: {error.args[-1]} Use a folder on ext4, xfs or tmpfs."
+                f"the cache {folder.parent} cannot evict blocks: {error.args[-1]} Use a folder on ext4, xfs or tmpfs.",
+                path=folder.parent,
             ) from None
         finally:
             os.close(fd)

@@ -56,7 +56,7 @@ def find_series(condition: str, *, schema: Mapping[str, Column], values: Mapping
 def _parse(condition: str) -> tuple[ast.expr, dict[str, str]]:
     """The syntax tree, and the columns by the names that stand for them in it."""
     if not isinstance(condition, str) or not condition.strip() or len(condition) > MAX_LETTERS:
-        raise OptionError(f"where is {str(condition)[:200]!r}; expected a condition of 1 to {MAX_LETTERS:,} characters.")
+        raise OptionError.expected("where", str(condition)[:200], f"a condition of 1 to {MAX_LETTERS:,} characters")
     quoted: dict[str, str] = {}
 
     def replace(match: re.Match[str]) -> str:
@@ -66,7 +66,9 @@ def _parse(condition: str) -> tuple[ast.expr, dict[str, str]]:
         tree = ast.parse(re.sub(r"`([^`]+)`", replace, condition.strip()), mode="eval").body
         used = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise OptionError(f'where is {condition[:200]!r}: it is not a valid condition, like "num_steps > 9".') from None
+        raise OptionError(
+            f'where is {condition[:200]!r}: it is not a valid condition, like "num_steps > 9".', parameter="where"
+        ) from None
     columns = {alias: column for column, alias in quoted.items()}
     return tree, {name: columns.get(name, name) for name in used}
 
@@ -81,10 +83,13 @@ def _check_columns(condition: str, names: list[str], schema: Mapping[str, Column
             has = f"has one value per step in {store}" if used in schema else f"{store} does not have"
             raise OptionError(
                 f"where is {condition!r} and uses {used!r}, which {has}; series are chosen by columns with one value per series: "
-                f"{', '.join([*per_series, LENGTH])}. To leave out rows, pack with sql=."
+                f"{', '.join([*per_series, LENGTH])}. To leave out rows, pack with sql=.",
+                parameter="where",
             )
         if schema[used].width is not None:
-            raise OptionError(f"where uses {used!r}, which has {schema[used].width} values per series; expected one.")
+            raise OptionError(
+                f"where uses {used!r}, which has {schema[used].width} values per series; expected one.", parameter="where"
+            )
 
 
 def _read(column: Column, values: Mapping[str, Array], start: int, stop: int, categories: Array | None) -> Array:
@@ -160,7 +165,7 @@ class _Evaluation:
         return _compared(_COMPARISONS[type(op)], left, self._value(other))
 
     def _refuse(self, what: str) -> NoReturn:
-        raise OptionError(f"where is {self._text!r}, which {what}.")
+        raise OptionError(f"where is {self._text!r}, which {what}.", parameter="where")
 
 
 def _compared(op: Callable[[Any, Any], Any], left: Any, right: Any) -> Array:

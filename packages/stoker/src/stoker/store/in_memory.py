@@ -26,7 +26,7 @@ def columns_from_arrays(
 ) -> tuple[dict[str, Column], dict[str, Array], Array]:
     """The schema, the values and the offsets of a store in memory; see `store_from_arrays`."""
     if not columns:
-        raise OptionError("from_arrays needs at least one column, like from_arrays(x=array).")
+        raise OptionError("from_arrays needs at least one column, like from_arrays(x=array).", parameter="columns")
     read = {name: _read(name, given) for name, given in columns.items()}
     counts = _lengths(read, lengths)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -37,14 +37,15 @@ def columns_from_arrays(
     for name, given in read.items():
         if isinstance(given, Texts):
             if len(given) != len(counts):
-                raise OptionError(f"column {name!r} has {len(given):,} strings, but there are {len(counts):,} series.")
+                raise OptionError(f"column {name!r} has {len(given):,} strings, but there are {len(counts):,} series.", column=name)
             schema[name] = Column(name=name, dtype=None, level="series", kind="text", texts=given)
             continue
         level, flat = _flatten(name, given, counts, end_to_end=end_to_end)
         dtype = flat.dtype.newbyteorder("<")
         if dtype.str not in DTYPES or flat.ndim > 2:
             raise OptionError(
-                f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers with at most one row per step."
+                f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers with at most one row per step.",
+                column=name,
             )
         flat = flat.astype(dtype, copy=False).view()
         flat.flags.writeable = False
@@ -69,7 +70,7 @@ def _read(name: str, given: Any) -> Texts | list[Array] | Array:
                 raise ValueError(f"found {array.dtype} without an axis")
         return arrays if is_list else arrays[0]
     except ValueError as error:  # rows of unequal lengths, things that are not arrays at all, or strings that are not Unicode
-        raise OptionError(f"column {name!r} cannot be read as arrays: {str(error).rstrip('.')}.") from error
+        raise OptionError(f"column {name!r} cannot be read as arrays: {str(error).rstrip('.')}.", column=name) from error
 
 
 def _lengths(columns: Mapping[str, Texts | list[Array] | Array], lengths: Sequence[int] | Array | None) -> Array:
@@ -77,7 +78,10 @@ def _lengths(columns: Mapping[str, Texts | list[Array] | Array], lengths: Sequen
     if lengths is not None:
         counts = np.asarray(lengths)
         if counts.ndim != 1 or (counts.dtype.kind not in "iu" and counts.size) or (counts < 0).any():
-            raise OptionError(f"lengths must be integers from 0, one per series; found {counts.dtype} of shape {counts.shape}.")
+            raise OptionError(
+                f"lengths must be integers from 0, one per series; found {counts.dtype} of shape {counts.shape}.",
+                parameter="lengths",
+            )
         return counts.astype(np.int64)
     for given in columns.values():
         if _shows_series(given):
@@ -98,11 +102,13 @@ def _flatten(name: str, given: list[Array] | Array, counts: Array, *, end_to_end
             if len(found) == len(counts):
                 i = int(np.flatnonzero(found != counts)[0])
                 shown = f"series {i:,}: {found[i]:,} against {counts[i]:,}"
-            raise OptionError(f"column {name!r} has other lengths than the columns before it ({shown}).")
+            raise OptionError(f"column {name!r} has other lengths than the columns before it ({shown}).", column=name)
         # An empty list has no type of its own: it must not turn the integers of the others into floats.
         parts = [one for one in given if len(one)] or given[:1]
         if len({part.shape[1:] for part in parts}) > 1:
-            raise OptionError(f"column {name!r} has series of different widths: {sorted({part.shape[1:] for part in parts})[:2]}.")
+            raise OptionError(
+                f"column {name!r} has series of different widths: {sorted({part.shape[1:] for part in parts})[:2]}.", column=name
+            )
         return "step", np.concatenate(parts)
     if end_to_end and given.ndim in (1, 2) and len(given) == counts.sum():
         return "step", np.ascontiguousarray(given)
@@ -111,5 +117,6 @@ def _flatten(name: str, given: list[Array] | Array, counts: Array, *, end_to_end
     if given.ndim in (1, 2) and len(given) == len(counts):
         return "series", np.ascontiguousarray(given)
     raise OptionError(
-        f"column {name!r} has shape {given.shape}, which fits neither {len(counts):,} series nor their {counts.sum():,} steps."
+        f"column {name!r} has shape {given.shape}, which fits neither {len(counts):,} series nor their {counts.sum():,} steps.",
+        column=name,
     )

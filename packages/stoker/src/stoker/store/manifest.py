@@ -101,7 +101,8 @@ def parse_frequency(text: str, option: str) -> Frequency:
         if unit in _MONTHS:
             return Frequency(f"{count}{unit}", months=count * _MONTHS[unit])
     raise OptionError(
-        f"{option} is {text!r}; expected a number and a unit, like '15min', '1h', '1d' or '1mo' (ns us ms s min h d w mo q y)."
+        f"{option} is {text!r}; expected a number and a unit, like '15min', '1h', '1d' or '1mo' (ns us ms s min h d w mo q y).",
+        parameter=option,
     )
 
 

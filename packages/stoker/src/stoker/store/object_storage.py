@@ -43,17 +43,18 @@ _AZURE = re.compile(r"[a-z0-9-]+@[a-z0-9]+(\.[a-z0-9-]+)+", re.IGNORECASE)  # co
 def check_url(url: str) -> str:
     """The URL without a slash at its end; raises `OptionError` if it holds credentials, which would end up in files and messages."""
     if not is_url(url):
-        raise OptionError(f"{printable(url)} is not a URL; expected one like 's3://bucket/events.stoker'.")
+        raise OptionError(f"{printable(url)} is not a URL; expected one like 's3://bucket/events.stoker'.", path=url)
     scheme, _, rest = url.partition("://")
     authority = rest.split("/")[0]
     is_azure = scheme.lower() in ("abfs", "abfss") and _AZURE.fullmatch(authority) is not None
     if ("@" in authority and not is_azure) or "?" in rest or "#" in rest:
         raise OptionError(
             f"a URL of {scheme.lower()}:// holds a user name, a query or a fragment, which may be credentials. Leave them out and "
-            f"set them in the environment, like AWS_ACCESS_KEY_ID."
+            f"set them in the environment, like AWS_ACCESS_KEY_ID.",
+            path=url,
         )
     if not rest.strip("/") or any(ord(one) < 32 for one in rest):
-        raise OptionError(f"{printable(url)} names no store; expected a URL like 's3://bucket/events.stoker'.")
+        raise OptionError(f"{printable(url)} names no store; expected a URL like 's3://bucket/events.stoker'.", path=url)
     return url.rstrip("/")
 
 
@@ -112,7 +113,7 @@ class _Obstore:
             import obstore
             from obstore import exceptions, store
         except ImportError:
-            raise OptionError(f"{url} needs the package obstore. {how_to_install('remote')}") from None
+            raise OptionError(f"{url} needs the package obstore. {how_to_install('remote')}", path=url) from None
         self._library = obstore
         self._kinds = exceptions
         asked = (os.environ.get(f"{one}_ALLOW_HTTP", "").lower() for one in ("AWS", "AZURE", "GOOGLE"))
@@ -129,7 +130,7 @@ class _Obstore:
                 self._store = store.from_url(url, client_options=options, retry_config=retries)
         except Exception as error:
             advice = " Set AZURE_STORAGE_ACCOUNT_NAME." if "Account must be specified" in str(error) else ""
-            raise OptionError(f"{url} cannot be opened: {redact(str(error))}{advice and '.'}{advice}") from None
+            raise OptionError(f"{url} cannot be opened: {redact(str(error))}{advice and '.'}{advice}", path=url) from None
 
     def _named(self, call: Callable[[], T]) -> T:
         kinds = self._kinds
@@ -191,11 +192,11 @@ class _Fsspec:
         try:
             import fsspec
         except ImportError:
-            raise OptionError(f"{url} needs the package fsspec, and the one of its protocol: install them.") from None
+            raise OptionError(f"{url} needs the package fsspec, and the one of its protocol: install them.", path=url) from None
         try:
             self._system, self._folder = fsspec.core.url_to_fs(url)
         except Exception as error:  # an unknown protocol, or a package that is not installed
-            raise OptionError(f"{url} cannot be opened: {redact(str(error))}") from None
+            raise OptionError(f"{url} cannot be opened: {redact(str(error))}", path=url) from None
 
     def get(self, name: str, limit: int) -> tuple[bytes, Any]:
         return self._system.cat_file(f"{self._folder}/{name}", start=0, end=limit + 1), None

@@ -312,7 +312,7 @@ class Store:
         """The categories of a category column, or the strings of a text column."""
         column = self.schema.get(name) or self._unknown(name)
         if column.texts is None:
-            raise OptionError(f"column {name!r} of {self.name} holds {column.label}, not strings or categories.")
+            raise OptionError(f"column {name!r} of {self.name} holds {column.label}, not strings or categories.", column=name)
         return column.texts
 
     def find(self, key: str | int) -> int:
@@ -323,7 +323,7 @@ class Store:
             KeyError: no series has this key.
         """
         if self.key is None:
-            raise OptionError(f"{self.name} was packed without series=, so its series have numbers, not keys.")
+            raise OptionError(f"{self.name} was packed without series=, so its series have numbers, not keys.", parameter="series")
         column = self.schema[self.key]
         keys: Sequence[Any] | Array = column.texts if column.texts is not None else self._values[self.key]
         low, high = 0, len(self)

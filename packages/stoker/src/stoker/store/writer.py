@@ -179,16 +179,17 @@ def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: 
     _disk.check_path(folder)
     with _disk.naming(folder):
         if folder.exists() and not folder.is_dir():
-            raise OptionError(f"{folder} is a file, but a store is a folder. Choose another name.")
+            raise OptionError(f"{folder} is a file, but a store is a folder. Choose another name.", path=folder)
         for source in sources:
             if source is not None and source.resolve() == folder.resolve():
-                raise OptionError(f"{folder} is both the source and the store. Choose another name for the store.")
+                raise OptionError(f"{folder} is both the source and the store. Choose another name for the store.", path=folder)
         foreign = (
             sorted(set(_foreign(folder)) - {f"{name}{end}" for name in beside for end in ("", ".tmp")}) if folder.is_dir() else []
         )
     if foreign:
         raise OptionError(
-            f"{folder} is not a store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."
+            f"{folder} is not a store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost.",
+            path=folder,
         )
     _refuse_store(folder, replace=replace)
 

@@ -29,7 +29,8 @@ def recomputed(model: nn.Module) -> Iterator[None]:
     if not layers:
         raise OptionError(
             "activation_checkpointing=True needs layers that repeat (in an nn.ModuleList or nn.Sequential), but the model has none. "
-            "Call torch.utils.checkpoint in its forward instead."
+            "Call torch.utils.checkpoint in its forward instead.",
+            parameter="activation_checkpointing",
         )
     for layer in layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

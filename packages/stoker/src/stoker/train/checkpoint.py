@@ -396,7 +396,7 @@ class CheckpointFolder:
 
     def __init__(self, folder: str | Path, *, keep: int = 2) -> None:
         if keep < 1:
-            raise OptionError(f"keep={keep}: at least 1 checkpoint must be kept.")
+            raise OptionError(f"keep={keep}: at least 1 checkpoint must be kept.", parameter="keep")
         self.folder = Path(folder).absolute()
         self.keep = keep
         self.last: Path | None = None
@@ -422,7 +422,7 @@ class CheckpointFolder:
         save is reported as a warning here, and after three in a row as `CheckpointError`.
         """
         if type(step) is not int or not 0 <= step < 10**18:
-            raise OptionError(f"step={step!r}: expected an integer from 0.")
+            raise OptionError(f"step={step!r}: expected an integer from 0.", parameter="step")
         self.wait()
         self.refuse_other_runs()
         captured = capture(parts, {**facts, "step": step}, memory=self._memory)

@@ -374,7 +374,9 @@ def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
 
     meshes = [parameter.device_mesh for parameter in model.parameters() if is_shard(parameter)]  # type: ignore[attr-defined]
     if any(mesh.ndim != 1 or mesh.size() != ranks.world_size for mesh in meshes):
-        raise OptionError("the model is sharded, but not over all ranks and nothing else. Leave that to the trainer.")
+        raise OptionError(
+            "the model is sharded, but not over all ranks and nothing else. Leave that to the trainer.", parameter="model"
+        )
     if meshes:
         return
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -384,7 +386,10 @@ def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         return
     if optimizer.state:
-        raise OptionError("the optimizer has been used before, so it cannot be sharded. Give a new one, or resume a checkpoint.")
+        raise OptionError(
+            "the optimizer has been used before, so it cannot be sharded. Give a new one, or resume a checkpoint.",
+            parameter="optimizer",
+        )
     parameters = dict(model.named_parameters())
     for group in optimizer.param_groups:
         group["params"] = [parameters[names[id(one)]] if id(one) in names else one for one in group["params"]]

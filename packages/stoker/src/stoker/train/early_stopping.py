@@ -55,16 +55,18 @@ class EarlyStopping:
         self, metric: str, *, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0, restore_best: bool = True
     ) -> None:
         if not isinstance(metric, str) or not metric:
-            raise OptionError(f"metric is {metric!r}; expected the name of a metric, such as 'val_loss'.")
+            raise OptionError.expected("metric", metric, "the name of a metric, such as 'val_loss'")
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise OptionError(f"patience is {patience!r}; expected an integer of evaluations, at least 1.")
+            raise OptionError.expected("patience", patience, "an integer of evaluations, at least 1")
         if mode not in ("min", "max", None):
-            raise OptionError(f"mode is {mode!r}; expected 'min', 'max' or None.")
+            raise OptionError.expected("mode", mode, "'min', 'max' or None")
         if not 0.0 <= min_delta < math.inf:
-            raise OptionError(f"min_delta is {min_delta!r}; expected a number of at least 0.")
+            raise OptionError.expected("min_delta", min_delta, "a number of at least 0")
         guessed = guess_mode(metric) if mode is None else mode
         if guessed is None:
-            raise OptionError(f"the name {metric!r} does not say whether less or more is better. Give mode='min' or mode='max'.")
+            raise OptionError(
+                f"the name {metric!r} does not say whether less or more is better. Give mode='min' or mode='max'.", parameter="mode"
+            )
         self.metric = metric
         self.patience = patience
         self.mode: Mode = guessed

@@ -36,7 +36,7 @@ class Ema:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0.0 <= decay < 1.0:
-            raise OptionError(f"ema is {decay!r}; expected a decay of at least 0.0 and below 1.0, such as 0.999.")
+            raise OptionError.expected("ema", decay, "a decay of at least 0.0 and below 1.0, such as 0.999")
         self.decay = float(decay)
         self._model = model
         # Tied weights are one parameter under the first of their names.

@@ -149,12 +149,16 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
     entries = {name: tensor.detach().cpu().contiguous() for name, tensor in batch.items()}
     rows = len(next(iter(entries.values())))
     if rows < 2:
-        raise OptionError(f"the golden batch has {rows} rows; expected at least 2, so that the program holds for any number.")
+        raise OptionError(
+            f"the golden batch has {rows} rows; expected at least 2, so that the program holds for any number.", parameter="example"
+        )
     with torch.no_grad():
         answers = [(part, model(part)) for part in (entries, {name: tensor[:1] for name, tensor in entries.items()})]
     for _, answer in answers:
         if not isinstance(answer, torch.Tensor):
-            raise OptionError(f"the model returned a {type(answer).__name__}; expected one tensor from model(batch).")
+            raise OptionError(
+                f"the model returned a {type(answer).__name__}; expected one tensor from model(batch).", parameter="model"
+            )
     data, run = (_onnx if onnx else _program)(model, entries)
     difference = 0.0
     for part, answer in answers:

@@ -533,7 +533,10 @@ class Fit:
         improved = stop = False
         if self.stopping is not None:
             if self.stopping.metric not in values:
-                raise OptionError(f"early stopping watches {self.stopping.metric!r}, but an epoch has {', '.join(values)}.")
+                raise OptionError(
+                    f"early stopping watches {self.stopping.metric!r}, but an epoch has {', '.join(values)}.",
+                    parameter="early_stopping",
+                )
             improved, stop = self.stopping.update(values[self.stopping.metric], progress.epoch)
         self.log.write(
             progress.step,
@@ -636,4 +639,6 @@ class Fit:
 def check_rates(rates: Sequence[float], when: str) -> None:
     """Refuse learning rates that weights cannot be multiplied with."""
     if not all(0 <= rate <= MOST_RATE for rate in rates):
-        raise OptionError(f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.")
+        raise OptionError(
+            f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.", parameter="key"
+        )

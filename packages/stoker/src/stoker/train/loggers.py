@@ -62,7 +62,9 @@ def import_extra(module: str, *, writer: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise OptionError(f"{writer} needs a package that is missing ({error}). {how_to_install(extra)}") from error
+        raise OptionError(
+            f"{writer} needs a package that is missing ({error}). {how_to_install(extra)}", parameter="writers"
+        ) from error
 
 
 class TensorBoard:
@@ -127,7 +129,7 @@ NAMES = tuple(_MAKE)
 def make_writer(name: str, *, folder: str | Path) -> Writer:
     """The writer of this name, for the run in a folder."""
     if name not in _MAKE:
-        raise OptionError(f"writer is {name!r}; expected {', '.join(repr(name) for name in NAMES)}.")
+        raise OptionError.expected("writer", name, f"{', '.join(repr(name) for name in NAMES)}")
     return _MAKE[name](Path(folder).absolute())
 
 
@@ -161,7 +163,9 @@ class JsonLines:
         """Add one line."""
         wrong = RESERVED & values.keys()
         if wrong:
-            raise OptionError(f"{self.path}: a value is named {min(wrong)!r}, which each line has already. Give it another name.")
+            raise OptionError(
+                f"{self.path}: a value is named {min(wrong)!r}, which each line has already. Give it another name.", path=self.path
+            )
         numbers = {name: _encoded(value) for name, value in values.items()}
         self._log.append(msgspec.json.encode({"step": step, "time": now_utc(), **numbers}) + b"\n")
 
@@ -254,7 +258,8 @@ class Log:
         for writer in self._writers:
             if isinstance(writer, type) or not all(callable(getattr(writer, name, None)) for name in ("write", "close")):
                 raise OptionError(
-                    f"loggers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…)."
+                    f"loggers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…).",
+                    parameter="loggers",
                 )
         self._bar = bar
         self._rate: float | None = None

@@ -164,7 +164,7 @@ def _pair(batch: Any, x: str | None, y: str | None) -> tuple[Any, Any, str]:
 def as_loss(loss: Any) -> LossFunction:
     """The loss function: `nn.MSELoss()` stands for `supervised(nn.MSELoss())`."""
     if isinstance(loss, type) or not callable(loss):
-        raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
+        raise OptionError.expected("loss", loss, "a function loss(model, batch), or a criterion such as nn.MSELoss()")
     is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
     return supervised(loss) if is_criterion else loss
 

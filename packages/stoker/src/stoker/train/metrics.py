@@ -95,7 +95,10 @@ class Adapted:
         """The number so far. A metric of torchmetrics adds up the ranks here."""
         value = torch.as_tensor(self.metric.compute())
         if value.numel() != 1:
-            raise OptionError(f"metric {self.name!r} has the shape {tuple(value.shape)}; expected one number, such as a mean.")
+            raise OptionError(
+                f"metric {self.name!r} has the shape {tuple(value.shape)}; expected one number, such as a mean.",
+                parameter="metrics",
+            )
         return float(value)
 
     def reset(self) -> None:
@@ -111,7 +114,9 @@ class Adapted:
     def gather(self, all_gather: AllGather) -> None:
         """Nothing to do, where `compute` adds up the ranks itself."""
         if not hasattr(self.metric, "sync_on_compute"):
-            raise OptionError(f"metric {self.name!r} cannot be added up over ranks. Use a torchmetrics.Metric, or one rank.")
+            raise OptionError(
+                f"metric {self.name!r} cannot be added up over ranks. Use a torchmetrics.Metric, or one rank.", parameter="metrics"
+            )
 
 
 def as_metric(name: str, given: Metric | TorchMetric) -> Metric:
@@ -119,7 +124,10 @@ def as_metric(name: str, given: Metric | TorchMetric) -> Metric:
     if callable(getattr(given, "gather", None)):
         return given  # type: ignore[return-value]
     if isinstance(given, type) or not all(callable(getattr(given, method, None)) for method in ("update", "compute", "reset")):
-        raise OptionError(f"metric {name!r} is {given!r}; expected one of stoker.train, such as AUC(), or a torchmetrics.Metric.")
+        raise OptionError(
+            f"metric {name!r} is {given!r}; expected one of stoker.train, such as AUC(), or a torchmetrics.Metric.",
+            parameter="metrics",
+        )
     return Adapted(name, given)  # type: ignore[arg-type]
 
 
@@ -135,7 +143,8 @@ def same_shape(name: str, prediction: Tensor, target: Tensor) -> Tensor:
     if prediction.shape == (*target.shape, 1) or (*prediction.shape, 1) == target.shape:
         return prediction.reshape(target.shape)
     raise OptionError(
-        f"metric {name!r}: prediction has the shape {tuple(prediction.shape)}, target {tuple(target.shape)}. Give both one shape."
+        f"metric {name!r}: prediction has the shape {tuple(prediction.shape)}, target {tuple(target.shape)}. Give both one shape.",
+        parameter="metrics",
     )
 
 
@@ -143,7 +152,8 @@ def mask_like(name: str, values: Tensor, valid: Tensor) -> Tensor:
     """`valid` with axes of one added, so that it marks whole rows of `values`."""
     if valid.shape != values.shape[: valid.ndim]:
         raise OptionError(
-            f"metric {name!r}: valid has the shape {tuple(valid.shape)}, values {tuple(values.shape)}. Give a flag for each row."
+            f"metric {name!r}: valid has the shape {tuple(valid.shape)}, values {tuple(values.shape)}. Give a flag for each row.",
+            parameter="metrics",
         )
     return valid.bool().reshape(*valid.shape, *(1,) * (values.ndim - valid.ndim))
 
@@ -182,11 +192,12 @@ class Mean:
         """Take in one value, or one batch of them."""
         given = value if value is not None else prediction
         if given is None:
-            raise OptionError(f"metric {self.name!r} got neither value= nor prediction=. Give one of them.")
+            raise OptionError(f"metric {self.name!r} got neither value= nor prediction=. Give one of them.", parameter="value")
         is_weighted = not (isinstance(weight, float) and weight == 1.0)
         if is_weighted and given.ndim:
             raise OptionError(
-                f"metric {self.name!r}: weight= is for one number; value has the shape {tuple(given.shape)}. Mark rows by valid=."
+                f"metric {self.name!r}: weight= is for one number; value has the shape {tuple(given.shape)}. Mark rows by valid=.",
+                parameter="weight",
             )
         with torch.no_grad():
             values = as_float(given.detach())

@@ -32,9 +32,11 @@ def check_precision(precision: str, device: torch.device) -> Precision | Literal
     """Refuse what the device cannot do. "auto" is fp32, unless `speed="measured"` finds something faster."""
     known = ("auto", *get_args(Precision))
     if precision not in known:
-        raise OptionError(f"precision is {precision!r}; expected one of {', '.join(known)}.")
+        raise OptionError.expected("precision", precision, f"one of {', '.join(known)}")
     if precision in ("tf32", "fp16") and device.type != "cuda":
-        raise OptionError(f"precision {precision!r} needs a GPU, but the model is on {device.type}. Use 'fp32' or 'bf16'.")
+        raise OptionError(
+            f"precision {precision!r} needs a GPU, but the model is on {device.type}. Use 'fp32' or 'bf16'.", parameter="precision"
+        )
     return cast(Precision, precision)
 
 

@@ -23,7 +23,8 @@ def check_optimizer(optimizer: Any, parameters: Iterable[torch.Tensor]) -> torch
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptionError(
             f"optimizer is {optimizer!r}; expected one of torch.optim, or a function that makes one of the parameters, such as "
-            f"functools.partial(torch.optim.AdamW, lr=1e-3)."
+            f"functools.partial(torch.optim.AdamW, lr=1e-3).",
+            parameter="optimizer",
         )
     return optimizer
 

@@ -95,7 +95,9 @@ def plot(runs: Sequence[RunSummary], path: str | Path, *, title: str | None = No
     read = [(run, read_lines(run.path / METRICS).curves) for run in runs if run.state != "damaged"]
     drawn = [(run, curves) for run, curves in read if curves]
     if not drawn:
-        raise OptionError(f"none of {len(runs):,} runs has numbers to draw. Give a folder of runs that have a {METRICS}.")
+        raise OptionError(
+            f"none of {len(runs):,} runs has numbers to draw. Give a folder of runs that have a {METRICS}.", parameter="runs"
+        )
     panels = _panels([curves for _, curves in drawn])
     names = [run.name for run, _ in drawn]
     note = "solid: training · dashed: validation" if any(curve.dashed for panel in panels for curve in panel.curves) else ""
@@ -124,9 +126,9 @@ def check_plot(path: str | Path) -> None:
     """
     suffix = Path(path).suffix
     if suffix not in (".svg", ".png"):
-        raise OptionError(f"{path} has the suffix {suffix!r}; expected .svg or .png.")
+        raise OptionError(f"{path} has the suffix {suffix!r}; expected .svg or .png.", path=path)
     if not Path(path).absolute().parent.is_dir():
-        raise OptionError(f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first.")
+        raise OptionError(f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first.", path=path)
     _matplotlib()
 
 

@@ -468,7 +468,9 @@ def check_own(folder: Path) -> None:
     try:
         read_record(folder)
     except TrainError as error:
-        raise OptionError(f"{error} So it cannot be known to be of a run of stoker. Give another folder.") from error
+        raise OptionError(
+            f"{error} So it cannot be known to be of a run of stoker. Give another folder.", parameter="folder"
+        ) from error
 
 
 def _locked(folder: Path) -> Lock:
@@ -529,7 +531,7 @@ def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary
 def find_runs(folder: Path) -> dict[Path, str]:
     """The folders of all runs in a folder (or the one that it is), each with its path within that folder."""
     if not folder.is_dir():
-        raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.")
+        raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.", path=folder)
     found = {}
     for place, folders, files in os.walk(folder):
         path = Path(place)

@@ -37,13 +37,11 @@ class _Limited(Choice, frozen=True, kw_only=True):
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if name not in ("warmup", "every"):
                 if not is_number or not 0.0 <= value < math.inf:
-                    raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
+                    raise OptionError.expected(name, value, "a factor of the learning rate, at least 0")
             elif not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
-                raise OptionError(
-                    f"{name} is {value!r}; expected an integer of updates, or a share of all updates from 0.0 to 1.0."
-                )
+                raise OptionError.expected(name, value, "an integer of updates, or a share of all updates from 0.0 to 1.0")
             elif name == "every" and not value:
-                raise OptionError(f"{name} is {value!r}; expected a number of updates above 0, or a share of all updates.")
+                raise OptionError.expected(name, value, "a number of updates above 0, or a share of all updates")
 
 
 class _Warmed(_Limited, frozen=True, kw_only=True):
@@ -151,7 +149,9 @@ class StepDecay(_Limited, frozen=True, kw_only=True, tag="steps"):
         try:
             return float(self.factor ** (step // max(1, _updates(self, "every", total))))
         except OverflowError:
-            raise OptionError(f"StepDecay: factor {self.factor:g} overflows by update {step:,}; expected less.") from None
+            raise OptionError(
+                f"StepDecay: factor {self.factor:g} overflows by update {step:,}; expected less.", parameter="schedule"
+            ) from None
 
 
 class Inverse(_Warmed, frozen=True, kw_only=True, tag="inverse"):
@@ -205,7 +205,9 @@ class ClosedForm:
             try:
                 return math.pow(o["gamma"], decays)
             except OverflowError:
-                raise OptionError(f"{self.kind}: gamma {o['gamma']:g} overflows by update {step:,}; expected less.") from None
+                raise OptionError(
+                    f"{self.kind}: gamma {o['gamma']:g} overflows by update {step:,}; expected less.", parameter="schedule"
+                ) from None
         if self.kind == "ConstantLR":
             return float(o["factor"] if step < o["total_iters"] or not o["total_iters"] else 1.0)  # as torch does
         if self.kind == "LinearLR":
@@ -232,7 +234,8 @@ def scheduled_rates(given: Any, optimizer: Any) -> tuple[float, ...]:
     if given.optimizer is not optimizer:
         raise OptionError(
             f"schedule is a {type(given).__name__} of another optimizer. Make it with the optimizer of the trainer (an instance, "
-            "not a function that makes one)."
+            "not a function that makes one).",
+            parameter="schedule",
         )
     return tuple(float(rate) for rate in given.base_lrs)
 
@@ -243,16 +246,22 @@ def _of_torch(given: Any) -> Schedule:
     if not known or (kind not in _FUNCTIONS and kind != "LambdaLR"):
         ours = OURS_FOR.get(kind, "Linear(), Cosine(), OneCycle(), StepDecay(…), a LambdaLR or a function (step, total) -> factor")
         what = "a class, not a scheduler" if isinstance(given, type) else "not a function of the number of the update"
-        raise OptionError(f"schedule is torch's {kind}, which is {what}. Give {ours}; ours are in stoker.train.")
+        raise OptionError(
+            f"schedule is torch's {kind}, which is {what}. Give {ours}; ours are in stoker.train.", parameter="schedule"
+        )
     if given.last_epoch != 0:
         raise OptionError(
-            f"schedule is a {kind} that has made {given.last_epoch:,} steps. Give a new one; the trainer counts updates."
+            f"schedule is a {kind} that has made {given.last_epoch:,} steps. Give a new one; the trainer counts updates.",
+            parameter="schedule",
         )
     rates = {float(rate) for rate in given.base_lrs}
     if kind == "LambdaLR":
         functions = list(given.lr_lambdas)
         if any(function is not functions[0] for function in functions):
-            raise OptionError(f"schedule is a LambdaLR with {len(functions)} functions; expected one for all parameter groups.")
+            raise OptionError(
+                f"schedule is a LambdaLR with {len(functions)} functions; expected one for all parameter groups.",
+                parameter="schedule",
+            )
         function = functions[0]
         return _checked(lambda step, total: function(step))
     values = {name: getattr(given, name) for name in _FUNCTIONS[kind].split()}
@@ -261,7 +270,8 @@ def _of_torch(given: Any) -> Schedule:
     if values.get("eta_min") and (len(rates) > 1 or not min(rates)):
         raise OptionError(
             f"schedule is a {kind} with eta_min={values['eta_min']:g}, which is another factor for each of the learning rates "
-            f"{sorted(rates)}. Use Cosine(end=…), whose end is a factor."
+            f"{sorted(rates)}. Use Cosine(end=…), whose end is a factor.",
+            parameter="end",
         )
     return ClosedForm(kind=kind, options=tuple(values.items()), base=min(rates) or 1.0)
 
@@ -275,7 +285,7 @@ def as_schedule(given: Any) -> Schedule:
     if is_torch_scheduler(given):
         return _of_torch(given)
     if isinstance(given, type) or not callable(given):
-        raise OptionError(f"schedule is {given!r}; expected Linear(), Cosine(), OneCycle() or a function (step, total) -> factor.")
+        raise OptionError.expected("schedule", given, "Linear(), Cosine(), OneCycle() or a function (step, total) -> factor")
     return _checked(given)
 
 
@@ -284,7 +294,9 @@ def _checked(given: Callable[[int, int | None], Any]) -> Schedule:
     def checked(step: int, total: int | None) -> float:
         factor = given(step, total)
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.0 <= factor < math.inf:
-            raise OptionError(f"schedule gave {factor!r} for update {step:,}; expected a finite number of at least 0.")
+            raise OptionError(
+                f"schedule gave {factor!r} for update {step:,}; expected a finite number of at least 0.", parameter="schedule"
+            )
         return float(factor)
 
     return checked
@@ -294,7 +306,8 @@ def _known(schedule: object, total: int | None) -> int:
     if total is None:
         raise OptionError(
             f"{type(schedule).__name__} needs the number of all updates, and the batches have no length. "
-            f"Give batches that have one, integers of updates, or Constant(), StepDecay(every=…) or Inverse(warmup=…)."
+            f"Give batches that have one, integers of updates, or Constant(), StepDecay(every=…) or Inverse(warmup=…).",
+            parameter="every",
         )
     return total
 

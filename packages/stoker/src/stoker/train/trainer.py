@@ -145,13 +145,13 @@ class Trainer:
         )
         execution = settings.execution
         if not isinstance(model, nn.Module):
-            raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
+            raise OptionError.expected("model", model, "a torch.nn.Module")
         if seed is not None:
             state_dict.seed_all(seed)
         self.settings = settings
         self.model = model
         if not any(True for _ in model.parameters()):
-            raise OptionError("model has no parameters, so there is nothing to train.")
+            raise OptionError("model has no parameters, so there is nothing to train.", parameter="model")
         self.ranks = Ranks.find("fsdp" if any(map(is_shard, model.parameters())) else execution.parallel, model)
         if self.ranks.together:
             model.to(self.ranks.device)
@@ -163,11 +163,16 @@ class Trainer:
         self.optimizer = check_optimizer(optimizer, model.parameters())
         check_precision(precision, self.device)
         if execution.fused and (reason := refuses_fused(self.optimizer)) is not None:
-            raise OptionError(f"fused=True is not possible: {reason}. Use fused=None.")
+            raise OptionError(f"fused=True is not possible: {reason}. Use fused=None.", parameter="fused")
         if execution.graph is True and self.device.type != "cuda":
-            raise OptionError(f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.")
+            raise OptionError(
+                f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.", parameter="graph"
+            )
         if execution.graph is True and self.ranks.together:
-            raise OptionError(f"graph=True is for one process, but {self.ranks.world_size} ranks train together. Use graph='auto'.")
+            raise OptionError(
+                f"graph=True is for one process, but {self.ranks.world_size} ranks train together. Use graph='auto'.",
+                parameter="graph",
+            )
         self.ema = Ema(model, ema) if ema is not None else None
         rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
         scheduled = None if schedule is None else as_schedule(schedule)
@@ -190,9 +195,9 @@ class Trainer:
             shows_progress=progress and self.ranks.is_first,
         )
         if early_stopping is not None and not isinstance(early_stopping, EarlyStopping):
-            raise OptionError(f"early_stopping is {early_stopping!r}; expected EarlyStopping(…) or None.")
+            raise OptionError.expected("early_stopping", early_stopping, "EarlyStopping(…) or None")
         if not isinstance(metrics, Mapping | None):
-            raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'auc': AUC()}}.")
+            raise OptionError.expected("metrics", metrics, "a dict of names and metrics, such as {'auc': AUC()}")
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         if folder is not None and (not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder)):
@@ -245,7 +250,7 @@ class Trainer:
         if max_seconds is not None and not (isinstance(max_seconds, float | int) and 0 < max_seconds < math.inf):
             raise OptionError(f"max_seconds is {max_seconds!r}; expected a number above 0 or None.", parameter="max_seconds")
         if resume and self.folder is None:
-            raise OptionError("resume=True needs folder=, where the checkpoints are.")
+            raise OptionError("resume=True needs folder=, where the checkpoints are.", parameter="resume")
         stream = Stream(train, self.device)
         parts = self._parts = self._with_global_batch(stream)
         total_updates = stream.num_updates(parts.settings.grad_accum_steps, epochs)
@@ -407,7 +412,8 @@ class Trainer:
         if self.settings.grad_accum_steps > 1:
             raise OptionError(
                 f"grad_accum_steps is {self.settings.grad_accum_steps}, but the feed has a global batch, which says how many batches "
-                f"make an update. Pass one of the two."
+                f"make an update. Pass one of the two.",
+                parameter="grad_accum_steps",
             )
         world_size = self.ranks.world_size
         if self.ranks.together:
@@ -531,7 +537,9 @@ class Trainer:
             state_dict.restore(before)
             names += [f"val_{name}" for name in values]
         if stopping is not None and stopping.metric not in names:
-            raise OptionError(f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(names)}.")
+            raise OptionError(
+                f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(names)}.", parameter="early_stopping"
+            )
 
     def _choose(self, engine: Engine, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> None:
         """How steps are computed. A resumed run computes them as before, as another setup gives other bits."""
@@ -577,7 +585,8 @@ class Trainer:
             refusal = f"it has a fused optimizer, but {reason}"
         if refusal is not None:
             raise OptionError(
-                f"the setup of {where} ({setup}) is not possible here: {refusal}. Train where it is, or begin a new run."
+                f"the setup of {where} ({setup}) is not possible here: {refusal}. Train where it is, or begin a new run.",
+                path=where,
             )
 
 

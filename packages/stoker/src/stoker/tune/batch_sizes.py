@@ -178,7 +178,7 @@ def batch_size(
     import torch
 
     if not 0 <= tolerance < 1:
-        raise OptionError(f"tolerance is {tolerance!r}; expected a share from 0, below 1.")
+        raise OptionError.expected("tolerance", tolerance, "a share from 0, below 1")
     make_batch = sample_batch if callable(sample_batch) else _repeating(sample_batch)
     if device is None:
         found = tensors_of(make_batch(1))
@@ -189,7 +189,10 @@ def batch_size(
         measure = _Measure(make_step, make_batch, place, memory, report)
         _double(measure, bound)
         if not measure.fitting():
-            raise OptionError("not even a batch of 1 sample fits into memory. Make the model smaller, or its sequences shorter.")
+            raise OptionError(
+                "not even a batch of 1 sample fits into memory. Make the model smaller, or its sequences shorter.",
+                parameter="sample_batch",
+            )
         _bisect_memory(measure, bound)
         size = _knee(measure, tolerance, bound)
     sizes = measure.fitting()
@@ -238,9 +241,9 @@ def _bound(largest: int | None, num_samples: int | None, min_steps: int, effecti
     """The largest size to try, and what bounds it."""
     for name, value in (("largest", largest), ("num_samples", num_samples), ("effective_batch", effective)):
         if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}; expected at least 1.")
+            raise OptionError(f"{name} is {value}; expected at least 1.", parameter=name)
     if min_steps < 1:
-        raise OptionError(f"min_steps_per_epoch is {min_steps}; expected at least 1.")
+        raise OptionError(f"min_steps_per_epoch is {min_steps}; expected at least 1.", parameter="min_steps_per_epoch")
     bounds: list[tuple[int, Limit]] = [(largest if largest is not None else LARGEST, "largest")]
     if num_samples is not None:
         bounds.append((max(1, num_samples // min_steps), "epoch"))
@@ -259,7 +262,10 @@ def _repeating(batch: Any) -> Callable[[int], Any]:
     """Batches of any size from the rows of one."""
     rows = num_rows(batch)
     if not rows:
-        raise OptionError("sample_batch has no rows; expected a batch with tensors, or a function of a size that returns one.")
+        raise OptionError(
+            "sample_batch has no rows; expected a batch with tensors, or a function of a size that returns one.",
+            parameter="sample_batch",
+        )
 
     def make(size: int) -> Any:
         import torch
@@ -446,7 +452,7 @@ class _Measure:
         """Some kernels have a largest batch; an error at the smallest size is one of the step."""
         reason = (text.splitlines() or ["no message"])[0]
         if not any(one.size < size for one in self.fitting()):
-            raise OptionError(f"a step with a batch of {size:,} failed: {reason}")
+            raise OptionError(f"a step with a batch of {size:,} failed: {reason}", parameter="sample_batch")
         self.errors[size] = reason
 
     def _in_child(self, size: int) -> tuple[float, int] | None:

@@ -22,7 +22,8 @@ def parse_budget(budget: str | int | float | None) -> tuple[float | None, int | 
         OptionError: It is neither, or not above 0.
     """
     error = OptionError(
-        f"budget is {budget!r}; expected seconds above 0 such as '60s', '10min', '2h' or 60.0, or a number of trials such as 200."
+        f"budget is {budget!r}; expected seconds above 0 such as '60s', '10min', '2h' or 60.0, or a number of trials such as 200.",
+        parameter="budget",
     )
     if budget is None:
         return None, None

@@ -116,12 +116,14 @@ def check_objective(objective: Any) -> None:
         rungs = list(objective.rungs)
         if not rungs or sorted(set(rungs)) != rungs or rungs[0] < 1:
             raise OptionError(
-                f"the rungs of the objective are {rungs}; expected increasing numbers of updates, such as [10, 40, 160]."
+                f"the rungs of the objective are {rungs}; expected increasing numbers of updates, such as [10, 40, 160].",
+                parameter="rungs",
             )
     elif not callable(objective):
         raise OptionError(
             f"objective is {objective!r}; expected a function of a dict of parameters, an objective of Optuna, or an object with "
-            f"rungs and start(configs, seeds)."
+            f"rungs and start(configs, seeds).",
+            parameter="objective",
         )
 
 
@@ -153,7 +155,9 @@ def run_group(
         for rung in objective.rungs:
             scores = [float(score) for score in group.advance(rung)]
             if len(scores) != len(members):
-                raise OptionError(f"the group has {len(members)} members, but advance({rung}) returned {len(scores)} scores.")
+                raise OptionError(
+                    f"the group has {len(members)} members, but advance({rung}) returned {len(scores)} scores.", parameter="group"
+                )
             for trial, score in zip(members, scores, strict=True):
                 trial.report(score, rung)
             is_full, is_last = rung == objective.rungs[-1], rung in (objective.rungs[-1], last)

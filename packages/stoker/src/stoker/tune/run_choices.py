@@ -52,7 +52,9 @@ class RunChoices:
         """
         path = Path(path)
         if path.exists() and not overwrite:
-            raise OptionError(f"{path} already exists. Pass overwrite=True to replace it, or choose another name.")
+            raise OptionError(
+                f"{path} already exists. Pass overwrite=True to replace it, or choose another name.", parameter="overwrite"
+            )
         _disk.write_file(path, to_yaml(self.config))
         return path
 

@@ -104,11 +104,15 @@ def search(
     check_objective(objective)
     is_group = isinstance(objective, GroupObjective)
     if space is None and (is_group or not takes_trial_alone(objective)):  # type: ignore[arg-type]
-        raise OptionError("space is missing. Give a dict of names, or an objective of Optuna, whose only parameter is `trial`.")
+        raise OptionError(
+            "space is missing. Give a dict of names, or an objective of Optuna, whose only parameter is `trial`.", parameter="space"
+        )
     if direction not in (None, "minimize", "maximize"):
-        raise OptionError(f"direction is {direction!r}; expected 'minimize' or 'maximize'.")
+        raise OptionError.expected("direction", direction, "'minimize' or 'maximize'")
     if group_size < 1 or (repeats is not None and repeats < 0):
-        raise OptionError(f"group_size is {group_size} and repeats is {repeats}; expected at least 1 and 0.")
+        raise OptionError(
+            f"group_size is {group_size} and repeats is {repeats}; expected at least 1 and 0.", parameter="group_size"
+        )
     takes_seed = is_group or "seed" in wanted_by(objective)  # type: ignore[arg-type]
     distributions = None if space is None else as_space(space)
     rule = pruner or optuna.pruners.MedianPruner()
@@ -214,7 +218,8 @@ class _Search:
                 except ValueError:
                     raise OptionError(
                         f"space[{name!r}] is {space[name]}, but the study {self.study.study_name!r} has {trial.distributions[name]}. "
-                        f"Choose another name or storage for a new study."
+                        f"Choose another name or storage for a new study.",
+                        parameter="space",
                     ) from None
 
     def _claim(self) -> list[optuna.Trial]:

@@ -38,9 +38,11 @@ def as_space(given: Mapping[str, Any]) -> dict[str, BaseDistribution]:
         {'width': CategoricalDistribution(choices=(32, 64))}
     """
     if not isinstance(given, Mapping):
-        raise OptionError(f"space is {given!r}; expected a dict of names, each with one of {FORMS}.")
+        raise OptionError.expected("space", given, f"a dict of names, each with one of {FORMS}")
     if not given:
-        raise OptionError(f"space is empty, so there is nothing to search. Give a dict of names, each with one of {FORMS}.")
+        raise OptionError(
+            f"space is empty, so there is nothing to search. Give a dict of names, each with one of {FORMS}.", parameter="space"
+        )
     return {str(name): _distribution(str(name), value) for name, value in given.items()}
 
 
@@ -48,25 +50,26 @@ def _distribution(name: str, value: Any) -> BaseDistribution:
     if isinstance(value, distributions.BaseDistribution):
         return value
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        raise OptionError(f"space[{name!r}] is {value!r}; expected a distribution of Optuna, or one of {FORMS}.")
+        raise OptionError(f"space[{name!r}] is {value!r}; expected a distribution of Optuna, or one of {FORMS}.", parameter="space")
     kind, rest = (value[0], list(value[1:])) if value[0] in KINDS else (None, [])
     if kind is None:
         if not all(isinstance(one, str | int | float | bool | None) for one in value):
             raise OptionError(
-                f"space[{name!r}] is {value!r}; the values to choose from may be strings, numbers, True, False or None."
+                f"space[{name!r}] is {value!r}; the values to choose from may be strings, numbers, True, False or None.",
+                parameter="space",
             )
         return distributions.CategoricalDistribution(list(value))
     is_number = all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in rest)
     if not is_number or len(rest) not in (2, 3):
-        raise OptionError(f"space[{name!r}] is {value!r}; expected ({kind!r}, low, high), with finite numbers.")
+        raise OptionError(f"space[{name!r}] is {value!r}; expected ({kind!r}, low, high), with finite numbers.", parameter="space")
     low, high, *step = rest
     if not low < high:
-        raise OptionError(f"space[{name!r}] is {value!r}: its low end {low} is not below its high end {high}.")
+        raise OptionError(f"space[{name!r}] is {value!r}: its low end {low} is not below its high end {high}.", parameter="space")
     if kind in ("log", "int_log") and (low <= 0 or step):
         what = "a logarithm has no step" if step else f"a logarithm needs a low end above 0, found {low}"
-        raise OptionError(f"space[{name!r}] is {value!r}: {what}.")
+        raise OptionError(f"space[{name!r}] is {value!r}: {what}.", parameter="space")
     if kind in ("int", "int_log"):
         if any(one != int(one) for one in rest):
-            raise OptionError(f"space[{name!r}] is {value!r}; expected integers.")
+            raise OptionError(f"space[{name!r}] is {value!r}; expected integers.", parameter="space")
         return distributions.IntDistribution(int(low), int(high), log=kind == "int_log", step=int(step[0]) if step else 1)
     return distributions.FloatDistribution(float(low), float(high), log=kind == "log", step=float(step[0]) if step else None)

@@ -95,7 +95,8 @@ def open_storage(storage: str | Path | None) -> StudyJournal | str | None:
         with suppress(FileNotFoundError), Path(path).open("rb") as file:
             if not FIRST_BYTES.startswith(file.read(len(FIRST_BYTES))):
                 raise OptionError(
-                    f"storage {path} is not a journal of Optuna. Choose another file, or give a database as a URL (sqlite:///{path})."
+                    f"storage {path} is not a journal of Optuna. Choose another file, or give a database as a URL (sqlite:///{path}).",
+                    parameter="storage",
                 )
         return StudyJournal(str(path))
 
@@ -139,7 +140,8 @@ def open_study(
         if wanted is not None and wanted != known[option]:
             raise OptionError(
                 f"{option} is {wanted!r}, but the study {name!r} in {without_credentials(str(storage))} has {known[option]!r}. "
-                f"Choose another name or storage for a new study."
+                f"Choose another name or storage for a new study.",
+                parameter=option,
             )
     return study
 
@@ -152,19 +154,23 @@ def read_study(storage: str | Path, *, name: str | None = None) -> optuna.Study:
     """
     shown = without_credentials(str(storage))
     if not is_url(storage) and not Path(storage).is_file():
-        raise OptionError(f"storage is {shown}, which does not exist. Give a file or URL that `search(storage=…)` wrote.")
+        raise OptionError(
+            f"storage is {shown}, which does not exist. Give a file or URL that `search(storage=…)` wrote.", parameter="storage"
+        )
     place = open_storage(storage)
     with _opening(storage):
         backend: Any = JournalStorage(place) if isinstance(place, StudyJournal) else place
         names = optuna.get_all_study_names(backend)
     if name is None and len(names) != 1:
-        raise OptionError(f"{shown} holds {len(names)} studies ({', '.join(names[:9])}). Choose one: name=….")
+        raise OptionError(f"{shown} holds {len(names)} studies ({', '.join(names[:9])}). Choose one: name=….", parameter="name")
     if name is not None and name not in names:
-        raise OptionError(f"{shown} has no study {name!r}; it holds {', '.join(names[:9]) or 'none'}.")
+        raise OptionError(f"{shown} has no study {name!r}; it holds {', '.join(names[:9]) or 'none'}.", parameter="name")
     with _opening(storage):
         study = optuna.load_study(study_name=name or names[0], storage=backend)
         if len(study.directions) > 1:
-            raise OptionError(f"the study {study.study_name!r} has {len(study.directions)} objectives; expected one.")
+            raise OptionError(
+                f"the study {study.study_name!r} has {len(study.directions)} objectives; expected one.", parameter="name"
+            )
     return study
 
 
@@ -179,7 +185,7 @@ def _opening(storage: StudyJournal | str | Path | None) -> Iterator[None]:
         raise
     except Exception as error:
         reason = without_credentials((str(error).splitlines() or [type(error).__name__])[0])[:300].rstrip(".")
-        raise OptionError(f"storage {without_credentials(str(storage))} cannot be opened: {reason}.") from None
+        raise OptionError(f"storage {without_credentials(str(storage))} cannot be opened: {reason}.", parameter="storage") from None
     finally:
         optuna.logging.set_verbosity(level)
 

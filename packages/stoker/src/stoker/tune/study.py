@@ -122,10 +122,10 @@ class Study:
         """
         trial = next((trial for trial in self.trials if trial.number == number), None)
         if trial is None:
-            raise OptionError(f"number is {number}, but the study {self.name!r} has no such trial.")
+            raise OptionError(f"number is {number}, but the study {self.name!r} has no such trial.", parameter="number")
         objective = objective if objective is not None else self.objective
         if objective is None:
-            raise OptionError("this study was opened, so its objective is not known. Pass objective=.")
+            raise OptionError("this study was opened, so its objective is not known. Pass objective=.", parameter="objective")
         return repeat(trial, objective)
 
     def __str__(self) -> str:

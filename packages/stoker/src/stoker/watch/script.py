@@ -135,9 +135,9 @@ class _MainLoader(SourceFileLoader):
 def _find(program: str, *, module: bool) -> tuple[_MainLoader, ModuleSpec | None]:
     if not module:
         if not Path(program).is_file():
-            raise OptionError(f"{program} is not a file. Give the path of a script or of the folder of a run.")
+            raise OptionError(f"{program} is not a file. Give the path of a script or of the folder of a run.", path=program)
         if not program.endswith(".py"):
-            raise OptionError(f"{program} is not a script; expected a file that ends in '.py'.")
+            raise OptionError(f"{program} is not a script; expected a file that ends in '.py'.", path=program)
         return _MainLoader("__main__", program), None
     import_first(Path.cwd())
     try:
@@ -147,5 +147,5 @@ def _find(program: str, *, module: bool) -> tuple[_MainLoader, ModuleSpec | None
     except (ImportError, ValueError):
         spec = None
     if spec is None or spec.origin is None:
-        raise OptionError(f"there is no module {program!r} that can be run from {Path.cwd()}.")
+        raise OptionError(f"there is no module {program!r} that can be run from {Path.cwd()}.", parameter="program")
     return _MainLoader("__main__", spec.origin), spec

@@ -45,22 +45,24 @@ def read_bars(given: Any, spec: Spec, *, series: str | None = None) -> Bars:
     """Read the columns that a spec needs; `series` is the column with the series of each row."""
     if isinstance(given, Store):
         if series is not None:
-            raise OptionError(f"{given.name} is a store, which has its own series: leave series={series!r} out.")
+            raise OptionError(
+                f"{given.name} is a store, which has its own series: leave series={series!r} out.", parameter="series"
+            )
         return _store_bars(given, spec)
     names = _names(given)
     taken = {name: _numbers(found, given[found]) for name, found in _found(spec, names, "the bars").items()}
     lengths = {name: len(values) for name, values in taken.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        raise OptionError(f"the columns of the bars have different lengths: {shown}.")
+        raise OptionError(f"the columns of the bars have different lengths: {shown}.", parameter="bars")
     num_rows = next(iter(lengths.values()))
     offsets, order = np.array([0, num_rows], dtype=np.int64), None
     if series is not None:
         if series not in names:
-            raise OptionError(f"series names {series!r}, but the bars have the columns {_listed(names)}.")
+            raise OptionError(f"series names {series!r}, but the bars have the columns {_listed(names)}.", parameter="series")
         offsets, order = _group(series, given[series])
     if offsets[-1] != num_rows:
-        raise OptionError(f"column {series!r} has {offsets[-1]:,} rows, but {next(iter(taken))!r} has {num_rows:,}.")
+        raise OptionError(f"column {series!r} has {offsets[-1]:,} rows, but {next(iter(taken))!r} has {num_rows:,}.", column=series)
     checked = {name: given[name] for name in time_and_key_columns(names)}
     index = getattr(given, "index", None)
     if type(index).__name__ == "DatetimeIndex":
@@ -77,7 +79,7 @@ def _store_bars(store: Store, spec: Spec) -> Bars:
         if column.kind == "category":
             _refuse_text(store, found)
         if column.kind != "number" or column.width is not None:
-            raise OptionError(f"column {found!r} of {store.name} holds {column.label}; expected one number per bar.")
+            raise OptionError(f"column {found!r} of {store.name} holds {column.label}; expected one number per bar.", column=found)
         columns[name] = store.column(found)
     refuse_disorder_of_store(store)
     return Bars(columns=columns, offsets=store.offsets)
@@ -104,10 +106,13 @@ def _found(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
         for name in feature.reads:
             same = [name] if name in names else [one for one in names if one.lower() == name]
             if len(same) > 1:
-                raise OptionError(f"both {same[0]!r} and {same[1]!r} of {where} may be {name!r}: rename one of them.")
+                raise OptionError(
+                    f"both {same[0]!r} and {same[1]!r} of {where} may be {name!r}: rename one of them.", parameter="bars"
+                )
             if not same:
                 raise OptionError(
-                    f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}, but the columns of {where} are {_listed(names)}."
+                    f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}, but the columns of {where} are {_listed(names)}.",
+                    column=name,
                 )
             found[name] = same[0]
     return found
@@ -123,13 +128,14 @@ def _names(given: Any) -> list[str]:
     if isinstance(given, Mapping):
         return [str(name) for name in given]
     if type(given).__name__ == "LazyFrame":
-        raise OptionError("the bars are a LazyFrame; pass the result of its collect().")
+        raise OptionError("the bars are a LazyFrame; pass the result of its collect().", parameter="bars")
     if isinstance(given, np.ndarray) and given.dtype.names:
         return list(given.dtype.names)
     names = getattr(given, "column_names", None) or getattr(given, "columns", None)
     if names is None or not hasattr(given, "__getitem__"):
         raise OptionError(
-            f"the bars are a {type(given).__name__}; expected a DataFrame, an Arrow table, a mapping of arrays, or a store."
+            f"the bars are a {type(given).__name__}; expected a DataFrame, an Arrow table, a mapping of arrays, or a store.",
+            parameter="bars",
         )
     return [str(name) for name in names]
 
@@ -138,7 +144,7 @@ def _numbers(name: str, column: Any) -> Array:
     """A column as a one-dimensional array of numbers, NaN where a value is missing; other values are an error."""
     values = column if isinstance(column, np.ndarray) else _from_frame(column)
     if values.ndim != 1:
-        raise OptionError(f"column {name!r} has shape {values.shape}; expected one number per bar.")
+        raise OptionError(f"column {name!r} has shape {values.shape}; expected one number per bar.", column=name)
     if values.dtype.kind in "biuf":
         return values
     numbers = np.empty(len(values))
@@ -308,7 +314,8 @@ def refuse_disorder(columns: Mapping[str, Any], *, offsets: Array, order: Array 
             raise TimeOrderError(f"the time {name!r} of the bars falls: {behind} comes after {before}. Sort the bars by time.")
         raise OptionError(
             f"column {name!r} of the bars holds several series: {behind} comes after {before}. "
-            f"Pass series={name!r}, or leave the column out."
+            f"Pass series={name!r}, or leave the column out.",
+            parameter="series",
         )
 
 
@@ -328,7 +335,8 @@ def refuse_disorder_of_store(store: Store) -> None:
             before, behind = (store.texts(name)[int(values[row])] for row in (found - 1, found))
             raise OptionError(
                 f"column {name!r} of the bars holds several series: {behind} in {place} comes after {before}. "
-                f"Pass series={name!r} when the bars are packed."
+                f"Pass series={name!r} when the bars are packed.",
+                parameter="series",
             )
         unit = (steps[name].unit or "").partition(",")[0]
         shown = values[[found - 1, found]]

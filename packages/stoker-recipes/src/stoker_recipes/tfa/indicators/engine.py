@@ -86,11 +86,14 @@ class FeatureEngine:
             if found is None or found.shape != target.shape or found.dtype != target.dtype:
                 shape = "missing" if found is None else f"{found.dtype} of shape {found.shape}"
                 raise OptionError(
-                    f"the state belongs to another spec: {name} is {shape}, expected {target.dtype} of shape {target.shape}."
+                    f"the state belongs to another spec: {name} is {shape}, expected {target.dtype} of shape {target.shape}.",
+                    parameter="state",
                 )
         place, capacity = float(np.asarray(state["registers"])[1]), self._state["columns"].shape[1]
         if place != 0 and not self.program.history <= place <= capacity:
-            raise OptionError(f"the state is damaged: its position is {place:g}, beyond the {capacity} of its columns.")
+            raise OptionError(
+                f"the state is damaged: its position is {place:g}, beyond the {capacity} of its columns.", parameter="state"
+            )
         for name, target in self._state.items():
             target[...] = state[name]
 
@@ -262,7 +265,9 @@ class FeatureStream:
                 for i, place in enumerate(self._places):
                     target[i, 0] = bar[place]
             else:
-                raise OptionError(f"a bar is a mapping or {len(BAR)} numbers ({', '.join(BAR)}); found {len(bar)}.")
+                raise OptionError(
+                    f"a bar is a mapping or {len(BAR)} numbers ({', '.join(BAR)}); found {len(bar)}.", parameter="bar"
+                )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             self._take(bar, error)
         row = np.empty(self._shape, dtype=np.float32)
@@ -276,13 +281,13 @@ class FeatureStream:
         if isinstance(error, OptionError):
             raise error
         if not hasattr(bar, "__getitem__"):
-            raise OptionError(f"a bar is a mapping or {len(BAR)} numbers, not {type(bar).__name__}.") from None
+            raise OptionError(f"a bar is a mapping or {len(BAR)} numbers, not {type(bar).__name__}.", parameter="bar") from None
         by_name = hasattr(bar, "keys") or getattr(getattr(bar, "dtype", None), "names", None)
         for i, name in enumerate(self._columns):
             try:
                 value = bar[name] if by_name else bar[self._places[i]]
             except (KeyError, ValueError, IndexError):
-                raise OptionError(f"bar {self.num_bars:,} has no {name!r}, which the spec needs.") from None
+                raise OptionError(f"bar {self.num_bars:,} has no {name!r}, which the spec needs.", parameter="bar") from None
             try:
                 self._bar[i, 0] = np.nan if value is None else value
             except (TypeError, ValueError):
@@ -307,7 +312,7 @@ class FeatureStream:
     def _table(self, bars: Any) -> Bars:
         table = read_bars(bars, self.spec)
         if len(table.offsets) > 2:
-            raise OptionError(f"a stream is one series, but these bars have {len(table.offsets) - 1:,} series.")
+            raise OptionError(f"a stream is one series, but these bars have {len(table.offsets) - 1:,} series.", parameter="bar")
         return table
 
     def reset(self) -> None:
@@ -328,11 +333,14 @@ class FeatureStream:
         for name, own in (("spec", self.spec.content_hash), ("compat", self.spec.compat or "exact")):
             found = str(state.get(name))  # from a file it is an array of one string
             if found != own:
-                raise OptionError(f"the state belongs to another spec: its {name} is {found!r}, expected {own!r}.")
+                raise OptionError(
+                    f"the state belongs to another spec: its {name} is {found!r}, expected {own!r}.", parameter="state"
+                )
         last = np.asarray(state.get("last"))
         if last.shape != self._shape or last.dtype != np.float32:
             raise OptionError(
-                f"the state is damaged: last is {last.dtype} of shape {last.shape}, expected float32 of {self._shape}."
+                f"the state is damaged: last is {last.dtype} of shape {last.shape}, expected float32 of {self._shape}.",
+                parameter="state",
             )
         self._engine.restore(state)
         self._last = last.copy()

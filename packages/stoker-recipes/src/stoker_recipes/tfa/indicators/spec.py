@@ -105,12 +105,12 @@ def parse_spec(given: Any, *, compat: str | None = None) -> Spec:
             return given
         given = given.content
     if compat not in (None, "sentio"):
-        raise OptionError(f"compat is {compat!r}; expected 'sentio', or None for the exact arithmetic.")
+        raise OptionError.expected("compat", compat, "'sentio', or None for the exact arithmetic")
     content, where = _content(given)
     try:
         read = msgspec.convert(content, type=_Spec)
     except msgspec.ValidationError as error:
-        raise OptionError(f"{where} is not a spec of features: {str(error).replace('`', '')}.") from None
+        raise OptionError(f"{where} is not a spec of features: {str(error).replace('`', '')}.", parameter="spec") from None
     mode: Compat | None = "sentio" if compat == "sentio" else read.compat
     checker = _Checker(where, mode)
     features = checker.features(read.features, content["features"])
@@ -145,16 +145,18 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
             given = path.read_bytes().removeprefix("\ufeff".encode())
         except (OSError, ValueError) as error:
             why = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
-            raise OptionError(f"{where!s:.200} cannot be read as a spec: {why}.") from error
+            raise OptionError(f"{where!s:.200} cannot be read as a spec: {why}.", parameter="spec") from error
     if not isinstance(given, str | bytes):
-        raise OptionError(f"a spec is a mapping, a JSON string, or the path of a file; found {type(given).__name__}.")
+        raise OptionError(
+            f"a spec is a mapping, a JSON string, or the path of a file; found {type(given).__name__}.", parameter="spec"
+        )
 
     def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise OptionError(f"{where} has the field {twice!r} twice in one object.")
+            raise OptionError(f"{where} has the field {twice!r} twice in one object.", parameter="spec")
         return fields
 
     try:
@@ -163,9 +165,9 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
     except OptionError:
         raise
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise OptionError(f"{where} is not JSON: {error}.") from None
+        raise OptionError(f"{where} is not JSON: {error}.", parameter="spec") from None
     if not isinstance(content, dict):
-        raise OptionError(f'{where} holds a {type(content).__name__}, but a spec is an object with "features".')
+        raise OptionError(f'{where} holds a {type(content).__name__}, but a spec is an object with "features".', parameter="spec")
     return content, where
 
 
@@ -176,7 +178,7 @@ class _Checker:
         self._where, self._compat = where, compat
 
     def refuse(self, field: str, found: str, expected: str) -> NoReturn:
-        raise OptionError(f"{self._where} at $.{field}: found {found}, expected {expected}.")
+        raise OptionError(f"{self._where} at $.{field}: found {found}, expected {expected}.", parameter="spec")
 
     def features(self, given: Sequence[_Feature], raw: Sequence[Mapping[str, Any]]) -> tuple[Feature, ...]:
         if not 1 <= len(given) <= MAX_FEATURES:

@@ -109,11 +109,14 @@ def find_sources(
         return [stream_source(given) if is_stream(given) else table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
     if not inputs or not all(isinstance(given_input, str | os.PathLike) for given_input in inputs):
-        raise OptionError(f"{type(given).__name__} is not data. Pass a path, a pattern, a folder, or a table.")
+        raise OptionError(f"{type(given).__name__} is not data. Pass a path, a pattern, a folder, or a table.", parameter="source")
     urls = [is_url(os.fspath(given_input)) for given_input in inputs]
     if any(urls):
         if not all(urls):
-            raise OptionError("some sources are URLs and others are paths. Pack either files on a disk or files in object storage.")
+            raise OptionError(
+                "some sources are URLs and others are paths. Pack either files on a disk or files in object storage.",
+                parameter="source",
+            )
         return _remote_sources([os.fspath(given_input) for given_input in inputs], csv, table, limits)
     # A file that two patterns match, or a folder and a pattern, is read once.
     others: list[Path] = []
@@ -490,11 +493,11 @@ def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
         return values.to_arrow() if hasattr(values, "to_arrow") else pa.array(getattr(values, "array", values), from_pandas=True)
     array = np.asarray(values)
     if array.dtype.kind == "O" and not all(isinstance(value, str) or value is None for value in array.ravel()):
-        raise OptionError(f"column {name!r} is an object array; give it numbers or strings of one type.")
+        raise OptionError(f"column {name!r} is an object array; give it numbers or strings of one type.", column=name)
     if array.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])
     if array.ndim != 1:
-        raise OptionError(f"column {name!r} has {array.ndim} axes; expected 1 (steps) or 2 (series, steps).")
+        raise OptionError(f"column {name!r} has {array.ndim} axes; expected 1 (steps) or 2 (series, steps).", column=name)
     return pa.array(_native(array))
 
 
@@ -503,13 +506,14 @@ def _lists(name: str, rows: list[Any]) -> pa.Array:
         return pa.array(rows)
     arrays = [np.asarray(row) for row in rows]
     if any(array.ndim != 1 or array.dtype.kind not in "biuf" for array in arrays):
-        raise OptionError(f"column {name!r} must be a list of one-dimensional arrays of numbers.")
+        raise OptionError(f"column {name!r} must be a list of one-dimensional arrays of numbers.", column=name)
     common = np.result_type(*arrays)
     for array in arrays if common.kind == "f" else ():
         exact = 2 ** (np.finfo(common).nmant + 1)
         if array.dtype.kind in "iu" and (large := (array > exact) | (array < -exact)).any():
             raise OptionError(
-                f"column {name!r} holds {array[large][0]} and would be {common}, which rounds it. Give all rows one type."
+                f"column {name!r} holds {array[large][0]} and would be {common}, which rounds it. Give all rows one type.",
+                column=name,
             )
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])

@@ -170,12 +170,13 @@ def find_remote(url: str) -> list[RemotePath]:
     scheme, _, rest = url.partition("://")
     if magic is None and "/" not in rest:
         raise OptionError(
-            f"{printable(url)} names a whole bucket. Give a file, a folder in it, or a pattern like {printable(url)}/raw/*.parquet."
+            f"{printable(url)} names a whole bucket. Give a file, a folder in it, or a pattern like {printable(url)}/raw/*.parquet.",
+            path=url,
         )
     folder, _, name = (url[: magic.start()] if magic else url).rpartition("/")
     if "://" not in folder:
         raise OptionError(
-            f"{printable(url)} has a pattern in place of a bucket; expected one like {scheme}://bucket/raw/*.parquet."
+            f"{printable(url)} has a pattern in place of a bucket; expected one like {scheme}://bucket/raw/*.parquet.", path=url
         )
     bucket = open_bucket(folder)
     if magic is not None:

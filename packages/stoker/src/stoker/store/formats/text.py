@@ -95,7 +95,9 @@ class _Decoder:
         try:
             io.TextIOWrapper(io.BytesIO(), encoding=encoding).close()
         except LookupError:
-            raise OptionError(f"{encoding!r} is not an encoding; expected one like utf-8, latin-1 or utf-16.") from None
+            raise OptionError(
+                f"{encoding!r} is not an encoding; expected one like utf-8, latin-1 or utf-16.", parameter="encoding"
+            ) from None
         plain = codecs.lookup(encoding).name in ("utf-8", "ascii")
         self._decoder = None if plain else codecs.getincrementaldecoder(encoding)()
 

@@ -230,7 +230,7 @@ class AeonSource(FileSource):
         try:
             from aeon.datasets import load_from_arff_file, load_from_ts_file
         except ImportError:
-            raise OptionError(f"{self.path} needs aeon to be read. {how_to_install('ucr')}") from None
+            raise OptionError(f"{self.path} needs aeon to be read. {how_to_install('ucr')}", path=self.path) from None
         try:
             if self.path.suffix.lower() == ".arff":
                 return *load_from_arff_file(str(self.path)), False

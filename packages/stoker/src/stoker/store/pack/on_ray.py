@@ -155,7 +155,9 @@ def _absolute(source: Any) -> Any:
         return [_absolute(one) for one in source]
     if isinstance(source, Files):
         return dataclasses.replace(source, source=_absolute(source.source))
-    raise OptionError("a table in memory is not seen by other processes. Give files or URLs, or leave out Resources(ray=).")
+    raise OptionError(
+        "a table in memory is not seen by other processes. Give files or URLs, or leave out Resources(ray=).", parameter="ray"
+    )
 
 
 def _check_address(address: str) -> str:

@@ -247,7 +247,10 @@ def widen_integers(plan: PackPlan, why: str) -> PackPlan:
             step.append(field)
             continue
         if field.name in plan.options.dtypes or plan.options.dtype is not None:
-            raise OptionError(f"column {field.name!r} is {field.dtype.name} by dtype=, but {why}. Choose a float type with dtype=.")
+            raise OptionError(
+                f"column {field.name!r} is {field.dtype.name} by dtype=, but {why}. Choose a float type with dtype=.",
+                parameter="dtype",
+            )
         step.append(replace(field, dtype=np.dtype("<f8")))
     return replace(plan, step=tuple(step))
 

@@ -233,7 +233,8 @@ class StepRules:
             raise BadValueError(f"{where}. Fix the file, or pass missing='keep' or 'ffill'.")
         if int(repeats.max()) > MAX_GAP_STEPS:
             raise OptionError(
-                f"{where}; at most {MAX_GAP_STEPS:,} can be added. Is freq= right? Time(regular=False) only declares it."
+                f"{where}; at most {MAX_GAP_STEPS:,} can be added. Is freq= right? Time(regular=False) only declares it.",
+                parameter="freq",
             )
         others = [field for i, field in enumerate(self._plan.step) if i != self._time and not field.can_be_missing]
         if others and self._options.missing != "ffill":
