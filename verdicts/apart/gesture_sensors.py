@@ -20,7 +20,7 @@ class Separate(nn.Module):
 
     def __init__(self):
         super().__init__()
-        stage = lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))  # noqa: E731
+        stage = lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
         self.stages = nn.ModuleList(nn.ModuleList(stage() for _ in range(SENSORS)) for _ in range(STAGES))
 
     def forward(self, x):

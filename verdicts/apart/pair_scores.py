@@ -72,7 +72,7 @@ def main():
     (o,) = HfArgumentParser(Options).parse_args_into_dataclasses()
     torch.manual_seed(6)
     model, table = PairNet("dispatch" in o.without), rows(o.rows)
-    stack = lambda part: {k: torch.stack([r[k] for r in part]) for k in part[0]}  # noqa: E731
+    stack = lambda part: {k: torch.stack([r[k] for r in part]) for k in part[0]}
     size, collate = o.batch, stack
     if "data" in o.without:
         table, size, collate = [stack(table[i : i + o.batch]) for i in range(0, o.rows, o.batch)], 1, lambda part: part[0]

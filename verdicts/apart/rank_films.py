@@ -15,7 +15,7 @@ torch.manual_seed(99)
 
 def ndcg(scores, grades, k=10):
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-    gain = lambda ranked: sum((2**g - 1) / math.log2(r + 2) for r, g in enumerate(ranked[:k]))  # noqa: E731
+    gain = lambda ranked: sum((2**g - 1) / math.log2(r + 2) for r, g in enumerate(ranked[:k]))
     return gain([grades[i] for i in order]) / max(gain(sorted(grades, reverse=True)), 1e-9)
 
 
