@@ -1,4 +1,4 @@
-"""A decoder of source text by the Trainer: bf16, a fused optimizer, batches of equal length."""
+"""A decoder of source text by the Trainer: bf16, and batches of equal length."""
 
 import argparse
 
