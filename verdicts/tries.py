@@ -35,7 +35,7 @@ import msgspec
 from benchmarks import record
 
 from stoker.diagnose import wording
-from stoker.diagnose.api import measure_script
+from stoker.diagnose.api import diagnose_script
 from stoker.diagnose.experiments.table import FIXES
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Advice
@@ -85,8 +85,7 @@ def try_program(program: Program, *, pace: float, seconds: float, limit: float, 
     """Diagnose it, and try what is advised; in a folder of its own, with its own variables."""
     begin = time.monotonic()
     script = program.path
-    measured = measure_script(script, program.words, quiet=True, pace=pace, with_compile=True)
-    finding = conclude(measured)
+    finding = diagnose_script(script, program.words, quiet=True, pace=pace, with_compile=True)
     took = time.monotonic() - begin
     finding = try_advice(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)
     if keep is not None:

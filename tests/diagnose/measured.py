@@ -91,7 +91,7 @@ def on_cpu(
 ) -> Measurements:
     """A training on two cores, in milliseconds by phase; without its data it takes what the other phases take."""
     step = next + prepare + forward + backward + optimizer + rest
-    work = Work(ops=ops, flops=flops, flops_by_dtype={"fp32": flops}, shares=COMPUTING if shares is None else shares)
+    work = Work(ops=ops, flops=flops, shares=COMPUTING if shares is None else shares)
     given: dict[str, Any] = {
         "loop": around(step * MS, spread=spread, number=number),
         "cached": around((step - next) * MS),

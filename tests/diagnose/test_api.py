@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.diagnose import programs
+from tests.diagnose.measuring import measure_script
 
-from stoker.diagnose.api import measure_script
 from stoker.diagnose.measurements import Measurements
 from stoker.errors import OptionError, TrainError
 

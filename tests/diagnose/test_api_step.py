@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from tests.diagnose.clock import Clock, install_clock
+from tests.diagnose.measuring import measure_step
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.diagnose.api import diagnose_step, measure_step
+from stoker.diagnose.api import diagnose_step
 from stoker.diagnose.session import PROFILED
 from stoker.diagnose.windows import BASELINE_STEPS
 from stoker.errors import BatchError, OptionError
@@ -143,8 +144,8 @@ def test_losses_that_are_non_finite_values_are_reported(clock: Clock) -> None:
 def test_a_cell_of_a_notebook_is_the_users_own(clock: Clock) -> None:
     """As IPython runs it: the text of a cell has a name that is no file."""
     _, train_step = training(clock)
-    names = {"measure_step": measure_step, "train_step": train_step, "batches": [torch.ones(5, 4)] * 4}
-    exec(compile("\nmeasured = measure_step(train_step, batches, pace=0.2)", "<ipython-input-7-abc>", "exec"), names)
+    names = {"diagnose_step": diagnose_step, "train_step": train_step, "batches": [torch.ones(5, 4)] * 4}
+    exec(compile("\nmeasured = diagnose_step(train_step, batches, pace=0.2).measurements", "<ipython-input-7-abc>", "exec"), names)
     measured: Any = names["measured"]
     assert (measured.loader.place.file, measured.loader.place.line) == ("<ipython-input-7-abc>", 2)
 

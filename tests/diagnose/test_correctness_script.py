@@ -55,7 +55,7 @@ def test_negative_control_nothing_is_found_in_a_clean_program(program: Path) -> 
     assert wrong_with(program, "none") == []
 
 
-def test_the_command_looks_and_measuring_alone_does_not(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_batches_are_searched(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def run_child(sandbox: object, request: api.Request, kind: object, **options: object) -> api.Answer:
@@ -67,5 +67,5 @@ def test_the_command_looks_and_measuring_alone_does_not(program: Path, monkeypat
         with pytest.raises(Exception, match="enough"):
             api.diagnose_script(program, seconds=seconds)
     with pytest.raises(Exception, match="enough"):
-        api.measure_script(program)
-    assert asked == [api.CHECK_SECONDS, 1.0, 0.0]
+        api.diagnose_script(program, pace=0.5)
+    assert asked == [api.CHECK_SECONDS, 1.0, api.CHECK_SECONDS / 2]

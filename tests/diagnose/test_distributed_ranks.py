@@ -12,7 +12,7 @@ import torch
 from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
 
 from stoker.diagnose import distributed as module
-from stoker.diagnose.distributed import MeasuredRanks, Meeting, find_ranks
+from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.division import divide
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.measurements import Measurements, Rank
@@ -54,9 +54,7 @@ def times(*, backward: int) -> StepTimes:
     return StepTimes((0, 0, 1_000_000, backward * 1_000_000, 1_000_000, 0), False)
 
 
-def of_ranks(
-    step: float, *apart: float, exchange: float | None = None, waited: list[float] | None = None, **more: Any
-) -> Measurements:
+def of_ranks(step: float, *apart: float, waited: list[float] | None = None, **more: Any) -> Measurements:
     """A training of several processes, in milliseconds; the first waits for the others in its backward pass."""
     own = apart[0]
     phases = {
@@ -71,7 +69,6 @@ def of_ranks(
             rank=number,
             step_seconds=step * MS,
             apart_seconds=one * MS,
-            exchange_seconds=exchange * MS * (1 + number / 10) if exchange is not None else None,
             waited_for_cores=waited[number] if waited is not None else None,
         )
         for number, one in enumerate(apart)
@@ -115,50 +112,22 @@ def test_parted_processes_exchange_no_gradients_and_are_as_before_when_they_join
     assert ranks.collective_ns == 7
 
 
-def test_who_meets_does_so_before_gradients_are_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the backward pass of a parallel module, unless it keeps them; after that of a program that exchanges them by hand."""
-    told: list[str] = []
-    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Parallel)
-    monkeypatch.setattr(torch.autograd, "backward", lambda *tensors: told.append("backward"))
-    monkeypatch.setattr(Meeting, "wait", lambda meeting: told.append("all are here"))
-    plain, model, ranks = torch.autograd.backward, Parallel(), MeasuredRanks(0, 2, Store())
-    ranks.meet([model, torch.nn.Linear(1, 1)])
-    torch.autograd.backward(torch.ones(()))
-    model.require_backward_grad_sync = False
-    torch.autograd.backward(torch.ones(()))
-    ranks.join()
-    assert told == ["all are here", "backward", "backward"]
-    ranks.meet([torch.nn.Linear(1, 1)])
-    torch.autograd.backward(torch.ones(()))
-    ranks.join()
-    assert told[3:] == ["backward", "all are here"]
-    assert torch.autograd.backward is plain
-
-
-def test_an_exchange_is_what_it_adds_where_all_begin_it_together() -> None:
-    """Measured by the windows of one process; its backward pass takes 1 ms by itself, 4 where all meet, and 9 as it is."""
+def test_a_process_by_itself_takes_a_step_without_what_it_waits_in_collectives() -> None:
+    """Measured by the windows of one process, whose backward pass takes 1 ms without the others and 9 ms with them."""
     session = Session(measure_all, on_done=lambda: None, pace=0.1)
     session.ranks = MeasuredRanks(0, 1, Store())
     session.recorder.loop.windows.append([times(backward=9)] * 8)
-    for round_number in range(2):
-        plan = apart(session, session.ranks, seconds=1.0)
-        window = next(plan).window
-        with suppress(StopIteration):
-            while True:
-                meets = len(session.recorder.collective_seconds) > round_number
-                torch.autograd.backward(torch.ones((), requires_grad=True))
-                step = times(backward=4 if meets else 1)
-                if window is None or window.add(step):
-                    window = plan.send(step).window
+    plan = apart(session, session.ranks, seconds=1.0)
+    window = next(plan).window
+    with suppress(StopIteration):
+        while True:
+            step = times(backward=1)
+            if window is None or window.add(step):
+                window = plan.send(step).window
     found = session.recorder.of_rank(0)
     assert found is not None
-    assert found.exchange_seconds == pytest.approx(3 * MS)
     assert found.apart_seconds == pytest.approx(3 * MS)
     assert found.step_seconds == pytest.approx(11 * MS)
-    session.recorder.all_reduce_seconds.pop()  # somebody did not come once
-    found = session.recorder.of_rank(0)
-    assert found is not None
-    assert found.exchange_seconds is None
 
 
 def test_one_process_alone_has_no_ranks() -> None:
@@ -201,31 +170,19 @@ def test_a_slow_first_process_is_reported_why_it_is_slow() -> None:
 
 
 @pytest.mark.parametrize(("step", "apart"), [(7.0, (0.7, 3.7)), (7.0, (3.7, 0.7)), (10.0, (0.7, 4.5, 0.8))])
-def test_who_is_slow_is_slow_though_an_exchange_takes_longer_for_it(step: float, apart: tuple[float, ...]) -> None:
-    """Times of programs on two cores: the others sleep until the slow one comes, and are woken up late."""
-    finding = conclude(of_ranks(step, *apart, exchange=1.0))
+def test_who_is_slow_comes_first_though_the_others_wake_up_late(step: float, apart: tuple[float, ...]) -> None:
+    """Times of programs on two cores: the others sleep until the slow one comes, and their all-reduce then takes longer."""
+    finding = conclude(of_ranks(step, *apart))
     assert finding.verdict == "straggler"
-    assert finding.causes[0].share > 0.6
-    assert conclude(of_ranks(step, *apart)).verdict == "communication", "negative control: without that measurement"
-
-
-def test_an_exchange_that_takes_longer_than_together_is_still_one() -> None:
-    measured = of_ranks(20.0, 7.0, 7.2, exchange=10.0)
-    assert conclude(measured).verdict == "communication"
-    assert divide(measured).share("straggler") < 0.02
-    assert math.fsum(divide(measured).parts.values()) == pytest.approx(20.0 * MS)
-
-
-def test_an_exchange_is_no_longer_than_what_is_left_of_a_step() -> None:
-    division = divide(of_ranks(20.0, 10.0, 18.0, exchange=9.0))
-    assert division.seconds("communication") == pytest.approx(2.0 * MS)
-    assert division.seconds("straggler") == pytest.approx(8.0 * MS)
+    assert finding.second is not None
+    assert finding.second.verdict == "communication"
+    assert finding.second.share > finding.causes[0].share, "negative control: by their shares alone the order is another"
 
 
 def on_one_thread(*waited: float, spread: float) -> Measurements:
     machine = msgspec.structs.replace(TWO_CORES, threads=1)
     apart = [0.7] * (len(waited) - 1)
-    return of_ranks(7.0, *apart, 3.7, exchange=1.0, waited=list(waited), spread=spread, machine=machine)
+    return of_ranks(7.0, *apart, 3.7, waited=list(waited), spread=spread, machine=machine)
 
 
 def test_who_had_the_cores_is_seen_where_nothing_is_exchanged() -> None:

@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 from tests.diagnose.measured import MS
+from tests.diagnose.measuring import measure_step
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose.api import measure_step
 from stoker.diagnose.hardware import page_seconds
 
 FRESH = """

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.diagnose import programs
+from tests.diagnose.measuring import measure_script
 
-from stoker.diagnose.api import measure_script
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.other_processes import diagnosed
 from stoker.errors import TrainError

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from tests.diagnose.clock import Clock
 from tests.diagnose.measured import LOG, on_cpu, on_gpu
+from tests.diagnose.measuring import measure_script
 
 from stoker.diagnose import profilers as sampling
 from stoker.diagnose import rare as module
-from stoker.diagnose.api import measure_script
 from stoker.diagnose.hooks import StepHooks, StepTimes
 from stoker.diagnose.measurements import Loader, Measurements, RareSteps, SourceLine, Stretch
 from stoker.diagnose.profilers import Sampler

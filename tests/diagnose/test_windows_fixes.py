@@ -15,10 +15,10 @@ import pytest
 import torch
 from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
+from tests.diagnose.measuring import measure_script, measure_step
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.diagnose import api, windows
-from stoker.diagnose.api import measure_script, measure_step
 from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.experiments.fused import Fused
 from stoker.diagnose.loops import LONGER_EPOCHS, Source, WatchedIterator, batches_of_workers
@@ -109,7 +109,7 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
     """Each fix takes 5.5 s, and after 12 s no round begins, but for the fix that is advised first; a round takes half a second."""
     now, measured, given = [0.0], on_cpu(forward=20.0, backward=20.0, precision="fp64"), dict[str, int]()
 
-    def gain(session: Any, name: str, fix: Any, *, rounds: int, plain: object) -> Iterator[Any]:
+    def gain(session: Any, name: str, fix: Any, *, rounds: int) -> Iterator[Any]:
         given[name] = rounds
         now[0] += 5.5
         yield from ()
@@ -120,13 +120,14 @@ def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.Monke
         no_time_for_fixes=False,
         avoid=(),
         recorder=SimpleNamespace(cores=2, what_ifs={}),
-        measurements=lambda machine: measured,
     )
+    monkeypatch.setattr(Session, "measurements", lambda session: measured)
+    monkeypatch.setattr(windows, "so_far", lambda session: measured)
     monkeypatch.setattr(windows, "now_ns", lambda: int(now[0] * 1e9))
     monkeypatch.setattr(windows, "fixes_wanted", lambda session, measured: ["fused", "threads", "float32", "autocast", "batch"])
     monkeypatch.setattr(windows, "fix_gain", gain)
     assert conclude(measured).next[0].name == "float32"
-    list(windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    list(windows.measure_fixes(session))  # type: ignore[arg-type]
     assert given == {"fused": 5, "threads": 5, "float32": 5}
 
 
@@ -368,7 +369,7 @@ def test_only_what_would_be_advised_is_measured() -> None:
     assert "threads" not in wanted(on_cpu(fewer_threads={"1": 0.0098, "2": 0.0098}))
     launch = on_gpu(10.2, device=1.4, kernels=2000)
     assert {"batch", "graph", "compile"} <= set(wanted(launch))
-    assert [variant.fix.value for variant in variants(Session(measure_all, on_done=lambda: None), "compile", launch)] == [1]
+    assert [fix.value for fix in variants(Session(measure_all, on_done=lambda: None), "compile", launch)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -394,7 +395,7 @@ def test_fixes_fit_the_device() -> None:
     assert list(variants(session, "pinned", on_cpu())) == []
     assert list(variants(session, "feed", on_cpu())) == []
     [threads] = variants(session, "threads", on_cpu(fewer_threads={"1": 0.003, "2": 0.0098}))
-    assert threads.fix.value == 1
+    assert threads.value == 1
 
 
 def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose import windows
 from stoker.diagnose.division import Division
@@ -31,6 +32,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(windows, name, noted(name))
         monkeypatch.setattr(windows, "measure_fixes", noted("measure_fixes"))
         monkeypatch.setattr(windows, "find_ranks", lambda: None)
+        monkeypatch.setattr(windows, "so_far", lambda session: on_cpu())
         session = Session(measure_all, on_done=lambda: None)
         session.device = device
         try:
@@ -75,7 +77,7 @@ def test_a_loop_that_waits_for_the_interpreter_lock_is_not_run_with_other_thread
     order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "other_threads" in order("cpu")
-    monkeypatch.setattr(windows, "is_held", lambda session: True)
+    monkeypatch.setattr(windows, "waits_for_interpreter", lambda measured: True)
     assert "other_threads" not in order("cpu")
 
 

@@ -104,7 +104,7 @@ def diagnosed(loop: Loop) -> Finding:
             alone = [loop.phases[NEXT] * speed * one / 1e3 for one in rng.normal(1, 0.02, 12)]
             recorder.loader_alone.append(alone)
     recorder.waited_ns, recorder.looped_ns = 0, 1
-    recorder.work = Work(ops=100.0, flops=1e9, flops_by_dtype={"fp32": 1e9}, shares=COMPUTING)
+    recorder.work = Work(ops=100.0, flops=1e9, shares=COMPUTING)
     rare = SlowLine(phase="next" if loop.in_next else "rest", in_phase=1.0, place=LINE, called=None, alone=True)
     recorder.rare_line = rare if loop.every and loop.line else None
     recorder.epoch_line = SlowLine(phase="rest", in_phase=1.0, place=LINE, called=None, alone=True) if loop.epoch else None

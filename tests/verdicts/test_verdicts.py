@@ -15,9 +15,8 @@ from verdicts.run import judged_again, score
 from verdicts.table import EVERYDAY, OTHERS, PROGRAMS, SINGLES, Program, fixes
 from verdicts.table.program import FOLDERS
 
-from stoker.diagnose.api import measure_script
+from stoker.diagnose.api import diagnose_script
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.rule import conclude
 
 OTHERS_FOLDER, EVERYDAY_FOLDER = FOLDERS / "others", FOLDERS / "everyday"
 BY_NAME = {program.name: program for program in PROGRAMS}
@@ -28,7 +27,7 @@ TIMED = pytest.mark.slow  # times of real programs, which a busy machine changes
 def find(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch, *extra: str) -> Finding:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(FOLDERS / "processor_time"))
-    return conclude(measure_script(program.path, [*program.words, *extra], quiet=True, pace=PACE))
+    return diagnose_script(program.path, [*program.words, *extra], quiet=True, pace=PACE)
 
 
 def test_there_are_enough_programs_and_each_has_a_name_of_its_own() -> None:

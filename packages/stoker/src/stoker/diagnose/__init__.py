@@ -12,15 +12,11 @@ _LAZY = {
     "Measurements": "stoker.diagnose.measurements:Measurements",
     "diagnose_script": "stoker.diagnose.api:diagnose_script",
     "diagnose_step": "stoker.diagnose.api:diagnose_step",
-    "measure_script": "stoker.diagnose.api:measure_script",
-    "measure_step": "stoker.diagnose.api:measure_step",
 }
 
 if TYPE_CHECKING:
     from stoker.diagnose.api import diagnose_script as diagnose_script
     from stoker.diagnose.api import diagnose_step as diagnose_step
-    from stoker.diagnose.api import measure_script as measure_script
-    from stoker.diagnose.api import measure_step as measure_step
     from stoker.diagnose.finding import Finding as Finding
     from stoker.diagnose.measurements import Measurements as Measurements
 else:

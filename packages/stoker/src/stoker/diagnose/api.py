@@ -1,6 +1,6 @@
 """The public functions: diagnose a script in a child process (child.py), or a training step as a function in this process.
 
-`diagnose_script` and `diagnose_step` return a `Finding`; `measure_script` and `measure_step` return the `Measurements` it is made of.
+Both return a `Finding`; its `measurements` are what the verdict is made of.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from stoker._clock import now_ns
 from stoker.diagnose.child import Answer, Request, run_child, sandbox_for
 from stoker.diagnose.hooks import leaves, own_line
-from stoker.diagnose.measurements import Measurements
 from stoker.errors import BatchError, OptionError, TrainError
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ def diagnose_script(
     *,
     module: bool = False,
     quiet: bool = False,
+    pace: float = 1.0,
     seconds: float | None = None,
     time_limit: float | None = TIME_LIMIT,
     with_compile: bool = False,
@@ -45,6 +45,7 @@ def diagnose_script(
         arguments: Command line arguments of the script.
         module: Run a module, as `python -m` does.
         quiet: Discard what the script prints; otherwise it goes to stderr.
+        pace: Scales the length of all measurement windows. Less is faster and less certain.
         seconds: Time limit of measuring. Windows that have not begun by then are left out.
         time_limit: Seconds after the first step at which the script is ended, whatever it does; None for no limit. The verdict is
             then that of the windows so far.
@@ -65,89 +66,41 @@ def diagnose_script(
     """
     from stoker.diagnose.rule import conclude
 
-    check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
-    measured, wrong = _measure(
-        program,
-        arguments,
+    check_seconds = CHECK_SECONDS * min(1.0, pace)
+    request = Request(
+        program=str(program),
         module=module,
-        quiet=quiet,
-        with_compile=with_compile,
+        arguments=list(map(str, arguments)),
+        pace=pace,
         seconds=seconds,
-        time_limit=None if with_compile else time_limit,  # compiling takes minutes
-        check_seconds=check_seconds,
+        check_seconds=check_seconds if seconds is None else min(check_seconds, seconds),
+        avoid=() if with_compile else ("compile",),
     )
-    return conclude(measured, correctness=wrong)
-
-
-def measure_script(
-    program: str | Path,
-    arguments: Sequence[str] = (),
-    *,
-    module: bool = False,
-    quiet: bool = False,
-    pace: float = 1.0,
-    seconds: float | None = None,
-    with_compile: bool = False,
-) -> Measurements:
-    """Run a training script until everything is measured that a verdict needs.
-
-    Args:
-        program: Path of the script, or the name of a module with `module=True`.
-        arguments: Command line arguments of the script.
-        module: Run a module, as `python -m` does.
-        quiet: Discard what the script prints; otherwise it goes to stderr.
-        pace: Scales the length of all measurement windows. Less is faster and less certain.
-        seconds: Time limit of measuring. Windows that have not begun by then are left out.
-        with_compile: Where `torch.compile` would be advised, compile the model and measure its steps. Takes up to minutes.
-
-    Returns:
-        The measurements, without a verdict.
-
-    Raises:
-        OptionError: There is no such script.
-        TrainError: The script failed or ended before anything could be measured.
-
-    Example:
-        >>> import stoker
-        >>> measured = stoker.diagnose.measure_script("train.py", pace=0.2)  # doctest: +SKIP
-        >>> measured.loop.median  # doctest: +SKIP
-        0.0124
-    """
-    return _measure(program, arguments, module=module, quiet=quiet, with_compile=with_compile, pace=pace, seconds=seconds)[0]
-
-
-def _measure(
-    program: str | Path,
-    arguments: Sequence[str],
-    *,
-    module: bool,
-    quiet: bool,
-    with_compile: bool,
-    time_limit: float | None = None,
-    **options: Any,
-) -> tuple[Measurements, list[str]]:
-    """The measurements of a script, and faults of its batches."""
-    avoid: tuple[str, ...] = () if with_compile else ("compile",)
+    limit = None if with_compile else time_limit  # compiling takes minutes
     failed: dict[str, str] = {}  # why, by the experiment with which the script failed
     while True:
         with sandbox_for(program, module=module) as sandbox:
-            request = Request(program=str(program), module=module, arguments=list(map(str, arguments)), avoid=avoid, **options)
-            answer = run_child(sandbox, request, Answer, quiet=quiet, time_limit=time_limit)
+            answer = run_child(sandbox, request, Answer, quiet=quiet, time_limit=limit)
         if answer.repeat_without is None:
             break
         failed[answer.repeat_without] = answer.error or ""
-        avoid = (*avoid, answer.repeat_without)
+        request = msgspec.structs.replace(request, avoid=(*request.avoid, answer.repeat_without))
     measured = answer.measurements
     if measured is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     early = [f"{answer.error}; only what was measured before is known."] if answer.error is not None else []
     notes = [*early, *failed.values(), *measured.notes, *sandbox.notes()]
     unused = {**measured.unused_fixes, **failed}  # what fails in this program is not advised
-    return msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode, unused_fixes=unused), answer.wrong
+    measured = msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode, unused_fixes=unused)
+    return conclude(measured, correctness=answer.wrong)
 
 
 def diagnose_step(
-    train_step: Callable[[Batch], object], batches: Iterable[Batch], *, valid_batches: Iterable[Batch] | None = None
+    train_step: Callable[[Batch], object],
+    batches: Iterable[Batch],
+    *,
+    valid_batches: Iterable[Batch] | None = None,
+    pace: float = 1.0,
 ) -> Finding:
     """Call a training step until its bottleneck is known, for example in a notebook or a test.
 
@@ -157,6 +110,7 @@ def diagnose_step(
         train_step: Makes one step of a batch.
         batches: A loader or another iterable of batches, iterated as often as needed.
         valid_batches: Validation data, checked for samples that are also trained on.
+        pace: Scales the length of all measurement windows. Less is faster and less certain.
 
     Returns:
         The verdict with its reason, and what to do next.
@@ -171,35 +125,8 @@ def diagnose_step(
         >>> print(finding)  # doctest: +SKIP
     """
     from stoker.diagnose.correctness import faults_of, wrong_losses
-    from stoker.diagnose.rule import conclude
-
-    measured = measure_step(train_step, batches)
-    wrong = [*faults_of(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
-    return conclude(measured, correctness=wrong)
-
-
-def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch], *, pace: float = 1.0) -> Measurements:
-    """Call a training step until everything is measured that a verdict needs.
-
-    Args:
-        train_step: Makes one step of a batch.
-        batches: A loader or another iterable of batches, iterated as often as needed.
-        pace: Scales the length of all measurement windows. Less is faster and less certain.
-
-    Returns:
-        The measurements, without a verdict.
-
-    Raises:
-        OptionError: `train_step` is not callable, or `batches` is not iterable.
-        BatchError: `batches` is empty.
-
-    Example:
-        >>> import stoker
-        >>> measured = stoker.diagnose.measure_step(train_step, loader, pace=0.2)  # doctest: +SKIP
-        >>> measured.steps_seen  # doctest: +SKIP
-        431
-    """
     from stoker.diagnose.loops import Source, WatchedIterator
+    from stoker.diagnose.rule import conclude
     from stoker.diagnose.session import Session
     from stoker.diagnose.windows import measure_all
 
@@ -227,6 +154,8 @@ def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch]
             raise session.failure
         if not source.nexts:
             raise BatchError("batches is empty; expected an iterable that gives at least one batch.")
-        return session.measurements()
+        measured = session.measurements()
     finally:
         session.remove()
+    wrong = [*faults_of(batches, valid_batches, seconds=CHECK_SECONDS * min(1.0, pace)), *wrong_losses(measured.losses)]
+    return conclude(measured, correctness=wrong)

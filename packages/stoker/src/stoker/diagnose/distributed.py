@@ -2,15 +2,12 @@
 
 Each process has its own session. Rank 0 decides what all must do alike, such as the number of steps of a window, and publishes it
 through the key-value store of torch.distributed; no collective is added. A window without the all-reduce (`MeasuredRanks.part`) shows
-how long each rank takes alone, and so which one is slow. A window in which all ranks meet before each all-reduce (`MeasuredRanks.meet`)
-shows what it costs when no rank is late: a rank that sleeps until the last one arrives wakes up slowly, which is not a cost of the
-all-reduce. Rank 0 makes the verdict.
+how long each rank takes alone, and so which one is slow. Rank 0 makes the verdict.
 """
 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
@@ -25,40 +22,10 @@ from stoker.diagnose.hooks import replace
 from stoker.diagnose.measurements import Rank
 
 PATIENCE = timedelta(seconds=60)
-MEETING_SECONDS = 5.0  # how long a meeting waits for the other ranks
-PAUSE_SECONDS = 5e-5  # between two checks whether all ranks are there: a process that spins would take the core of another rank
 COLLECTIVES = (
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "all_to_all", "all_to_all_single"),
     *("all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_gather_object", "broadcast_object_list"),
 )
-
-
-class Meeting:
-    """A barrier in each step of a window, before the all-reduce.
-
-    After one rank did not arrive in time, no rank waits again.
-    """
-
-    def __init__(self, store: Any, number: int, *, name: str) -> None:
-        self._store = store
-        self._number = number
-        self._name = name
-        self.held = 0  # how often all ranks arrived
-        self.missed = False  # whether a rank did not arrive in time
-
-    def wait(self) -> None:
-        """Wait until all ranks have arrived."""
-        if self.missed:
-            return
-        key = f"{self._name}/{self.held}"
-        arrived, until_ns = self._store.add(key, 1), now_ns() + int(MEETING_SECONDS * 1e9)
-        while arrived < self._number:
-            if now_ns() > until_ns:
-                self.missed = True
-                return
-            time.sleep(PAUSE_SECONDS)
-            arrived = self._store.add(key, 0)
-        self.held += 1
 
 
 class MeasuredRanks:
@@ -69,9 +36,8 @@ class MeasuredRanks:
         self.number = number
         self._store = store
         self._asked = 0
-        self._meetings = 0
         self._undo = ExitStack()
-        self.collective_ns = 0  # time in collectives that the program called itself, between `part` or `meet` and `join`
+        self.collective_ns = 0  # time in collectives that the program called itself, between `part` and `join`
 
     def agree(self, value: float) -> float:
         """The value of rank 0. All ranks must call this at the same step."""
@@ -90,28 +56,8 @@ class MeasuredRanks:
                 replace(self._undo, module, "require_backward_grad_sync", False)
         self._time_collectives()
 
-    def meet(self, modules: list[torch.nn.Module]) -> Meeting:
-        """From the next step on, start the all-reduce at the same time on all ranks and time the program's own collectives."""
-        # DistributedDataParallel reduces within the backward pass; a program that calls collectives itself does so after it.
-        self._meetings += 1
-        meeting = Meeting(self._store, self.number, name=f"met/{self._meetings}")
-        parallel = [module for module in modules if isinstance(module, torch.nn.parallel.DistributedDataParallel)]
-        original = torch.autograd.backward
-
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> None:
-            if any(module.require_backward_grad_sync for module in parallel):
-                meeting.wait()
-            original(*args, **kwargs)
-            if not parallel:
-                meeting.wait()
-
-        replace(self._undo, torch.autograd, "backward", backward)
-        self._time_collectives()
-        return meeting
-
     def join(self) -> None:
-        """Undo `part` and `meet`."""
+        """Undo `part`."""
         self._undo.close()
 
     def _time_collectives(self) -> None:

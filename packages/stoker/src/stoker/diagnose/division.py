@@ -101,13 +101,11 @@ def device_seconds(measured: Measurements) -> float | None:
 
 
 def flops_seconds(measured: Measurements) -> float:
-    """Return the seconds of the floating-point work of a step at the measured peaks."""
+    """Return the seconds of the floating-point work of a step at the measured peak of its main type."""
     work, peaks = measured.work, measured.machine.matmul_flops
     if work is None or not peaks:
         return 0.0
-    by_dtype = work.flops_by_dtype or {measured.precision: work.flops}
-    slowest = min(peaks.values())
-    return sum(flops / peak for kind, flops in by_dtype.items() if (peak := peaks.get(kind, slowest)) > 0)
+    return work.flops / (peaks.get(measured.precision) or min(peaks.values()) or math.inf)
 
 
 def interpreter_seconds(measured: Measurements, step: float) -> float:
@@ -173,13 +171,6 @@ def _between_ranks(measured: Measurements, step: float) -> dict[str, float]:
     apart = [min(step, rank.apart_seconds) for rank in measured.ranks]
     slowest = max(apart)
     straggler, communication = slowest - statistics.median_low(apart), step - slowest
-    exchanges = [rank.exchange_seconds for rank in measured.ranks if rank.exchange_seconds is not None]
-    if len(exchanges) == len(measured.ranks) and straggler > 0:
-        # An all-reduce that all start together takes less: the others slept until the slow one came, and were woken up late. What
-        # that adds is divided between both by their size (straggler programs on two cores: 0.7 and 3.7 ms apart, 7.0 together).
-        exchange = min(*exchanges, communication)
-        longer = (communication - exchange) / (straggler + exchange)
-        straggler, communication = straggler * (1 + longer), communication - straggler * longer
     phases = scaled_phases(measured, step)
     phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - apart[0])))  # the all-reduce is there
     # Cached batches make the other processes faster, too, so C says nothing about this one.

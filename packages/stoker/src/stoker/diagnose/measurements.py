@@ -127,7 +127,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     ops: float  # operations that torch dispatches (aten)
     kernels: float | None = None
     flops: float
-    flops_by_dtype: dict[str, float] = {}
     h2d_bytes: float = 0.0
     h2d_copies: float = 0.0
     table_rows: float = 0.0  # rows of embeddings that get a dense gradient
@@ -156,8 +155,6 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     step_seconds: float
     apart_seconds: float  # without the all-reduce: what it takes by itself
-    exchange_seconds: float | None = None
-    """What the all-reduce adds if all processes begin it together; None if they could not be made to."""
     waited_for_cores: float | None = None
     """Share of the time of the steps without all-reduce in which it was ready to run and others had its core; None if unknown."""
 
@@ -187,7 +184,7 @@ class BusyThread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the verdict is made of. `stoker.diagnose.measure_script` and `measure_step` return it.
+    """Everything that the verdict is made of: `Finding.measurements`.
 
     Example:
         >>> Stretch(seconds=[0.010, 0.011, 0.012]).median

@@ -472,7 +472,6 @@ def work_of(counted: Counting) -> Work:
     return Work(
         ops=float(counted.ops),
         flops=counted.flops,
-        flops_by_dtype=dict(counted.flops_by_dtype),
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
         table_rows=float(counted.table_rows),

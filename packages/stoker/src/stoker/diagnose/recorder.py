@@ -196,15 +196,11 @@ class Recorder:
     phased: StepSeries = field(default_factory=StepSeries)  # baseline steps with their phases, where these cannot be timed within T
     loop: StepSeries = field(default_factory=StepSeries)  # T: baseline steps
     cached: StepSeries = field(default_factory=StepSeries)  # C: steps with cached batches
-    loop_with_core: StepSeries = field(default_factory=StepSeries)  # T on a busy machine, without waits for a core
-    cached_with_core: StepSeries = field(default_factory=StepSeries)  # C on a busy machine, without waits for a core
     apart: StepSeries = field(default_factory=StepSeries)  # steps without the all-reduce
     collective_seconds: list[float] = field(default_factory=list)
     """Seconds per step of `apart` in collectives that the program calls itself, by window."""
     waited_apart: list[float] = field(default_factory=list)
     """Share of the time of `apart` in which a thread was ready to run without a core, by window."""
-    all_reduce_seconds: list[float] = field(default_factory=list)
-    """Seconds per step that the all-reduce adds if all ranks start it together, by window."""
     on_gpu: bool = False  # whether steps were timed on a GPU's timeline
     device_only: list[DeviceOnlyStep] = field(default_factory=list)
     gpu_taken: float | None = None
@@ -256,11 +252,6 @@ class Recorder:
             no_step = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
-        if len(self.loop_with_core.steps) >= RULE.min_steps:
-            with_core = replace(
-                self, loop=self.loop_with_core, cached=self.cached_with_core, phased=StepSeries(), loop_with_core=StepSeries()
-            )
-            return with_core.measurements(sources, hooks, device, machine)
         if self.batch_times.usual is not None:
             like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
             same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)
@@ -334,14 +325,11 @@ class Recorder:
         """The slow steps of T that take a share of its time worth reporting; None without any."""
         # The wait for a batch is left out where workers make the batches, because these come in bursts.
         waits = bursts and not self.on_gpu
-        loop = (
-            self.loop_with_core if len(self.loop_with_core.steps) >= RULE.min_steps else self.loop
-        )  # steps are compared by one clock
-        windows = loop.pieces(with_data=not waits)
+        windows = self.loop.pieces(with_data=not waits)
         for number, seconds in enumerate(windows):
             if seconds:  # the first step of an epoch counts as a usual one: its additional time is reported separately
                 usual, rest = statistics.median(seconds), iter(seconds)
-                windows[number] = [usual if step.new_epoch else next(rest, usual) for step in loop.windows[number]]
+                windows[number] = [usual if step.new_epoch else next(rest, usual) for step in self.loop.windows[number]]
         period = self._period_of_steps()
         best = slow_of_windows([window for window in (_means(windows, period) if period > 1 else windows) if window])
         if best is not None and best.every is not None:
@@ -350,7 +338,7 @@ class Recorder:
             return None
         if not waits:
             return best
-        waited = statistics.fmean(step.phases_ns[NEXT] for step in loop.steps) / 1e9
+        waited = statistics.fmean(step.phases_ns[NEXT] for step in self.loop.steps) / 1e9
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
 
     def last_window(self, series: StepSeries, source: Source | None) -> list[float]:
@@ -369,12 +357,10 @@ class Recorder:
             return None
         loop, apart = self.loop.pieces(), self.apart.pieces()
         own = [[max(0.0, one - less) for one in window] for window, less in zip(apart, self.collective_seconds, strict=False)]
-        added = [[second] for second in self.all_reduce_seconds] if len(self.all_reduce_seconds) == len(apart) else []
         return Rank(
             rank=rank,
             step_seconds=statistics.median(one for window in loop for one in window),
             apart_seconds=by_window(at_one_level(own, loop)).median,
-            exchange_seconds=by_window(at_one_level(added, loop)).median if added else None,
             waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
         )
 

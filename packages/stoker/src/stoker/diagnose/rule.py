@@ -64,6 +64,8 @@ def _rank_parts(measured: Measurements, division: Division) -> list[Cause]:
     if 0 < RULE.optimizer_first * division.share("dispatch", "optimizer", *WORK, "unknown") <= shares["optimizer"]:
         first.add("optimizer")
     weights, work = dict(shares), max(WORK, key=lambda name: shares[name])
+    if shares.get("straggler", 0.0) > RULE.straggler_first * shares.get("communication", 0.0):
+        weights["straggler"] = max(shares["straggler"], shares["communication"])
     if shares.get("dispatch", 0.0) < sum(shares[name] for name in WORK):  # apart-song-sequence: the work as a whole is larger
         weights[work] = max(shares[work], shares.get("dispatch", 0.0))
     last = WORK if "launch" in first else ()  # faster kernels gain nothing on a GPU that waits for its host

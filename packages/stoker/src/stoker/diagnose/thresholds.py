@@ -50,6 +50,10 @@ class Thresholds:
     # Which cause is the verdict? Waste comes before work.
     waste_first: float = _limit(0.10, "share from which waste (data, transfer, sync, host, launch, …) comes before work")
     optimizer_first: float = _limit(0.40, "share of the work from which the optimizer comes before the rest of it")
+    straggler_first: float = _limit(
+        0.5,
+        "times the all-reduce from which a straggler comes first: ranks that sleep until it arrives wake up late; measured: 0.7-1.0",
+    )
     same_share: float = _limit(0.05, "difference of a share from what its removal saved up to which the verdict names the latter")
     min_cause_share: float = _limit(0.005, "share below which a cause is not listed after the second")
 

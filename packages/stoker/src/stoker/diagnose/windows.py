@@ -15,8 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Generator, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 
@@ -30,7 +29,7 @@ from stoker.diagnose.experiments.reads import WithoutReads
 from stoker.diagnose.experiments.table import EXPERIMENTS, FIXES, fix_named
 from stoker.diagnose.experiments.workers import batches_by_workers
 from stoker.diagnose.hardware import gpu_taken, has_bf16_instructions, pages_so_far
-from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, compiled, cycles_per_second, frames_compiled
+from stoker.diagnose.hooks import DeviceOnlyStep, compiled, cycles_per_second, frames_compiled
 from stoker.diagnose.loops import WatchedIterator, batches_of_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
@@ -139,6 +138,7 @@ def without_data(session: Session, *, seconds: float, least: int) -> Plan:
 
 def with_core(session: Session) -> Plan:
     """T and C again without the time in which other programs had the core, and all windows after them: for the likely cause."""
+    recorder, loop, cached = session.recorder, StepSeries(), StepSeries()
     session.hooks.clock = TimeWithCore()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a thread of a step that waits for a core makes the loop wait, too
@@ -146,13 +146,15 @@ def with_core(session: Session) -> Plan:
         # The program may end before its lines have a longer window. Samples interrupt a sleep, and waits in it are not the loop's.
         with Sampler(session.hooks) as sampler:
             yield from session.record(REAL, 0.3, 4, StepSeries())
-        session.recorder.blames = sampler.blames()
-        yield from _record(session, REAL, 1.0, BASELINE_STEPS, session.recorder.loop_with_core, periods_for(session))
+        recorder.blames = sampler.blames()
+        yield from _record(session, REAL, 1.0, BASELINE_STEPS, loop, periods_for(session))
         if session.batches:
             yield from session.skip(CACHED, 1)
-            yield from _record(session, CACHED, 0.7, len(session.batches), session.recorder.cached_with_core)
+            yield from _record(session, CACHED, 0.7, len(session.batches), cached)
     finally:
         torch.set_num_threads(threads)
+        if len(loop.steps) >= RULE.min_steps:  # steps are compared by one clock
+            recorder.loop, recorder.cached, recorder.phased = loop, cached, StepSeries()
 
 
 def _record(
@@ -176,38 +178,18 @@ def _record(
 
 
 def apart(session: Session, ranks: MeasuredRanks, *, seconds: float) -> Plan:
-    """The baseline without the all-reduce; and with it, if all ranks start it at the same time."""
+    """The baseline without the all-reduce."""
     recorder = session.recorder
     ranks.part(session.hooks.roots)
     yield from session.skip(REAL, 1)
     recorder.apart.begin_window()
-    waiting = RunQueueDelay()
-    in_collectives = yield from _record_collectives(session, ranks, seconds, recorder.apart)
-    waited_ns, spent_ns = waiting.end()
+    waiting, before = RunQueueDelay(), ranks.collective_ns
+    yield from session.record(REAL, seconds, 3, recorder.apart)
+    ranks.join()
+    (waited_ns, spent_ns), in_collectives = waiting.end(), (ranks.collective_ns - before) / 1e9
     if waited_ns is not None and not in_collectives:  # threads of collectives that the program calls need cores, too
         recorder.waited_apart.append(waited_ns / spent_ns)
-    recorder.collective_seconds.append(in_collectives)
-    alone = StepSeries(recorder.apart.windows[-1]).steps
-    if session.device == "cuda":
-        return  # the host does not wait for an all-reduce
-    together = StepSeries()
-    meeting = ranks.meet(session.hooks.roots)
-    yield from session.skip(REAL, 1)
-    in_collectives = yield from _record_collectives(session, ranks, seconds, together)
-    if meeting.held and not meeting.missed and together.steps and alone:
-        with_all_reduce = statistics.median(step.phases_ns[BACKWARD] for step in together.steps) / 1e9
-        own = statistics.median(one.phases_ns[BACKWARD] for one in alone) / 1e9
-        recorder.all_reduce_seconds.append(max(0.0, with_all_reduce - own) + in_collectives)
-
-
-def _record_collectives(
-    session: Session, ranks: MeasuredRanks, seconds: float, series: StepSeries
-) -> Generator[StepInput, StepTimes, float]:
-    """Record a window, undo `part` or `meet`, and return seconds per step in collectives that the program calls itself."""
-    before, number = ranks.collective_ns, len(series.steps)
-    yield from session.record(REAL, seconds, 3, series)
-    ranks.join()
-    return (ranks.collective_ns - before) / 1e9 / max(1, len(series.steps) - number)
+    recorder.collective_seconds.append(in_collectives / max(1, len(StepSeries(recorder.apart.windows[-1]).steps)))
 
 
 def other_threads(session: Session) -> Plan:
@@ -383,17 +365,14 @@ def removals(session: Session) -> Plan:
     session.repeats = False
 
 
-def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepInput | None = None) -> Plan:
-    """Run steps with a suspect removed or a fix, and without, in turn, until the gain is sure; a fix that lasts comes after all others.
-
-    `plain` is the input of steps without it: for a suspect, those of the program.
-    """
+def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int) -> Plan:
+    """Run steps with a suspect removed or a fix, and without, in turn, until the gain is sure; a fix that lasts comes after all others."""
     recorder, hooks, batches = session.recorder, session.hooks, session.batches  # batches are changed in place
     is_removal = isinstance(fix, Experiment)
     changed = REAL if fix.with_data else session.without_data
+    plain = REAL if is_removal else CACHED if fix.against_cached else changed
     if session.sized and is_removal:
         changed = plain = CACHED  # the same batches on both sides
-    plain = plain or (REAL if is_removal else changed)
     originals, frames, was_finite = list(batches), frames_compiled(), hooks.loss_is_finite()
     without, with_fix, begin = StepSeries(), StepSeries(), now_ns()
     rounds = 1 if fix.lasts else rounds
@@ -492,8 +471,7 @@ def measure_all(session: Session) -> Plan:
         if session.out_of_time or is_disturbed(session):
             break
         yield from baseline(session, seconds=1.4 / rounds, least=3)
-    if ranks is None and session.on_progress is not None:
-        session.on_progress(session.measurements(typical_machine(session)))
+    tell_progress(session)
     busy = is_disturbed(session)  # there will be no verdict: what names the likely cause comes first
     yield from rare_steps(session)
     if busy:
@@ -502,12 +480,10 @@ def measure_all(session: Session) -> Plan:
         ranks.part(session.hooks.roots)
     yield from lines(session)
     alone = ranks is None and not compiled()  # code is compiled again for another number of threads
-    if ranks is None and session.on_progress is not None:
-        session.on_progress(session.measurements(typical_machine(session)))
+    tell_progress(session)
     # A thread that holds the interpreter lock makes steps longer or shorter by far, with any number of threads.
-    if not session.out_of_time and session.device == "cpu" and alone and not busy and not is_held(session):
+    if not session.out_of_time and session.device == "cpu" and alone and not busy and not waits_for_interpreter(so_far(session)):
         yield from other_threads(session)
-    measured_fixes: set[str] = set()
     if not busy:
         yield from removals(session)
     if session.device == "cuda":
@@ -516,11 +492,9 @@ def measure_all(session: Session) -> Plan:
     if session.device == "cuda" and ranks is None:
         # After a profile the host starts kernels slower, by three quarters and for good. Where the host is the limit, there is none:
         # what its kernels are matters little.
-        if divide(session.measurements()).host_limits:
-            yield from measure_fixes(session, measured_fixes)
-        else:
+        if not divide(session.measurements()).host_limits:
             yield from operation_times(session)
-            yield from measure_fixes(session, measured_fixes)
+        yield from measure_fixes(session)
         return
     if session.late:
         return
@@ -531,17 +505,22 @@ def measure_all(session: Session) -> Plan:
     if busy:
         yield from removals(session)
         return
-    if session.on_progress is not None:
-        session.on_progress(session.measurements(typical_machine(session)))
+    tell_progress(session)
     if not session.out_of_time:
         yield from baseline(session, seconds=0.4, least=4)
-    yield from measure_fixes(session, measured_fixes)
+    yield from measure_fixes(session)
 
 
-def typical_machine(session: Session) -> Machine:
-    """Rates that are good enough for a choice, without measuring them."""
+def so_far(session: Session) -> Measurements:
+    """Return what is known, with rates of the machine that are good enough for a choice."""
     cores, threads = session.recorder.cores, torch.get_num_threads()
-    return Machine(cores=cores, threads=threads, matmul_flops={}, dispatch_seconds=3e-6)
+    return session.measurements(Machine(cores=cores, threads=threads, matmul_flops={}, dispatch_seconds=3e-6))
+
+
+def tell_progress(session: Session) -> None:
+    """Send what is known, in case native code ends the process in a later window."""
+    if session.ranks is None and session.on_progress is not None:
+        session.on_progress(so_far(session))
 
 
 def is_disturbed(session: Session) -> bool:
@@ -549,16 +528,8 @@ def is_disturbed(session: Session) -> bool:
     recorder = session.recorder
     if session.device != "cpu" or session.ranks is not None or recorder.waited_ns <= RULE.max_wait_for_cores * recorder.looped_ns:
         return False
-    measured = session.measurements(typical_machine(session))
+    measured = so_far(session)
     return disturbed(measured, divide(measured)) is not None
-
-
-def is_held(session: Session) -> bool:
-    """Whether the loop waits for the interpreter lock most of the time."""
-    recorder = session.recorder
-    return bool(recorder.busy_threads and recorder.loop.steps) and waits_for_interpreter(
-        session.measurements(typical_machine(session))
-    )
 
 
 def fixes_wanted(session: Session, measured: Measurements) -> list[str]:
@@ -591,35 +562,24 @@ def fixes_wanted(session: Session, measured: Measurements) -> list[str]:
     return [name for name in fitting if name in wanted]
 
 
-class Variant(NamedTuple):
-    """One way to measure a fix in a program that runs."""
-
-    fix: Fix
-    plain: StepInput | None = None  # the input of steps without it, where these are not the same as with it
-    value: int | None = None  # what is reported if it is the best one
-
-
-def variants(session: Session, name: str, measured: Measurements) -> Iterator[Variant]:
+def variants(session: Session, name: str, measured: Measurements) -> Iterator[Fix]:
     """The ways to measure the fix of this name; none if it does not fit the program or the device."""
     kind = fix_named(name)
     if name == "feed":  # batches gathered at once, in turn with cached ones
-        gathered = gathered_batches(session)
-        yield from [Variant(gathered, CACHED)] if gathered is not None else []
+        yield from gathered_batches(session)
     elif name == "workers":  # batches of this process, or of worker processes
-        yield from (Variant(batches, value=workers) for workers, batches in batches_by_workers(session, measured))
+        yield from batches_by_workers(session, measured)
     elif measured.device == "cuda" or not kind.cuda_only:
-        yield Variant(kind(value_of(name, measured, conclude(measured).verdict)))
+        yield kind(value_of(name, measured, conclude(measured).verdict))
 
 
-def measure_fixes(session: Session, known: set[str]) -> Plan:
+def measure_fixes(session: Session) -> Plan:
     """Switch each fix that would be advised on for some steps: predictions are made of that."""
-    # `known` are the names of fixes measured so far. A fix with which the program fails is avoided in a second run of it if not
-    # everything was measured that the verdict needs (`session.repeats`).
-    begin, limit = now_ns(), MAX_FIX_SECONDS[session.device]
+    begin, limit, known = now_ns(), MAX_FIX_SECONDS[session.device], set[str]()
     # Measuring the machine allocates and frees memory, after which a program may find its own sooner: a step of foreach updates
     # then took 3.8 ms and not 9. So what can be measured on a CPU comes before, with rates good enough to choose the fixes.
-    for machine in [typical_machine(session), None] if session.device == "cpu" else [None]:
-        measured = session.measurements(machine)
+    for know in (so_far, Session.measurements) if session.device == "cpu" else (Session.measurements,):
+        measured = know(session)
         round_seconds = STEPS_PER_ROUND * measured.loop.median
         rounds = max(1, min(FIX_ROUNDS[measured.device], int(limit / 2 / max(round_seconds, 1e-9))))
         first = next((step.name for step in conclude(measured).next), None)
@@ -645,11 +605,11 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
 def _best_gain(session: Session, name: str, measured: Measurements, rounds: int) -> Plan:
     """The gain of a fix: of several variants, that of the best."""
     recorder = session.recorder
-    for fix, plain, value in variants(session, name, measured):
+    for fix in variants(session, name, measured):
         before = recorder.what_ifs.pop(name, None)
-        yield from fix_gain(session, name, fix, rounds=rounds, plain=plain)
+        yield from fix_gain(session, name, fix, rounds=rounds)
         result = recorder.what_ifs.get(name)
         if before is not None and (result is None or statistics.median(ratios_of(before)) <= statistics.median(ratios_of(result))):
             recorder.what_ifs[name] = before
-        elif result is not None and value is not None:
-            recorder.fix_values[name] = value
+        elif result is not None and name == "workers":
+            recorder.fix_values[name] = fix.value or 0

@@ -209,6 +209,7 @@ WHY_FIRST: dict[str, str] = {
     "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
     **dict.fromkeys(WORK, "the work as a whole takes longer than issuing it"),
     **dict.fromkeys(WASTES, "waste comes before work, because it can be removed"),
+    "straggler": "ranks that wait for it start the all-reduce late",
 }
 """Why a cause comes before a second one with a larger share."""
 

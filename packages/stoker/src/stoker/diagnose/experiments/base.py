@@ -36,6 +36,7 @@ class Fix:
     fits_if_unused = False  # whether the program may gain by it even if it cannot be changed from outside
     may_fail = False  # whether a program may raise an error with it
     with_data = False  # whether it also changes what batches cost: then it is not measured on cached batches
+    against_cached = False  # whether steps on cached batches are what it is compared with
     changes_batches = False  # whether it changes cached batches: then it is not measured without them
     lasts = False  # whether it cannot be undone: then it is measured as the last, and switched on once
     starts_slowly = False  # whether its first steps take longer than all else that is measured: they count towards no limit

@@ -24,11 +24,12 @@ class OtherBatches(Fix):
 
     with_data = True
 
-    def __init__(self, session: Session, batches: Iterator[Any], *, queue: int = 0) -> None:
-        super().__init__()
+    def __init__(self, session: Session, batches: Iterator[Any], *, workers: int | None = None) -> None:
+        super().__init__(workers)
         self._session = session
         self._batches = batches
-        self.queue = queue
+        self.against_cached = workers is None
+        self.queue = 2 * (workers or 0)
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         self.used, self._session.replacement = True, self._batches

@@ -131,15 +131,16 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
     return Columns(columns=columns, form=form, count=count) if form is not None else f"{name} is empty"
 
 
-def gathered_batches(session: Session) -> OtherBatches | None:
-    """Return batches of the training loop gathered at once, in place of its own; None where they cannot be."""
+def gathered_batches(session: Session) -> Iterator[OtherBatches]:
+    """Yield batches of the training loop gathered at once, in place of its own, where they can be."""
     source, size = session.sources.training, session.recorder.batch_rows
     if source is None or not size or not session.can_repeat:
-        return None
+        return
     dataset = source.loader.dataset if source.loader is not None else ()
     rows = len(dataset) if isinstance(dataset, Sized) and len(dataset) else MAX_CACHED * size
     gathered = gathering(session.batches, rows, size)
-    return OtherBatches(session, gathered) if gathered is not None else None
+    if gathered is not None:
+        yield OtherBatches(session, gathered)
 
 
 def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:

@@ -32,8 +32,8 @@ class Workers(LoaderFix):
         self.used = True
 
 
-def batches_by_workers(session: Session, measured: Measurements) -> Iterator[tuple[int, OtherBatches]]:
-    """Yield each number of workers that may gain (0: none), with the batches that they make for the training loop."""
+def batches_by_workers(session: Session, measured: Measurements) -> Iterator[OtherBatches]:
+    """Yield the batches that each number of workers that may gain (0: none) makes for the training loop."""
     loader, recorder = session.sources.training.iterable if session.sources.training is not None else None, session.recorder
     if type(loader) is not DataLoader or not session.can_repeat:
         return  # others may change the batches of their loader
@@ -49,4 +49,4 @@ def batches_by_workers(session: Session, measured: Measurements) -> Iterator[tup
         except Exception as error:  # the user's: a dataset may not work in a worker
             recorder.notes.append(f"the gain of workers could not be measured: {type(error).__name__}: {error}")
         else:
-            yield workers, OtherBatches(session, batches, queue=2 * workers)
+            yield OtherBatches(session, batches, workers=workers)
