@@ -157,3 +157,15 @@ def test_an_unknown_argument_is_named_and_not_a_traceback() -> None:
     with pytest.raises(OptionError) as error:
         base.pack_arguments({"evil": 1})
     assert error.value.parameter == "evil"
+
+
+def test_the_advice_on_several_words_can_be_typed_as_it_is(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("x,y\n" + "1.5,2\n" * 9 + "-,n/k\n3,not known\n")
+    error = stoker("pack", "a.csv", "a.stoker").err
+    assert "--null - --null n/k --null 'not known' if they mean missing" in error
+    assert "--dtype x=category,y=category to keep all as words" in error
+    assert stoker("pack", "a.csv", "b.stoker", "--dtype", "x=category,y=category").code == 0
+    assert stoker("pack", "a.csv", "a.stoker", "--null", "-", "--null", "n/k", "--null", "not known").code == 0
+    assert open_store("a.stoker").schema["y"].missing == 2
+    assert base.read_pack_options(["null=-", "null=n/k", "null=x"]) == {"null": ["-", "n/k", "x"]}

@@ -126,7 +126,9 @@ def test_columns_of_words_are_categories(tmp_path: Path, values: list[str]) -> N
 def test_a_file_of_words_among_files_of_numbers(tmp_path: Path) -> None:
     for name, values in (("a", ["1.5", "2.5"]), ("b", ["-", "-"]), ("c", ["3.5", "4.5"])):
         (tmp_path / f"{name}.csv").write_text("\n".join(["x", *values]) + "\n")
-    with pytest.raises(SchemaError, match=r"column 'x' of .*b.csv holds '-' in row 1, but numbers in .*Csv.null='-'"):
+    with pytest.raises(
+        SchemaError, match=r"column 'x' of .*b.csv holds '-' in row 1 .line 2., but numbers elsewhere.*Csv.null='-'"
+    ):
         stoker.pack(tmp_path / "*.csv", tmp_path / "out")
     store = stoker.pack(tmp_path / "*.csv", tmp_path / "out", csv=stoker.Csv(null="-"))
     assert store.schema["x"].missing == 2

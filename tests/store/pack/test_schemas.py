@@ -145,3 +145,18 @@ def test_files_without_a_common_column_are_packed_separately(tmp_path: Path) -> 
     with pytest.raises(SchemaError, match="share no columns to pack: pack them separately") as error:
         pack(str(tmp_path / "*.csv"), tmp_path / "out")
     assert "columns=" not in str(error.value)
+
+
+def test_columns_and_words_that_differ_are_in_one_error_whose_advice_works_at_once(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b,c\n1,2,3\n" + "4,5,6\n" * 9)
+    (tmp_path / "y.csv").write_text("a,b,d\n1,2,3\n-,2,3\n" + "4,5,6\n" * 9)
+    (tmp_path / "z.csv").write_text("a,b,c\n1,off,3\n" + "4,5,6\n" * 9)
+    with pytest.raises(SchemaError) as error:
+        pack(str(tmp_path / "*.csv"), tmp_path / "out")
+    text = str(error.value)
+    assert "y.csv has no column 'c'" in text
+    assert "holds '-' in row 2 (line 3), but numbers elsewhere" in text
+    assert "holds 'off' in row 1 (line 2), but numbers elsewhere" in text
+    assert text.endswith("pass columns='a,b', which all of them have, and Csv(null=['-', 'off']) if they mean missing.")
+    options = {"columns": "a,b", "csv": stoker.Csv(null=["-", "off"])}
+    assert len(pack(str(tmp_path / "*.csv"), tmp_path / "out", **options)) == 3

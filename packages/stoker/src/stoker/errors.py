@@ -10,8 +10,8 @@
     ExtensionError                      a command, recipe or format of another package that is missing
 
 A message is one line: what is wrong and where, found against expected, what to do. Where it applies, an error also says as fields which
-`parameter` of a call is wrong, and which `path`, `row` and `column` of the data, so that no program has to parse a message: the command
-line writes `sort=` as `--sort`. A message is shortened in its middle where a name or a
+`parameter` of a call is wrong, and which `path`, `row`, `line` and `column` of the data, so that no program has to parse a message: the
+command line writes `sort=` as `--sort`. A message is shortened in its middle where a name or a
 value from data makes it longer than `MAX_MESSAGE` characters. The first paragraph of a class says what it means, "To do" what helps:
 docs/errors.md is made of both.
 """
@@ -40,6 +40,7 @@ class StokerError(Exception):
         parameter: The argument of the call that is wrong or that helps, like "sort"; None where it is none.
         path: The file, folder or URL that the error is about.
         row: The row of the file, from 1, without a header.
+        line: The line of a text file in which the row begins, from 1.
         column: The name of the column.
 
     Example:
@@ -61,12 +62,14 @@ class StokerError(Exception):
         parameter: str | None = None,
         path: object = None,
         row: int | None = None,
+        line: int | None = None,
         column: str | None = None,
     ) -> None:
         super().__init__(*_shortened(args))
         self.parameter = parameter
         self.path = None if path is None else str(path)
         self.row = row
+        self.line = line
         self.column = column
 
 

@@ -249,7 +249,8 @@ class TimeMoeSource(DataSource):
             table = self._rows.parse(texts, asked, self._described.names)
         except InferredTypeError as unfit:
             kind = asked.field(unfit.column).type
-            row, text = self._rows.find_misfit(texts, unfit.column, kind) or (texts.rows_before + 1, "another type")
+            misfits = self._rows.find_misfits(texts, {unfit.column: kind})
+            _, row, text = misfits[0] if misfits else (unfit.column, texts.rows_before + 1, "another type")
             raise BadValueError(
                 f"sequence {row:,} of {self.label} has {text[:40]} under {unfit.column!r}, but those before it have {kind}. "
                 "Make the folder again."

@@ -510,7 +510,7 @@ pack_option: Decorator = click.option(
 
 
 def read_pack_options(assignments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of `--pack NAME=VALUE` by name."""
+    """Return the values of `--pack NAME=VALUE` by name; those of a name that is repeated, such as null, as a list."""
     words: dict[str, Any] = {"true": True, "false": False, "none": None}
     options: dict[str, Any] = {}
     for assignment in assignments:
@@ -518,7 +518,10 @@ def read_pack_options(assignments: Sequence[str]) -> dict[str, Any]:
         name = name.replace("-", "_")
         if not equals or not name.isidentifier():
             raise click.UsageError(f"--pack is {assignment!r}; expected NAME=VALUE, such as sort=true.")
-        options[name] = words.get(value.lower(), int(value) if value.isdecimal() else value)
+        known = words.get(value.lower(), int(value) if value.isdecimal() else value)
+        options[name] = (
+            [*([options[name]] if isinstance(options[name], str) else options[name]), value] if name in options else known
+        )
     return options
 
 

@@ -142,6 +142,11 @@ def _end(code: int, line: str) -> NoReturn:
     sys.exit(code)
 
 
+_TEXT = "'[^']*'"
+_VALUE = rf"{_TEXT}|\{{{_TEXT}: {_TEXT}(?:, {_TEXT}: {_TEXT})*\}}|\[{_TEXT}(?:, {_TEXT})*\]|\[\.\.\.\]|[\w.*-]*\w"
+"""A value of an argument in a message: a string, a mapping or a list of strings, or a plain word."""
+
+
 def in_flags(error: Exception, command: click.Command | None) -> str:
     """Return the message of an error in the words of the command that ran.
 
@@ -162,8 +167,13 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
 
     def flag(match: re.Match[str]) -> str:
         name, value = match["name"], match["value"] or ""
-        if pair := re.fullmatch(r"\{'([^']*)': '([^']*)'\}", value):
-            value = f"{pair[1]}={pair[2]}"
+        if value.startswith("[") and (values := re.findall(r"'([^']*)'", value)):  # an option that may be repeated
+            return " ".join(written(name, f"'{value}'") for value in values)
+        if value.startswith("{"):
+            value = ",".join(f"{key}={word}" for key, word in re.findall(r"'([^']*)': '([^']*)'", value))
+        return written(name, value)
+
+    def written(name: str, value: str) -> str:
         value = "A,B" if value == "[...]" else value.strip("'")
         option = options.get(name)
         if option is None:
@@ -175,7 +185,7 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
         return f"{option.opts[0]} {shlex.quote(value) if value else ''}".rstrip()
 
     words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    text = re.sub(rf"(?<![^ (`])(?P<name>{words})=(?P<value>'[^']*'|\{{'[^']*': '[^']*'\}}|\[\.\.\.\]|[\w.*-]*\w)?", flag, text)
+    text = re.sub(rf"(?<![^ (`])(?P<name>{words})=(?P<value>{_VALUE})?", flag, text)
     if parameter in names:  # it is named without an equals sign where it stands first
         text = re.sub(rf"^(?P<name>{re.escape(parameter)})(?P<value>)\b", flag, text)
     return text

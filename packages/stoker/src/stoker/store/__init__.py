@@ -26,9 +26,10 @@ _NAMES = {
     "stoker.store.manifest": "NonFinite",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Packer Progress quiet",
-    "stoker.store.pack.column_types": "plain_type settled_schema",
+    "stoker.store.pack.column_types": "plain_type",
     "stoker.store.pack.plan": "PackPlan make_plan read_table",
     "stoker.store.pack.series_columns": "encode_table",
+    "stoker.store.pack.settled_types": "settled_schema",
     "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
     "stoker.store.object_storage": "Traffic",
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from stoker.store.object_storage import Traffic as Traffic
     from stoker.store.opening import open_store as open_store
     from stoker.store.pack.column_types import plain_type as plain_type
-    from stoker.store.pack.column_types import settled_schema as settled_schema
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY
     from stoker.store.pack.options import Missing as Missing
     from stoker.store.pack.options import PackOptions as PackOptions
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from stoker.store.pack.plan import make_plan as make_plan
     from stoker.store.pack.plan import read_table as read_table
     from stoker.store.pack.series_columns import encode_table as encode_table
+    from stoker.store.pack.settled_types import settled_schema as settled_schema
     from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
     from stoker.store.remote import RemoteStore as RemoteStore

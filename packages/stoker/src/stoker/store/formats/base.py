@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -134,6 +134,17 @@ class DataSource(ABC):
         """Positions, in rows, between which this source can be read in parts, by several processes; the first is 0."""
         return [0]
 
+    def find_misfits(self, types: Mapping[str, pa.DataType]) -> Iterator[tuple[int, list[tuple[str, int, str]]]]:
+        """Read text again and yield, part by part, its bytes and the strings that are not of their column's type.
+
+        Each is a column, a row from 1, and the string; a string is given once per part. Typed sources have none.
+        """
+        return iter(())
+
+    def line_of(self, row: int) -> int | None:
+        """Return the line in which a row begins, both from 1; None unless it is text. Reads the file up to there."""
+        return None
+
     def origins(self, num_rows: int) -> list[tuple[DataSource, int]]:
         """The sources that the manifest names, with their rows: this one, of which `num_rows` were read, or those it is made of."""
         return [(self, num_rows)]
@@ -173,6 +184,12 @@ class WrappedSource(DataSource):
     def __getattr__(self, name: str) -> Any:
         """What only some sources have."""
         return getattr(self._inner, name)
+
+    def find_misfits(self, types: Mapping[str, pa.DataType]) -> Iterator[tuple[int, list[tuple[str, int, str]]]]:
+        return self._inner.find_misfits({name: kind for name, kind in types.items() if name in self._inner.schema().names})
+
+    def line_of(self, row: int) -> int | None:
+        return self._inner.line_of(row)
 
     @property
     def num_positions(self) -> int | None:  # type: ignore[override]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import csv
 import math
 import re
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceIn
 from stoker.store.arrow import from_texts
 from stoker.store.formats.base import Chunk, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.text import LineBlock, TextSource, open_text
-from stoker.store.formats.words import NULL_TEXTS, is_strange, may_be_strange, mostly, type_of, with_mostly
+from stoker.store.formats.words import NULL_TEXTS, is_strange, may_be_strange, meanings, mostly, type_of, with_mostly
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -157,6 +157,7 @@ _SHORT_SAMPLE_BYTES, _SAMPLE_LINES = 1 << 16, 50  # what the dialect is detected
 MAX_HEADER_BYTES = 64 << 20
 MAX_FIELDS = 65_536
 EXACT_INTEGERS = 2.0**53
+MOST_MISFITS = 100  # strings that do not fit, per column and block: a column of words need not be searched to its end
 _INFLATION = 2  # bytes of Arrow per byte of text, at most about
 
 
@@ -277,7 +278,7 @@ class CsvSource(TextSource):
             yield SizedTask(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
             rows_before = rows_behind
 
-    def _lines(self, start: int, block_bytes: int) -> Iterator[LineBlock]:
+    def _lines(self, start: int, block_bytes: int) -> Generator[LineBlock, None, None]:
         given = self._given
         return self._blocks(start, block_bytes, encoding=given.encoding, quote=given.quote, escape=given.escape or "")
 
@@ -379,16 +380,58 @@ class CsvSource(TextSource):
                     column=name,
                 )
 
-    def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
-        """The first row (from 1) and string of `column` that is not of this type. Reads the file again: errors may be slow."""
-        for task in self.read(pa.schema([(column, pa.string())]), start=RowLocation(), chunk_bytes=8 << 20):
-            chunk = task()
-            texts = [text or "" for text in chunk.table.column(column).to_pylist()]
-            if not self._all_fit(texts, kind):
-                counts = range(1, len(texts) + 1)
-                index = bisect_left(counts, True, key=lambda count: not self._all_fit(texts[:count], kind))
-                return chunk.begin.row + index + 1, texts[index]
+    def find_misfits(self, types: Mapping[str, pa.DataType]) -> Iterator[tuple[int, list[tuple[str, int, str]]]]:
+        for task in self.read(pa.schema([(name, pa.string()) for name in types]), start=RowLocation(), chunk_bytes=8 << 20):
+            chunk, misfits = task(), []
+            for name, kind in types.items():
+                column = pc.fill_null(chunk.table.column(name), "")
+                for text in self._misfits(self._suspects(column.unique(), kind).to_pylist(), kind):
+                    misfits.append((name, chunk.begin.row + pc.index(column, text).as_py() + 1, text))
+            yield chunk.end.position - chunk.begin.position, misfits
+
+    def line_of(self, row: int) -> int | None:
+        lines, rows, start = self._lines_before_rows, 0, self._layout.data_start
+        quote, escape = self._given.quote.encode(), (self._given.escape or "").encode()
+        with closing(self._lines(start, 8 << 20)) as blocks:
+            for block in blocks:
+                data = re.sub(re.escape(escape) + b".", b"..", block.data, flags=re.DOTALL) if escape else block.data
+                is_inside = False
+                for line in data.split(b"\n"):
+                    lines += 1
+                    rows += not is_inside and bool(line.rstrip(b"\r"))
+                    if rows == row:
+                        return lines
+                    is_inside ^= bool(quote) and line.count(quote) % 2 == 1
+                lines -= data.endswith(b"\n")  # what follows the last line break is no line
         return None
+
+    @property
+    def _lines_before_rows(self) -> int:
+        """Lines of the header, and of what is skipped before it."""
+        head = open_text(self.path, self._given.encoding)
+        try:
+            count, left = 0, self._layout.data_start
+            while left > 0 and (data := head.read(min(left, 1 << 20))):
+                count, left = count + data.count(b"\n"), left - len(data)
+        finally:
+            head.close()
+        return count
+
+    def _suspects(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
+        """The strings that may not be of a type: for numbers all that do not look like one, so that few are tried."""
+        if not pa.types.is_floating(kind):
+            return texts
+        return texts.filter(pc.invert(meanings(texts, decimal=self._given.decimal)["numbers"]))
+
+    def _misfits(self, texts: list[str], kind: pa.DataType) -> list[str]:
+        """The strings that are not of a type, found by halving."""
+        if not texts or self._all_fit(texts, kind):
+            return []
+        if len(texts) == 1:
+            return texts
+        half = len(texts) // 2
+        first = self._misfits(texts[:half], kind)
+        return first if len(first) > MOST_MISFITS else first + self._misfits(texts[half:], kind)
 
     def _all_fit(self, texts: list[str], kind: pa.DataType) -> bool:
         if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and pc.any(is_strange(pa.array(texts, pa.string()))).as_py():

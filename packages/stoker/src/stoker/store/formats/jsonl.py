@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
@@ -142,16 +142,19 @@ class JsonRows:
                 "Expected one object, or one list of numbers, per line."
             ) from error
 
-    def find_misfit(self, texts: RowTexts, column: str, kind: pa.DataType) -> tuple[int, str] | None:
-        """The first row (from 1) whose value in `column` is not of this type, and the value as text."""
+    def find_misfits(self, texts: RowTexts, types: Mapping[str, pa.DataType]) -> list[tuple[str, int, str]]:
+        """The values that are not of the type of their column, as text: each once, with its column and its first row (from 1)."""
+        misfits: dict[tuple[str, str], int] = {}
         for i, line in enumerate(texts.lines.split(b"\n")):
-            value = json_text.load(line, texts.column).get(column)
-            try:
-                json_text.check(column, value, kind)
-                json_text.arrow_array([value], kind).cast(kind)
-            except (json_text.JsonTypeError, pa.ArrowInvalid):
-                return texts.rows_before + i + 1, value if isinstance(value, str) else json.dumps(value)
-        return None
+            values = json_text.load(line, texts.column)
+            for column, kind in types.items():
+                value = values.get(column)
+                try:
+                    json_text.check(column, value, kind)
+                    json_text.arrow_array([value], kind).cast(kind)
+                except (json_text.JsonTypeError, pa.ArrowInvalid):
+                    misfits.setdefault((column, value if isinstance(value, str) else json.dumps(value)), texts.rows_before + i + 1)
+        return [(column, row, text) for (column, text), row in misfits.items()]
 
 
 def _parsed_type(kind: pa.DataType, moment: pa.DataType | None = None) -> pa.DataType:
@@ -323,11 +326,22 @@ class JsonLinesSource(TextSource):
     def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: RowLocation, end: RowLocation) -> Chunk:
         return Chunk(self._rows.parse(texts, schema, known), begin, end)
 
-    def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
-        """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
+    def find_misfits(self, types: Mapping[str, pa.DataType]) -> Iterator[tuple[int, list[tuple[str, int, str]]]]:
         with closing(self._texts(RowLocation(), FIRST_BYTES)) as blocks:
-            found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in blocks)
-            return next((one for one in found if one is not None), None)
+            for texts, _, _ in blocks:
+                yield len(texts.lines), self._rows.find_misfits(texts, types)
+
+    def line_of(self, row: int) -> int | None:
+        lines = rows = 0
+        with closing(self._blocks(0, FIRST_BYTES)) as blocks:
+            for block in blocks:
+                for line in block.data.split(b"\n"):
+                    lines += 1
+                    rows += bool(line.strip())
+                    if rows == row:
+                        return lines
+                lines -= block.data.endswith(b"\n")  # what follows the last line break is no line
+        return None
 
 
 def _parts(block: LineBlock, max_lines: int | None) -> Iterator[LineBlock]:

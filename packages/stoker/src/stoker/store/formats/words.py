@@ -8,7 +8,7 @@ strings among them: a sensor that says "off" most of the time is still a column 
     is_strange        strings that only Arrow reads as numbers: `0x1F` and `nan(5)`
     MOSTLY            the key under which the schema of a reader has its columns of strings that are mostly numbers or times
 
-Readers find the row of a word (`find_misfit`); `misfit_error` in pack/column_types.py names it.
+Readers find the rows of words (`find_misfits`); pack/misfits.py names them.
 """
 
 from __future__ import annotations

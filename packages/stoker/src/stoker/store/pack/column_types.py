@@ -4,14 +4,11 @@ ColumnPlan       one column: the type it is read as, and the dtype it is stored 
 make_field       the plan of a column of some Arrow type
 read_types       what to read the columns of a source as
 unify_types      the type that holds the values of two
-SettledTypes     the types that hold all values of some rows, where those of the first block are too narrow
-misfit_error     the error for a word among numbers, with its row
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,12 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValueError, SourceInvalidError
-from stoker.store.formats.base import DataSource, RowLocation, is_list
-from stoker.store.formats.words import mostly, mostly_types
+from stoker.store.formats.base import DataSource, is_list
+from stoker.store.formats.words import mostly_types
 from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
-
-COMMA_NUMBER = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,114 +149,6 @@ def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.D
         moment = b if pa.types.is_date32(a) else a
         return moment if pa.types.is_timestamp(moment) and moment.tz is None else None
     return None
-
-
-class SettledTypes:
-    """Types that hold all values read so far."""
-
-    def __init__(self, schema: pa.Schema, options: PackOptions) -> None:
-        self._types = dict(zip(schema.names, schema.types, strict=True))
-        self._options = options
-        self._gaps: set[str] = set()
-
-    def look(self, source: DataSource, table: pa.Table) -> None:
-        """Add the values of a chunk."""
-        for name, kind in self._types.items():
-            column = table.column(name)
-            is_text = not source.typed and pa.types.is_string(column.type)
-            found = column.type if is_text else asked_type(column.type, self._options.dtypes.get(name))
-            text = not source.typed and pa.types.is_string(kind)  # of which some blocks may look like numbers
-            settled = kind if text else unify_types(kind, found, inferred=not source.typed)
-            if settled is None:
-                raise misfit_error([source], name, kind)
-            self._types[name] = settled
-            if column.null_count or any(is_list(chunk.type) and chunk.flatten().null_count for chunk in column.chunks):
-                self._gaps.add(name)
-
-    def schema(self, *, gaps: bool = True) -> pa.Schema:
-        """The types so far; with `gaps`, columns with missing values can hold them in a store."""
-        filled = self._gaps - {self._options.series} if gaps else set()
-        return pa.schema([(name, _nullable(kind) if name in filled else kind) for name, kind in self._types.items()])
-
-
-def settled_schema(
-    sources: Sequence[DataSource],
-    schema: pa.Schema,
-    options: PackOptions,
-    report: Callable[[int], None] = lambda num_rows: None,
-    *,
-    gaps: bool = True,
-) -> pa.Schema:
-    """Read all rows of sources of one schema, and give the types that hold all values.
-
-    With `gaps`, columns with missing values have types that can store them. `report` gets the rows of each chunk.
-    """
-    settled = SettledTypes(schema, options)
-    for source in sources:
-        for task in source.read(schema if source.typed else None, start=RowLocation(), chunk_bytes=options.chunk_bytes):
-            table = task().table
-            settled.look(source, table)
-            report(table.num_rows)
-    return settled.schema(gaps=gaps)
-
-
-def _nullable(kind: pa.DataType) -> pa.DataType:
-    """Integers and booleans with missing values become float64; values that it cannot hold are refused later."""
-    if is_list(kind):
-        return pa.large_list(_nullable(kind.value_type))
-    value = plain_type(kind)
-    return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
-
-
-def misfit_error(sources: Sequence[DataSource], name: str, kind: pa.DataType) -> BadValueError:
-    """The error for a value that its column cannot hold, with its row; the sources are read again to find it."""
-    untyped = [source for source in sources if not source.typed]
-    misfits = ((source, find_misfit_in(source, name, kind)) for source in untyped)
-    source, found = next((pair for pair in misfits if pair[1] is not None), (sources[0], None))
-    what = values_word(kind)
-    if found is None:
-        return BadValueError(f"column {name!r} of {source.label} holds values that are not {what}.", path=source.path, column=name)
-    row, text = found
-    if not source.has_null_texts and mostly(pa.array([text])) is not None:
-        return BadValueError(
-            f"column {name!r} of {source.label} holds {what} as strings, like {text[:60]!r} in row {row:,}. "
-            f"Write them without quotes, or pass dtype={{{name!r}: 'category'}} to keep them as words.",
-            parameter="dtype",
-            path=source.path,
-            row=row,
-            column=name,
-        )
-    return BadValueError(
-        f"column {name!r} of {source.label} holds {text[:60]!r} in row {row:,}, but most of its values are {what}. "
-        f"Fix the file{advice_on(source, text)}, or pass dtype={{{name!r}: 'category'}} to keep all as words.",
-        parameter="null" if source.has_null_texts else "dtype",
-        path=source.path,
-        row=row,
-        column=name,
-    )
-
-
-def find_misfit_in(source: DataSource, name: str, kind: pa.DataType) -> tuple[int, str] | None:
-    """Return the first row (from 1) and text of a column that is not of this type, if the source can find it."""
-    find = getattr(source, "find_misfit", None)
-    return find(name, kind) if find is not None else None
-
-
-def advice_on(source: DataSource, text: str) -> str:
-    """What may help with a word among numbers."""
-    if not source.has_null_texts:
-        return ""
-    if COMMA_NUMBER.fullmatch(text.strip()):
-        return ", pass Csv(decimal=',') if the comma is the decimal point (pack files with points separately)"
-    return f", pass Csv(null={text[:20]!r}) if it means missing"
-
-
-def values_word(kind: pa.DataType) -> str:
-    """Return what values of this type are called in messages."""
-    value = plain_type(kind)
-    if pa.types.is_timestamp(value) or pa.types.is_date(value):
-        return "times"
-    return {"int64": "integers", "double": "numbers"}.get(str(value), f"{type_word(kind)} values")
 
 
 def type_word(kind: pa.DataType) -> str:

@@ -36,7 +36,8 @@ from stoker.store.manifest import (
     parse_frequency,
 )
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_blocks
-from stoker.store.pack.column_types import ColumnPlan, misfit_error
+from stoker.store.pack.column_types import ColumnPlan
+from stoker.store.pack.misfits import misfit_error
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
@@ -414,7 +415,7 @@ def _refuse_values_as_categories(run: SortedRun, plan: PackPlan, categories: Map
                 rows, values = rows + int((codes >= 0).sum()), values + int(is_value[codes].sum())
             if 2 * values > rows or 2 * int(is_value.sum()) > len(texts):
                 kind = type_of(texts.filter(mask), conversion(csv))
-                raise misfit_error(plan.sources, field.name, kind)
+                raise misfit_error(plan.sources, field.name, {field.name: kind}, plan.options.dtypes)
 
 
 class _Sealer:

@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,7 @@ import xxhash
 
 import stoker
 from stoker import _disk
-from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
+from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError, SourceError
 from stoker.store.arrow import from_texts
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, place_fields
 from stoker.store.formats.discover import find_sources
@@ -163,6 +163,20 @@ def explaining(plan: PackPlan) -> Iterator[None]:
         raise explain_repeated(plan, error) from None
 
 
+@contextlib.contextmanager
+def naming_lines(sources: Sequence[DataSource]) -> Iterator[None]:
+    """Add the line of a text file to an error that names a row of it: an editor shows lines, and rows do not count the header."""
+    try:
+        yield
+    except SourceError as error:
+        if error.row is not None and error.line is None and error.path is not None and error.args:
+            source = next((source for source in sources if str(source.path) == error.path), None)
+            error.line = None if source is None else source.line_of(error.row)
+            if error.line not in (None, error.row):
+                error.args = (f"{error.args[0]} Row {error.row:,} begins in line {error.line:,} of the file.", *error.args[1:])
+        raise
+
+
 def refuse_settled(error: InferredTypeError | MissingIntegersError) -> NoReturn:
     """Types that were found by reading all rows do not fit: raise what that means."""
     if isinstance(error, MissingIntegersError):
@@ -196,7 +210,7 @@ class Packer:
         bytes of small files that the store needs beside its columns.
         """
         replace = replace or self._load_journal() is not None
-        with new_store(self._folder, self._paths, replace=replace, beside=beside) as commit:
+        with naming_lines(self._plan.sources), new_store(self._folder, self._paths, replace=replace, beside=beside) as commit:
             _refuse_too_large(self._plan, self._folder)
             journal = self._load_journal()
             if journal is not None and journal.settled:

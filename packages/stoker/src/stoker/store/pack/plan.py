@@ -19,9 +19,10 @@ from stoker.errors import BadValueError, OptionError, SourceInvalidError, Source
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
-from stoker.store.pack.column_types import ColumnPlan, asked_type, is_number, make_field, plain_type, settled_schema, type_word
+from stoker.store.pack.column_types import ColumnPlan, asked_type, is_number, make_field, plain_type, type_word
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.schemas import unify_schemas
+from stoker.store.pack.settled_types import settled_schema
 from stoker.store.pack.wide import left_out_notes, select_columns, some_names, wide_time, wide_value
 
 Grouping = Literal["key", "file", "row", "wide"]
@@ -97,7 +98,10 @@ def settled_types(plan: PackPlan, report: Callable[[int], None]) -> list[pa.Sche
     if plan.grouping != "wide":
         return [settled_schema(plan.sources, plan.schema, plan.options, count)]
     shared: dict[pa.Schema, pa.Schema] = {}
-    schemas = [settled_schema([one], schema, plan.options, count) for one, schema in zip(plan.sources, plan.schemas, strict=True)]
+    schemas = [
+        settled_schema([source], schema, plan.options, count, others=plan.sources)
+        for source, schema in zip(plan.sources, plan.schemas, strict=True)
+    ]
     return [shared.setdefault(schema, schema) for schema in schemas]
 
 

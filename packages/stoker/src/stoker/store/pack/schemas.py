@@ -8,17 +8,11 @@ import pyarrow as pa
 
 from stoker.errors import OptionError, SchemaError
 from stoker.store.formats.base import DataSource
-from stoker.store.pack.column_types import (
-    advice_on,
-    find_misfit_in,
-    plain_type,
-    read_types,
-    type_word,
-    unify_types,
-    values_word,
-)
+from stoker.store.pack.column_types import plain_type, read_types, type_word, unify_types
+from stoker.store.pack.misfits import Misfit, advice_on, find_misfits, null_advice, searched_types, values_word
 from stoker.store.pack.options import PackOptions
 
+_MOST_SHOWN = 12  # differences that an error lists
 _MOST_ADVISED = 12  # columns that an error names to be passed
 
 
@@ -33,7 +27,7 @@ def unify_schemas(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], o
             raise OptionError(what, parameter=role, path=sources[0].path, column=name)
     names = read_names(first, options)
     types = read_types(sources[0], first, names, options)
-    common, advice, same_names = dict.fromkeys(names), "", True
+    common, mixed, advice = dict.fromkeys(names), dict[str, pa.DataType](), ""
     by_name = options.columns is not None
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
         source_names = set(schema.names)
@@ -43,41 +37,46 @@ def unify_schemas(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], o
             differences.append(f"{source.label} has its columns in another order ({', '.join(schema.names[:8])})")
         differences.extend(f"{source.label} has no column {name!r}" for name in missing)
         differences.extend(f"{source.label} has an extra column {name!r}" for name in extra)
-        same_names &= not (extra or missing)
         for name in missing:
             common.pop(name, None)
         for name, found in read_types(source, schema, [name for name in names if name in source_names], options).items():
             kind = unify_types(types[name], found, inferred=not source.typed and not sources[0].typed)
-            if kind is None:
-                what, advice = _type_difference(sources[0], types[name], source, found, name)
-                differences.append(what)
+            if kind is None and _may_hold_words(sources[0], types[name], source, found):
+                types[name] = mixed[name] = found if pa.types.is_string(plain_type(types[name])) else types[name]
+                common.pop(name, None)
+            elif kind is None:
+                differences.append(f"column {name!r} of {source.label} is {type_word(found)}, not {type_word(types[name])}")
+                advice = f"Fix the files, or pass dtype={{{name!r}: 'category'}}, or columns=[...] without this column."
                 common.pop(name, None)
             types[name] = kind or types[name]
-    if differences:
-        shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
-        raise SchemaError(
-            f"{len(differences):,} difference{'s' if len(differences) > 1 else ''} from {sources[0].label}: {shown}. "
-            f"{advice if advice and same_names else _advice_on_columns(list(common), options)}",
-            parameter="columns",
-        )
+    if differences or mixed:
+        searched = searched_types({name: types[name] for name in (*common, *mixed)}, options.dtypes)
+        misfits, complete = find_misfits(sources, searched)
+        located = {misfit.column for misfit in misfits}
+        words = [f"{misfit}, but {values_word(misfit.kind)} elsewhere" for misfit in misfits]
+        words += [
+            f"column {name!r} is text in some files, {values_word(mixed[name])} in others" for name in mixed if name not in located
+        ]
+        if not differences:
+            advice = advice_on(misfits, complete=complete) if misfits else _advice_on_columns(list(common), options)
+        elif len(differences) > 1 or words or not advice:
+            advice = _advice_on_columns(list(common), options, [misfit for misfit in misfits if misfit.column in common])
+        differences += words
+        shown = "; ".join(differences[:_MOST_SHOWN])
+        shown += f"; and {len(differences) - _MOST_SHOWN:,} more" if len(differences) > _MOST_SHOWN else ""
+        count = f"{'' if complete else 'at least '}{len(differences):,} difference{'s' if len(differences) > 1 else ''}"
+        raise SchemaError(f"{count} from {sources[0].label}: {shown}. {advice}", parameter="columns")
     return pa.schema([(name, types[name]) for name in names])
 
 
-def _type_difference(first: DataSource, known: pa.DataType, source: DataSource, found: pa.DataType, name: str) -> tuple[str, str]:
-    """How a column differs between two sources, and what may help. Where one holds words, the first of them is named."""
-    texts, numbers = (source, known) if pa.types.is_string(plain_type(found)) else (first, found)
-    misfit = find_misfit_in(texts, name, numbers) if pa.types.is_string(plain_type(known)) or texts is source else None
-    if misfit is None:
-        what = f"column {name!r} of {source.label} is {type_word(found)}, not {type_word(known)}"
-        return what, f"Fix the files, or pass dtype={{{name!r}: 'category'}}, or columns=[...] without this column."
-    other = first if texts is source else source
-    row, text = misfit
-    what = f"column {name!r} of {texts.label} holds {text[:60]!r} in row {row:,}, but {values_word(numbers)} in {other.label}"
-    return what, f"Fix the files{advice_on(texts, text)}, or pass dtype={{{name!r}: 'category'}} to keep all as words."
+def _may_hold_words(first: DataSource, known: pa.DataType, source: DataSource, found: pa.DataType) -> bool:
+    """Whether a column is text in one of two sources of text, and numbers or times in the other."""
+    is_text = [pa.types.is_string(plain_type(kind)) for kind in (known, found)]
+    return is_text[0] != is_text[1] and not (source if is_text[1] else first).typed
 
 
-def _advice_on_columns(common: list[str], options: PackOptions) -> str:
-    """What helps where files have different columns."""
+def _advice_on_columns(common: list[str], options: PackOptions, misfits: Sequence[Misfit] = ()) -> str:
+    """What helps where files have different columns, of which those that all have may hold words among numbers."""
     roles = {options.series, options.time} - {None}
     values = [name for name in common if name not in roles]
     if not values or not roles <= set(common):
@@ -85,7 +84,8 @@ def _advice_on_columns(common: list[str], options: PackOptions) -> str:
     shown = ",".join(values) if len(values) <= _MOST_ADVISED and not any("," in name for name in values) else None
     if shown is None:
         return f"Fix the files, or pass columns=[...] with some of the {len(values):,} columns that all of them have."
-    return f"Fix the files, or pass columns='{shown}', which all of them have."
+    words = null_advice(misfits).replace(", pass", ", and", 1) if misfits else ""
+    return f"Fix the files, or pass columns='{shown}', which all of them have{words}."
 
 
 def read_names(schema: pa.Schema, options: PackOptions) -> list[str]:

@@ -24,9 +24,9 @@ from stoker import _disk
 from stoker._text import how_to_install
 from stoker.errors import OptionError
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, Task, batch_chunks, batch_rows
-from stoker.store.pack.column_types import settled_schema
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.schemas import unify_schemas
+from stoker.store.pack.settled_types import settled_schema
 from stoker.store.pack.sorted_runs import read_ahead
 
 _VIEW = "source"
