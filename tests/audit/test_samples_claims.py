@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.audit.samples import ALL, DATA, NUM, batches_of, of, passed
+from tests.harness.flat_feed import flat_feed
 from torch.utils.data import (
     DataLoader,
     DistributedSampler,
@@ -17,7 +18,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-import stoker
 from stoker import BlockShuffle, ByLength, Feed, Sequences, Sequential, Shuffle, Store, Windows, audit
 
 
@@ -49,7 +49,7 @@ STORE = Store.from_arrays(
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("order", [Shuffle(3), Sequential(), BlockShuffle(3), ByLength(3)], ids=lambda order: type(order).__name__)
 def test_a_feed_is_clean(order: Any, threads: int) -> None:
-    feed = Feed(STORE, Windows(8, horizon=1), batch_size=32, order=order, loading=stoker.feed.Loading(threads=threads))
+    feed = flat_feed(STORE, Windows(8, horizon=1), batch_size=32, order=order, threads=threads)
     found = audit(feed, epochs=2)
     assert found.ok, found
     assert passed(found) >= set(ALL) - {"order", "same order"}

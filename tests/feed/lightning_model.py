@@ -38,18 +38,6 @@ class Tiny(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-8)
 
 
-class Packed(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        return self.layer(batch["x"][:, None]).mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=1e-8)
-
-
 class SetEpoch(lightning.Callback):
     """As loops do that are written for a distributed sampler."""
 

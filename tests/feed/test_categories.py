@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.flat_feed import flat_feed
 
 import stoker
-from stoker import Feed, Sequences, Store
+from stoker import Sequences, Store
 from stoker.errors import OptionError
 
 
@@ -22,16 +23,16 @@ def test_codes_of_categories_mean_the_same_in_all_stores(tmp_path: Path) -> None
     a = texts_store(tmp_path / "a", ["up", "down"], [1, 2])
     b = texts_store(tmp_path / "b", ["down", "flat", "up"], [2, 3, 1])
     for residency in ("host", "device"):
-        feed = Feed([a, b], Sequences(2), batch_size=5, columns=["x", "label"], loading=stoker.feed.Loading(residency=residency))
+        feed = flat_feed([a, b], Sequences(2), batch_size=5, columns=["x", "label"], residency=residency)
         batch = next(iter(feed))
         assert feed.categories == {"label": ["up", "down", "flat"]}
         assert (batch["label"] + 1).tolist() == batch["x"][:, 0].tolist()
     again = pickle.loads(pickle.dumps(feed.dataset))
     assert again[[0, 1, 2, 3, 4]]["label"].tolist() == feed.dataset[[0, 1, 2, 3, 4]]["label"].tolist()
-    known = Feed(a, Sequences(2), batch_size=2, categories=stoker.feed.CategoryCodes(texts={"label": ["flat", "down", "up"]}))
+    known = flat_feed(a, Sequences(2), batch_size=2, categories={"label": ["flat", "down", "up"]})
     assert next(iter(known))["label"].tolist() == [2, 1]
     with pytest.raises(OptionError, match=r"column 'label' of .*b holds 'flat'; expected one of the 2 texts of categories="):
-        Feed(b, Sequences(2), batch_size=2, categories=stoker.feed.CategoryCodes(texts={"label": ["up", "down"]}))
+        flat_feed(b, Sequences(2), batch_size=2, categories={"label": ["up", "down"]})
 
 
 @pytest.mark.promise("P9", control=True)

@@ -46,7 +46,7 @@ def test_no_window_spans_a_gap(tmp_path: Path, unit: str, view: Any) -> None:
     store = pack_hours(tmp_path, unit)
     options = {field: getattr(view, field) for field in ("length", "tail")}
     broken = type(view)(**options, max_gap="2h")
-    feed = Feed(store, broken, batch_size=64, columns=["hour"], returns=stoker.feed.Returns(series=True))
+    feed = flat_feed(store, broken, batch_size=64, columns=["hour"], return_series=True)
     found = spans(feed)
     assert all(last - first == 23 for _, first, last in found)
     hours = {0: [range(100), range(220, 400)], 1: [range(400)]}
@@ -63,9 +63,7 @@ def test_no_window_spans_a_gap(tmp_path: Path, unit: str, view: Any) -> None:
 
 @pytest.mark.promise("P9", control=True)
 def test_negative_control_without_max_gap_windows_span_the_gap(tmp_path: Path) -> None:
-    feed = Feed(
-        pack_hours(tmp_path), Windows(24, tail="drop"), batch_size=64, columns=["hour"], returns=stoker.feed.Returns(series=True)
-    )
+    feed = flat_feed(pack_hours(tmp_path), Windows(24, tail="drop"), batch_size=64, columns=["hour"], return_series=True)
     assert sum(last - first != 23 for _, first, last in spans(feed)) == 23
 
 
@@ -87,16 +85,14 @@ def test_missing_months_are_gaps_and_months_are_not(tmp_path: Path) -> None:
 
 def test_scales_weights_ranks_and_resuming_work_over_runs(tmp_path: Path) -> None:
     store, view = pack_hours(tmp_path), Windows(24, stride=8, max_gap="2h")
-    feed = Feed(
-        store, view, batch_size=16, columns=["hour"], dtype="float64", normalize="zero", returns=stoker.feed.Returns(series=True)
-    )
+    feed = flat_feed(store, view, batch_size=16, columns=["hour"], dtype="float64", normalize="zero", return_series=True)
     whole = [store[i]["hour"] for i in range(2)]
     for batch in feed:
         for row, series in enumerate(batch["series"].tolist()):
             if series >= 0:
                 first = batch["hour"][row, 0] * whole[series].std() + whole[series].mean()
                 assert abs(float(first) - round(float(first))) < 1e-6
-    drawn = Feed(store, view, batch_size=16, order=Weighted([0.0, 1.0]), returns=stoker.feed.Returns(series=True), columns=["hour"])
+    drawn = flat_feed(store, view, batch_size=16, order=Weighted([0.0, 1.0]), return_series=True, columns=["hour"])
     assert {one for batch in drawn for one in batch["series"].tolist()} <= {-1, 1}
 
     def make(**ranks: Any) -> Feed:

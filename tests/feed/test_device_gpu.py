@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.harness import tiny_store
 from tests.harness.flat_feed import flat_feed
 
 import stoker
@@ -20,9 +21,12 @@ VIEWS = [
     stoker.Segments(20, shift=1),
     stoker.Segments(20, tail="drop"),
     stoker.Sequences(24),
+    stoker.Sequences(24, keep="random"),
     stoker.Sequences(24, layout="packed"),
     stoker.Sequences(32, buckets=(8, 32), keep="last"),
 ]
+OF_ONE_SHAPE = [*VIEWS[:4], stoker.Sequences(32, buckets=(32,)), stoker.Sequences(32, buckets=(32,), keep="random")]
+FLOATS = ["price", "exact", "half", "wide"]
 
 
 def make_store() -> stoker.Store:
@@ -42,6 +46,33 @@ def make_store() -> stoker.Store:
     )
 
 
+def with_missing() -> stoker.Store:
+    """`make_store` with NaN in its floats, and one value per series that may be missing."""
+    store, rng = make_store(), np.random.default_rng(1)
+    columns = {name: store.column(name).copy() for name in store.schema}
+    for name in FLOATS:
+        columns[name][rng.random(columns[name].shape) < 0.3] = np.nan
+    return stoker.Store.from_arrays(lengths=store.lengths, **columns, level=np.where(rng.random(200) < 0.3, np.nan, 1.0))
+
+
+def scaled() -> tuple[stoker.Store, dict[str, Any]]:
+    store = make_store()
+    columns = [*FLOATS, "count", "small"]
+    return store, {"scaler": stoker.split.SeriesScaler.fit(store, None, columns=columns, method="robust", unseen="global")}
+
+
+OBSERVED = {"observed": [*FLOATS, "level"], "return_series": True}
+CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "as stored": lambda: (make_store(), {}),
+    "normalized": lambda: (make_store(), {"normalize": "zero"}),
+    "normalized by the largest": lambda: (make_store(), {"normalize": "max"}),
+    "scaled": scaled,
+    "observed": lambda: (with_missing(), OBSERVED),
+    "observed and normalized": lambda: (with_missing(), OBSERVED | {"normalize": "zero"}),
+    "several stores": lambda: ([make_store() for _ in range(3)], {"weights": [1, 2, 1], "normalize": "zero", "return_store": True}),
+}
+
+
 def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert a.keys() == b.keys()
     for name in a:
@@ -52,22 +83,25 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
 
 
 @pytest.mark.promise("P8")
-@pytest.mark.parametrize("normalize", [None, "zero", "max"])
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("residency", ["device", "host"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_batches_are_those_of_the_cpu(view: Any, residency: str, normalize: Any) -> None:
-    store = make_store()
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "return_index": True}
-    there = flat_feed(store, view, device="cuda", residency=residency, **options)
-    for a, b in zip(flat_feed(store, view, **options), there, strict=True):
-        assert all(tensor.is_cuda for tensor in b.values())
-        assert_same(a, b)
+def test_batches_are_those_of_the_cpu(view: Any, residency: str, case: str) -> None:
+    store, more = CASES[case]()
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "return_index": True, **more}
+    here, there = flat_feed(store, view, **options), flat_feed(store, view, device="cuda", residency=residency, **options)
+    for _ in range(2):
+        for a, b in zip(here, there, strict=True):
+            assert all(tensor.is_cuda for tensor in b.values())
+            assert_same(a, b)
 
 
-@pytest.mark.parametrize("view", [*VIEWS[:4], stoker.Sequences(32, buckets=(32,))], ids=str)
-def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any) -> None:
-    store = make_store()
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "return_index": True}
+@pytest.mark.parametrize("case", ["as stored", "observed", "several stores"])
+@pytest.mark.parametrize("view", OF_ONE_SHAPE, ids=str)
+def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any, case: str) -> None:
+    store, more = CASES[case]()
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "return_index": True, **more}
     captured = flat_feed(store, view, device="cuda", residency="device", **options).captured()
     feed = flat_feed(store, view, **options)
     for _ in range(3):
@@ -75,11 +109,19 @@ def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any) -> N
             assert_same(a, b)
 
 
+def test_codes_of_categories_are_shifted_as_on_the_cpu(tmp_path: Any) -> None:
+    tiny_store(tmp_path / "tiny")
+    store = stoker.open(tmp_path / "tiny")
+    options: dict[str, Any] = {"batch_size": 3, "columns": ["mood", "price"], "category_offset": 1}
+    for view in (stoker.Windows(3), stoker.Sequences(4), stoker.Sequences(4, layout="packed")):
+        there = flat_feed(store, view, device="cuda", residency="device", **options)
+        for a, b in zip(flat_feed(store, view, **options), there, strict=True):
+            assert_same(a, b)
+
+
 def test_the_gather_can_be_part_of_a_graph_of_the_whole_step() -> None:
     store, view = make_store(), stoker.Windows(16, stride=3)
-    captured = stoker.Feed(
-        store, view, batch_size=32, order=stoker.Shuffle(3), device="cuda", loading=stoker.feed.Loading(residency="device")
-    ).captured()
+    captured = flat_feed(store, view, batch_size=32, order=stoker.Shuffle(3), device="cuda", residency="device").captured()
     list(captured)  # warms up
     total = torch.zeros((), dtype=torch.float64, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -100,16 +142,15 @@ def test_a_finite_value_never_becomes_infinite(residency: str, options: dict[str
     """On the device before the first batch, so that graphs need no check; NaN and infinities of the store are no reason."""
     values = np.arange(100.0)
     values[57] = value
+
+    def feed_of(values: Any) -> stoker.Feed:
+        given: dict[str, Any] = {"batch_size": 9, "device": "cuda", "residency": residency, **options}
+        return flat_feed(stoker.Store.from_arrays(x=[values]), stoker.Windows(8), **given)
+
     with pytest.raises(stoker.errors.FeedError, match="column 'x' of <memory>"):
-        list(
-            flat_feed(
-                stoker.Store.from_arrays(x=[values]), stoker.Windows(8), batch_size=9, device="cuda", residency=residency, **options
-            )
-        )
+        list(feed_of(values))
     values[56:58] = np.inf, np.nan
-    feed = flat_feed(
-        stoker.Store.from_arrays(x=[values]), stoker.Windows(8), batch_size=9, device="cuda", residency=residency, **options
-    )
+    feed = feed_of(values)
     passes = [feed, feed.captured()] if residency == "device" else [feed]
     for batches in passes:
         assert sum(int(batch["x"].isinf().sum() + batch["x"].isnan().sum()) for batch in batches) == 16
@@ -117,14 +158,7 @@ def test_a_finite_value_never_becomes_infinite(residency: str, options: dict[str
 
 @pytest.mark.promise("P10")
 def test_a_kept_batch_never_changes() -> None:
-    feed = stoker.Feed(
-        make_store(),
-        stoker.Windows(16),
-        batch_size=32,
-        order=stoker.Shuffle(1),
-        device="cuda",
-        loading=stoker.feed.Loading(residency="host"),
-    )
+    feed = flat_feed(make_store(), stoker.Windows(16), batch_size=32, order=stoker.Shuffle(1), device="cuda", residency="host")
     kept = [(batch["wide"], batch["wide"].clone()) for batch in feed]
     assert all(torch.equal(a, b) for a, b in kept)
 
@@ -133,74 +167,6 @@ def test_small_columns_are_kept_on_the_device_and_the_reason_is_said() -> None:
     feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, device="cuda")
     assert feed.residency.where == "device"
     assert "fit 50% of the free GPU memory" in str(feed)
-
-
-@pytest.mark.parametrize("residency", ["device", "host"])
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_scaled_batches_are_those_of_the_cpu(view: Any, residency: str) -> None:
-    store = make_store()
-    columns = ["price", "exact", "half", "wide", "count", "small"]
-    scaler = stoker.split.SeriesScaler.fit(store, None, columns=columns, method="robust", unseen="global")
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "scaler": scaler, "return_series": True}
-    there = flat_feed(store, view, device="cuda", residency=residency, **options)
-    for a, b in zip(flat_feed(store, view, **options), there, strict=True):
-        assert_same(a, b)
-
-
-def with_missing() -> stoker.Store:
-    """`make_store` with NaN in its floats, and one value per series that may be missing."""
-    store, rng = make_store(), np.random.default_rng(1)
-    columns = {name: store.column(name).copy() for name in store.schema}
-    for name in ("price", "exact", "half", "wide"):
-        columns[name][rng.random(columns[name].shape) < 0.3] = np.nan
-    return stoker.Store.from_arrays(lengths=store.lengths, **columns, level=np.where(rng.random(200) < 0.3, np.nan, 1.0))
-
-
-@pytest.mark.promise("P8")
-@pytest.mark.parametrize("normalize", [None, "zero"])
-@pytest.mark.parametrize("residency", ["device", "host"])
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_observed_masks_and_the_series_index_are_those_of_the_cpu(view: Any, residency: str, normalize: Any) -> None:
-    store = with_missing()
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "return_series": True}
-    options["observed"] = ["price", "exact", "half", "wide", "level"]
-    there = flat_feed(store, view, device="cuda", residency=residency, **options)
-    for a, b in zip(flat_feed(store, view, **options), there, strict=True):
-        assert a["price_observed"].dtype == torch.bool
-        assert_same(a, b)
-
-
-@pytest.mark.parametrize("view", [stoker.Windows(16, stride=3), stoker.Sequences(32, buckets=(32,), keep="random")], ids=str)
-def test_captured_batches_have_observed_masks_and_random_places(view: Any) -> None:
-    store = with_missing()
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "observed": True, "return_series": True}
-    captured = flat_feed(store, view, device="cuda", residency="device", **options).captured()
-    feed = flat_feed(store, view, **options)
-    for _ in range(2):
-        for a, b in zip(feed, captured, strict=True):
-            assert_same(a, b)
-
-
-@pytest.mark.parametrize("residency", ["device", "host"])
-def test_random_windows_of_sequences_are_those_of_the_cpu(residency: str) -> None:
-    store, view = make_store(), stoker.Sequences(24, keep="random")
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3)}
-    there, here = flat_feed(store, view, device="cuda", residency=residency, **options), flat_feed(store, view, **options)
-    for _ in range(2):
-        for a, b in zip(here, there, strict=True):
-            assert_same(a, b)
-
-
-def test_codes_of_categories_are_shifted_as_on_the_cpu(tmp_path: Any) -> None:
-    from tests.harness import tiny_store
-
-    tiny_store(tmp_path / "tiny")
-    store = stoker.open(tmp_path / "tiny")
-    options: dict[str, Any] = {"batch_size": 3, "columns": ["mood", "price"], "category_offset": 1}
-    for view in (stoker.Windows(3), stoker.Sequences(4), stoker.Sequences(4, layout="packed")):
-        there = flat_feed(store, view, device="cuda", residency="device", **options)
-        for a, b in zip(flat_feed(store, view, **options), there, strict=True):
-            assert_same(a, b)
 
 
 @pytest.mark.promise("P5")
@@ -215,13 +181,13 @@ def test_transforms_on_the_device_draw_the_same_after_a_resume(residency: str) -
 
     def make() -> stoker.Feed:
         view = stoker.Windows(16, stride=3)
-        return stoker.Feed(
+        return flat_feed(
             make_store(),
             view,
             batch_size=32,
             order=stoker.Shuffle(3),
             device="cuda",
-            loading=stoker.feed.Loading(residency=residency),
+            residency=residency,
             transform=stoker.feed.OnDevice(noisy),
         )
 
@@ -235,22 +201,3 @@ def test_transforms_on_the_device_draw_the_same_after_a_resume(residency: str) -
     for a, b in zip(whole[5:], resumed, strict=True):
         assert all(tensor.is_cuda for tensor in b.values())
         assert all(a[name].equal(b[name]) for name in a)
-
-
-@pytest.mark.promise("P9")
-@pytest.mark.parametrize("residency", ["device", "host"])
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_batches_of_several_stores_are_those_of_the_cpu(view: Any, residency: str) -> None:
-    stores = [make_store(), make_store(), make_store()]
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "weights": [1, 2, 1], "normalize": "zero"}
-    options |= {"return_index": True, "return_store": True}
-    there = flat_feed(stores, view, device="cuda", residency=residency, **options)
-    for a, b in zip(flat_feed(stores, view, **options), there, strict=True):
-        assert_same(a, b)
-
-
-def test_several_stores_are_captured() -> None:
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "device": "cuda", "return_store": True}
-    make = partial(flat_feed, [make_store(), make_store()], stoker.Windows(16, stride=3), **options)
-    for a, b in zip(make().captured(), make(), strict=True):
-        assert_same({name: tensor.cpu() for name, tensor in a.items()}, b)

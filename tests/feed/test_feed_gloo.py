@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.feed.stores import write_store
+from tests.harness.flat_feed import flat_feed
 
-import stoker
 from stoker import Feed, Shuffle, Store, Windows
 
 # Trains with DistributedDataParallel, so that every step is a step of all ranks: if one had fewer batches, all would hang.
@@ -62,9 +62,7 @@ def make_store(folder: Path) -> Store:
 
 
 def make_feed(store: Store, batch_size: int) -> Feed:
-    return Feed(
-        store, Windows(4, stride=2, horizon=1), batch_size=batch_size, order=Shuffle(6), returns=stoker.feed.Returns(index=True)
-    )
+    return flat_feed(store, Windows(4, stride=2, horizon=1), batch_size=batch_size, order=Shuffle(6), return_index=True)
 
 
 def run_alone(feed: Feed, num_steps: int) -> list[int]:

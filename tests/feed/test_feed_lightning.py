@@ -27,9 +27,9 @@ EPOCH = [list(range(start, min(start + 4, 18))) for start in range(0, 18, 4)]
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
     """Not when tests are collected: each process of a run collects all of them, and this import takes as long as half of the others."""
-    global Packed, SetEpoch, Tiny, lightning, trainer
+    global SetEpoch, Tiny, lightning, trainer
     lightning = pytest.importorskip("pytorch_lightning")
-    from tests.feed.lightning_model import Packed, SetEpoch, Tiny, trainer
+    from tests.feed.lightning_model import SetEpoch, Tiny, trainer
 
 
 def shuffled(**options: Any) -> stoker.Feed:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from tests.feed.stores import LENGTHS
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples, tiny_store
+from tests.harness.flat_feed import flat_feed
 
-import stoker
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker import open as open_store
 
@@ -84,11 +84,17 @@ def test_batches_are_those_of_the_twin(view: Any, residency: str, normalize: Any
     store, dtype = make_store(), "float32" if cast else None
     names = ["single", "double", "wide", "static", *([] if cast or normalize else ["half"])]
     twin = Twin(store, view, columns=names, dtype=dtype, normalize=normalize)
-    feed = Feed(
-        store, view, batch_size=batch_size, columns=names, dtype=dtype, normalize=normalize,
-        loading=stoker.feed.Loading(residency=residency),
-        observed=names, order=Shuffle(1),
-    )  # fmt: skip
+    feed = flat_feed(
+        store,
+        view,
+        batch_size=batch_size,
+        columns=names,
+        dtype=dtype,
+        normalize=normalize,
+        residency=residency,
+        observed=names,
+        order=Shuffle(1),
+    )
     order = feed.plan.numbers(0, 0, feed.num_samples).tolist()
     for first, batch in zip(range(0, len(order), batch_size), feed, strict=True):
         assert_same_batch(batch, expected_batch(twin, order[first : first + batch_size], batch_size, names))
@@ -107,8 +113,7 @@ def test_bfloat16_has_a_mask_too(tmp_path: Any) -> None:
     tiny_store(tmp_path / "tiny")
     store = open_store(tmp_path / "tiny")
     host, device = (
-        Feed(store, Sequences(5), batch_size=4, observed=["brief"], loading=stoker.feed.Loading(residency=where))
-        for where in ("host", "device")
+        flat_feed(store, Sequences(5), batch_size=4, observed=["brief"], residency=where) for where in ("host", "device")
     )
     for a, b in zip(host, device, strict=True):
         assert_same_batch(a, b)

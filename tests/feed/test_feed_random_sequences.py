@@ -17,7 +17,6 @@ from tests.harness import num_examples
 from tests.harness.flat_feed import flat_feed
 from tests.sampling.twins import derive, epoch_key
 
-import stoker
 from stoker import ByLength, Feed, Sequences, Sequential, Shuffle, Store, split
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
@@ -41,14 +40,7 @@ def expected(store: Store, number: int, *, seed: int, epoch: int, most: int) -> 
 @given(LENGTHS, st.integers(1, 12), st.sampled_from(["host", "device"]), st.booleans(), st.integers(0, 9))
 def test_steps_are_those_of_the_twin(lengths: list[int], most: int, residency: str, packed: bool, seed: int) -> None:
     store, view = make_store(lengths), Sequences(most, keep="random", layout="packed" if packed else "padded")
-    feed = Feed(
-        store,
-        view,
-        batch_size=3,
-        order=Shuffle(seed),
-        loading=stoker.feed.Loading(residency=residency),
-        returns=stoker.feed.Returns(index=True),
-    )
+    feed = flat_feed(store, view, batch_size=3, order=Shuffle(seed), residency=residency, return_index=True)
     for epoch in range(2):
         for batch in feed:
             found = []
@@ -79,8 +71,7 @@ def test_streams_and_captured_batches_have_the_same_steps(tmp_path: Path) -> Non
     view = Sequences(5, keep="random", buckets=(5,))
     stored = write_store(make_store(), tmp_path / "store")
     host, stream, device = (
-        Feed(stored, view, batch_size=2, order=Shuffle(1), loading=stoker.feed.Loading(residency=residency))
-        for residency in ("host", "stream", "device")
+        flat_feed(stored, view, batch_size=2, order=Shuffle(1), residency=residency) for residency in ("host", "stream", "device")
     )
     captured = device.captured()
     for _ in range(2):

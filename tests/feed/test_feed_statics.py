@@ -11,7 +11,6 @@ from tests.feed.twin import all_samples
 from tests.harness.flat_feed import flat_feed
 from tests.split.stores import with_time
 
-import stoker
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.store.shards import Column, Texts
 
@@ -43,14 +42,8 @@ def make_store() -> Store:
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_series_values_and_index_are_those_of_the_sample(view: Any, residency: str) -> None:
     store = make_store()
-    feed = Feed(
-        store,
-        view,
-        batch_size=4,
-        order=Shuffle(2),
-        dtype=None,
-        loading=stoker.feed.Loading(residency=residency),
-        returns=stoker.feed.Returns(series=True, index=True),
+    feed = flat_feed(
+        store, view, batch_size=4, order=Shuffle(2), dtype=None, residency=residency, return_series=True, return_index=True
     )
     samples = all_samples(view, LENGTHS)
     for batch in feed:
@@ -84,9 +77,7 @@ def test_an_offset_keeps_code_0_for_padding_and_missing_categories(view: Any, re
 
 def test_runs_between_gaps_have_the_number_of_their_series() -> None:
     store = with_time([[0, 1, 2, 9, 10, 11], [0, 1, 2]], label=np.array([7, 8]))
-    batch = next(
-        iter(Feed(store, Windows(3, max_gap=1), batch_size=3, returns=stoker.feed.Returns(series=True), columns=["t", "label"]))
-    )
+    batch = next(iter(flat_feed(store, Windows(3, max_gap=1), batch_size=3, return_series=True, columns=["t", "label"])))
     assert batch["series"].tolist() == [0, 0, 1]
     assert batch["label"].tolist() == [7, 7, 8]
     assert batch["t"].tolist() == [[0, 1, 2], [9, 10, 11], [0, 1, 2]]
@@ -106,4 +97,4 @@ def test_options_that_change_batches_are_part_of_the_identity_and_others_are_not
         "device_transform",
         "columns",
     }
-    assert Feed(store, Windows(3), batch_size=4, loading=stoker.feed.Loading(threads=2)).identity() == plain
+    assert flat_feed(store, Windows(3), batch_size=4, threads=2).identity() == plain

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.feed.ecosystem import assert_same, ragged, run_example, window_feed
+from tests.harness.flat_feed import flat_feed
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -90,7 +91,7 @@ def test_persistent_workers_shuffle_again_each_epoch() -> None:
 
 
 def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> None:
-    dataset = stoker.Feed(ragged(), stoker.Sequences(16), batch_size=2, returns=stoker.feed.Returns(index=True)).as_dataset()
+    dataset = flat_feed(ragged(), stoker.Sequences(16), batch_size=2, return_index=True).as_dataset()
     parts = ConcatDataset([Subset(dataset, [0, 1, 2]), Subset(dataset, [3, 4, 5])])
     for batch in DataLoader(parts, batch_size=2, collate_fn=dataset.collate):
         assert_same(batch, dataset[batch["sample"]])

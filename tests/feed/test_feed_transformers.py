@@ -1,4 +1,4 @@
-"""Hugging Face Trainer over the samples of a feed, and with the feed itself in the place of its loader."""
+"""Hugging Face Trainer over the samples of a feed; with the feed itself, see tests/integrations/test_hugging_face.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 import torch
 from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, run_example, series_of
 
-import stoker
-
 ALL = list(range(NUM_SERIES))
 STEPS = NUM_SERIES // 4
 
@@ -19,9 +17,9 @@ STEPS = NUM_SERIES // 4
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
     """Not when tests are collected: each process of a run collects all of them, and this import takes seconds."""
-    global Config, FedTrainer, Narrow, Tiny, transformers
+    global Config, Tiny, transformers
     transformers = pytest.importorskip("transformers")
-    from tests.feed.transformers_model import Config, FedTrainer, Narrow, Tiny
+    from tests.feed.transformers_model import Config, Tiny
 
 
 def arguments(folder: Path, **options: Any) -> Any:
@@ -58,34 +56,6 @@ def test_a_training_run_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_s
     transformers.Trainer(model=rest, args=args, train_dataset=dataset, data_collator=dataset.collate).train(
         resume_from_checkpoint=str(tmp_path / "checkpoint-4")
     )
-    assert rest.series == whole.series[4:]
-    assert torch.equal(rest.layer.weight, whole.layer.weight)
-
-
-def train_from_feed(folder: Path, model: Tiny, *, state: dict[str, Any] | None = None) -> dict[int, dict[str, Any]]:
-    """Train with the order of a feed; returns the state of the feed after each step."""
-    feed = language_feed(order=stoker.Shuffle(seed=9))
-    states = {}
-
-    class Keep(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            states[state.global_step] = feed.state_dict()
-
-    args = arguments(folder, save_strategy="steps", save_steps=4, remove_unused_columns=False, ignore_data_skip=True)
-    trainer = FedTrainer(model=model, args=args, callbacks=[Keep()])
-    trainer.feed = feed
-    if state is not None:
-        feed.load_state_dict(state)
-    trainer.train(resume_from_checkpoint=None if state is None else str(folder / "checkpoint-4"))
-    return states
-
-
-def test_a_feed_can_take_the_place_of_the_loader_and_resumes_by_its_own_state(tmp_path: Path) -> None:
-    whole, rest = Tiny(Config()), Tiny(Config())
-    states = train_from_feed(tmp_path, whole)
-    order = language_feed(order=stoker.Shuffle(seed=9))
-    assert whole.series == [series_of(batch) for _ in range(2) for batch in order]
-    train_from_feed(tmp_path, rest, state=states[4])
     assert rest.series == whole.series[4:]
     assert torch.equal(rest.layer.weight, whole.layer.weight)
 

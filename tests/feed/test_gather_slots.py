@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness.flat_feed import flat_feed
 
-import stoker
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.feed.gather import Ring, Slot
 from stoker.testing import content_of, difference
@@ -127,9 +127,7 @@ def changed_batches(feed: Feed) -> int:
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("view", [Windows(8, shift=1), Sequences(20), Sequences(20, layout="packed")], ids=str)
 def test_batches_that_are_kept_never_change(view: Any, threads: int) -> None:
-    assert (
-        changed_batches(Feed(some_store(), view, batch_size=3, order=Shuffle(), loading=stoker.feed.Loading(threads=threads))) == 0
-    )
+    assert changed_batches(flat_feed(some_store(), view, batch_size=3, order=Shuffle(), threads=threads)) == 0
 
 
 @pytest.mark.promise("P10", control=True)
@@ -138,10 +136,7 @@ def test_batches_that_are_kept_never_change(view: Any, threads: int) -> None:
 def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control of the test above."""
     monkeypatch.setattr("stoker.feed.gather._is_free", lambda slot: True)
-    assert (
-        changed_batches(Feed(some_store(), Windows(8), batch_size=3, order=Shuffle(), loading=stoker.feed.Loading(threads=threads)))
-        > 0
-    )
+    assert changed_batches(flat_feed(some_store(), Windows(8), batch_size=3, order=Shuffle(), threads=threads)) > 0
 
 
 @pytest.mark.promise("P10")
@@ -149,12 +144,8 @@ def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: 
 def test_an_encoder_may_hand_on_what_it_got() -> None:
     """Also a part of it, which then keeps the whole slot."""
     store = some_store()
-    feed = Feed(
-        store,
-        Windows(8),
-        batch_size=3,
-        loading=stoker.feed.Loading(threads=2),
-        transform=lambda batch: {"first": batch["x"][:, 0], "all": batch["x"]},
+    feed = flat_feed(
+        store, Windows(8), batch_size=3, threads=2, transform=lambda batch: {"first": batch["x"][:, 0], "all": batch["x"]}
     )
     plain = [batch["x"].clone() for batch in Feed(store, Windows(8), batch_size=3)]
     kept = list(feed)
@@ -184,12 +175,7 @@ def test_a_plain_loop_needs_a_few_slots_however_long_it_is(
 ) -> None:
     """One for each batch made ahead, in the making, or in the hands of the caller (who holds two while he takes the next)."""
     counts = count_slots(monkeypatch)
-    feed = Feed(
-        some_store(),
-        Windows(8),
-        batch_size=2,
-        loading=stoker.feed.Loading(threads=threads, prefetch=depth),
-    )
+    feed = flat_feed(some_store(), Windows(8), batch_size=2, threads=threads, prefetch=depth)
     for _ in range(20):
         for _ in feed:
             pass
@@ -210,7 +196,7 @@ def test_a_loop_over_batches_of_many_sizes_needs_a_few_slots(monkeypatch: pytest
 @pytest.mark.parametrize("threads", [0, 1])
 def test_an_iterator_does_not_hold_the_batch_that_it_handed_out(threads: int) -> None:
     """Otherwise a batch more than the caller holds would stay in memory, for a GPU on the GPU."""
-    feed = Feed(some_store(), Sequences(8), batch_size=2, loading=stoker.feed.Loading(threads=threads))
+    feed = flat_feed(some_store(), Sequences(8), batch_size=2, threads=threads)
     batches = iter(feed)
     batch = next(batches)
     held = weakref.ref(batch["x"])

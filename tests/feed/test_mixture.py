@@ -17,6 +17,7 @@ from tests.feed.stores import every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples
 from tests.harness.flat_feed import flat_feed
+from tests.sampling import twins
 
 import stoker
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
@@ -51,22 +52,11 @@ def join(stores: list[Store]) -> Store:
 
 
 def slow_order(feed: Feed, weights: list[float] | None, epochs: int) -> list[list[int]]:
-    """All samples of all stores with the time at which they are due, sorted; each store in its own shuffle."""
-    sizes = [feed_of.num_samples for feed_of in (Feed(one, feed.view, batch_size=1) for one in feed.stores)]
-    plans = [Shuffle(store_seed(feed.order.seed, i)) for i in range(len(sizes))]
-    plain = [order.over(part, batch_size=1) for order, part in zip(plans, feed.samples.parts, strict=True)]  # type: ignore[attr-defined]
-    total = sum(sizes)
-    shares = np.asarray(weights) / np.sum(weights) if weights else np.asarray(sizes, dtype=np.float64)
-    due = sorted(((k + 0.5) * (1.0 / share), s) for s, share in enumerate(shares) for k in range(total + 1))[:total]
-    read, bases, result = [0] * len(sizes), np.cumsum([0, *sizes]), []
-    for _ in range(epochs):
-        numbers = []
-        for _, s in due:
-            epoch, place = divmod(read[s], sizes[s])
-            numbers.append(int(bases[s] + plain[s].numbers(epoch, place, place + 1)[0]))
-            read[s] += 1
-        result.append(numbers)
-    return result
+    """The samples of all stores as they are due, each store in its own shuffle."""
+    sizes = [part.num_samples for part in feed.samples.parts]  # type: ignore[attr-defined]
+    orders = [Shuffle(store_seed(feed.order.seed, i)) for i in range(len(sizes))]
+    plans = [order.over(part, batch_size=1) for order, part in zip(orders, feed.samples.parts, strict=True)]  # type: ignore[attr-defined]
+    return twins.list_due(plans, sizes, weights, epochs=epochs)
 
 
 @pytest.mark.promise("P9")
@@ -178,13 +168,8 @@ def test_the_state_is_a_few_integers_and_knows_its_stores() -> None:
 def test_subsets_are_one_per_store() -> None:
     stores, view = make_stores(), Windows(3)
     split = stoker.split.chronological(stores[1], view, fractions=(0.5, 0.5))
-    feed = Feed(
-        stores,
-        view,
-        batch_size=4,
-        columns=["xf4"],
-        subset=[None, split.train, None],
-        returns=stoker.feed.Returns(index=True, store=True),
+    feed = flat_feed(
+        stores, view, batch_size=4, columns=["xf4"], subset=[None, split.train, None], return_index=True, return_store=True
     )
     counts = np.bincount(np.concatenate([batch["store"][batch["store"] >= 0] for batch in feed]))
     whole = [Feed(store, view, batch_size=1).num_samples for store in stores]
@@ -199,13 +184,7 @@ def test_subsets_are_one_per_store() -> None:
 
 def test_the_dataset_of_a_mixture_survives_pickling(tmp_path: Path) -> None:
     stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(make_stores())]
-    feed = Feed(
-        stores,
-        Windows(3),
-        batch_size=4,
-        columns=["xf4", "si8"],
-        returns=stoker.feed.Returns(index=True, store=True),
-    )
+    feed = flat_feed(stores, Windows(3), batch_size=4, columns=["xf4", "si8"], return_index=True, return_store=True)
     dataset = feed.dataset
     again = pickle.loads(pickle.dumps(dataset))
     numbers = list(range(0, len(dataset), 3))
@@ -215,7 +194,9 @@ def test_the_dataset_of_a_mixture_survives_pickling(tmp_path: Path) -> None:
     assert dataset[order.tolist()]["xf4"].equal(in_order)
 
 
-STORE = Store.from_arrays(x=[np.zeros(4)], y=[np.zeros(4)])
+of = Store.from_arrays
+STORE = of(x=[np.zeros(4)], y=[np.zeros(4)])
+SCALER = stoker.split.SeriesScaler.fit(STORE, None, columns=["x"])
 
 
 @pytest.mark.parametrize(
@@ -223,29 +204,13 @@ STORE = Store.from_arrays(x=[np.zeros(4)], y=[np.zeros(4)])
     [
         ([], {}, "store is an empty list; expected a store, or a list of stores"),
         ([STORE, 3], {}, "store is 3; expected what stoker.open"),
-        (
-            [STORE, Store.from_arrays(x=[np.zeros(4)])],
-            {},
-            r"column 'y' is in <memory>, but not in <memory>. Name those .* columns=",
-        ),
-        (
-            [STORE, Store.from_arrays(x=[np.zeros(4, "f4")])],
-            {"columns": "x"},
-            "'x' is float64 per step in <memory>, but float32 per step",
-        ),
-        ([STORE, Store.from_arrays(x=[np.zeros((4, 2))])], {"columns": "x"}, r"but float64\[2\] per step"),
+        ([STORE, of(x=[np.zeros(4)])], {}, r"column 'y' is in <memory>, but not in <memory>. Name those .* columns="),
+        ([STORE, of(x=[np.zeros(4, "f4")])], {"columns": "x"}, "'x' is float64 per step in <memory>, but float32 per step"),
+        ([STORE, of(x=[np.zeros((4, 2))])], {"columns": "x"}, r"but float64\[2\] per step"),
         ([STORE, STORE], {"weights": [1]}, r"weights is \[1\]; expected 2 positive numbers, one per store"),
-        ([STORE, Store.from_arrays(x=[np.zeros(2)], y=[np.zeros(2)])], {}, "has no sample of Windows"),
-        (
-            [Store.from_arrays(store=[np.zeros(4)])] * 2,
-            {"return_store": True},
-            "adds the entry 'store', which a column has the name of",
-        ),
-        (
-            [STORE, STORE],
-            {"scaler": stoker.split.SeriesScaler.fit(STORE, None, columns=["x"])},
-            "a scaler is for one store, but the feed has 2",
-        ),
+        ([STORE, of(x=[np.zeros(2)], y=[np.zeros(2)])], {}, "has no sample of Windows"),
+        ([of(store=[np.zeros(4)])] * 2, {"return_store": True}, "adds the entry 'store', which a column has the name of"),
+        ([STORE, STORE], {"scaler": SCALER}, "a scaler is for one store, but the feed has 2"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(stores: Any, options: Any, message: str) -> None:
@@ -335,7 +300,7 @@ def test_negative_control_rows_of_the_wrong_store_are_seen(monkeypatch: pytest.M
     monkeypatch.setattr(MixtureGather, "_fill", wrong)
     stores = make_stores()
     twin = Twin(join(stores), Windows(3), columns=["xf8"], dtype=None, normalize=None)
-    batch = next(iter(Feed(stores, Windows(3), batch_size=5, columns=["xf8"], returns=stoker.feed.Returns(index=True))))
+    batch = next(iter(flat_feed(stores, Windows(3), batch_size=5, columns=["xf8"], return_index=True)))
     expected = twin.batch(batch["sample"].tolist(), 5, valid=True, shows_numbers=True)
     with pytest.raises(AssertionError, match="the batch"):
         assert_same_batch(batch, expected)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness.flat_feed import flat_feed
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
-import stoker
 from stoker import Feed, Shuffle, Store, Windows
 from stoker.errors import FeedError
 from stoker.feed.protocol import BatchSource, as_batch_source, copy_first_batches
@@ -21,7 +21,7 @@ DATA = TensorDataset(torch.arange(20.0).reshape(10, 2))
 
 def feed() -> Feed:
     store = Store.from_arrays(x=[np.arange(20.0)])
-    return Feed(store, Windows(11), batch_size=3, order=Shuffle(3), last_batch="short", returns=stoker.feed.Returns(index=True))
+    return flat_feed(store, Windows(11), batch_size=3, order=Shuffle(3), last_batch="short", return_index=True)
 
 
 class Stateful:

@@ -20,7 +20,6 @@ from hypothesis import given
 from tests.feed.stores import write_store
 from tests.harness.flat_feed import flat_feed
 
-import stoker
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.feed import read_ahead
@@ -118,14 +117,8 @@ def needed_pages(store: Store, name: str, starts: Array, counts: Array) -> set[i
 @pytest.mark.parametrize("order", [Shuffle(), BlockShuffle(block=7, window=28)], ids=["shuffle", "blocks"])
 @pytest.mark.parametrize("threads", [0, 3])
 def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, threads: int, store: Store, asked: Asked) -> None:
-    feed = Feed(
-        store,
-        view,
-        batch_size=16,
-        order=order,
-        loading=stoker.feed.Loading(residency="stream", threads=threads),
-        returns=stoker.feed.Returns(index=True),
-        last_batch="short",
+    feed = flat_feed(
+        store, view, batch_size=16, order=order, residency="stream", threads=threads, return_index=True, last_batch="short"
     )
     for batch in feed:
         found = feed.samples.locate(batch["sample"].numpy())
@@ -138,15 +131,8 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
     view: Any, store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_ahead, "UNIT_BYTES", 1)  # a batch at a time
-    feed = Feed(
-        store,
-        view,
-        order=Shuffle(),
-        columns=["x"],
-        batch_size=16,
-        loading=stoker.feed.Loading(residency="stream"),
-        returns=stoker.feed.Returns(index=True),
-        last_batch="short",
+    feed = flat_feed(
+        store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", return_index=True, last_batch="short"
     )
     for number, batch in enumerate(feed):
         found = feed.samples.locate(batch["sample"].numpy())
@@ -158,14 +144,7 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
 
 def test_blocks_are_asked_for_a_window_ahead_and_once_each(store: Store, asked: Asked) -> None:
     order = BlockShuffle(block=10, window=100)
-    feed = Feed(
-        store,
-        Windows(50, stride=20),
-        batch_size=16,
-        order=order,
-        loading=stoker.feed.Loading(residency="stream", threads=0),
-        columns=["x"],
-    )
+    feed = flat_feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", threads=0, columns=["x"])
     batches = iter(feed)
     next(batches)
     asked.wait_for(2)
@@ -184,12 +163,7 @@ def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Pa
     """Nothing can be asked for there, so nothing may be."""
     steps = (PAGE - HEADER) // 8
     store = write_store(Store.from_arrays(lengths=[steps, 0, 0], x=np.arange(float(steps))), tmp_path / "s")
-    feed = Feed(
-        store,
-        Sequences(10**6),
-        batch_size=1,
-        loading=stoker.feed.Loading(residency="stream", threads=0),
-    )
+    feed = flat_feed(store, Sequences(10**6), batch_size=1, residency="stream", threads=0)
     assert [batch["lengths"].tolist() for batch in feed] == [[steps], [0], [0]]
 
 

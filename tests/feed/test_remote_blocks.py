@@ -114,14 +114,7 @@ def test_a_second_epoch_from_the_cache_makes_no_request(tmp_path: Path) -> None:
 def test_ranks_of_one_machine_share_a_cache(local: stoker.Store, tmp_path: Path) -> None:
     stores = [opened(tmp_path) for _ in range(2)]
     feeds = [
-        Feed(
-            store,
-            WINDOW,
-            batch_size=32,
-            order=ORDERS["blocks"],
-            distributed=stoker.feed.Distributed(rank=i, world_size=2),
-        )
-        for i, store in enumerate(stores)
+        flat_feed(store, WINDOW, batch_size=32, order=ORDERS["blocks"], rank=i, world_size=2) for i, store in enumerate(stores)
     ]
     whole = Feed(local, WINDOW, batch_size=64, order=ORDERS["blocks"])
     for one, other, both in zip(*feeds, whole, strict=True):
@@ -222,7 +215,7 @@ def test_a_cache_of_a_quarter_fetches_little_more_than_the_optimum(
     before = store.traffic.bytes_read
     uses: list[int] = []
     monkeypatch.setattr("stoker.feed.feed.make_hints", recording(uses))
-    feed = Feed(store, WINDOW, batch_size=64, order=chosen, columns=["x"], loading=stoker.feed.Loading(threads=1))
+    feed = flat_feed(store, WINDOW, batch_size=64, order=chosen, columns=["x"], threads=1)
     for _ in range(4):
         for _ in feed:
             pass

@@ -8,8 +8,6 @@ import torch
 import transformers
 from tests.feed.ecosystem import series_of
 
-import stoker
-
 
 class Config(transformers.PretrainedConfig):
     model_type = "tiny"
@@ -38,19 +36,3 @@ class Tiny(transformers.PreTrainedModel):
     @property
     def series(self) -> list[list[int]]:
         return [series_of(batch) for batch in self.fed]
-
-
-class Narrow(Tiny):
-    """Takes no mask."""
-
-    def forward(self, input_ids: Any = None, labels: Any = None) -> dict[str, torch.Tensor]:
-        return super().forward(input_ids, labels, torch.ones(()))
-
-
-class FedTrainer(transformers.Trainer):
-    """Takes its batches from a feed."""
-
-    feed: stoker.Feed
-
-    def get_train_dataloader(self) -> Any:
-        return self.feed

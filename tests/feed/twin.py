@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from tests.sampling.twins import list_windows
 
-from stoker import Segments, Sequences, Store, Windows
+from stoker import Sequences, Store
 from stoker.testing import content_of, difference
 
 Array = npt.NDArray[Any]
@@ -23,29 +24,13 @@ class Sample(NamedTuple):
     count: int
 
 
-def window_samples(view: Windows | Segments, lengths: Sequence[int]) -> list[Sample]:
-    stride = view.stride if isinstance(view, Windows) else view.length
-    span = view.length + max(view.horizon, view.shift)
-    least = view.length + 1 if view.horizon else view.shift + 1
-    found = []
-    for series, size in enumerate(lengths):
-        starts = [start for start in range(0, size, stride) if start + span <= size]
-        covered = starts[-1] + span if starts else 0
-        after = starts[-1] + stride if starts else 0
-        if view.tail == "keep" and covered < size and size - after >= least:
-            starts.append(after)
-        found += [Sample(series, start, min(span, size - start)) for start in starts]
-    return found
-
-
-def sequence_samples(view: Sequences, lengths: Sequence[int]) -> list[Sample]:
-    counts = [min(size, view.max_length) for size in lengths]
-    starts = [size - count if view.keep == "last" else 0 for size, count in zip(lengths, counts, strict=True)]
-    return [Sample(*one) for one in zip(range(len(lengths)), starts, counts, strict=True)]
-
-
 def all_samples(view: Any, lengths: Sequence[int]) -> list[Sample]:
-    return sequence_samples(view, lengths) if isinstance(view, Sequences) else window_samples(view, lengths)
+    if isinstance(view, Sequences):
+        counts = [min(size, view.max_length) for size in lengths]
+        starts = [size - count if view.keep == "last" else 0 for size, count in zip(lengths, counts, strict=True)]
+        return [Sample(*row) for row in zip(range(len(lengths)), starts, counts, strict=True)]
+    firsts = np.cumsum([0, *lengths]).tolist()
+    return [Sample(series, start - firsts[series], count) for series, start, count in list_windows(view, lengths)]
 
 
 def finite_scale(values: Array, method: str) -> tuple[float, float]:

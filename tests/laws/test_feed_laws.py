@@ -192,7 +192,7 @@ print(json.dumps([batch["sample"].tolist() for epoch in range(2) for batch in fe
 @pytest.mark.promise("P5")
 def test_resumes_in_a_new_process(tmp_path: Path) -> None:
     store = write_store(every_number(), tmp_path / "s")
-    feed = Feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), returns=stoker.feed.Returns(index=True))
+    feed = flat_feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), return_index=True)
     batches = iter(feed)
     next(batches), next(batches)
     state = json.dumps(feed.state_dict())

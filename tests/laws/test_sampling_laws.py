@@ -111,9 +111,18 @@ def test_kept_tails_lose_no_step(view: Windows | Segments, lengths: list[int]) -
         begin += num_steps
 
 
-@given(lengths=LENGTHS, max_length=st.integers(1, 50), keep=st.sampled_from(["first", "last"]))
+@given(
+    lengths=LENGTHS | st.integers(0, 60).map(lambda length: [length] * 4),
+    max_length=st.integers(1, 50),
+    keep=st.sampled_from(["first", "last"]),
+)
 def test_sequences_are_the_ends_of_their_series(lengths: list[int], max_length: int, keep: Any) -> None:
-    found = listed(Sequences(max_length, keep=keep).over(twins.ragged(lengths)))
+    is_uniform = len(set(lengths)) == 1
+    samples = Sequences(max_length, keep=keep).over(
+        twins.uniform(lengths[0], len(lengths)) if is_uniform else twins.ragged(lengths)
+    )
+    found = listed(samples)
+    assert samples.first_samples() is None
     steps = np.arange(sum(lengths))
     parts = np.split(steps, np.cumsum(lengths)[:-1]) if lengths else []
     for number, (series, start, count) in enumerate(found):

@@ -31,9 +31,3 @@ def test_runs_are_those_of_a_loop(series: list[list[int]], max_gap: int) -> None
     assert list(zip(found.run_series.tolist(), found.offsets[:-1].tolist(), strict=True)) == slow(series, max_gap)
     assert found.offsets[-1] == bounds[-1]
     assert found.num_gaps == len(found.run_series) - len(series)
-
-
-def test_no_run_spans_a_gap() -> None:
-    hours = np.delete(np.arange(400), np.s_[100:220])
-    found = find_runs(hours.astype(np.int64), np.array([0, len(hours)]), 1)
-    assert found.offsets.tolist() == [0, 100, 280]

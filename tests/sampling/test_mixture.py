@@ -8,30 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampling import twins
 
 from stoker.sampling.mixture import MixturePlan, store_seed
 from stoker.sampling.orders import ShufflePlan
 from stoker.sampling.orders import _SequentialPlan as SequentialPlan
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
-
-
-def slow(plans: list[ShufflePlan], sizes: list[int], weights: list[float] | None, epochs: int) -> list[list[int]]:
-    """All samples with the time at which they are due, sorted; epochs cut from one store's samples after the other."""
-    total = sum(sizes)
-    shares = np.asarray(weights, dtype=np.float64) / np.sum(weights) if weights else np.asarray(sizes, dtype=np.float64)
-    due = sorted(((k + 0.5) * (1.0 / share), s) for s, share in enumerate(shares) for k in range(total + 1))[:total]
-    bases = np.cumsum([0, *sizes])
-    read = [0] * len(sizes)
-    result = []
-    for _ in range(epochs):
-        numbers = []
-        for _, s in due:
-            epoch, place = divmod(read[s], sizes[s])
-            numbers.append(int(bases[s] + plans[s].numbers(epoch, place, place + 1)[0]))
-            read[s] += 1
-        result.append(numbers)
-    return result
 
 
 def plans_of(sizes: list[int]) -> list[ShufflePlan]:
@@ -43,18 +26,11 @@ def plans_of(sizes: list[int]) -> list[ShufflePlan]:
 def test_a_mixture_is_the_sorted_list_of_due_times(sizes: list[int], data: st.DataObject) -> None:
     weights = data.draw(st.none() | st.lists(st.floats(0.01, 100), min_size=len(sizes), max_size=len(sizes)))
     plan = MixturePlan(plans_of(sizes), sizes, weights)
-    expected = slow(plans_of(sizes), sizes, weights, epochs=3)
+    expected = twins.list_due(plans_of(sizes), sizes, weights, epochs=3)
     for epoch in range(3):
         cuts = sorted({0, plan.num_positions, *data.draw(st.lists(st.integers(0, plan.num_positions), max_size=4))})
         found = np.concatenate([plan.numbers(epoch, start, stop) for start, stop in pairwise(cuts)])
         assert found.tolist() == expected[epoch]
-
-
-@given(SIZES)
-def test_without_weights_each_store_is_read_once_per_epoch(sizes: list[int]) -> None:
-    plan = MixturePlan(plans_of(sizes), sizes)
-    for epoch in range(2):
-        assert sorted(plan.numbers(epoch, 0, plan.num_positions).tolist()) == list(range(sum(sizes)))
 
 
 @pytest.mark.promise("P9")

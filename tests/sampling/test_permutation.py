@@ -28,12 +28,6 @@ def test_every_number_once_for_every_small_size() -> None:
             assert sorted(whole.tolist()) == list(range(size)), (size, seed)
 
 
-def test_every_number_once_for_random_sizes(rng: np.random.Generator) -> None:
-    for size in rng.integers(200, 100_000, 20).tolist():
-        whole = shuffled(size, int(rng.integers(2**62))).part(0, size)
-        assert (np.sort(whole) == np.arange(size)).all(), size
-
-
 @pytest.mark.parametrize("size", LARGE)
 def test_spots_of_large_ones_are_distinguished_and_found_again(size: int) -> None:
     order = shuffled(size, 5)

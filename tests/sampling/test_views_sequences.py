@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from tests.sampling import twins
-from tests.sampling.test_views_windows import as_tuples, listed
+from tests.sampling.test_views_windows import as_tuples
 
 from stoker.sampling.views import Sequences
 
 LENGTHS = [0, 1, 6, 7, 8, 0, 40]
-
-
-def list_sequences(view: Sequences, lengths: list[int]) -> list[twins.Sample]:
-    """Every series, one after the other."""
-    samples, first = [], 0
-    for series, num_steps in enumerate(lengths):
-        count = min(num_steps, view.max_length)
-        samples.append((series, first if view.keep == "first" else first + num_steps - count, count))
-        first += num_steps
-    return samples
-
-
-@pytest.mark.parametrize("keep", ["first", "last"])
-@pytest.mark.parametrize("max_length", [1, 6, 7, 8, 1000])
-def test_they_equal_the_twin(keep: str, max_length: int) -> None:
-    view = Sequences(max_length, keep=keep)  # type: ignore[arg-type]
-    samples = view.over(twins.ragged(LENGTHS))
-    assert listed(samples) == list_sequences(view, LENGTHS)
-    assert (samples.num_samples, samples.num_series, samples.row) == (len(LENGTHS), len(LENGTHS), max_length)
-    assert samples.first_samples() is None
-    for length in (0, 5, 7, 9):
-        assert listed(view.over(twins.uniform(length, 4))) == list_sequences(view, [length] * 4)
 
 
 def test_any_order_can_be_asked_for() -> None:

@@ -76,14 +76,6 @@ def test_samples_in_any_order_equal_the_twin(view: Windows | Segments, rng: np.r
 
 
 @pytest.mark.parametrize("stride", [1, 3, LENGTH])
-def test_keep_loses_no_step(stride: int) -> None:
-    for steps in range(1, 40):
-        for view in (Windows(LENGTH, stride=stride), Segments(LENGTH)):
-            assert twins.count_left_over(view, [steps]) == 0
-            assert view.over(twins.ragged([steps])).num_left_over == 0
-
-
-@pytest.mark.parametrize("stride", [1, 3, LENGTH])
 @pytest.mark.parametrize("shift", [1, 2, 7])
 def test_keep_with_a_shift_loses_no_target(stride: int, shift: int) -> None:
     for steps in range(shift + 1, 50):

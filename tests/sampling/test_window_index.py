@@ -13,13 +13,6 @@ from stoker.errors import StoreDamagedError
 from stoker.sampling import views
 from stoker.sampling.views import Lengths, Segments, Sequences, Windows
 
-
-@pytest.fixture
-def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index with an entry for every 16 series, as there is for millions of them."""
-    monkeypatch.setattr(views, "_DENSE_SERIES", 0)
-
-
 SHAPES = {
     "alike": [9] * 50,
     "empty at the start": [0] * 40 + [9],
@@ -35,30 +28,13 @@ SHAPES = {
 }
 
 
-@pytest.mark.usefixtures("sparse")
+@pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_sparse_index_equals_the_twin(shape: str) -> None:
+def test_a_dense_and_a_sparse_index_equal_the_twin(monkeypatch: pytest.MonkeyPatch, shape: str, dense: bool) -> None:
+    """A sparse one has an entry for every 16 series, as there is for millions of them."""
+    monkeypatch.setattr(views, "_DENSE_SERIES", 2**22 if dense else 0)
     for view in VIEWS[::6]:
         check(view.over(twins.ragged(SHAPES[shape])), view, SHAPES[shape])
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_dense_index_equals_the_twin(shape: str) -> None:
-    for view in VIEWS[::6]:
-        check(view.over(twins.ragged(SHAPES[shape])), view, SHAPES[shape])
-
-
-def test_dense_and_sparse_find_the_same(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = np.minimum(rng.pareto(1.0, 5000) * 4, 10_000).astype(np.int64)
-    view = Windows(12, stride=3, horizon=2)
-    dense = view.over(twins.ragged(lengths))
-    monkeypatch.setattr(views, "_DENSE_SERIES", 100)
-    sparse = view.over(twins.ragged(lengths))
-    numbers = rng.integers(0, dense.num_samples, 20_000)
-    assert sparse.num_samples == dense.num_samples
-    for one, other in zip(dense.locate(numbers), sparse.locate(numbers), strict=True):
-        assert (one == other).all()
-    assert (np.asarray(sparse.first_samples()) == np.asarray(dense.first_samples())).all()
 
 
 def test_ten_billion_windows_cost_what_ten_cost() -> None:

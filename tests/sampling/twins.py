@@ -1,4 +1,4 @@
-"""Slow, obvious twins: permutations one number at a time in plain integers, and samples found by walking over the series."""
+"""Slow, obvious twins: permutations one number at a time in plain integers, samples found by walking over the series, and mixtures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import NUM_ROUNDS
 from stoker.sampling.views import Lengths, Segments, Windows
 
@@ -94,3 +95,19 @@ def count_left_over(view: Windows | Segments, lengths: Sequence[int]) -> int:
     """Steps that are in no window."""
     seen = {step for _, start, count in list_windows(view, lengths) for step in range(start, start + count)}
     return sum(lengths) - len(seen)
+
+
+def list_due(plans: Sequence[Plan], sizes: Sequence[int], weights: Sequence[float] | None, *, epochs: int) -> list[list[int]]:
+    """All samples of a mixture with the time at which they are due, sorted; epochs cut from one store's samples after the other."""
+    total = sum(sizes)
+    shares = np.asarray(weights, dtype=np.float64) / np.sum(weights) if weights else np.asarray(sizes, dtype=np.float64)
+    due = sorted(((k + 0.5) * (1.0 / share), s) for s, share in enumerate(shares) for k in range(total + 1))[:total]
+    read, bases, result = [0] * len(sizes), np.cumsum([0, *sizes]), []
+    for _ in range(epochs):
+        numbers = []
+        for _, s in due:
+            epoch, place = divmod(read[s], sizes[s])
+            numbers.append(int(bases[s] + plans[s].numbers(epoch, place, place + 1)[0]))
+            read[s] += 1
+        result.append(numbers)
+    return result

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from tests.harness import num_examples
+from tests.harness.flat_feed import flat_feed
 from tests.split.stores import with_time
 
-import stoker
-from stoker import Feed, Segments, Store, Windows
+from stoker import Segments, Store, Windows
 from stoker.errors import LeakError, OptionError
 from stoker.feed.columns import lengths_of
 from stoker.split import SeriesScaler, Split, chronological, grouped
@@ -108,7 +108,7 @@ def test_groups_scalers_and_feeds_keep_the_numbers_of_series() -> None:
         assert bounds[series] <= min(some) <= max(some) < bounds[series + 1]
     seen = [
         int(one)
-        for batch in Feed(store, view, subset=split.train, batch_size=4, returns=stoker.feed.Returns(series=True))
+        for batch in flat_feed(store, view, subset=split.train, batch_size=4, return_series=True)
         for one in batch["series"]
     ]
     assert {one for one in seen if one >= 0} == held.keys()

@@ -75,26 +75,18 @@ def test_every_value_is_scaled_by_its_series(
 ) -> None:
     store, view = make_store(dtype, width, seed), VIEWS[kind]
     scaler = SeriesScaler.fit(store, None, columns=["x"], method=method)
-    feed = Feed(
+    feed = flat_feed(
         store,
         view,
         batch_size=3,
         columns=["x", "other", "group"],
         normalize=scaler,
         dtype=delivered,
-        loading=stoker.feed.Loading(residency=residency),
+        residency=residency,
         order=Shuffle(1),
-        returns=stoker.feed.Returns(index=True),
+        return_index=True,
     )
-    plain = Feed(
-        store,
-        view,
-        batch_size=3,
-        columns=["other"],
-        loading=stoker.feed.Loading(residency=residency),
-        order=Shuffle(1),
-        dtype=delivered,
-    )
+    plain = flat_feed(store, view, batch_size=3, columns=["other"], residency=residency, order=Shuffle(1), dtype=delivered)
     expected = slow_samples(store, view, scaler, feed.columns[0].dtype)
     assert feed.columns[0].dtype == np.dtype(delivered or (dtype if dtype.startswith("float") else "float32"))
     for batch, unscaled in zip(feed, plain, strict=True):
@@ -135,7 +127,7 @@ def test_on_disk_in_a_stream_and_as_a_dataset(tmp_path: Path) -> None:
 def test_predictions_are_inverted() -> None:
     store = make_store()
     split, scaler = fitted(store)
-    feed = Feed(store, VIEW, subset=split.valid, batch_size=64, normalize=scaler, returns=stoker.feed.Returns(index=True))
+    feed = flat_feed(store, VIEW, subset=split.valid, batch_size=64, normalize=scaler, return_index=True)
     raw = Feed(store, VIEW, subset=split.valid, batch_size=64)
     batch, unscaled = next(iter(feed)), next(iter(raw))
     held = batch["valid"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.harness import num_examples, tiny_store
+from tests.harness.flat_feed import flat_feed
 from tests.split import twin
 from tests.split.stores import plain, timed
 
@@ -123,14 +124,7 @@ def test_ten_billion_windows_cost_two_numbers(tmp_path: Path) -> None:
     split = chronological(store, Windows(100, horizon=10), warm_up=50)
     assert len(split.train) == 7 * 10**9 - 109
     assert all(len(subset.runs.firsts) == 1 for subset in split)
-    feed = stoker.Feed(
-        store,
-        Windows(100, horizon=10),
-        subset=split.test,
-        batch_size=3,
-        order=stoker.Shuffle(),
-        returns=stoker.feed.Returns(index=True),
-    )
+    feed = flat_feed(store, Windows(100, horizon=10), subset=split.test, batch_size=3, order=stoker.Shuffle(), return_index=True)
     assert feed.samples.locate(np.array([0, feed.num_samples - 1])).starts.tolist() == [85 * 10**8 + 50, size - 110]
     assert next(iter(feed))["x"].shape == (3, 100)
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from benchmarks.before.mostlyai_sequences import BatchCollator, pad_by_group, pad_by_indices
+from tests.harness.flat_feed import flat_feed
 from tests.recipes.tabular import sequences_twin as twin
 
 import stoker
@@ -257,13 +258,14 @@ def test_a_feed_over_the_store_gives_the_batches_of_the_collator(rng: np.random.
     store = pad_sequences(events(rng, 50, 30), key="user", max_length=60, compat="mostlyai", layout="packed").store(key="user")
     columns = [name for name in store.schema if name.startswith("tgt:")]
     lists = [{name: store[number][name].tolist() for name in columns} for number in range(len(store))]
-    feed = stoker.Feed(
+    feed = flat_feed(
         store,
         stoker.Sequences(101),
         batch_size=16,
         order=stoker.Shuffle(3),
         columns=columns,
-        returns=stoker.feed.Returns(index=True, masks=False),
+        return_index=True,
+        masks=False,
         last_batch="short",
     )
     collate = BatchCollator(window)
