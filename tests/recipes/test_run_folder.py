@@ -16,6 +16,7 @@ from stoker.train import run
 from stoker.train.run import Run
 from stoker_recipes.run_folder import (
     RECIPE_NAME,
+    change_settings,
     check_free,
     check_same,
     claim_run,
@@ -121,6 +122,22 @@ def test_settings_are_checked_written_and_read_again(tmp_path: Path) -> None:
             make_settings(Wave, given, recipe="wave")
 
 
+def test_a_resumed_run_keeps_its_settings() -> None:
+    assert change_settings(Wave(epochs=3), {"save_every": 5}) == Wave(epochs=3, save_every=5)
+    with pytest.raises(OptionError, match="epochs cannot change when a run is resumed"):
+        change_settings(Wave(), {"epochs": 2})
+
+
+@pytest.mark.parametrize("recipe", ["icecube", "timehut", "time-moe"])
+def test_a_folder_without_a_record_is_not_resumed(tmp_path: Path, recipe: str) -> None:
+    with pytest.raises((ConfigError, OptionError), match=f"is not a run of {recipe}"):
+        training_of(recipe).resume(tmp_path)
+
+
+def training_of(recipe: str) -> Any:
+    return import_module(f"stoker_recipes.{recipe.replace('-', '_')}.training")
+
+
 @pytest.mark.parametrize(
     ("recipe", "record"),
     [
@@ -135,7 +152,6 @@ def test_settings_are_checked_written_and_read_again(tmp_path: Path) -> None:
 )
 def test_a_forged_record_is_an_error_of_one_line(tmp_path: Path, recipe: str, record: dict[str, Any]) -> None:
     (tmp_path / RECIPE_NAME).write_text(json.dumps({"recipe": recipe, **record}))
-    training = import_module(f"stoker_recipes.{recipe.replace('-', '_')}.training")
     with pytest.raises(ConfigError, match=r"recipe\.json is damaged: ") as error:
-        training.resume(tmp_path)
+        training_of(recipe).resume(tmp_path)
     assert "\n" not in str(error.value)

@@ -34,13 +34,8 @@ def test_pulses_are_grouped_by_the_plain_rule(
     rng: np.random.Generator, num_sensors: int, ties: bool, max_pulses: int, max_doms: int
 ) -> None:
     pulses, offsets = random_pulses(rng, [12, 1, 0, 300, 60, 700, 0], num_sensors=num_sensors, ties=ties)
-    check(
-        group_pulses(*pulses, offsets, max_pulses=max_pulses, max_doms=max_doms),
-        pulses,
-        offsets,
-        max_pulses=max_pulses,
-        max_doms=max_doms,
-    )
+    limits = {"max_pulses": max_pulses, "max_doms": max_doms}
+    check(group_pulses(*pulses, offsets, **limits), pulses, offsets, **limits)
 
 
 def batch_of(rng: np.random.Generator, lengths: list[int]) -> EventBatch:

@@ -30,14 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
     done = stoker("train", "icecube", "--data", "ice.stoker", "--set", "valid=batch_id == 2", *TINY, "--quiet")
     assert (done.code, done.err) == (0, "")
-    assert [line.split()[0] for line in done.out.splitlines()] == [
-        "loss",
-        "val_loss",
-        "val_nll",
-        "val_degrees",
-        "finished:",
-        "run:",
-    ]
+    words = [line.split()[0] for line in done.out.splitlines()]
+    assert words == ["loss", "val_loss", "val_nll", "val_degrees", "finished:", "run:"]
     done = stoker("predict", "runs/ice", "--data", "ice.stoker", "--out", "submission.csv", "--device", "cpu")
     assert (done.code, done.err) == (0, "")
     assert done.out == "40 predictions for 40 events by runs/ice, step 2\nwritten: submission.csv\n"

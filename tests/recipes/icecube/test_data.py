@@ -144,24 +144,15 @@ def test_an_event_of_two_files_is_named(files: Path, tmp_path: Path, chunk_bytes
 
 
 BROKEN = {
-    "a pulse of another event": (
-        put("event_id", 3, 99),
-        r"batch_2.parquet, event 40, row 3: event_id is 99; expected that of its event",
-    ),
-    "a sensor that does not exist": (
-        put("sensor_id", 5, 6000),
-        r"batch_2.parquet, event 40, row 5: sensor_id is 6000; expected a number",
-    ),
-    "a negative sensor": (put("sensor_id", 5, -1), r"row 5: sensor_id is -1"),
-    "a time that is too large": (put("time", 0, 2**31), r"event 40, row 0: time is 2147483648; expected nanoseconds that fit"),
-    "a charge that is NaN": (put("charge", 1, float("nan")), r"event 40, row 1: charge is nan; expected a finite float32"),
+    "a pulse of another event": (put("event_id", 3, 99), "event 40, row 3: event_id is 99; expected that of its event"),
+    "a sensor that does not exist": (put("sensor_id", 5, 6000), "event 40, row 5: sensor_id is 6000; expected a number"),
+    "a negative sensor": (put("sensor_id", 5, -1), "event 40, row 5: sensor_id is -1"),
+    "a time that is too large": (put("time", 0, 2**31), "event 40, row 0: time is 2147483648; expected nanoseconds that fit"),
+    "a charge that is NaN": (put("charge", 1, float("nan")), "event 40, row 1: charge is nan; expected a finite float32"),
     "a charge beyond float32": (put("charge", 1, 1e300), r"event 40, row 1: charge is 1e\+300; expected a finite float32"),
-    "a missing value": (put("time", 2, None), r"batch_2.parquet, row 2: time is missing"),
-    "a missing row": (
-        lambda table: table.slice(0, len(table) - 1),
-        r"batch_2.parquet has [\d,]+ rows, but its last event, 79, ends at row",
-    ),
-    "a row too many": (lambda table: pa.concat_tables([table, table.slice(0, 1)]), r"its last event, 79, ends at row"),
+    "a missing value": (put("time", 2, None), "row 2: time is missing"),
+    "a missing row": (lambda table: table.slice(0, len(table) - 1), "its last event, 79, ends at row"),
+    "a row too many": (lambda table: pa.concat_tables([table, table.slice(0, 1)]), "its last event, 79, ends at row"),
 }
 
 
@@ -170,33 +161,21 @@ BROKEN = {
 def test_a_broken_event_is_named(files: Path, tmp_path: Path, kind: str) -> None:
     function, message = BROKEN[kind]
     change(files / "train" / "batch_2.parquet", function)
-    with pytest.raises(BadValueError, match=message):
+    with pytest.raises(BadValueError, match=f"batch_2.parquet.*{message}"):
         pack_events(files, tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
 BROKEN_META = {
-    "an event without pulses": (
-        put("last_pulse_index", 41, 0),
-        r"batch_2.parquet: the metadata place event 41 at rows \d+ to 0; expected",
-    ),
+    "an event without pulses": (put("last_pulse_index", 41, 0), r"batch_2.parquet: the metadata place event 41 at rows \d+ to 0"),
     "a gap": (put("first_pulse_index", 40, 1), r"batch_2.parquet: the metadata place event 40 at rows 1 to \d+; .* beginning at 0"),
     "an angle that is NaN": (
         put("zenith", 45, float("nan")),
-        r"batch_2.parquet: event 45 has the zenith nan; expected radians from 0 to 3.1416",
+        "batch_2.parquet: event 45 has the zenith nan; expected radians from 0",
     ),
-    "an angle in degrees": (
-        put("azimuth", 45, 270.0),
-        r"batch_2.parquet: event 45 has the azimuth 270.0; expected radians from 0 to 6.2832",
-    ),
-    "two events of one number": (
-        put("event_id", 45, 44),
-        r"batch_2.parquet: event_id 44 is that of two events according to the metadata; expected each once",
-    ),
-    "files in disorder": (
-        put("batch_id", 41, 3),
-        r"train_meta.parquet, row 42: batch_id 2 comes after 3; expected rows sorted by batch_id",
-    ),
+    "an angle in degrees": (put("azimuth", 45, 270.0), "batch_2.parquet: event 45 has the azimuth 270.0; expected radians from 0"),
+    "two events of one number": (put("event_id", 45, 44), "batch_2.parquet: event_id 44 is that of two events"),
+    "files in disorder": (put("batch_id", 41, 3), "train_meta.parquet, row 42: batch_id 2 comes after 3; expected rows sorted"),
 }
 
 

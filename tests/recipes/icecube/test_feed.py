@@ -11,7 +11,7 @@ import torch
 
 import stoker
 from stoker.testing import assert_resumes_exactly
-from stoker_recipes.icecube import EventBatch, EventFeed, expand, make_events, pack_events
+from stoker_recipes.icecube import EventBatch, EventFeed, expand
 from stoker_recipes.icecube.batches import group_pulses
 
 ORDERS = {
@@ -20,12 +20,6 @@ ORDERS = {
     "block": stoker.BlockShuffle(1, block=8, window=64),
     "by length": stoker.ByLength(1),
 }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> stoker.Store:
-    folder = tmp_path_factory.mktemp("icecube")
-    return pack_events(make_events(folder / "icecube", files=3, events=67), folder / "ice.stoker")
 
 
 def ids(feed: EventFeed) -> list[int]:
@@ -56,15 +50,8 @@ def test_every_event_comes_once_as_the_kernel_groups_it(store: stoker.Store, ord
 @pytest.mark.parametrize("order", ORDERS)
 def test_ranks_share_the_batches_of_one_process(store: stoker.Store, order: str) -> None:
     alone = [batch.event_id.tolist() for batch in EventFeed(store, batch_size=30, order=ORDERS[order])]
-    ranks = [
-        EventFeed(
-            store,
-            batch_size=10,
-            order=ORDERS[order],
-            distributed=stoker.feed.Distributed(rank=rank, world_size=3),
-        )
-        for rank in range(3)
-    ]
+    shares = [stoker.feed.Distributed(rank=rank, world_size=3) for rank in range(3)]
+    ranks = [EventFeed(store, batch_size=10, order=ORDERS[order], distributed=share) for share in shares]
     together = [[number for batch in step for number in batch.event_id.tolist()] for step in zip(*ranks, strict=True)]
     assert together == alone
 

@@ -12,18 +12,10 @@ import pytest
 
 import stoker
 from stoker.errors import OptionError
-from stoker_recipes.icecube import make_events, pack_events
 from stoker_recipes.icecube.predicting import score_predictions
 from stoker_recipes.icecube.training import train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 1, "warmup": 2, "device": "cpu"}
-
-
-@pytest.fixture(scope="module")
-def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ice")
-    pack_events(make_events(folder / "icecube", files=2, events=28), folder / "ice.stoker")
-    return folder / "ice.stoker"
 
 
 def test_predictions_are_rows_per_event(ice: Path, tmp_path: Path) -> None:

@@ -9,19 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.errors import ConfigError, OptionError
 from stoker_recipes.icecube import make_events, pack_events
 from stoker_recipes.icecube.settings import make_settings, read_settings
 from stoker_recipes.icecube.training import TrainedIceCube, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
-
-
-@pytest.fixture(scope="module")
-def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ice")
-    pack_events(make_events(folder / "icecube", files=2, events=28), folder / "ice.stoker")
-    return folder / "ice.stoker"
 
 
 def weights_of(done: TrainedIceCube) -> dict[str, torch.Tensor]:
@@ -58,19 +50,6 @@ def test_a_finetune_starts_from_the_weights_of_a_run(ice: Path, tmp_path: Path) 
         if name != "loss.step":
             torch.testing.assert_close(after[name], before[name])
     assert int(after["loss.step"]) == 4  # of its own run
-
-
-def test_a_run_resumes_only_with_its_own_settings(ice: Path, tmp_path: Path) -> None:
-    train(ice, folder=tmp_path / "run", **{**QUICK, "epochs": 1})
-    with pytest.raises(OptionError, match="has a run already"):
-        train(ice, folder=tmp_path / "run", **QUICK)
-    with pytest.raises(OptionError, match="lr cannot change when a run is resumed"):
-        resume(tmp_path / "run", lr=1.0)
-    with pytest.raises(ConfigError, match=r"has no recipe.json, so it is not a run of icecube"):
-        resume(tmp_path)
-    (tmp_path / "run" / "recipe.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"recipe.json is damaged"):
-        resume(tmp_path / "run")
 
 
 @pytest.mark.promise("P29")

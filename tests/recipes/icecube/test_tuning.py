@@ -8,14 +8,6 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.main import main
-from stoker_recipes.icecube import make_events, pack_events
-
-
-@pytest.fixture(scope="module")
-def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ice")
-    pack_events(make_events(folder / "icecube", files=2, events=20), folder / "ice.stoker")
-    return folder / "ice.stoker"
 
 
 def test_the_command_measures_sizes_up_to_the_largest(ice: Path, capsys: pytest.CaptureFixture[str]) -> None:

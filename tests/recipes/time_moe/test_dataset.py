@@ -59,26 +59,7 @@ def test_the_same_seed_gives_the_same_batches(folder: Path) -> None:
 def test_the_trainer_of_hugging_face_is_fed_as_by_the_authors(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
 
-    class Config(transformers.PretrainedConfig):  # type: ignore[misc]
-        model_type = "tiny"
-
-    class Tiny(transformers.PreTrainedModel):  # type: ignore[misc]
-        config_class = Config
-
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            self.layer = torch.nn.Linear(1, 1)
-            self.fed: list[dict[str, torch.Tensor]] = []
-            self.post_init()
-
-        def _init_weights(self, module: Any) -> None:
-            torch.nn.init.constant_(self.layer.weight, 0.5)
-            torch.nn.init.zeros_(self.layer.bias)
-
-        def forward(self, input_ids: Any = None, labels: Any = None, loss_masks: Any = None) -> Any:
-            self.fed.append({"input_ids": input_ids, "labels": labels, "loss_masks": loss_masks})
-            guess = self.layer(input_ids[..., None])[..., 0]
-            return {"loss": (((guess - labels) ** 2) * loss_masks).sum() / loss_masks.sum(), "logits": guess}
+    from tests.feed.transformers_model import Config, Tiny
 
     def fed_by(dataset: Any, collator: Any, *, remove: bool) -> list[dict[str, torch.Tensor]]:
         args = transformers.TrainingArguments(
@@ -88,7 +69,8 @@ def test_the_trainer_of_hugging_face_is_fed_as_by_the_authors(folder: Path, tmp_
         )  # fmt: skip
         model = Tiny(Config())
         transformers.Trainer(model=model, args=args, train_dataset=dataset, data_collator=collator).train()
-        return model.fed
+        fed: list[dict[str, torch.Tensor]] = model.fed
+        return fed
 
     theirs = fed_by(TimeMoEWindowDataset(TimeMoEDataset(folder, "zero"), 32), None, remove=False)
     dataset = TimeMoeDataset(folder, 32, normalization_method="zero")
@@ -187,19 +169,10 @@ def test_compat_samples_of_binary_folders(tmp_path: Path, num_files: int, stride
     assert_the_same(found, original(folder, 8, stride, method))
 
 
-@pytest.mark.parametrize("method", [None, "zero", "max"])
-@pytest.mark.parametrize("kind", ["floats", "integers"])
-def test_compat_samples_of_jsonl_in_their_own_precision(tmp_path: Path, kind: str, method: str | None) -> None:
-    rng = np.random.default_rng(0)
-    series = [rng.normal(size=n).tolist() if kind == "floats" else rng.integers(-50, 50, n).tolist() for n in (1, 7, 9, 30, 18)]
-    path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"sequence": one}) + "\n" for one in series))
-    found = CompatSamples(open_corpus(path), 8, method=method or "none")  # type: ignore[arg-type]
-    assert_the_same(found, original(path, 8, None, method))
-
-
 HUGE = 2**60 + 2**36
 MIXED: dict[str, list[Any]] = {
+    "floats": [[0.1], [8.25] * 7, [-3.7, 1e-3, 2.5] * 10, [1 / 3, 2 / 3, 5.0] * 6],
+    "integers": [[-50], [3] * 7, [49, -1, 7] * 10, [1, 2, -8] * 6],
     "integers beside floats": [[1, 5, 9, 2, 7] * 3, [0.5, 1.5, 3.25] * 4, [3, 1, 2] * 6],
     "both within a series": [[1, 2.5, 3] * 5, [1, 2, 4] * 5],
     "beyond float64": [[HUGE + 1, HUGE + 2, HUGE, HUGE + 2**37 + 1] * 3, [0.25, -1.0, 8.0] * 3],

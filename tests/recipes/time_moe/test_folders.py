@@ -126,11 +126,7 @@ def test_reading_continues_behind_every_chunk(tmp_path: Path, monkeypatch: pytes
         ({"num_sequences": 0, "scales": []}, SourceEmptyError, "describes no sequence"),
         ({"scales": [1, 2]}, SourceInvalidError, "row 1 of .* found an integer"),
         ({"scales": [{"offset": 0}, {"offset": 2}]}, SourceInvalidError, "integer 'length'"),
-        (
-            {"scales": [{"offset": 0, "length": 2}, {"offset": 2, "length": 4}]},
-            SourceInvalidError,
-            "sequence 2 .* offset 2 with length 4, but .* 5 el",
-        ),
+        ({"scales": [{"offset": 0, "length": 2}, {"offset": 2, "length": 4}]}, SourceInvalidError, "sequence 2 .* 4, but .* 5 el"),
         ({"scales": [{"offset": 0, "length": 2}, {"offset": -1, "length": 1}]}, SourceInvalidError, "sequence 2 of .* offset -1"),
         ({"scales": [{"offset": 2**62, "length": 2**62}] * 2}, SourceInvalidError, "sequence 1 of"),
         ({"scales": [{"offset": 0, "length": 1}, {"offset": 0, "length": "1"}]}, BadValueError, '"1" in row 2'),
@@ -258,14 +254,3 @@ def test_a_folder_of_any_bin_files_is_one_of_time_moe(tmp_path: Path) -> None:
 def test_series_that_are_scaled_back(tmp_path: Path) -> None:
     scales = [{}, {"mean": 3.5, "std": 0.1}, {"mean": -1.0, "std": 2.0}, {"mean": 9.0}, {}]
     assert_as_the_original(write_folder(tmp_path / "set", walks([8, 9, 10, 11, 12]), scales=scales, num_files=2))
-
-
-def test_sequences_beyond_the_end_are_refused(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "set", walks([10, 10]))
-    meta = json.loads((folder / "meta.json").read_text())
-    meta["scales"][1]["length"] = 11
-    (folder / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(
-        SourceInvalidError, match=r"sequence 2 of .*meta.json is at offset 10 with length 11, but the files hold 20"
-    ):
-        map_time_moe(folder)
