@@ -1,12 +1,13 @@
 """Which tool names the bottleneck? `stoker diagnose`, TraceML, gpuprof and a rule on a `torch.profiler` profile, on the same programs.
 
 Each tool is used as its documentation shows (`verdicts/tools`, `benchmarks/before/profiler_verdict.py`) and runs a program
-for the same number of seconds. `CAUSES` in `verdicts/tools` maps what it says to causes. `right` counts a program whose
-cause is in the group that the tool names first, `exact` one whose cause it names first by itself, `top_2` one whose cause is in the
-first two groups. TraceML and gpuprof are not installed with Stoker: run this in an environment that has them and torch
-(dependency group `verdict-tools`). Each tool runs alone, in a process of its own that has torch imported already. Verdicts of Stoker are
-those of `bench_verdicts.json` and `gpu_verdicts.json`. Programs come cause by cause in turn, so that a run that `--until` ends early
-has some of each; `--missing` continues it, those with the fewest missing answers first, and asks again where a tool ended with an error.
+for the same number of seconds. `CAUSES` in `verdicts/tools` maps what it says to causes. `right` counts a program whose cause is in
+the group that the tool names first, `exact` one whose cause it names first by itself, `top_2` one whose cause is in the first two
+groups. Where an ablation accepts several causes, each of them counts. TraceML and gpuprof are not installed with Stoker: run this
+in an environment that has them and torch (dependency group `verdict-tools`). Each tool runs alone, in a process of its own that has
+torch imported already. Verdicts of Stoker are those of `bench_verdicts.json` and `gpu_verdicts.json`. Programs come cause by cause
+in turn, so that a run that `--until` ends early has some of each; `--missing` continues it, those with the fewest missing answers
+first, and asks again where a tool ended with an error.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from benchmarks import record
 
+from verdicts.ablations import accepted_causes
 from verdicts.forked import Forker
 from verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from verdicts.measure import PERIODS, ROOT
@@ -110,13 +112,13 @@ def score(tool: str, rows: Sequence[Row]) -> Row:
         if tool not in row:
             continue
         groups = _groups(tool, row)
-        truth = row["put_in"]
-        right = bool(groups) and truth in groups[0]
+        truth, accepted = row["put_in"], set(row.get("accepted", [row["put_in"]]))
+        right = bool(groups) and not accepted.isdisjoint(groups[0])
         counted = {
             "programs": 1,
             "right": right,
-            "exact": right and groups[0][0] == truth,
-            "top_2": any(truth in group for group in groups[:2]),
+            "exact": right and groups[0][0] in accepted,
+            "top_2": any(not accepted.isdisjoint(group) for group in groups[:2]),
             "none": not groups,
             "wrong": bool(groups) and not right,
         }
@@ -144,6 +146,8 @@ def with_stoker(rows: dict[str, Row]) -> list[Row]:
         if program.name not in rows:
             continue
         row = {"name": program.name, "device": program.device, "put_in": program.verdict, **rows[program.name]}
+        if program.without:
+            row["accepted"] = accepted_causes(program)
         said = known.get(program.name, {})
         if "verdict" in said:
             row["stoker"] = {"said": [said["verdict"], said["second"]]}

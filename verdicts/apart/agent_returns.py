@@ -67,7 +67,6 @@ torch.manual_seed(3)
 n = 64_000
 memory = torch.utils.data.TensorDataset(torch.randn(n, 17), torch.rand(n, 6), torch.randn(n, 1), torch.randn(n, 17))
 loader = torch.utils.data.DataLoader(memory, batch_size=256, shuffle=True, num_workers=0)
-batches = list(loader) if "data" in skip else loader
 L.Trainer(
     max_epochs=-1,
     logger=False,
@@ -76,4 +75,4 @@ L.Trainer(
     enable_model_summary=False,
     devices=1,
     barebones=False,
-).fit(Agent(), batches)
+).fit(Agent(), loader)

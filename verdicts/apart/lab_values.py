@@ -63,8 +63,6 @@ class Stays(L.LightningModule):
 L.seed_everything(8, verbose=False)
 data = torch.utils.data.TensorDataset(torch.randn(25_600, 31), torch.randn(25_600, 7))
 batches = torch.utils.data.DataLoader(data, 256, shuffle=True, pin_memory=True)
-if "data" in dropped:
-    batches = [batch for _, batch in zip(range(40), batches)]
 L.Trainer(
     max_epochs=-1,
     logger=False,
