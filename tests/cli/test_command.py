@@ -348,8 +348,8 @@ def completions(*words: str) -> list[str]:
 def test_commands_options_choices_recipes_and_files_are_completed() -> None:
     assert completions("di") == ["diagnose"]
     assert completions("") == [*cli.COMMANDS, *extend.registered("commands")]
-    assert completions("tune", "") == ["batch", "run", "search"]
-    assert {"--series", "--sort", "--skip", "--sql"} <= set(completions("pack", "--s"))
+    assert completions("tune", "") == ["batch", "search"]
+    assert {"--series", "--sort", "--sql"} <= set(completions("pack", "--s"))
     assert completions("pack", "--missing", "") == base.MISSING
     assert completions("train", "tim") == ["time-moe", "timehut", "<file>"]
     assert completions("inspect", "a") == ["<file>"]

@@ -51,7 +51,6 @@ CALLS = {
     "tune batch icecube": ["--data", "gone.stoker", "--json"],
     "tune search": ["config.yaml", "--json"],
     "tune search timehut": ["--data", "gone.tsv", "--json"],
-    "tune run": ["config.yaml", "--json"],
     "predict": ["folder", "--data", "s.stoker"],
     "export": ["folder", "out"],
     "export tfa": ["tfa-run", "out"],
@@ -202,7 +201,7 @@ def test_negative_control_a_value_that_is_not_checked_ends_in_a_traceback(
 
 def test_a_long_message_is_cut_in_its_middle(stoker: Stoker, folder: Path) -> None:
     Path("a.csv").write_text("x" * 100_000 + "\n1\n")
-    for words in (["pack", "a.csv", "out", "--series", "k"], ["pack", "a.csv", "out", "--skip", "y" * 100_000]):
+    for words in (["pack", "a.csv", "out", "--series", "k"], ["pack", "a.csv", "out", "--csv", "y" * 100_000]):
         done = stoker(*words)
         assert done.code == 2
         assert "characters left out…]" in done.err
@@ -257,10 +256,9 @@ WRONG_CALLS = {
     "tabular generate folder new.txt": "expected a name that ends in .parquet or .csv",
     "tabular generate folder new.csv": "folder has no recipe.json",
     "tfa indicators a.csv out --spec gone.json": "gone.json cannot be read",
-    "tfa indicators s.stoker out --spec spec.json --compat talib": "--compat",
     "time-moe forecast folder --data s.stoker": "folder is neither a run of Time-MoE",
     "time-moe forecast folder --data s.stoker --device banana": "--device is 'banana'",
-    "time-moe forecast folder --data s.stoker --score --out f.csv": "--score",
+    "time-moe forecast folder --data s.stoker --score --plot f.svg": "--score",
     "predict folder --data a.csv --out p.txt": "--out is p.txt",
     "predict folder --data a.csv": "folder has no config.yaml",
     "timehut embed folder e.csv --data a.csv": "expected a name that ends in .npy",
@@ -288,7 +286,6 @@ OUTPUTS = [
     "live folder --save page.html",
     "tune batch config.yaml --out t.yaml",
     "tune search config.yaml --out t.yaml",
-    "tune run config.yaml --out t.yaml",
     "compare --budget 0 --report why.html script.py script.py",
     "diagnose --report why.html script.py",
     "diagnose --apply a.patch script.py",
@@ -297,7 +294,6 @@ OUTPUTS = [
     "tabular quality a.csv a.csv --report q.html",
     "tabular encode a.csv out --key k --stats stats.json",
     "timehut embed folder e.npy --data s.stoker",
-    "time-moe forecast folder --data s.stoker --out f.csv",
     "time-moe forecast folder --data s.stoker --plot f.svg",
 ]
 """Calls that name a file to write."""

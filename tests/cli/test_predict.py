@@ -46,9 +46,9 @@ def test_predictions_are_written_and_shown(stoker: Stoker, folder: Path) -> None
     assert pa.ipc.open_file("p.arrow").read_all().to_pydict() == table.to_pydict()
     done = stoker("predict", "runs/c", "--data", "new.csv", "--json")
     assert [row["step"] for row in json.loads(done.out)["predictions"]] == [9, 10]
-    shown = stoker("predict", "runs/c", "--data", "d.stoker", "--which", "all", "--stride", "5").out.splitlines()
+    shown = stoker("predict", "runs/c", "--data", "d.stoker", "--which", "all").out.splitlines()
     assert "prediction" in shown[1]
-    assert shown[-2] == "28 predictions for 2 series by runs/c, step 4"
+    assert shown[-2] == "132 predictions for 2 series by runs/c, step 4"
 
 
 @pytest.mark.promise("P25")

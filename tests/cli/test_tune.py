@@ -52,24 +52,10 @@ def test_a_batch_size_is_found_and_written(
     assert found["size"] * found["grad_accum_steps"] == 32
 
 
-def test_run_writes_a_new_file_and_refuses_to_replace(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("stoker.tune.run_choices._feed_candidates", lambda config: {})
-    main(["tune", "run", "c.yaml"])
-    assert "written: c.tuned.yaml   next: stoker train c.tuned.yaml" in capsys.readouterr().out
-    assert stoker.experiment.load("c.tuned.yaml").data.batch_size == 32
-    assert (folder / "c.yaml").read_text() == CONFIG
-    for arguments in (["c.yaml"], ["c.yaml", "--out", "c.yaml"]):
-        with pytest.raises(SystemExit):
-            main(["tune", "run", *arguments])
-        assert "(--overwrite)" in capsys.readouterr().err
-
-
 def test_the_parameters_of_timehut_are_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, _ = write_tsv(folder)
     main(["tune", "search", "timehut", "--data", str(data), "--scenario", "amc", "--budget", "4", "--epochs", "2",
-          "--allow-constant", "--json"])  # fmt: skip
+          "--json"])  # fmt: skip
     found = json.loads(capsys.readouterr().out)
     assert set(found["best"]["params"]) == {"amc_instance", "amc_temporal", "amc_margin"}
     assert found["complete"] + found["pruned"] == 4

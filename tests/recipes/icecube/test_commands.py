@@ -59,9 +59,10 @@ def test_a_run_in_cuda_graphs_is_diagnosed(tmp_path: Path) -> None:
 
 def test_made_events_are_packed_by_the_recipe(stoker: Stoker, tmp_path: Path) -> None:
     folder, store = tmp_path / "icecube", tmp_path / "ice.stoker"
-    made = stoker("icecube", "make", folder, "--files", "4", "--events", "5", "--drift", "--quiet")
+    make_events(tmp_path / "sorted", files=4, events=5, drift=1.0)
+    made = stoker("icecube", "make", folder, "--files", "4", "--events", "5", "--quiet")
     assert made == Done(0, f"wrote 20 events in 4 files: {folder}\n", "")
-    packed = stoker("pack", folder, store, "--recipe", "icecube", "--batches", "2-3")
+    packed = stoker("pack", tmp_path / "sorted", store, "--recipe", "icecube", "--batches", "2-3")
     assert packed.code == 0
     assert packed.out.startswith("packed ")
     assert f" pulses into 10 series, 0.0 MB: {store}" in packed.out

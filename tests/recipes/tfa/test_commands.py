@@ -124,7 +124,8 @@ def test_a_store_of_bars_gets_a_column_of_features(stoker: Stoker, indicators_fo
 
 def test_json_for_programs(stoker: Stoker, indicators_folder: Path) -> None:
     pack("bars.csv", "bars.stoker", series="symbol", time="ts")
-    done = stoker("tfa", "indicators", "bars.stoker", "out", "--spec", "features.json", "--json", "--compat", "sentio")
+    Path("sentio.json").write_text(json.dumps({**SPEC, "compat": "sentio"}))
+    done = stoker("tfa", "indicators", "bars.stoker", "out", "--spec", "sentio.json", "--json")
     assert (done.code, done.err) == (0, "")
     report = json.loads(done.out)
     assert (report["features"], report["emit_from"]) == (["ema", "atr"], 0)

@@ -127,9 +127,8 @@ def icecube() -> None:
 @click.option("--files", type=COUNT, default=66, show_default=True, metavar="N", help="Number of files with pulses.")
 @click.option("--events", type=COUNT, default=1500, show_default=True, metavar="N", help="Events per file.")
 @base.seed_option(0, "Another seed makes other events.")
-@click.option("--drift", is_flag=True, help="Sort events by azimuth from file to file: the worst case for a weak shuffle.")
 @base.choice_option("--split", choices=["train", "test"], help="test: files without directions.")
-def make(folder: str, files: int, events: int, seed: int, drift: bool, split: str) -> None:
+def make(folder: str, files: int, events: int, seed: int, split: str) -> None:
     """Write train_meta.parquet, train/batch_*.parquet and sensor_geometry.csv to FOLDER, as the IceCube competition has them.
 
     \b
@@ -141,9 +140,7 @@ def make(folder: str, files: int, events: int, seed: int, drift: bool, split: st
     from stoker_recipes.icecube import make_events
 
     with base.bar("pulses") as show:
-        made = make_events(
-            folder, files=files, events=events, seed=seed, drift=float(drift), split=split, progress=show  # type: ignore[arg-type]
-        )  # fmt: skip
+        made = make_events(folder, files=files, events=events, seed=seed, split=split, progress=show)  # type: ignore[arg-type]
     click.echo(f"wrote {files * events:,} events in {files:,} files: {printable(str(made))}")
     base.report(printable(f"next: stoker pack {folder} ice.stoker --recipe icecube"))
 

@@ -125,10 +125,9 @@ def tfa() -> None:
 @click.argument("source", type=base.PATH)
 @click.argument("store", type=base.PATH)
 @click.option("--spec", required=True, type=base.SPEC, metavar="FILE", help="JSON file with the features.")
-@click.option("--compat", type=click.Choice(["sentio"]), help="Compute as Sentio's C++ builder does, bit for bit.")
 @base.overwrite_option("Replace an existing STORE.", "replace")
 @base.json_option
-def indicators(source: str, store: str, spec: str, compat: str | None, replace: bool, as_json: bool) -> None:
+def indicators(source: str, store: str, spec: str, replace: bool, as_json: bool) -> None:
     """Compute the features of SOURCE, a store of bars, and write a store with the bars and one column of all features.
 
     Bars have those of the columns open, high, low, close and volume that the spec needs. Features are computed series by
@@ -143,7 +142,7 @@ def indicators(source: str, store: str, spec: str, compat: str | None, replace: 
     from stoker_recipes.tfa.indicators.engine import write_features
     from stoker_recipes.tfa.indicators.spec import parse_spec
 
-    wanted = parse_spec(Path(spec), compat=compat)
+    wanted = parse_spec(Path(spec))
     check_target(Path(store), replace=replace)
     with base.bar("bars") as show:
         written = write_features(stoker.open(source), wanted, store, replace=replace, progress=show)

@@ -12,7 +12,7 @@ import click
 import stoker.cli.command as base
 import stoker.cli.training as shared
 from stoker.errors import OptionError
-from stoker.extend import Recipe, disk, printable
+from stoker.extend import Recipe, printable
 
 if TYPE_CHECKING:
     from stoker.experiment import TrainedRun
@@ -137,13 +137,12 @@ def time_moe() -> None:
     "the last point and seasonal naive forecasts: periods of 24, of 168, and by autocorrelation.",
 )
 @base.plot_option
-@click.option("--out", "csv_path", type=base.PATH, metavar="FILE", help="Write the forecast: .csv.")
-@base.overwrite_option("Replace the files of --out and --plot.")
+@base.overwrite_option("Replace the file of --plot.")
 @base.device_option
 @base.json_option
 def forecast(
     run: str, data: str, series: str | None, horizon: int, context: int | None, at: int | None, score: bool,
-    plot: str | None, csv_path: str | None, overwrite: bool, device: str | None, as_json: bool,
+    plot: str | None, overwrite: bool, device: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Forecast with RUN: the folder of a run of `stoker train time-moe`, or an official checkpoint.
 
@@ -161,13 +160,11 @@ def forecast(
 
     if plot is not None:
         base.check_new_plot(plot, overwrite=overwrite)
-    if csv_path is not None:
-        base.check_new_file("--out", csv_path, (".csv",), overwrite=overwrite)
     for name, value in (("--horizon", horizon), ("--context", context)):
         if value is not None and value < 1:
             raise click.UsageError(f"{name} is {value}; expected an integer from 1.")
-    if score and (at is not None or plot or csv_path):
-        raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --out.")
+    if score and (at is not None or plot):
+        raise click.UsageError("--score is over many forecasts: leave out --at and --plot.")
     corpus = open_corpus(data, report=lambda note: base.announce(f"note: {note}"))
     number = corpus.find(series) if series is not None else None
     if number is None and not score and len(corpus) > 1:
@@ -178,12 +175,12 @@ def forecast(
         chosen = corpus if number is None else corpus.only(number)
         _score(loaded, chosen, horizon=horizon, context=context, stride=horizon, as_json=as_json)
     else:
-        _forecast(loaded, corpus, number or 0, at, horizon, context, plot=plot, csv_path=csv_path, as_json=as_json)
+        _forecast(loaded, corpus, number or 0, at, horizon, context, plot=plot, as_json=as_json)
 
 
 def _forecast(
     loaded: LoadedModel, corpus: Corpus, number: int, at: int | None, horizon: int, context: int | None, *, plot: str | None,
-    csv_path: str | None, as_json: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     import json
 
@@ -200,8 +197,6 @@ def _forecast(
     came = np.asarray(values[end : end + horizon], dtype=np.float64)
     # Steps after the end of the series are unknown like missing ones.
     actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
-    if csv_path is not None:
-        disk.write_file(Path(csv_path), predicting.as_csv(predicted, actual, first=end).encode(), durable=False)
     if plot is not None:
         predicting.plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), predicted, actual, title=name)
     mse, mae, count = (0.0, 0.0, 0) if actual is None else predicting.errors_of(predicted, actual)
@@ -214,9 +209,8 @@ def _forecast(
     if count:
         partly = f", over the {count:,} known points" if count < horizon else ""
         click.echo(f"MSE {mse:.6g}, MAE {mae:.6g} in the units of the series{partly}")
-    for path in (plot, csv_path):
-        if path is not None:
-            base.report(f"written: {path}")
+    if plot is not None:
+        base.report(f"written: {plot}")
 
 
 def _show_forecast(title: str, end: int, predicted: Any, actual: Any) -> None:

@@ -132,17 +132,8 @@ def errors_of(found: Array, actual: Array) -> tuple[float, float, int]:
     return float(np.mean(apart**2)), float(np.mean(np.abs(apart))), len(apart)
 
 
-def as_csv(found: Array, actual: Array | None, *, first: int) -> str:
-    """One line per step: its number in the series, the forecast, and the actual value where it is known."""
-    head = "step,forecast" + (",actual" if actual is not None else "")
-    rows = [f"{first + i},{value!r}" for i, value in enumerate(found.tolist())]
-    if actual is not None:
-        rows = [f"{row},{value!r}" if math.isfinite(value) else f"{row}," for row, value in zip(rows, actual.tolist(), strict=True)]
-    return "\n".join([head, *rows]) + "\n"
-
-
 def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
-    """The same as JSON with more fields; null where a value is not known."""
+    """A forecast as JSON, with the actual values where they are known, and more fields; null where a value is not known."""
     values: dict[str, Any] = {"forecast": found.tolist()}
     if actual is not None:
         values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]

@@ -90,11 +90,10 @@ def _show(done: TrainedTimeHut, folder: Path, *, as_json: bool) -> None:
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept, to continue it. [default: in memory]")
 @base.seed_option(0)
 @base.device_option
-@click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @base.json_option
 def search(
     data: str, scenario: str, budget: str | None, epochs: int | None, storage: str | None, seed: int, device: str | None,
-    allow_constant: bool, as_json: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
@@ -120,7 +119,6 @@ def search(
         storage=storage,
         name=f"timehut-{scenario}",
         group_size=16,
-        on_constant="warn" if allow_constant else "error",
         report=base.announce,
     )
     show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)

@@ -39,7 +39,6 @@ SHOWN_ROWS = 12
     "--which", choices=["last", "all"], help="last: once per series, from its last steps. all: from every window of the run's view."
 )
 @click.option("--horizon", type=int, metavar="N", help="Steps to forecast; for runs of recipes that forecast any number.")
-@click.option("--stride", type=int, metavar="N", help="With --which all: steps between two windows. [default: as in training]")
 @base.choice_option("--short", choices=["error", "skip"], help="What to do with series that are shorter than the model's window.")
 @base.pack_option
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
@@ -72,11 +71,11 @@ def command(
         base.check_new_file("--out", out, FORMATS, overwrite=overwrite)
     if plot is not None:
         _check_new_folder(Path(plot), overwrite=overwrite)
-    if backtest is not None and (options["which"] != "last" or options["horizon"] or options["stride"]):
-        raise click.UsageError("--backtest chooses the windows itself: leave out --which, --horizon and --stride.")
-    options_of_pack = base.read_pack_options(pack_options)
+    if backtest is not None and (options["which"] != "last" or options["horizon"]):
+        raise click.UsageError("--backtest chooses the windows itself: leave out --which and --horizon.")
+    options_of_pack = base.read_assignments("--pack", pack_options)
     if model is not None:
-        if backtest is not None or plot is not None or options_of_pack or len(data) > 1 or options["horizon"] or options["stride"]:
+        if backtest is not None or plot is not None or options_of_pack or len(data) > 1 or options["horizon"]:
             raise click.UsageError("--model predicts every sample of one store: of the other options it takes --out and --json.")
         step, table = _predict_own(run, model, data[0], latest=latest, device=device)
         _finish(run, step, table, out=out, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`stoker tune`: the batch size, a search for hyperparameters, and the fastest way to run a config."""
+"""`stoker tune`: the batch size, and a search for hyperparameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STUDY_NAME, NAME = "study.journal", "search"
 
 @click.group("tune", cls=base.CommandGroup)
 def command() -> None:
-    """Measure instead of guessing: the batch size, hyperparameters, and how a configuration runs fastest."""
+    """Measure instead of guessing: the batch size and the hyperparameters."""
 
 
 @command.command(
@@ -35,14 +35,13 @@ def command() -> None:
 )
 @click.argument("config", type=base.CONFIG)
 @base.set_option
-@click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
 @click.option("--keep-effective-batch", is_flag=True, help="Keep the samples per update, by gradient accumulation.")
 @click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the new batch size.")
 @base.overwrite_option("Replace the file of --out.")
 @base.json_option
 def _batch(
-    config: str, overrides: tuple[str, ...], tolerance: float, largest: int | None,
+    config: str, overrides: tuple[str, ...], largest: int | None,
     keep_effective_batch: bool, out: str | None, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
@@ -57,8 +56,7 @@ def _batch(
 
     from stoker.experiment import load
     from stoker.tune.batch_sizes import batch_size
-    from stoker.tune.configured import steps_of, with_batch_size
-    from stoker.tune.run_choices import RunChoices
+    from stoker.tune.configured import save_config, steps_of, with_batch_size
 
     if out is not None:
         base.check_new_file("--out", out, overwrite=overwrite)
@@ -68,7 +66,6 @@ def _batch(
     choice = batch_size(
         make_step,
         make_batch,
-        tolerance=tolerance,
         largest=largest,
         num_samples=num_samples,
         effective_batch=effective if keep_effective_batch else None,
@@ -80,7 +77,7 @@ def _batch(
     if out is not None:
         tuned = with_batch_size(given, choice.size)
         tuned = msgspec.structs.replace(tuned, train=msgspec.structs.replace(tuned.train, grad_accum_steps=choice.grad_accum_steps))
-        RunChoices(config=tuned, trials=(), changed={}).save(out, overwrite=overwrite)
+        save_config(tuned, out)
     if as_json:
         base.print_json({**values_of_choice(choice), "scaled_lr": scaled})
         return
@@ -140,8 +137,7 @@ def _search(
     """
     from stoker.experiment import load
     from stoker.tune.budget import parse_budget
-    from stoker.tune.configured import ConfigObjective, read_search
-    from stoker.tune.run_choices import RunChoices
+    from stoker.tune.configured import ConfigObjective, read_search, save_config
     from stoker.tune.search_loop import search
 
     if out is not None:
@@ -170,7 +166,7 @@ def _search(
     )
     if study.has_result and out is not None:
         values = [f"{key}={json.dumps(value)}" for key, value in study.best.params.items()]
-        RunChoices(config=load(config, [*overrides, *values]), trials=(), changed={}).save(out, overwrite=overwrite)
+        save_config(load(config, [*overrides, *values]), out)
 
     def use(params: dict[str, Any]) -> str:
         if out is not None:
@@ -203,44 +199,3 @@ def show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: str
 
 def _less_is_better(metric: str) -> bool:
     return not any(word in metric.lower() for word in ("accuracy", "auc", "f1", "r2", "precision", "recall"))
-
-
-@command.command(
-    "run", cls=base.Command, doing="measuring how {config} runs fastest", short_help="Measure how a configuration runs fastest."
-)
-@click.argument("config", type=base.CONFIG)
-@base.set_option
-@click.option(
-    "--out", type=base.PATH, metavar="FILE.yaml", help="Where the new configuration goes. [default: CONFIG with .tuned.yaml]"
-)
-@base.overwrite_option("Replace the file of --out.")
-@base.json_option
-def _run(config: str, overrides: tuple[str, ...], out: str | None, overwrite: bool, as_json: bool) -> None:
-    """Measure how CONFIG runs fastest here, and write the choices into a new configuration.
-
-    Tried are precision, a fused optimizer, a CUDA graph, compiling, and placement, threads and prefetch of the feed. Each is a paired
-    measurement; nothing is chosen while other programs disturb it. CONFIG itself is not changed.
-
-    \b
-    stoker tune run config.yaml
-    stoker train config.tuned.yaml
-    """
-    from dataclasses import asdict
-
-    from stoker.experiment import load
-    from stoker.tune.run_choices import choose_run
-
-    given = Path(config).name if base.shown_path(config) == "-" else config
-    path = out if out is not None else str(Path(given).with_suffix(".tuned.yaml"))
-    if Path(path).resolve() == Path(config).resolve() and not overwrite:
-        raise OptionError(f"{path} is the configuration itself. Replace it (--overwrite), or give another name.", path=path)
-    base.check_new_file("--out", path, overwrite=overwrite)
-    choices = choose_run(load(config, overrides), report=base.report)
-    choices.save(path, overwrite=overwrite)
-    if as_json:
-        trials = [asdict(trial) for trial in choices.trials]
-        base.print_json({"config": path, "changed": dict(choices.changed), "trials": trials})
-        return
-    words = ", ".join(f"{key}={value}" for key, value in choices.changed.items())
-    click.echo(f"chosen: {words}" if words else "chosen: nothing is faster than what the configuration has")
-    click.echo(f"written: {printable(path)}   next: stoker train {printable(path)}")

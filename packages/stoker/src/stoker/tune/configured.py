@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from stoker import _disk
 from stoker.errors import ConfigError
 from stoker.experiment.build import Fed, make_trainer, open_data
 from stoker.experiment.config import Config
-from stoker.experiment.parse import find, known_paths, read_document
+from stoker.experiment.parse import find, known_paths, read_document, to_yaml
 from stoker.experiment.prepare import SEARCH_SECTION, choose_device, load
 from stoker.tune.space import as_space
 
@@ -116,6 +117,11 @@ class ConfigObjective:
             )
         if self.metric not in names:
             raise ConfigError(f"the metric to search by is {self.metric!r}, but an epoch has {', '.join(names)}. Name one of them.")
+
+
+def save_config(config: Config, path: str | Path) -> None:
+    """Write a config as YAML."""
+    _disk.write_file(Path(path), to_yaml(config))
 
 
 def with_batch_size(config: Config, size: int) -> Config:
