@@ -48,7 +48,7 @@ def test_a_terminal_sees_epoch_step_rate_loss_wait_and_time_left(clock: Clock) -
     assert re.fullmatch(r"epoch 3/25 [━╺╸]+ step 1,000/10,000  50 it/s  loss 0\.1235  wait 1 %  3 min 0 s left", last), last
 
 
-def test_it_draws_at_most_ten_times_per_second(clock: Clock) -> None:
+def test_a_bar_is_drawn_at_most_ten_times_per_second(clock: Clock) -> None:
     terminal = Terminal()
     with TrainingProgress(100_000, file=terminal) as bar:
         before = len(frames(terminal))

@@ -14,7 +14,7 @@ def seen(batches: Iterator[dict[str, object]]) -> list[list[int]]:
     return [[int(number) for number in batch["sample"] if number >= 0] for batch in batches]  # type: ignore[attr-defined]
 
 
-def test_it_has_what_a_loader_has() -> None:
+def test_a_feed_has_the_attributes_of_a_loader() -> None:
     feed = window_feed(last_batch="drop")
     assert (len(feed), feed.batch_size, feed.drop_last) == (4, 4, True)
     assert not window_feed(last_batch="pad").drop_last
@@ -83,12 +83,3 @@ def test_a_framework_that_sets_the_epoch_says_what_it_leaves_out() -> None:
     with pytest.warns(UserWarning, match=r"continues epoch 3, but the framework sets the feed to epoch 0: the rest"):
         feed.batch_sampler.sampler.set_epoch(0)
     assert not feed.is_resumed
-
-
-def test_setting_the_epoch_of_a_loaded_state_keeps_its_position() -> None:
-    feed = window_feed(order=stoker.Shuffle(seed=1))
-    feed.load_state_dict({**feed.state_dict(), "epoch": 3, "position": 8})
-    feed.set_epoch(3)
-    assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (3, 8)
-    feed.set_epoch(4)
-    assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (4, 0)

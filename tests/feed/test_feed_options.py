@@ -46,7 +46,7 @@ def make(**options: Any) -> Feed:
         ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),
     ],
 )
-def test_what_is_invalid_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:
         make(**options)
     assert "\n" not in str(caught.value)

@@ -176,7 +176,7 @@ def test_negative_control_without_the_guard_two_workers_yield_everything_twice(m
 # ---- pickle ----
 
 
-def test_what_the_message_says_works_in_another_process() -> None:
+def test_a_dataset_and_a_state_travel_to_another_process() -> None:
     feed = make_feed(threads=0)
     assert len(pickle.loads(pickle.dumps(feed.as_dataset()))) == feed.num_samples
     batches = iter(feed)

@@ -213,7 +213,7 @@ SCALER = stoker.split.SeriesScaler.fit(STORE, None, columns=["x"])
         ([STORE, STORE], {"scaler": SCALER}, "a scaler is for one store, but the feed has 2"),
     ],
 )
-def test_what_cannot_be_mixed_is_refused(stores: Any, options: Any, message: str) -> None:
+def test_stores_that_cannot_be_mixed_are_refused(stores: Any, options: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         flat_feed(stores, Windows(4, tail="drop"), batch_size=2, **options)
 

@@ -64,7 +64,7 @@ def test_the_batches_are_those_of_plain_epochs(threads: int) -> None:
     ahead.drop_prefetched_epoch()
 
 
-def test_they_are_made_before_the_epoch_begins() -> None:
+def test_first_batches_are_made_before_the_epoch_begins() -> None:
     transform = Counted()
     feed = feed_of(transform, threads=2, prefetch=3)
     epoch_of(feed, ahead=True)

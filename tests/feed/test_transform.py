@@ -128,7 +128,7 @@ def _option(batch: Any, scale: float = 2.0) -> Any:
         (dict, None),
     ],
 )
-def test_who_gets_a_generator(transform: Any, parameter: Any) -> None:
+def test_transforms_that_take_a_generator_get_one(transform: Any, parameter: Any) -> None:
     assert transforms.rng_parameter(transform) == parameter
     next(iter(make_feed(transform=transform if parameter else lambda batch: batch)))
 

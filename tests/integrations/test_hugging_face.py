@@ -1,14 +1,15 @@
-"""Hugging Face Trainer with feeds: the order of the feed, and a resume that continues with the next batch."""
+"""Hugging Face Trainer with feeds: the order of the feed, a resume that continues with the next batch, and samples as a dataset."""
 
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import NUM_SERIES, language_feed, series_of
+from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, run_example, series_of
 
 import stoker
 from stoker.errors import OptionError
@@ -26,12 +27,22 @@ def imported() -> None:
     from stoker.integrations.hugging_face import FeedTrainer
 
 
-def run(folder: Path, *, resume: int | None = None, order: Any = None, **options: Any) -> Any:
+def arguments(folder: Path, **options: Any) -> Any:
+    quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "dataloader_pin_memory": False}
+    given = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-3,
+        "remove_unused_columns": False,
+        **options,
+    }
+    return transformers.TrainingArguments(output_dir=str(folder), seed=3, **quiet, **given)
+
+
+def run(folder: Path, *, resume: int | None = None, order: Any = None) -> Any:
     """A trained model; it remembers the series that it was fed."""
     model = Tiny(Config())
-    quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "dataloader_pin_memory": False}
-    given = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-3, **options}
-    args = transformers.TrainingArguments(output_dir=str(folder), seed=3, remove_unused_columns=False, **quiet, **given)
+    args = arguments(folder, num_train_epochs=3, save_strategy="steps", save_steps=1)
     trainer = FeedTrainer(model=model, args=args, train_feed=language_feed(order=order or stoker.Shuffle(seed=9)))
     trainer.train(resume_from_checkpoint=None if resume is None else str(folder / f"checkpoint-{resume}"))
     return model
@@ -67,3 +78,44 @@ def test_negative_control_without_the_position_the_order_is_another(whole: tuple
     (folder / "trainer_state.json").write_text(json.dumps(state))
     with pytest.raises(OptionError, match=f"the checkpoint of step {STEPS + 1} has no position of a feed"):
         run(tmp_path, resume=STEPS + 1)
+
+
+# ---- without the adapter: samples of a feed as a dataset ----
+
+
+@pytest.mark.parametrize("collate", [True, False], ids=["collate", "default-collator"])
+@pytest.mark.parametrize("remove", [True, False], ids=["remove-unused", "keep-all"])
+def test_training_is_fed_every_sample_each_epoch(tmp_path: Path, remove: bool, collate: bool) -> None:
+    dataset, model = language_feed().as_dataset(), Tiny(Config())
+    before = model.layer.weight.item()
+    transformers.Trainer(
+        model=model,
+        args=arguments(tmp_path, save_strategy="no", remove_unused_columns=remove),
+        train_dataset=dataset,
+        data_collator=dataset.collate if collate else None,
+    ).train()
+    assert model.layer.weight.item() != before
+    assert len(model.fed) == 2 * STEPS
+    first, second = list(chain(*model.series[:STEPS])), list(chain(*model.series[STEPS:]))
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(NUM_SERIES))
+    for batch in model.fed:
+        assert_same(batch, dataset[series_of(batch)])
+
+
+def test_a_training_run_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_stopped(tmp_path: Path) -> None:
+    dataset = language_feed().as_dataset()
+    whole, rest = Tiny(Config()), Tiny(Config())
+    args = arguments(tmp_path, save_strategy="steps", save_steps=4)
+    transformers.Trainer(model=whole, args=args, train_dataset=dataset, data_collator=dataset.collate).train()
+    transformers.Trainer(model=rest, args=args, train_dataset=dataset, data_collator=dataset.collate).train(
+        resume_from_checkpoint=str(tmp_path / "checkpoint-4")
+    )
+    assert rest.series == whole.series[4:]
+    assert torch.equal(rest.layer.weight, whole.layer.weight)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found:UserWarning")
+def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_example("Hugging Face Trainer")["arguments"].max_steps == 10

@@ -70,7 +70,7 @@ def test_the_formula_is_what_is_counted() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32, 256, 4096, 100_000])
 @pytest.mark.parametrize("sample_bytes", [0.0, 1.0, *SIZES, 1e9])
-def test_what_is_chosen(batch_size: int, sample_bytes: float) -> None:
+def test_the_chosen_window_is_bounded_and_worth_it(batch_size: int, sample_bytes: float) -> None:
     block, window = choose(batch_size, sample_bytes, block=None, window=None)
     assert worth(batch_size, block, window) >= WORTH
     assert window % block == 0

@@ -29,7 +29,7 @@ def test_every_number_once_for_every_small_size() -> None:
 
 
 @pytest.mark.parametrize("size", LARGE)
-def test_spots_of_large_ones_are_distinguished_and_found_again(size: int) -> None:
+def test_numbers_of_large_permutations_differ_and_are_found_again(size: int) -> None:
     order = shuffled(size, 5)
     starts = [0, 1, 1000, size // 3, size // 2, size - 1000]
     numbers = np.concatenate([order.part(start, start + 1000) for start in starts])
@@ -42,37 +42,26 @@ def test_spots_of_large_ones_are_distinguished_and_found_again(size: int) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 63, 64, 65, 100, 127, 1000, 4097])
-def test_the_inverse_undoes_it(size: int) -> None:
+def test_the_inverse_undoes_a_permutation(size: int) -> None:
     order = shuffled(size, 1)
     whole = order.part(0, size)
     assert [order.inverse(number) for number in whole.tolist()] == list(range(size))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 63, 64, 65, 129, 1000])
-def test_it_equals_its_definition_bit_for_bit(size: int) -> None:
+def test_a_permutation_equals_its_definition_bit_for_bit(size: int) -> None:
     for seed in range(3):
         key = epoch_key(seed, seed + 1)
         assert Permutation(size, key).part(0, size).tolist() == [twins.permute(i, size, int(key)) for i in range(size)]
 
 
 @pytest.mark.parametrize("size", LARGE)
-def test_large_ones_equal_their_definition_bit_for_bit(size: int) -> None:
+def test_large_permutations_equal_their_definition_bit_for_bit(size: int) -> None:
     key = epoch_key(2**40, 3)
     order = Permutation(size, key)
     for start in (0, 77, size // 2 - 1, size - 70):
         expected = [twins.permute(i, size, int(key)) for i in range(start, min(start + 70, size))]
         assert order.part(start, start + 70).tolist() == expected
-
-
-def test_any_part_is_the_slice_of_the_whole(rng: np.random.Generator) -> None:
-    for size in (1, 64, 200, 9973):
-        order = shuffled(size, 9)
-        whole = order.part(0, size)
-        for _ in range(50):
-            start, stop = sorted(rng.integers(0, size + 1, 2).tolist())
-            assert (order.part(start, stop) == whole[start:stop]).all()
-        assert (order.part(0, size + 100) == whole).all()
-        assert len(order.part(size, size + 100)) == len(order.part(size + 5, size + 10)) == 0
 
 
 def chi_square(counts: list[int], cells: int) -> float:

@@ -75,21 +75,19 @@ def test_samples_in_any_order_equal_the_twin(view: Windows | Segments, rng: np.r
     assert as_tuples(samples.locate(numbers)) == [expected[number] for number in numbers]
 
 
-@pytest.mark.parametrize("stride", [1, 3, LENGTH])
-@pytest.mark.parametrize("shift", [1, 2, 7])
-def test_keep_with_a_shift_loses_no_target(stride: int, shift: int) -> None:
-    for steps in range(shift + 1, 50):
-        found = listed(Windows(LENGTH, stride=stride, shift=shift).over(twins.ragged([steps])))
-        targets = {step for _, start, count in found for step in range(start + shift, start + count)}
-        assert targets == set(range(shift, steps))
-
-
-@pytest.mark.parametrize(("stride", "horizon"), [(1, 1), (1, 3), (3, 3), (2, 4), (7, 7)])
-def test_keep_with_a_horizon_loses_no_target(stride: int, horizon: int) -> None:
-    for steps in range(LENGTH + 1, 50):
-        found = listed(Windows(LENGTH, stride=stride, horizon=horizon).over(twins.ragged([steps])))
-        targets = {step for _, start, count in found for step in range(start + LENGTH, start + count)}
-        assert targets == set(range(LENGTH, steps))
+@pytest.mark.parametrize(
+    "view",
+    [
+        *(Windows(LENGTH, stride=stride, shift=shift) for stride in (1, 3, LENGTH) for shift in (1, 2, 7)),
+        *(Windows(LENGTH, stride=stride, horizon=horizon) for stride, horizon in [(1, 1), (1, 3), (3, 3), (2, 4), (7, 7)]),
+    ],
+    ids=repr,
+)
+def test_kept_tails_lose_no_target(view: Windows) -> None:
+    first = view.shift or LENGTH
+    for steps in range(first + 1, 50):
+        found = listed(view.over(twins.ragged([steps])))
+        assert {step for _, start, count in found for step in range(start + first, start + count)} == set(range(first, steps))
 
 
 def test_a_padded_window_holds_at_least_a_target() -> None:

@@ -109,7 +109,7 @@ def wide_store() -> Store:
     return Store.from_arrays(**steps, label=np.array([0.0, 1.0]))
 
 
-def test_it_scales_and_scales_back() -> None:
+def test_a_scaler_scales_and_scales_back() -> None:
     store = wide_store()
     split = chronological(store, VIEW)
     scaler = Scaler.fit(store, split.train, columns=["close", "wide", "flat"])
@@ -124,7 +124,7 @@ def test_it_scales_and_scales_back() -> None:
         scaler(torch.zeros(4, 6))
 
 
-def test_it_is_saved_with_the_model_and_still_knows_its_steps() -> None:
+def test_a_scaler_is_saved_with_the_model_and_still_knows_its_steps() -> None:
     store = wide_store()
     split = chronological(store, VIEW)
     model = torch.nn.Sequential(Scaler.fit(store, split.train, columns=["wide"]), torch.nn.Linear(3, 1))

@@ -56,7 +56,7 @@ def check_against_twin(store: Any, view: Any, cuts: Any, split: Any, options: di
 
 @settings(max_examples=num_examples(150))
 @given(lengths=lengths, view=views, margins=reaches)
-def test_by_fractions_of_each_series(lengths: list[int], view: Any, margins: Any) -> None:
+def test_cuts_at_fractions_of_each_series_are_those_of_a_loop(lengths: list[int], view: Any, margins: Any) -> None:
     store, options = plain(lengths), options_of(view, margins)
     split = chronological(store, view, fractions=(0.5, 0.25, 0.25), **options)
     cuts = [[0, length // 2, length * 3 // 4, length] for length in lengths]
@@ -71,7 +71,7 @@ times = st.tuples(st.lists(some_times, max_size=3), st.lists(some_times, max_siz
 
 @settings(max_examples=num_examples(150))
 @given(times=times, view=views, margins=reaches, boundaries=st.tuples(st.integers(-90, -25), st.integers(25, 90)))
-def test_at_times(times: list[list[int]], view: Any, margins: Any, boundaries: tuple[int, int]) -> None:
+def test_cuts_at_times_are_those_of_a_loop(times: list[list[int]], view: Any, margins: Any, boundaries: tuple[int, int]) -> None:
     store, options = timed(times), options_of(view, margins)
     split = chronological(store, view, boundaries=boundaries, time="t", **options)
     check_against_twin(store, view, twin.cut_at_times(times, boundaries), split, options)
@@ -79,7 +79,7 @@ def test_at_times(times: list[list[int]], view: Any, margins: Any, boundaries: t
 
 @settings(max_examples=num_examples(150))
 @given(times=times, view=views)
-def test_at_times_that_have_fractions_of_all_steps_before_them(times: list[list[int]], view: Any) -> None:
+def test_fractions_of_all_steps_cut_at_the_times_that_have_them_before(times: list[list[int]], view: Any) -> None:
     store, options = timed(times), options_of(view, (0, 0, None))
     split = chronological(store, view, fractions=(0.5, 0.25, 0.25), time="t", **options)
     moments = [twin.moment_of(times, 0.5), twin.moment_of(times, 0.75)]

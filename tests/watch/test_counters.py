@@ -33,7 +33,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_the_system_says_is_read(proc: Path) -> None:
+def test_counters_are_those_of_the_files_of_the_system(proc: Path) -> None:
     found = read_counters(steps=5, wait_ns=6, collector_ns=7)
     tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     assert (found.steps, found.wait_ns, found.collector_ns) == (5, 6, 7)
@@ -53,7 +53,7 @@ def test_negative_control_a_system_that_says_nothing(tmp_path: Path, monkeypatch
     assert found.own_cpu_ns > 0
 
 
-def test_this_machine() -> None:
+def test_counters_of_this_machine_rise() -> None:
     first = read_counters()
     begin = thread_busy_ns()
     while thread_busy_ns() - begin < 2_000_000:

@@ -59,7 +59,7 @@ def test_a_device_is_found_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-def test_the_real_one() -> None:
+def test_the_library_of_the_driver_answers() -> None:
     torch.ones(1, device="cuda")
     device = open_device(str(torch.cuda.get_device_properties(0).uuid))
     assert device is not None

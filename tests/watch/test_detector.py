@@ -154,7 +154,7 @@ def slow_twin(levels: Sequence[float]) -> Iterable[int]:
 
 @pytest.mark.promise("P22")
 @pytest.mark.parametrize("rise", [0.0, 0.06, 0.1, 0.3])
-def test_it_is_its_slow_twin(rise: float, rng: np.random.Generator) -> None:
+def test_the_detector_is_its_slow_twin(rise: float, rng: np.random.Generator) -> None:
     levels = (rng.standard_normal(900) * 0.01 + np.where(np.arange(900) > 700, rise, 0)).tolist()
     fast = fast_detector()
     first = next((number for number, level in enumerate(levels) if fast.add(level) == "slower"), None)

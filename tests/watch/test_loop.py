@@ -56,7 +56,7 @@ def test_a_training_run_that_waits_is_data_bound(clock: Clock) -> None:
     assert str(found) == f"100 steps, 126 it/s, spread 0 %; {found.hint}"
 
 
-def test_one_that_does_not_is_not(clock: Clock) -> None:
+def test_a_training_run_that_does_not_wait_is_not_data_bound(clock: Clock) -> None:
     found = watched(clock, waits=[0] * 50, bodies=[3] * 49 + [30])
     assert found.hint == "not data-bound: 0 % of the time waits for batches"
     assert found.slow_steps == 1

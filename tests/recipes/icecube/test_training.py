@@ -54,7 +54,7 @@ def test_a_finetune_starts_from_the_weights_of_a_run(ice: Path, tmp_path: Path) 
 
 @pytest.mark.promise("P29")
 @pytest.mark.slow
-def test_it_learns(tmp_path: Path) -> None:
+def test_a_run_learns_directions(tmp_path: Path) -> None:
     """Chance is 90 degrees; a new model predicts one direction for all."""
     pack_events(make_events(tmp_path / "icecube", files=21, events=400), tmp_path / "ice.stoker")
     options = {**QUICK, "batch_size": 64, "epochs": 4, "warmup": 40, "lr": 0.01, "side_lr": 2e-3}

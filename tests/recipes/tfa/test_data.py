@@ -59,27 +59,21 @@ def test_several_files_stay_apart_whatever_their_times(tmp_path: Path) -> None:
     assert bars.place(2) == f"bar 1 of {tmp_path / '1.csv'}"
 
 
-def test_what_is_packed_is_not_read_again(tmp_path: Path) -> None:
+def test_packed_bars_are_not_read_again(tmp_path: Path) -> None:
     first = read(tmp_path, NYT)
     (tmp_path / "0.csv").unlink()
     again = read_bars([DatasetSettings(path=str(tmp_path / "0.csv"))], tmp_path / "bars")
     assert again.columns["close"].tolist() == first.columns["close"].tolist()
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_bars_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="there is no file"):
         read_bars([DatasetSettings(path=str(tmp_path / "none.csv"))], tmp_path / "bars")
     with pytest.raises(ConfigError, match="expected a time"):
         read(tmp_path, "close\n1\n2\n")
+    (tmp_path / "leveraged").mkdir()
     with pytest.raises(ConfigError, match="leveraged"):
-        read(tmp_path / ".", ISO.replace("SPY", "TQQQ")) if not (tmp_path / "bars").exists() else read_bars(
-            [DatasetSettings(path=_written(tmp_path, ISO.replace("SPY", "TQQQ")))], tmp_path / "other"
-        )
-
-
-def _written(tmp_path: Path, text: str) -> str:
-    (tmp_path / "leveraged.csv").write_text(text)
-    return str(tmp_path / "leveraged.csv")
+        read(tmp_path / "leveraged", ISO.replace("SPY", "TQQQ"))
 
 
 def test_bars_are_cut_at_holes(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_windows_are_those_of_the_authors_benchmark_and_the_last_one(length: int
         np.testing.assert_allclose(found[number * (each + 1) :][:each], windows, rtol=1e-6, atol=1e-6)
 
 
-def test_what_comes_behind_the_first_70_percent_does_not_scale() -> None:
+def test_points_behind_the_first_70_percent_do_not_scale() -> None:
     values = make_waves(300)["OT"]
     later = np.concatenate([values[:210], 100 * values[210:240], values[240:]])
     corpora = [time_moe.open_corpus(stoker.Store.from_arrays(x=[one])) for one in (values, later)]
@@ -221,7 +221,7 @@ def test_the_forecasts_of_the_model_with_names_and_times(run: Path, store: stoke
             assert [one["ahead"] for one in rows] == [1, 2, 3, 4, 5]
 
 
-def test_every_window(run: Path, store: stoker.Store) -> None:
+def test_every_window_is_predicted(run: Path, store: stoker.Store) -> None:
     loaded, opened = load_model(run), stoker.load(run, device="cpu")
     with pytest.raises(OptionError, match=r"series 'b:x' of .* is too short: it has 20 points, and a forecast needs 32"):
         opened.predict(store, which="all", horizon=4)

@@ -58,7 +58,7 @@ def test_a_run_has_checkpoints_metrics_settings_and_official_weights(ett: Path, 
         assert torch.equal(one, other), name
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_a_run_learns_sines(tmp_path: Path) -> None:
     stoker.Store.from_arrays(x=[np.sin(np.arange(300.0) / 3 + number) for number in range(4)]).save(tmp_path / "sines.stoker")
     options = {**QUICK, "steps": 100, "validate_every": 100, "batch_size": 4, "lr": 1e-2, "lr_end": 1e-3}
     done = train(tmp_path / "sines.stoker", **options)
@@ -84,7 +84,7 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
         resume(tmp_path / "run", device="cpu", max_seconds=None)
 
 
-def test_it_begins_with_an_official_checkpoint(ett: Path, tmp_path: Path) -> None:
+def test_a_run_begins_with_an_official_checkpoint(ett: Path, tmp_path: Path) -> None:
     torch.manual_seed(1)
     given = time_moe.TimeMoe(time_moe.SIZES["tiny"])
     time_moe.save_weights(given, tmp_path / "checkpoint")
@@ -193,9 +193,6 @@ def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Pa
 
 
 def test_heads_are_weighted_in_the_training(ett: Path, tmp_path: Path) -> None:
-    equal = weights_of(train(ett, **QUICK))
-    ones = weights_of(train(ett, **QUICK, head_weights=[1, 1, 1, 1]))
-    assert all(torch.equal(tensor, ones[name]) for name, tensor in equal.items()), "as without"
     done = train(ett, folder=tmp_path / "run", **{**QUICK, "weight_decay": 0.0}, head_weights=[1, 0, 0, 0])
     torch.manual_seed(9899)
     begin = time_moe.TimeMoe(time_moe.SIZES["tiny"]).heads.weight

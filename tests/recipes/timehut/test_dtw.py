@@ -32,6 +32,7 @@ def test_distances_are_those_of_a_table(num: int, steps: int, channels: int) -> 
 
 
 @pytest.mark.promise("P29")
+@pytest.mark.slow  # the import takes seconds
 @pytest.mark.filterwarnings("ignore")
 def test_distances_are_those_of_tslearn() -> None:
     metrics = pytest.importorskip("tslearn.metrics")

@@ -57,7 +57,7 @@ def compare(expected: list[torch.Tensor], found: list[torch.Tensor], tolerance: 
 
 
 @pytest.mark.parametrize("update", [0, 3])
-def test_three_methods_with_gaps(update: int) -> None:
+def test_losses_and_gradients_of_three_methods_with_gaps(update: int) -> None:
     members = [make_settings(method, seed=i, **SMALL) for i, method in enumerate(("timehut", "ts2vec", "softclt"))]
     compare(*both(GAPS, members, update, soft=True))
 
@@ -69,7 +69,7 @@ def test_corrected_losses_and_common_random_numbers() -> None:
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="takes minutes in the interpreter")
 @pytest.mark.parametrize(("num", "steps", "depth"), [(20, 24, 10), (9, 130, 10), (9, 600, 8), (9, 2, 3)])
-def test_sizes_of_real_data(num: int, steps: int, depth: int) -> None:
+def test_losses_and_gradients_at_sizes_of_real_data(num: int, steps: int, depth: int) -> None:
     data = np.random.default_rng(steps).normal(size=(num, steps, 1)).astype(np.float32)
     for method in ("timehut", "softclt"):
         members = [make_settings(method, seed=i, updates=8, depth=depth) for i in range(2)]

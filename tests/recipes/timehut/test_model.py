@@ -94,7 +94,7 @@ def by_masks(one: EncoderPopulation, update: int) -> tuple[torch.Tensor, torch.T
 
 @pytest.mark.promise("P29")
 @pytest.mark.parametrize("depth", [1, 5])  # every step sees others to the end, or not in the last blocks
-def test_representations_and_gradients(depth: int) -> None:
+def test_views_without_padding_have_the_same_representations_and_gradients(depth: int) -> None:
     one = population(depth)
     for update in range(0, 12, 3):
         for found, expected in zip(by_views(one, gather_views(one.tables, update, one.layout)), by_masks(one, update), strict=True):

@@ -41,7 +41,7 @@ def message(table: Any, kind: type[StokerError], **options: Any) -> str:
         ({"columns": []}, "the table has no column to pad besides 'k'. Add some, or name them with columns=."),
     ],
 )
-def test_options(options: dict[str, Any], expected: str) -> None:
+def test_an_invalid_option_is_named(options: dict[str, Any], expected: str) -> None:
     assert message({"k": KEYS, "v": [1, 2, 3]}, StokerError, **options).startswith(expected)
 
 
@@ -91,7 +91,7 @@ def test_a_type_that_cannot_hold_a_value(values: Any, dtype: str, row: int, show
         pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None])),
     ],
 )
-def test_a_missing_key(keys: Any) -> None:
+def test_a_missing_key_is_named(keys: Any) -> None:
     text = message({"k": keys, "v": [1, 2, 3]}, BadValueError)
     assert text == "the key 'k' is missing in row 2. Every row needs a key: fill it, or remove the row."
 
@@ -107,7 +107,7 @@ def test_a_missing_key(keys: Any) -> None:
         (SECONDS, np.array(["NaT"], dtype="datetime64[s]"), "contexts has no key in row 1."),
     ],
 )  # fmt: skip
-def test_invalid_contexts(keys: Any, contexts: Any, expected: str) -> None:
+def test_an_invalid_context_is_named(keys: Any, contexts: Any, expected: str) -> None:
     assert message({"k": keys, "v": [1, 2, 3]}, StokerError, contexts=contexts).startswith(expected)
 
 

@@ -27,7 +27,7 @@ class TestNumbering:
 
     @pytest.mark.parametrize("spread", [1, 3, 1000, 2**40])
     @pytest.mark.parametrize("blocks", [1, 5])
-    def test_they_equal_those_of_a_dictionary(self, rng: np.random.Generator, spread: int, blocks: int) -> None:
+    def test_numbers_are_those_of_a_dictionary(self, rng: np.random.Generator, spread: int, blocks: int) -> None:
         keys = rng.integers(-20_000, 20_000, 50_000) * spread
         known: dict[int, int] = {}
         expected = [known.setdefault(key, len(known)) for key in keys.tolist()]

@@ -49,7 +49,7 @@ def check_packed(found: PackedSequences, keys: list[Any], columns: dict[str, Arr
 
 @pytest.mark.parametrize("max_length", [None, 1, 2, 4, 50])
 @pytest.mark.parametrize("contexts", [None, [9, 7, 3, 1], [3], [5, 7, 4], []])
-def test_they_equal_the_loop(max_length: int | None, contexts: list[int] | None) -> None:
+def test_sequences_are_those_of_a_loop_over_contexts(max_length: int | None, contexts: list[int] | None) -> None:
     options: dict[str, Any] = {"max_length": max_length, "contexts": contexts}
     check_padded(pad_sequences(table(), key="user", **options), KEYS, VALUES, **options)
     check_packed(pad_sequences(table(), key="user", layout="packed", **options), KEYS, VALUES, **options)
@@ -73,7 +73,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_every_kind_of_table(kind: str) -> None:
+def test_every_kind_of_table_gives_the_same_sequences(kind: str) -> None:
     columns = {"a": np.arange(9, dtype=np.float64) - 4.5, "b": np.arange(9, dtype=np.float64) * 1e300}
     given = TABLES[kind]({"user": np.array(KEYS), **columns})  # type: ignore[no-untyped-call]
     check_padded(pad_sequences(given, key="user", max_length=2), KEYS, columns, max_length=2)
@@ -214,7 +214,7 @@ def check(frame: pd.DataFrame, max_length: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("max_length", [1, 7, 99, 100, 250])
-def test_they_equal_the_loops(rng: np.random.Generator, max_length: int) -> None:
+def test_tensors_are_those_of_the_loops_of_mostlyai(rng: np.random.Generator, max_length: int) -> None:
     found = check(events(rng, 40, 30), max_length)
     assert ("tgt:/__sidx_E0" in found) == (max_length >= 100)
 
@@ -239,7 +239,7 @@ def test_keys_of_pandas_and_missing_ones(keys: Any) -> None:
     check(frame, 3)
 
 
-def test_packed_they_are_the_same_without_padding(rng: np.random.Generator) -> None:
+def test_packed_tensors_are_the_same_without_padding(rng: np.random.Generator) -> None:
     frame = events(rng, 20, 15)
     options: dict[str, Any] = {"key": "user", "max_length": 9, "compat": "mostlyai"}
     padded, packed = pad_sequences(frame, **options), pad_sequences(frame, layout="packed", **options)

@@ -49,7 +49,7 @@ def table(rng: np.random.Generator) -> pa.Table:
     )
 
 
-def test_tables_in_memory(table: pa.Table) -> None:
+def test_every_kind_of_table_has_the_same_statistics(table: pa.Table) -> None:
     expected = analyze(table)
     assert analyze(pl.from_arrow(table)) == expected
     assert analyze(table.to_pandas(types_mapper=pd.ArrowDtype)) == expected
@@ -64,7 +64,7 @@ def test_tables_in_memory(table: pa.Table) -> None:
     assert (column.name, column.num_values) == ("value", 5000)
 
 
-def test_files(table: pa.Table, tmp_path: Path) -> None:
+def test_a_file_has_the_statistics_of_the_table(table: pa.Table, tmp_path: Path) -> None:
     expected = analyze(table)
     pq.write_table(table, tmp_path / "table.parquet", row_group_size=999)
     pyarrow.feather.write_feather(table, tmp_path / "table.arrow")

@@ -77,19 +77,10 @@ def test_what_is_missing_is_not_ready(column: Any) -> None:
     assert frame["c"][[0, 2]].tolist() == [1, 3]
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        ["1.5", "2"],
-        np.array(["1.5", "2"]),
-        pd.Series(["1.5", "2"]),
-        pl.Series(["1.5", "2"]),
-        pa.array(["1.5", "2"]),
-    ],
-)
-def test_strings_are_refused_with_their_row(column: Any) -> None:
+@pytest.mark.parametrize("make", [list, np.array, pd.Series, pl.Series, pa.array])
+def test_strings_are_refused_with_their_row(make: Any) -> None:
     with pytest.raises(BadValueError, match=r"column 'close' holds '1.5' \(str_?\) in row 1; expected a number"):
-        features({"close": column}, CLOSE)
+        features({"close": make(["1.5", "2"])}, CLOSE)
 
 
 def test_a_column_that_is_not_there_is_named_with_the_feature() -> None:
@@ -136,8 +127,7 @@ def test_a_store_knows_its_series() -> None:
 # Bars that are no series in the order of time are refused by what they say themselves, with column, row and value
 
 
-DISORDER_SPEC = {"features": [{"name": "c", "op": "IDENT"}]}
-DISORDER_CLOSE = [1.0, 2.0, 3.0]
+THREE = [1.0, 2.0, 3.0]
 DAYS = ["2024-01-02", "2024-01-03", "2024-01-01"]
 ZONED = pd.to_datetime(DAYS).tz_localize("America/New_York")
 
@@ -145,28 +135,24 @@ ZONED = pd.to_datetime(DAYS).tz_localize("America/New_York")
 @pytest.mark.parametrize(
     ("table", "behind", "before"),
     [
-        ({"close": DISORDER_CLOSE, "ts": [2, 3, 1]}, "1 in row 3", "3 in row 2"),
-        ({"close": DISORDER_CLOSE, "ts": np.array([2.5, 3.5, 1.5])}, "1.5 in row 3", "3.5 in row 2"),
-        ({"close": DISORDER_CLOSE, "ts": np.array([2, 3, 1], dtype=np.uint64)}, "1 in row 3", "3 in row 2"),
-        ({"close": DISORDER_CLOSE, "Date": DAYS}, "2024-01-01 in row 3", "2024-01-03 in row 2"),
-        ({"close": DISORDER_CLOSE, "date": np.array(DAYS, dtype="M8[D]")}, "2024-01-01 in row 3", "2024-01-03 in row 2"),
-        (
-            {"close": DISORDER_CLOSE, "timestamp": [f"{day}T09:30:00Z" for day in DAYS]},
-            "2024-01-01T09:30:00Z in row 3",
-            "2024-01-03T0",
-        ),
-        (pd.DataFrame({"close": DISORDER_CLOSE, "Time": pd.to_datetime(DAYS)}), "2024-01-01 00:00:00 in row 3", "2024-01-03"),
-        (pd.DataFrame({"close": DISORDER_CLOSE, "ts_utc": ZONED}), "2024-01-01 00:00:00-05:00 in row 3", "2024-01-03"),
-        (pd.DataFrame({"close": DISORDER_CLOSE}, index=pd.to_datetime(DAYS)), "2024-01-01 00:00:00 in row 3", "2024-01-03"),
-        (pl.DataFrame({"close": DISORDER_CLOSE, "date": pl.Series(DAYS).str.to_date()}), "2024-01-01 in row 3", "2024-01-03"),
-        (pa.table({"close": DISORDER_CLOSE, "ts": [2, 3, 1]}), "1 in row 3", "3 in row 2"),
+        ({"close": THREE, "ts": [2, 3, 1]}, "1 in row 3", "3 in row 2"),
+        ({"close": THREE, "ts": np.array([2.5, 3.5, 1.5])}, "1.5 in row 3", "3.5 in row 2"),
+        ({"close": THREE, "ts": np.array([2, 3, 1], dtype=np.uint64)}, "1 in row 3", "3 in row 2"),
+        ({"close": THREE, "Date": DAYS}, "2024-01-01 in row 3", "2024-01-03 in row 2"),
+        ({"close": THREE, "date": np.array(DAYS, dtype="M8[D]")}, "2024-01-01 in row 3", "2024-01-03 in row 2"),
+        ({"close": THREE, "timestamp": [f"{day}T09:30:00Z" for day in DAYS]}, "2024-01-01T09:30:00Z in row 3", "2024-01-03T0"),
+        (pd.DataFrame({"close": THREE, "Time": pd.to_datetime(DAYS)}), "2024-01-01 00:00:00 in row 3", "2024-01-03"),
+        (pd.DataFrame({"close": THREE, "ts_utc": ZONED}), "2024-01-01 00:00:00-05:00 in row 3", "2024-01-03"),
+        (pd.DataFrame({"close": THREE}, index=pd.to_datetime(DAYS)), "2024-01-01 00:00:00 in row 3", "2024-01-03"),
+        (pl.DataFrame({"close": THREE, "date": pl.Series(DAYS).str.to_date()}), "2024-01-01 in row 3", "2024-01-03"),
+        (pa.table({"close": THREE, "ts": [2, 3, 1]}), "1 in row 3", "3 in row 2"),
     ],
 )
 def test_a_time_that_falls_is_refused(table: Any, behind: str, before: str) -> None:
     with pytest.raises(
         TimeOrderError, match=rf"^the time '\w+' of the bars falls: {behind} comes after {before}.*\. Sort the bars by"
     ):
-        features(table, DISORDER_SPEC)
+        features(table, CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -185,44 +171,44 @@ def test_a_time_that_falls_is_refused(table: Any, behind: str, before: str) -> N
     ],
 )
 def test_bars_in_order_are_accepted(told: Any) -> None:
-    assert features({"close": DISORDER_CLOSE, **told}, DISORDER_SPEC)["c"].tolist() == DISORDER_CLOSE
+    assert features({"close": THREE, **told}, CLOSE)["c"].tolist() == THREE
 
 
 @pytest.mark.parametrize(
     "keys", [["a", "b", "b"], pd.Categorical(["a", "b", "b"]), np.array([1, 2, 2]), pl.Series(["a", "b", "b"])]
 )
 def test_several_symbols_are_not_one_series(keys: Any) -> None:
-    table = {"close": DISORDER_CLOSE, "Symbol": keys}
+    table = {"close": THREE, "Symbol": keys}
     message = (
         r"column 'Symbol' of the bars holds several series: [b2] in row 2 comes after [a1] in row 1\. Pass series='Symbol', or"
     )
     with pytest.raises(OptionError, match=message):
-        features(table, DISORDER_SPEC)
+        features(table, CLOSE)
     with pytest.raises(OptionError, match=message):
-        FeatureStream(DISORDER_SPEC).extend(table)
-    assert features(table, DISORDER_SPEC, series="Symbol")["c"].tolist() == DISORDER_CLOSE
+        FeatureStream(CLOSE).extend(table)
+    assert features(table, CLOSE, series="Symbol")["c"].tolist() == THREE
 
 
 def test_times_rise_within_each_series() -> None:
-    table = {"close": DISORDER_CLOSE, "symbol": ["a", "b", "a"], "ts": [5, 1, 6]}
-    assert features(table, DISORDER_SPEC, series="symbol")["c"].tolist() == DISORDER_CLOSE
+    table = {"close": THREE, "symbol": ["a", "b", "a"], "ts": [5, 1, 6]}
+    assert features(table, CLOSE, series="symbol")["c"].tolist() == THREE
     with pytest.raises(TimeOrderError, match="falls: 4 in row 3 comes after 5 in row 1"):
-        features({**table, "ts": [5, 1, 4]}, DISORDER_SPEC, series="symbol")
+        features({**table, "ts": [5, 1, 4]}, CLOSE, series="symbol")
 
 
 def test_a_store_is_inspected_where_it_was_packed_without_a_time_or_a_key(tmp_path: Path) -> None:
-    close = np.array(DISORDER_CLOSE)
-    assert len(features(Store.from_arrays(lengths=[2, 1], close=close, ts=np.array([1, 2, 0])), DISORDER_SPEC)) == 3
+    close = np.array(THREE)
+    assert len(features(Store.from_arrays(lengths=[2, 1], close=close, ts=np.array([1, 2, 0])), CLOSE)) == 3
     with pytest.raises(TimeOrderError, match=r"falls: 0 in bar 2 of series 1 comes after 2\. Pass time='ts' and sort=True when"):
-        features(Store.from_arrays(lengths=[1, 2], close=close, ts=np.array([1, 2, 0])), DISORDER_SPEC)
-    table = pa.table({"close": DISORDER_CLOSE, "date": np.array(DAYS, dtype="M8[s]"), "symbol": ["a", "b", "a"]})
+        features(Store.from_arrays(lengths=[1, 2], close=close, ts=np.array([1, 2, 0])), CLOSE)
+    table = pa.table({"close": THREE, "date": np.array(DAYS, dtype="M8[s]"), "symbol": ["a", "b", "a"]})
     with pytest.raises(OptionError, match=r"holds several series: b in bar 2 comes after a\. Pass series='symbol' when the bars"):
-        features(pack(table, tmp_path / "plain"), DISORDER_SPEC)
+        features(pack(table, tmp_path / "plain"), CLOSE)
     keyed = pack(table, tmp_path / "keyed", series="symbol", time="date", sort=True)
-    assert features(keyed, DISORDER_SPEC)["c"].tolist() == [3, 1, 2]
+    assert features(keyed, CLOSE)["c"].tolist() == [3, 1, 2]
     days = pack(table.drop_columns("symbol"), tmp_path / "days")
     with pytest.raises(TimeOrderError, match=r"falls: 2024-01-01.* in bar 3 comes after 2024-01-03"):
-        features(days, DISORDER_SPEC)
+        features(days, CLOSE)
 
 
 def test_negative_control_without_the_check_symbols_are_mixed(monkeypatch: pytest.MonkeyPatch) -> None:

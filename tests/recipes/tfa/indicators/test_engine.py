@@ -6,10 +6,7 @@ import contextlib
 import errno
 import hashlib
 import math
-import os
-import tempfile
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,7 @@ from stoker_recipes.tfa.indicators.program import Assembly, Term
 from stoker_recipes.tfa.indicators.sentio import FLAT, SentioAssembly
 
 
-def test_the_frame() -> None:
+def test_a_frame_has_a_column_per_feature() -> None:
     frame = features(market(300), minimal_spec())
     assert (frame.values.dtype, frame.values.shape, frame.values.flags.c_contiguous) == (np.float32, (300, 55), True)
     assert len(frame) == 300
@@ -59,14 +56,9 @@ def test_no_bars_and_one_bar(compat: str | None) -> None:
     assert one["IDENT"].tolist() == market(1)["close"].astype(np.float32).tolist()
 
 
-def series_of(lengths: list[int]) -> Store:
-    parts = [market(length, seed) for seed, length in enumerate(lengths)]
-    return Store.from_arrays(lengths=lengths, **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-
-
 @pytest.mark.parametrize("compat", [None, "sentio"])
 def test_threads_and_shares_do_not_matter(compat: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = series_of([40, 1, 0, 300, 7, 0, 90])
+    store = bars_in_memory([40, 1, 0, 300, 7, 0, 90])
     spec = {**all_operators(window=3), "alignment_policy": {"emit_from_index": 5, "pad_value": 1.5}}
     whole = features(store, spec, compat=compat, threads=1)
     for rows, piece, threads in ((1, 3, 3), (50, 64, 2), (100, 1000, 1)):
@@ -75,7 +67,7 @@ def test_threads_and_shares_do_not_matter(compat: str | None, monkeypatch: pytes
         assert features(store, spec, compat=compat, threads=threads).values.tobytes() == whole.values.tobytes()
 
 
-def test_long_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_longer_than_a_block_have_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows longer than a block, and than the bars after which sums start anew."""
     close = market(6000)["close"]
     spec = {
@@ -219,7 +211,7 @@ def test_long_series_go_to_the_disk_in_pieces(tmp_path: Path, monkeypatch: pytes
         assert store.digest == whole.digest
 
 
-def test_what_would_be_lost_is_refused(bars: Store, tmp_path: Path) -> None:
+def test_a_write_that_would_lose_something_is_refused(bars: Store, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="bars is both the source and the store"):
         write_features(bars, SAVING_SPEC, tmp_path / "bars")
     (tmp_path / "mine").mkdir()
@@ -254,18 +246,10 @@ def content(folder: Path) -> Any:
     return open_store(folder).digest
 
 
-@pytest.fixture
-def quick_path() -> Iterator[Path]:
-    """In memory where there is such a folder: syncs are counted here, not waited for."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="stoker-features-", dir=memory if os.access(memory, os.W_OK) else None) as name:
-        yield Path(name)
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(quick_path: Path, code: int) -> None:
-    spec, out = {"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}, quick_path / "deep" / "out"
-    bars = pack({"close": np.arange(5.0)}, quick_path / "bars")
+def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(tmp_path: Path, code: int) -> None:
+    spec, out = {"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}, tmp_path / "deep" / "out"
+    bars = pack({"close": np.arange(5.0)}, tmp_path / "bars")
     with FaultyFiles() as disk:
         new = write_features(bars, spec, out).digest
     _disk.remove_folder(out.parent)

@@ -73,7 +73,7 @@ def test_each_operator_is_ready_from_the_bar_it_declares(window: int, source: st
     assert not frame.ready[frame.emit_from - 1].all()
 
 
-def test_where_nothing_moves() -> None:
+def test_indicators_have_a_value_where_nothing_moves() -> None:
     flat = {name: np.full(100, 50.25) for name in ("open", "high", "low", "close")} | {"volume": np.zeros(100)}
     last = {
         name: float(frame_value) for name, frame_value in zip(OPERATORS, features(flat, all_operators()).values[-1], strict=True)

@@ -55,7 +55,7 @@ def refused(change: Any) -> str:
         ),
     ],
 )
-def test_what_is_wrong_is_named(change: Any, message: str) -> None:
+def test_a_wrong_field_is_named(change: Any, message: str) -> None:
     assert refused(change) == message
 
 
