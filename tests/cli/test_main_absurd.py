@@ -201,7 +201,7 @@ def test_negative_control_a_value_that_is_not_checked_ends_in_a_traceback(
 
 def test_a_long_message_is_cut_in_its_middle(stoker: Stoker, folder: Path) -> None:
     Path("a.csv").write_text("x" * 100_000 + "\n1\n")
-    for words in (["pack", "a.csv", "out", "--series", "k"], ["pack", "a.csv", "out", "--csv", "y" * 100_000]):
+    for words in (["pack", "a.csv", "out", "--series", "k"], ["pack", "a.csv", "out", "--delimiter", "y" * 100_000]):
         done = stoker(*words)
         assert done.code == 2
         assert "characters left out…]" in done.err

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 from tests.cli.calling import Done, call
 
@@ -134,7 +133,7 @@ def test_the_result_of_a_statement_is_packed(stoker: Stoker, tmp_path: Path, mon
     assert 'cannot be run: Binder Error: Referenced column "price" not found' in refused.err
 
 
-OF_THE_COMMAND = ("source", "store", "as_json", "recipe", "name_column", "csv_options")
+OF_THE_COMMAND = ("source", "store", "as_json", "recipe", "name_column")
 
 
 def test_every_flag_is_an_argument_or_a_field_of_one_with_the_same_default() -> None:
@@ -167,21 +166,9 @@ def test_the_advice_on_several_words_can_be_typed_as_it_is(stoker: Stoker, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("x,y\n" + "1.5,2\n" * 9 + "-,n/k\n3,not known\n")
     error = stoker("pack", "a.csv", "a.stoker").err
-    assert "--csv null=- --csv null=n/k --csv null='not known' if they mean missing" in error
+    assert "--null - --null n/k --null 'not known' if they mean missing" in error
     assert "--dtype x=category,y=category to keep all as words" in error
     assert stoker("pack", "a.csv", "b.stoker", "--dtype", "x=category,y=category").code == 0
-    assert stoker("pack", "a.csv", "a.stoker", "--csv", "null=-", "--csv", "null=n/k", "--csv", "null=not known").code == 0
+    assert stoker("pack", "a.csv", "a.stoker", "--null", "-", "--null", "n/k", "--null", "not known").code == 0
     assert open_store("a.stoker").schema["y"].missing == 2
-    assert base.read_assignments("--pack", ["null=-", "null=n/k", "null=x"]) == {"null": ("-", "n/k", "x")}
-
-
-def test_fields_of_a_dialect_are_assignments() -> None:
-    given = base.read_assignments("--csv", ["delimiter=;", "null=-", "null=0", "header=false", "skip=2", "time-format=%d.%m.%Y"])
-    assert Csv(**given) == Csv(delimiter=";", null=("-", "0"), header=False, skip=2, time_format="%d.%m.%Y")
-    assert {field.name for field in dataclasses.fields(Csv)} == set(base.CSV_FIELDS)
-
-
-@pytest.mark.parametrize("words", ["delimiter", "memory=1GB", "sepp=;"])
-def test_names_that_a_dialect_does_not_have_are_refused(words: str) -> None:
-    with pytest.raises(click.UsageError, match=r"--csv is .*delimiter=';'"):
-        base.read_assignments("--csv", [words])
+    assert base.read_pack_options(["null=-", "null=n/k", "null=x"]) == {"null": ("-", "n/k", "x")}

@@ -45,7 +45,7 @@ def command(
 
     if not (source or compacts):
         raise click.UsageError("Give the SOURCE of the new rows, or --compact.")
-    options = base.read_assignments("--pack", pack_options) | {"overlap": overlap, **({} if time is None else {"time": time})}
+    options = base.read_pack_options(pack_options) | {"overlap": overlap, **({} if time is None else {"time": time})}
     added: dict[str, object] = {}
     lines: list[str] = []
     if source:

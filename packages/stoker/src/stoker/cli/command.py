@@ -509,27 +509,15 @@ pack_option: Decorator = click.option(
 )
 
 
-csv_option: Decorator = click.option(
-    "--csv",
-    "csv_options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="How text tables are written: delimiter, quote, escape, header, skip, null, decimal, encoding or time_format, such as "
-    "delimiter=';' or null='-'. May be repeated. [default: delimiter and header are detected]",
-)
-
-
-def read_assignments(option: str, assignments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of `--pack NAME=VALUE` or `--csv NAME=VALUE` by name; `null` may be repeated."""
+def read_pack_options(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `--pack NAME=VALUE` by name; `null` may be repeated."""
     words: dict[str, Any] = {"true": True, "false": False, "none": None}
     options: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         name = name.replace("-", "_")
-        example = "sort=true" if option == "--pack" else "delimiter=';'"
-        if not equals or not name.isidentifier() or (option == "--csv" and name not in CSV_FIELDS):
-            known = "" if option == "--pack" else f" NAME is one of {', '.join(CSV_FIELDS)}."
-            raise click.UsageError(f"{option} is {shorten(assignment, 200)!r}; expected NAME=VALUE, such as {example}.{known}")
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"--pack is {shorten(assignment, 200)!r}; expected NAME=VALUE, such as sort=true.")
         if name == "null":
             options["null"] = (*options.get("null", ()), value)
         else:
@@ -538,9 +526,9 @@ def read_assignments(option: str, assignments: Sequence[str]) -> dict[str, Any]:
 
 
 _TIME = ("freq", "regular", "duplicates", "timezone", "ambiguous", "nonexistent")
-CSV_FIELDS = ("delimiter", "quote", "escape", "header", "skip", "null", "decimal", "encoding", "time_format")
+_CSV = ("delimiter", "quote", "escape", "header", "skip", "null", "decimal", "encoding", "time_format")
 _RESOURCES = ("memory", "threads", "ray")
-PACK_FLAGS = (*_TIME, *CSV_FIELDS, *_RESOURCES, "dtype", "columns", "sort", "missing")
+PACK_FLAGS = (*_TIME, *_CSV, *_RESOURCES, "dtype", "columns", "sort", "missing")
 """Arguments of a pack that `--pack NAME=VALUE` of other commands may name."""
 
 
@@ -554,10 +542,10 @@ def pack_arguments(flags: Mapping[str, Any], *, time: Time | None = None) -> dic
     from stoker.store.pack.api import pack
     from stoker.store.pack.options import Resources, Time
 
-    given = {name: value for name, value in flags.items() if name not in (*_TIME, *CSV_FIELDS, *_RESOURCES)}
+    given = {name: value for name, value in flags.items() if name not in (*_TIME, *_CSV, *_RESOURCES)}
     if unknown := sorted(set(given) - {*inspect.signature(pack).parameters, "overlap"}):
         raise OptionError(f"{unknown[0]}= is not an option of pack.", parameter=unknown[0])
-    for name, kind, fields in (("csv", Csv, CSV_FIELDS), ("resources", Resources, _RESOURCES)):
+    for name, kind, fields in (("csv", Csv, _CSV), ("resources", Resources, _RESOURCES)):
         if values := {field: flags[field] for field in fields if field in flags}:
             given[name] = kind(**values)
     rules = {name: flags[name] for name in _TIME if name in flags}

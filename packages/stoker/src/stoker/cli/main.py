@@ -19,7 +19,7 @@ import stoker
 from stoker import extend
 from stoker._signals import Terminated, handle_stops
 from stoker._text import printable
-from stoker.cli.command import CSV_FIELDS, PACK_FLAGS, Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
+from stoker.cli.command import PACK_FLAGS, Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
 from stoker.errors import StokerError, shorten
 
 COMMANDS = {
@@ -152,7 +152,7 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
 
     Only an error with the field `parameter` is about an argument. Its `sort=True` becomes `--sort`, also where the advice names another
     argument. A setting of a configuration or a recipe becomes `--set NAME=VALUE`, an option of a pack that `stoker predict` passes on
-    `--pack NAME=VALUE`, one of `stoker.Csv` `--csv NAME=VALUE`. An error without the field is printed as it is.
+    `--pack NAME=VALUE`. An error without the field is printed as it is.
     """
     text, parameter = str(error), None
     if isinstance(error, StokerError):
@@ -164,8 +164,6 @@ def in_flags(error: Exception, command: click.Command | None) -> str:
     options = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
     through = next((options[name].opts[0] for name in ("overrides", "pack_options") if name in options), None)
     names = {*options, *([parameter] if through is not None else []), *(PACK_FLAGS if through == "--pack" else ())}
-    if "csv_options" in options:
-        through, names = "--csv", {*names, *CSV_FIELDS}
 
     def flag(match: re.Match[str]) -> str:
         name, value = match["name"], match["value"] or ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,7 +42,7 @@ def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
     for column in packed.schema.values():
         texts = list(islice(column.texts, 1000)) if column.kind == "category" and column.texts is not None else []
         if texts and all(_COMMA_NUMBER.fullmatch(text.strip()) for text in texts):
-            comma = f"numbers with a decimal comma, like {texts[0]}, stored as strings: pass --csv decimal=,"
+            comma = f"numbers with a decimal comma, like {texts[0]}, stored as strings: pass --decimal ,"
             base.report(f"note: column {column.name!r} has {comma}")
 
 
@@ -65,7 +65,14 @@ def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @base.missing_option()
 @click.option("--name-column", metavar="NAME", help="Add a column with the file that each row comes from.")
-@base.csv_option
+@click.option("--delimiter", metavar="TEXT", help="Delimiter of text tables. [default: auto-detected]")
+@click.option("--quote", default='"', show_default=True, metavar="TEXT", help="Quote character; '' for none.")
+@click.option("--header/--no-header", default=None, help="Whether the first line has column names. [default: auto-detected]")
+@click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables.")
+@click.option("--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual. May be repeated.")
+@click.option("--decimal", default=".", show_default=True, metavar="TEXT", help="Decimal point of text tables.")
+@click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Encoding of text files.")
+@click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
 @base.memory_option
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads. [default: the cores of this process]")
 @base.overwrite_option("Replace an existing store.", "replace")
@@ -79,7 +86,7 @@ def show_packed(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
 @base.json_option
 def command(
     source: tuple[str, ...], store: str, as_json: bool,
-    **options: Any,
+    **options: object,
 ) -> None:  # fmt: skip
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
 
@@ -100,10 +107,10 @@ def command(
     from stoker.store.pack.api import pack
 
     options.pop("recipe")
-    name_column, dialect = options.pop("name_column"), base.read_assignments("--csv", options.pop("csv_options"))
+    name_column = options.pop("name_column")
     given = list(source) if name_column is None else Files(list(source), name_column=str(name_column))
     with base.bar("rows") as show:
-        packed = pack(given, store, progress=show, **base.pack_arguments(options | dialect))
+        packed = pack(given, store, progress=show, **base.pack_arguments(options))
     read = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
     rows = read if options["sql"] is None else packed.num_steps
     show_packed(packed, store, f"{rows:,} rows", as_json=as_json)

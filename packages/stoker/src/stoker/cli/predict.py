@@ -73,7 +73,7 @@ def command(
         _check_new_folder(Path(plot), overwrite=overwrite)
     if backtest is not None and (options["which"] != "last" or options["horizon"]):
         raise click.UsageError("--backtest chooses the windows itself: leave out --which and --horizon.")
-    options_of_pack = base.read_assignments("--pack", pack_options)
+    options_of_pack = base.read_pack_options(pack_options)
     if model is not None:
         if backtest is not None or plot is not None or options_of_pack or len(data) > 1 or options["horizon"]:
             raise click.UsageError("--model predicts every sample of one store: of the other options it takes --out and --json.")
