@@ -9,7 +9,7 @@ import pytest
 from tests.compare import apart
 from tests.compare.traps import BEFORE, TRAPS, Trap, edited
 
-from stoker.compare.api import judge
+from stoker.compare.engine import judge
 from stoker.compare.observed import Observed
 from stoker.compare.rounds import Pairs
 from stoker.compare.sides import Version, prepared

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.compare.observations import STEPS, observed, samples
 
-from stoker.compare.api import judge
+from stoker.compare.engine import judge
 from stoker.compare.receipt import BRIEF_BYTES, Receipt, plot, read_receipt
 from stoker.compare.rounds import Pairs
 from stoker.errors import OptionError

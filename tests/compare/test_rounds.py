@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from stoker.compare.rounds import LEAST_PAIRS, Pairs, Speed, alternate, is_narrow, speed_of
+from stoker.compare.rounds import LEAST_PAIRS, Pairs, Speed, alternate, is_narrow, shows_no_gain, speed_of
 
 
 def simulated(
@@ -82,3 +82,8 @@ def test_larger_batches_are_compared_by_samples() -> None:
     speed = speed_of([1.0] * 8, [1.5] * 8, samples=(32, 64))
     assert (speed.unit, speed.before, speed.after) == ("samples", 32.0, pytest.approx(64 / 1.5))
     assert speed.speedup == pytest.approx(2 / 1.5)
+
+
+@pytest.mark.parametrize(("pairs", "ratio", "ends"), [(2, 0.5, False), (3, 0.9, True), (3, 1.005, True), (3, 1.1, False)])
+def test_a_version_that_is_not_faster_is_given_up_after_three_pairs(pairs: int, ratio: float, ends: bool) -> None:
+    assert shows_no_gain(speed_of([ratio] * pairs, [1.0] * pairs)) == ends

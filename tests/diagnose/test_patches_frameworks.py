@@ -175,7 +175,7 @@ def offered(folder: Path, program: str, *names: str) -> Patch:
     (folder / "rows.py").write_text(ROWS)
     steps = [Advice(name=name, sentence=name, predicted=None) for name in names]
     finding = msgspec.structs.replace(on_gpu(), verdict="data", next=steps, measurements=on_cpu())
-    patch = offer_patch(finding, folder / "train.py", path=folder / "a.patch", quiet=True, seconds=0.4).patch
+    patch = offer_patch(finding, folder / "train.py", path=folder / "a.patch", quiet=True).patch
     assert patch is not None
     return patch
 

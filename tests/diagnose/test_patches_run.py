@@ -10,9 +10,9 @@ import pytest
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
+from stoker.compare.sides import Version
 from stoker.diagnose.measurements import Advice, Patch
-from stoker.diagnose.patches import EditableProgram, changes_of, offer_patch
-from stoker.diagnose.trials import TrialProcess
+from stoker.diagnose.patches import EditableProgram, changes_of, find_sites, offer_patch
 
 PROGRAM = """# -*- coding: latin-1 -*-
 import torch
@@ -54,7 +54,7 @@ def offered(folder: Path, program: bytes, *names: str) -> Patch:
     (folder / "rows.py").write_text(ROWS)
     steps = [Advice(name=name, sentence=name, predicted=None) for name in names]
     finding = msgspec.structs.replace(on_gpu(), verdict="data", next=steps, measurements=on_cpu())
-    patch = offer_patch(finding, folder / "train.py", path=folder / "a.patch", quiet=True, seconds=0.4).patch
+    patch = offer_patch(finding, folder / "train.py", path=folder / "a.patch", quiet=True).patch
     assert patch is not None
     return patch
 
@@ -97,11 +97,7 @@ def test_the_lines_of_a_module_are_found(tmp_path: Path, monkeypatch: pytest.Mon
         PROGRAM.replace("SPEED", "1e-3").replace("from rows", "from .rows").encode("latin-1")
     )
     (tmp_path / "kit" / "rows.py").write_text(ROWS)
-    process = TrialProcess("kit.train", module=True, find_sites=True, quiet=True, limit_seconds=300)
-    process.is_ready()
-    process.end()
-    sites = process.sites
-    assert sites is not None
+    sites = find_sites(Version(program="kit.train", module=True), [], quiet=True)
     assert [Path(one).relative_to(tmp_path).as_posix() for one in sites.files] == ["kit/rows.py", "kit/train.py"]
     program = EditableProgram(sites=sites, values={})
     changed = {change.file for name in ("fused", "gather") for change in changes_of(name, program)}

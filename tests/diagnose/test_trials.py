@@ -1,87 +1,28 @@
-"""Trials: each advice gets its result; what is seeded, what is measured on a GPU (pretended), and how a process fails."""
+"""Trials: each advice gets its result, and a fix is switched on in a running program."""
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
-from tests.diagnose.fake_process import FakeProcess
+from tests.diagnose.fake_engine import LOSSES, FakeEngine, Result
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 from torch import nn
 
+from stoker.compare.engine import Comparisons
+from stoker.compare.sides import Version, prepared
 from stoker.diagnose import wording
 from stoker.diagnose.advice import value_of
-from stoker.diagnose.comparison import compare_losses
 from stoker.diagnose.experiments.compile import Compile
-from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.measurements import Advice
-from stoker.diagnose.session import REAL
-from stoker.diagnose.trials import CHUNKS, LEAST_CHUNK, LEAST_STEPS, TrialProcess, TrialSession, peak_bytes, try_advice
+from stoker.diagnose.trials import FixOptions, try_advice
+from stoker.errors import TrainError
 
-
-def driven(session: TrialSession, times: list[StepTimes], seconds: list[float]) -> int:
-    plan = session._chunks(REAL, 0.0, seconds)
-    next(plan)
-    for number, one in enumerate(times):
-        try:
-            plan.send(one)
-        except StopIteration:
-            return number + 1
-    raise AssertionError("it does not end")
-
-
-def session_of(turns: list[list[float]]) -> TrialSession:
-    """A session that is asked for two stretches."""
-
-    def turn(seconds: list[float]) -> float:
-        turns.append(seconds)
-        return 0.01 if len(turns) < 3 else 0.0
-
-    return TrialSession(on_done=lambda: None, fix=None, turn=turn)
-
-
-def test_steps_of_a_gpu_are_timed_several_between_two_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[int] = []
-    seconds: list[float] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
-    step = StepTimes((0,) * 6, False)
-    assert driven(session_of([]), [step] * 100, seconds) == LEAST_CHUNK * (1 + CHUNKS)
-    assert (len(seconds), len(waits)) == (CHUNKS, 2 + CHUNKS)
-
-
-@pytest.mark.parametrize(("every", "kept"), [(100, CHUNKS), (8, CHUNKS - 1), (2, CHUNKS)], ids=["never", "once", "always"])
-def test_steps_of_a_gpu_in_which_an_epoch_ends_are_left_out_unless_all_do(
-    every: int, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    seconds: list[float] = []
-    driven(session_of([]), [StepTimes((0,) * 6, number % every == every - 1) for number in range(12)] * 2, seconds)
-    assert len(seconds) == kept
-
-
-def test_a_trial_gives_a_measurement_window_when_it_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns: list[list[float]] = []
-    session = session_of(turns)
-    monkeypatch.setattr(session, "short_steps", False)
-    plan = session.windows()
-    window = next(plan).window
-    step = StepTimes((10_000_000,) * 6, False)
-    with contextlib.suppress(StopIteration):
-        for _ in range(100_000):
-            if window is None or window.add(step):
-                window = plan.send(step).window
-    assert turns[0] == []
-    assert [set(one) for one in turns[1:]] == [{0.06}, {0.06}]
-    assert all(len(one) >= LEAST_STEPS for one in turns[1:])
-
-
-def test_memory_of_the_process_is_known() -> None:
-    assert (peak_bytes("cpu") or 0) > 10 << 20
+CHANGED = [0.9 * loss for loss in LOSSES]
 
 
 def test_modules_with_weights_are_compiled_and_their_hooks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,30 +59,52 @@ def test_a_finding_gets_the_results_of_its_advice() -> None:
     finding = msgspec.structs.replace(
         on_gpu(), next=[Advice(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
     )
-    seconds = {"feed": 0.5, "cached": 0.4, "workers": 2.0, "sdpa": 0.8}
-    told: list[str] = []
-
-    def run(*words: Any, fix: str | None, value: int | None, limit_seconds: float) -> Any:
-        losses = {"losses": [2.0]} if fix == "workers" else {}
-        return FakeProcess(seconds.get(fix or "", 1.0), **losses)  # type: ignore[arg-type]
-
-    after = try_advice(finding, "train.py", run=run, tell=told.append)
-    assert told[:3] == ["measuring the baseline", "measuring the baseline", "trying feed"]
+    results: dict[str, Result] = {
+        "feed": 0.005, "cached": {"seconds": 0.004, "losses": CHANGED}, "workers": {"losses": CHANGED}, "sdpa": 0.008, "cudnn": 0.02,
+    }  # fmt: skip
+    engine = FakeEngine(lambda version: results[version.title.removeprefix("with ")])
+    after = try_advice(finding, __file__, engine=engine)  # type: ignore[arg-type]
+    assert engine.compared == [f"with {name}" for name in ("feed", "cached", "workers", "sdpa", "cudnn")]
     by_name = {step.name: step for step in after.next}
     assert list(by_name) == [*names, "sdpa"]  # what was not proposed is told where it helps
     assert by_name["host"].tried is None
     tried = {name: step.tried for name, step in by_name.items() if step.tried is not None}
     assert tried["feed"].speedup == pytest.approx(2.0)
-    assert (tried["feed"].losses, tried["feed"].peak_bytes) == ("equal", 1000)
+    assert (tried["feed"].losses, tried["feed"].peak_bytes, tried["cached"].losses) == ("equal", 1000, "not compared")
+    assert "FASTER with equal results" in tried["feed"].receipt
     assert tried["workers"].losses == "changed"
     for name in ("cached", "feed"):  # the trial did something else than the advice says
         assert by_name[name].sentence == name + wording.TRIED_AS[name]
     assert by_name["workers"].sentence == "workers"
 
 
+@pytest.mark.parametrize(
+    ("result", "error", "words"),
+    [
+        ({"error": "with fused raised ValueError."}, "with fused raised ValueError", "could not be tried: with fused"),
+        ({"seconds": 0.005, "pairs": 3}, None, "tried 2.00x in too few runs for an interval"),
+        ({"losses": [loss * (1 + 2e-7) for loss in LOSSES]}, None, "tried 1.00x (1.00-1.00)   losses equal to 2e-07"),
+    ],
+)
+def test_what_a_trial_says_in_a_few_words(result: Result, error: str | None, words: str) -> None:
+    finding = msgspec.structs.replace(on_gpu(), verdict="optimizer", next=[Advice(name="fused", sentence="fused", predicted=2.0)])
+    tried = try_advice(finding, __file__, engine=FakeEngine(lambda version: result)).next[0].tried  # type: ignore[arg-type]
+    assert tried is not None
+    assert tried.error == error
+    assert wording.outcome(tried).startswith(words)
+
+
+def test_after_its_time_nothing_is_tried() -> None:
+    finding = msgspec.structs.replace(on_gpu(), verdict="optimizer", next=[Advice(name="fused", sentence="fused", predicted=2.0)])
+    engine = FakeEngine(lambda version: 0.005)
+    tried = try_advice(finding, __file__, at_most=1e-9, engine=engine).next[0].tried  # type: ignore[arg-type]
+    assert tried is not None
+    assert (tried.error, engine.compared) == (wording.TRIAL["no_time"], [])
+
+
 def test_without_measurements_nothing_is_tried() -> None:
     finding = msgspec.structs.replace(on_gpu(), measurements=None)
-    assert try_advice(finding, "train.py", run=pytest.fail) is finding
+    assert try_advice(finding, __file__, engine=pytest.fail) is finding  # type: ignore[arg-type]
 
 
 @pytest.mark.promise("P17")
@@ -152,7 +115,7 @@ def test_a_machine_that_has_changed_its_speed_since_is_reported(tried_ms: float,
     finding = msgspec.structs.replace(
         on_gpu(), measurements=measured, verdict="optimizer", next=[Advice(name="fused", sentence="fused", predicted=2.0)]
     )
-    after = try_advice(finding, "train.py", run=lambda *words, fix, **options: FakeProcess(base * (0.5 if fix else 1.0)))
+    after = try_advice(finding, __file__, engine=FakeEngine(lambda version: base / 2, base=base))  # type: ignore[arg-type]
     assert after.next[0].tried is not None
     assert after.next[0].tried.step_seconds == pytest.approx(base)
     notes = after.measurements.notes if after.measurements is not None else []
@@ -178,46 +141,28 @@ for _ in range(1000):
 """
 
 
-@pytest.mark.slow  # two processes that import torch
-def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def version_of(program: Path, name: str) -> Version:
+    options = msgspec.json.encode(FixOptions(fix=name)).decode()
+    return Version(program=str(program), extension="stoker.diagnose.trials:ProgramWithFix", options=options)
+
+
+@pytest.mark.slow  # processes that import torch
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("feed", "equal"), ("cached", "changed"), ("batch", "changed"), ("autocast", "changed")]
+)
+def test_a_fix_is_switched_on_in_the_program(name: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    base, tried = (TrialProcess(program, fix=fix, quiet=True, limit_seconds=280) for fix in (None, "feed"))
-    assert base.is_ready()
-    assert tried.is_ready()
-    for process in (base, tried, base):
-        stretch = process.stretch(0.01)
-        assert stretch is not None
-        assert len(stretch.seconds) >= 4
-    base.end()
-    tried.end()
-    assert (base.error, tried.error) == (None, None)
-    assert compare_losses([base.losses], tried.losses, 1e-3) == ("equal", 0.0)
-    assert len(base.losses) >= 6
-    assert (base.peak_bytes or 0) > 0
+    with Comparisons(Version(program=str(program)), steps=40, same_draws=True) as comparisons:
+        receipt = comparisons.compare(version_of(program, name), budget=0)
+    assert receipt.losses.verdict == verdict
+    assert (receipt.losses.first or 10) > 3, "the loop runs for some steps as it is"
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_what_goes_wrong_in_a_process_is_reported(tmp_path: Path) -> None:
+def test_a_fix_that_changes_nothing_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
-    program.write_text("raise ValueError('no data')")
-    running = TrialProcess(program, quiet=True, limit_seconds=280)
-    assert not running.is_ready()
-    assert running.stretch(0.01) is None
-    assert "raised ValueError: no data" in str(running.error)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("import os; os._exit(3)", "exited with code 3"),
-        pytest.param("import time; time.sleep(60)", "took more than 3 s", marks=pytest.mark.slow),
-    ],
-)
-def test_a_process_that_says_nothing_is_reported(text: str, told: str, tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(text)
-    running = TrialProcess(program, quiet=True, limit_seconds=3.0 if "sleep" in text else 280.0)
-    running.end()
-    assert told in str(running.error)
+    program.write_text(PROGRAM.replace("DataLoader(data, batch_size=8, shuffle=True)", "[data[:8]] * 8"))
+    with prepared(version_of(program, "workers")) as side, pytest.raises(TrainError, match="the program makes no DataLoader"):
+        side.run([], steps=20)

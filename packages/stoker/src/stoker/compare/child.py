@@ -1,12 +1,14 @@
 """One run of a training program: in a sandbox, in a fresh process, with an `Observer` that records it.
 
 `run_program` starts the process and waits for what was `Observed`. `main` is the other side: it enters the sandbox, writes the files of
-the version over those of the user, as this process alone sees them, and runs the program as the main module.
+the version over those of the user, as this process alone sees them, and runs the program as the main module. An `Extension` runs it with
+a change that is made from outside, or records more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -18,7 +20,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -32,6 +34,16 @@ from stoker.sandbox import Sandbox, enter, mirrored, refusal
 POLL_SECONDS = 0.5
 SHOWN_LINES = 20  # last lines of stderr that are shown of a program that fails
 _exit = os._exit
+
+
+class Extension(Protocol):
+    """What another package does in a run. It is made of the options of the request, in the process of the program."""
+
+    def run(self, request: RunRequest) -> None:
+        """Run the program as the main module."""
+
+    def answer(self) -> bytes:
+        """Return what it has to say at the end of the run. Raises `TrainError` if the run does not count."""
 
 
 # ---- in the process that compares ----
@@ -141,7 +153,13 @@ def main(arguments: list[str]) -> NoReturn:
 
     def leave(error: str | None, *, finished: bool) -> NoReturn:
         """Send what was observed, and end this process: nothing else of the program runs."""
-        connection.send_bytes(msgspec.msgpack.encode(observer.observed(error, finished=finished)))
+        answer = b""
+        try:
+            answer = extension.answer() if extension is not None and error is None else b""
+        except TrainError as refused:
+            error = str(refused)
+        observed = msgspec.structs.replace(observer.observed(error, finished=finished), answer=answer)
+        connection.send_bytes(msgspec.msgpack.encode(observed))
         for worker in multiprocessing.active_children():
             worker.terminate()
         for stream in (sys.stdout, sys.stderr):
@@ -155,22 +173,18 @@ def main(arguments: list[str]) -> NoReturn:
 
     # torch may be imported from here on: it starts threads.
     from stoker.compare.observer import Observer, is_users
-    from stoker.compare.seeding import set_seeds
+    from stoker.compare.seeding import draw_each_epoch, set_seeds
 
     observer = Observer(request, done)
     set_seeds(request.seed)
+    if request.same_draws:
+        draw_each_epoch()
+    extension = _extension(request)
     observer.install()
     error: str | None = None
     try:
         sys.argv = [request.program, *request.arguments]
-        if request.module:
-            import_first(Path.cwd())
-            runpy.run_module(request.program, run_name="__main__", alter_sys=True)
-        else:
-            path = mirrored(str(Path(request.program).absolute()))
-            sys.argv[0] = path
-            import_first(Path(path).resolve().parent)
-            runpy.run_path(path, run_name="__main__")
+        (_run_main if extension is None else extension.run)(request)
     except SystemExit as end:
         error = None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
     except KeyboardInterrupt:
@@ -181,6 +195,25 @@ def main(arguments: list[str]) -> NoReturn:
     if os.getpid() != pid:
         raise SystemExit(error is not None)
     leave(error, finished=True)
+
+
+def _run_main(request: RunRequest) -> None:
+    if request.module:
+        import_first(Path.cwd())
+        runpy.run_module(request.program, run_name="__main__", alter_sys=True)
+    else:
+        path = mirrored(str(Path(request.program).absolute()))
+        sys.argv[0] = path
+        import_first(Path(path).resolve().parent)
+        runpy.run_path(path, run_name="__main__")
+
+
+def _extension(request: RunRequest) -> Extension | None:
+    if not request.extension:
+        return None
+    module, _, name = request.extension.partition(":")
+    extension: Extension = getattr(importlib.import_module(module), name)(request.options)
+    return extension
 
 
 def _describe(failure: BaseException, is_users: Callable[[str], bool]) -> str:

@@ -19,6 +19,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0  # added to all seeds
     observe: bool = False  # whether fingerprints are recorded
     perturb: bool = False  # whether the initial weights are changed by one rounding error
+    same_draws: bool = False  # whether persistent workers of a loader draw the seeds that others draw
+    extension: str = ""  # "module:class" of an `Extension` of the run
+    options: str = ""  # of the extension
     begin_ns: int = 0
 
 
@@ -54,6 +57,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: float = 2.0**-23  # of the least precise type that the model computed in
     packages: dict[str, str] = {}
     code: dict[str, str] = {}  # SHA-256 of the user's files that were run
+    answer: bytes = b""  # of the extension
 
     @property
     def step_seconds(self) -> float:

@@ -26,6 +26,9 @@ DECISIVE_P = 0.02
 MIN_GAIN = 0.01
 """A smaller speed-up is not called one: two processes of the same program differ by as much."""
 
+SCREENED_PAIRS = 3
+"""Pairs after which a version that is not faster on average is given up, where only gains are searched."""
+
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """The speed of two versions; a speed-up above 1 means that AFTER is faster."""
@@ -110,3 +113,8 @@ def speed_of(before: Sequence[float], after: Sequence[float], *, samples: tuple[
 def is_narrow(speed: Speed, width: float) -> bool:
     """Return whether the interval is known and at most so wide, relative to the speed-up."""
     return speed.pairs >= LEAST_PAIRS and speed.known and speed.high / speed.low <= 1 + width
+
+
+def shows_no_gain(speed: Speed) -> bool:
+    """Return whether the first rounds show that further ones will not find a gain."""
+    return speed.pairs >= SCREENED_PAIRS and speed.speedup < 1 + MIN_GAIN

@@ -43,17 +43,27 @@ class Version:
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
     """Another interpreter, in whose packages stoker is installed."""
+    edits: Mapping[str, bytes] = field(default_factory=dict)
+    """New contents of files of the user, by their absolute paths."""
+    extension: str = ""
+    """A change that is made from outside in the process of the program: "module:class" of a `stoker.compare.child.Extension`."""
+    options: str = ""
+    """The options of the extension."""
+    title: str = ""
+    """How this version is called in the receipt; by default, what is different in it."""
 
     def __post_init__(self) -> None:
         if not self.module and self.commit is None and not Path(self.program).is_file():
             raise OptionError(f"{self.program} does not exist; expected a Python script.", parameter="program")
         if self.patch is not None and not Path(self.patch).is_file():
             raise OptionError(f"{self.patch} does not exist; expected a patch.", parameter="patch")
-        if self.patch is not None and self.commit is not None:
-            raise OptionError("patch and commit were given for one version; expected one of them.", parameter="patch")
+        if sum((self.patch is not None, self.commit is not None, bool(self.edits))) > 1:
+            raise OptionError("a version has several of patch, commit and edits; expected one of them.", parameter="patch")
 
     def describe(self) -> str:
         """Return a name of this version for people."""
+        if self.title:
+            return self.title
         other = [f"with {self.patch}" if self.patch else "", f"at {self.commit}" if self.commit else ""]
         other += [f"{name}={value}" for name, value in self.environment.items()]
         other.append(f"by {self.python}" if self.python else "")
@@ -76,6 +86,8 @@ class Side:
             arguments=arguments,
             files=None if self._files is None else str(self._files),
             removed=self._removed,
+            extension=version.extension,
+            options=version.options,
             **options,  # type: ignore[arg-type]
         )
         replaces = request.files is not None or bool(request.removed)
@@ -95,7 +107,7 @@ def prepared(version: Version) -> Iterator[Side]:
     """Make the files of a version in a temporary folder."""
     if version.python is not None:
         _check_python(version.python)
-    if version.patch is None and version.commit in (None, WORKING_TREE):
+    if version.patch is None and not version.edits and version.commit in (None, WORKING_TREE):
         yield Side(version, None, [])
         return
     if os.environ.get(VARIABLE) == "off":
@@ -103,14 +115,17 @@ def prepared(version: Version) -> Iterator[Side]:
     with _disk.temporary_folder() as folder:
         files = folder / "files"
         _disk.make_folder(files)
+        removed: list[str] = []
+        for path, data in version.edits.items():
+            _write(files, Path(path), data)
         if version.commit is not None:
             removed = _files_of_commit(version.commit, files)
             if not version.module and _path_of(version.program, removed, files) is None:
                 raise OptionError(
                     f"{version.program} does not exist in {version.commit}; expected a Python script.", parameter="program"
                 )
-        else:
-            removed = _files_of_patch(Path(str(version.patch)), files)
+        elif version.patch is not None:
+            removed = _files_of_patch(Path(version.patch), files)
         yield Side(version, files, removed)
 
 

@@ -9,10 +9,8 @@ exits at once: no more code of the program runs, and no checkpoint is written. `
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import faulthandler
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -21,24 +19,22 @@ import subprocess
 import sys
 import threading
 import traceback
-from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 import psutil
 
 from stoker._clock import now_ns
-from stoker._lazy import import_first
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.loops import LONGER_EPOCHS
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.other_processes import OtherProcesses
-from stoker.diagnose.rewriting import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
+from stoker.diagnose.rewriting import rewrite_imports, run_main
 from stoker.errors import OptionError, StokerError, TrainError
-from stoker.sandbox import Sandbox, mirrored, refusal
+from stoker.sandbox import Sandbox, refusal
 
 T = TypeVar("T", bound=msgspec.Struct)
 EXITED = "exited with code"
@@ -226,13 +222,12 @@ class Child:
     answer_type: type[Any] = Answer
     main_name = "__main__"  # `__name__` in the program
 
-    def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
+    def __init__(self, request: Request, connection: Connection) -> None:
         from stoker.diagnose.session import Session
         from stoker.diagnose.windows import measure_all  # not needed in the process that starts the child
 
         self._request = request
         self._connection = connection
-        self._edits = edits
         self._pid = os.getpid()
         self._has_ended = False  # whether the program came to its own end
         self._others: OtherProcesses | None = None
@@ -245,7 +240,7 @@ class Child:
         if not faulthandler.is_enabled():
             faulthandler.enable()  # where native code aborts, the line that called it is shown
         self.session.install()
-        rewrite_imports(self.session.sources, self._edits)
+        rewrite_imports(self.session.sources)
         os._exit = self._leave_early
         words = [*(["-m"] if self._request.module else []), self._request.program, *self._request.arguments]
         self._others = OtherProcesses(words, self.session.hooks, end=self._end, end_in_fork=self._end_in_fork)
@@ -253,7 +248,8 @@ class Child:
         failure: str | None = None
         status: object = 1  # the exit status of a fork of the program
         try:
-            self._run_program()
+            request = self._request
+            run_main(request.program, request.arguments, self.session.sources, module=request.module, name=self.main_name)
             status = 0
         except SystemExit as end:
             status = end.code
@@ -280,26 +276,6 @@ class Child:
         _join_threads()
         self._has_ended = True
         self._end(failure)
-
-    def _run_program(self) -> None:
-        request = self._request
-        if request.module:
-            import_first(Path.cwd())
-            spec = _find_module(request.program)
-        else:
-            path = Path(mirrored(request.program))
-            import_first(path.resolve().parent)
-            spec = ModuleSpec("__main__", None, origin=str(path))
-        file = str(spec.origin)
-        loader = OwnLoader("__main__", file, self.session.sources, self._edits)
-        module = ModuleType(self.main_name)
-        module.__file__, module.__loader__ = file, loader
-        module.__spec__ = spec if request.module else None
-        module.__package__ = spec.parent if request.module else None
-        module.__dict__.update(__builtins__=builtins, __cached__=None)
-        sys.argv = [file, *request.arguments]
-        sys.modules["__main__"] = sys.modules[self.main_name] = module  # classes of the program are looked up by its name
-        loader.exec_module(module)
 
     def _leave_early(self, status: int) -> NoReturn:
         """Replaces `os._exit`, which would end this process without an answer."""
@@ -406,18 +382,6 @@ def _from_own(trace: TracebackType | None) -> TracebackType | None:
     while first is not None and not is_own(first.tb_frame.f_code.co_filename):
         first = first.tb_next
     return first or trace
-
-
-def _find_module(name: str) -> ModuleSpec:
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise TrainError(f"there is no module {name!r} that can be run from {Path.cwd()}.")
-    return spec
 
 
 def one_line(error: BaseException) -> str:

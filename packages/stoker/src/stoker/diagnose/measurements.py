@@ -300,6 +300,10 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     step_seconds: float | None = None
     """Of the baseline next to it: a machine that changed its speed since the diagnosis gives another speed-up."""
+    repeats: bool = True
+    """Whether the losses of the program are the same bits in each run."""
+    receipt: str = ""
+    """The text of the receipt."""
     error: str | None = None
 
 

@@ -2,10 +2,10 @@
 
 1. A run of the program finds the calls to edit (edit_sites.py). `EDITS` makes the changes of each fix (source_edits.py). Where a framework
    runs the loop and has a switch for a fix (frameworks.py), that argument is the edit.
-2. The edited program runs in turn with the baseline (trials.py). Each fix is tried together with those that gained before it, so what
-   the patch contains has run. The files on disk stay as they are: the program imports the edited ones.
-3. A patch is written if its speed-up is measured and its losses are those of the baseline: equal, or within the tolerance of a fix
-   that rounds differently. Fixes with equal losses are tried first.
+2. The edited program is compared with the program by the engine of `stoker.compare`. Each fix is tried together with those that gained
+   before it, so what the patch contains has run. The files on disk stay as they are: the sandbox shows the edited ones to the program.
+3. A patch is written if its speed-up is measured and its losses are those of the program: equal, or within rounding or the tolerance of a
+   fix that rounds differently. Fixes with equal losses are tried first.
 
 Without a verdict, the fixes of the likely cause are tried, and some that fit most programs.
 """
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,10 @@ import msgspec
 from libcst import matchers as m
 
 from stoker import _disk
-from stoker._clock import now_ns
+from stoker.compare.engine import Comparisons
+from stoker.compare.sides import Version, prepared
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, value_of
-from stoker.diagnose.comparison import BaselineRuns, Comparison, judge
 from stoker.diagnose.division import divide
 from stoker.diagnose.edit_sites import EditSites
 from stoker.diagnose.experiments.table import FIXES
@@ -37,7 +36,6 @@ from stoker.diagnose.finding import Finding
 from stoker.diagnose.frameworks import CLASSES, SWITCHES
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Patch, TrialResult
-from stoker.diagnose.rounds import Rounds
 from stoker.diagnose.source_edits import (
     Change,
     SourceFile,
@@ -50,11 +48,11 @@ from stoker.diagnose.source_edits import (
     with_value,
 )
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.trials import ALSO, TrialProcess, limit_of
+from stoker.diagnose.trials import ALSO, TRIAL_SECONDS, ProgramWithFix, Trials, tried_of
 from stoker.errors import TrainError
 
 WITHOUT_VERDICT = ("pinned", "persistent", "fused", "tf32", "cudnn")  # tried if no cause is known
-MIN_SECONDS = 5.0  # time limit of a process, however little time is left
+STEPS_TO_FIND = 12  # of the run in which lines to edit are found: by then the training loop is known
 AS_EDITS = {"feed": ("gather", "workers"), "sync": ("reads",), "host": ("callbacks",)}
 """Advice that is more than an edit of lines, with the edits that do a part of it."""
 EXACT = ("callbacks", "gather", "persistent", "pinned", "reads", "workers")
@@ -253,28 +251,33 @@ def changes_of(fix: str, program: EditableProgram) -> list[Change]:
     return changes
 
 
+def find_sites(version: Version, arguments: Sequence[str], *, quiet: bool) -> EditSites:
+    """Run the program until its training loop is known, and return the calls to edit. Raises `TrainError` if it fails."""
+    finding = replace(version, extension=f"{ProgramWithFix.__module__}:{ProgramWithFix.__name__}", options="{}")
+    with prepared(finding) as side:
+        run = side.run([str(word) for word in arguments], quiet=quiet, steps=STEPS_TO_FIND)
+    return msgspec.msgpack.decode(run.answer, type=EditSites)
+
+
 def offer_patch(
-    finding: Finding,
-    program: str | Path,
-    arguments: Sequence[str] = (),
-    *,
-    path: Path,
-    seconds: float = 1.5,
-    at_most: float | None = None,
-    tell: Callable[[str], None] = lambda text: None,
-    run: Callable[..., TrialProcess] = TrialProcess,
-    **options: Any,
-) -> Finding:
+    finding: Finding, program: str | Path, arguments: Sequence[str] = (), *, path: Path, module: bool = False, quiet: bool = True,
+    seconds: float = TRIAL_SECONDS, at_most: float | None = None, tell: Callable[[str], None] = lambda text: None,
+    engine: Callable[..., Comparisons] = Comparisons, find: Callable[..., EditSites] = find_sites,
+) -> Finding:  # fmt: skip
     """The finding with the result of its patch, which is written to `path` if it is a gain.
 
-    Steps of each trial are measured for `seconds`; after `at_most` seconds no trial starts. `tell` gets a line before each process. `run`
-    runs the program with `options`.
+    Rounds of each trial start for `seconds`; after `at_most` seconds no trial starts. `tell` gets a line before each run.
     """
-    runs = _Runs(run=functools.partial(run, program, arguments, **options), seconds=seconds, at_most=at_most, tell=tell)
-    return msgspec.structs.replace(finding, patch=_make_patch(finding, runs, path))
+    trials = Trials(program, arguments, module=module, quiet=quiet, seconds=seconds, at_most=at_most, tell=tell, engine=engine)
+
+    def sites() -> EditSites:
+        tell("finding the lines to edit")
+        return find(trials.version(), arguments, quiet=quiet)
+
+    return msgspec.structs.replace(finding, patch=_make_patch(finding, trials, sites, path))
 
 
-def _make_patch(finding: Finding, runs: _Runs, path: Path) -> Patch:
+def _make_patch(finding: Finding, trials: Trials, find: Callable[[], EditSites], path: Path) -> Patch:
     names, measured = candidates(finding), finding.measurements
     left_out = {step.name: wording.PATCH["no_edit"] for step in finding.next if step.name not in KNOWN}
     if measured is None:
@@ -282,12 +285,11 @@ def _make_patch(finding: Finding, runs: _Runs, path: Path) -> Patch:
     if not names:
         return Patch(left_out=left_out)
     unsure = wording.PATCH["no_verdict"] if finding.verdict == "none" else ""
-    finder = runs.start("finding the lines to edit", find_sites=True)
-    finder.is_ready()
-    finder.end()
-    if finder.sites is None:
-        return Patch(left_out=left_out | dict.fromkeys(names, finder.error or wording.TRIAL["ended"]), why=unsure)
-    program = EditableProgram(sites=finder.sites, values={name: value_of(name, measured, finding.verdict) for name in names})
+    try:
+        sites = find()
+    except TrainError as error:
+        return Patch(left_out=left_out | dict.fromkeys(names, str(error).rstrip(".")), why=unsure)
+    program = EditableProgram(sites=sites, values={name: value_of(name, measured, finding.verdict) for name in names})
     changes = {}
     for name in names:
         try:
@@ -297,36 +299,15 @@ def _make_patch(finding: Finding, runs: _Runs, path: Path) -> Patch:
     for name in AS_EDITS.keys() & left_out.keys():
         if instead := " and ".join(edit for edit in AS_EDITS[name] if edit in changes):
             left_out[name] = wording.PATCH["instead"].format(edits=instead)
-    fixes, best, without = _measure(runs, program.sources, changes)
+    fixes, best, without = _measure(trials, program.sources, changes)
     if not fixes:
         return Patch(left_out=left_out | without, why=unsure)
     folder = write_patch(path, program.sources, [change for name in fixes for change in changes[name]])
     return Patch(file=str(path), folder=folder, fixes=fixes, tried=best, left_out=left_out | without, why=unsure)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Runs:
-    """Starts processes of the program, reports each before it starts, and limits their time to what is left."""
-
-    run: Callable[..., TrialProcess]
-    seconds: float
-    at_most: float | None
-    tell: Callable[[str], None]
-    begin: int = field(default_factory=now_ns)
-
-    def left(self) -> float | None:
-        """Return the remaining seconds; None if time is not limited."""
-        return None if self.at_most is None else max(0.0, self.at_most - (now_ns() - self.begin) / 1e9)
-
-    def start(self, doing: str, *, compiles: bool = False, **options: Any) -> TrialProcess:
-        """Start a process."""
-        self.tell(f"{doing} ({(now_ns() - self.begin) / 1e9:.0f} s so far)")
-        left, limit = self.left(), limit_of(self.seconds, compiles=compiles)
-        return self.run(limit_seconds=limit if left is None else min(limit, max(MIN_SECONDS, left)), **options)
-
-
 def _measure(
-    runs: _Runs, sources: Mapping[str, SourceFile], changes: Mapping[str, list[Change]]
+    trials: Trials, sources: Mapping[str, SourceFile], changes: Mapping[str, list[Change]]
 ) -> tuple[list[str], TrialResult | None, dict[str, str]]:
     """Try each fix together with those that gained before it. Returns the fixes that gain, their result, and why others do not."""
     fixes: list[str] = []
@@ -334,19 +315,16 @@ def _measure(
     left_out: dict[str, str] = {}
     if not changes:
         return fixes, best, left_out
-
-    def start(names: Sequence[str]) -> TrialProcess:
-        files = edited(sources, [change for name in names for change in changes[name]])
-        return runs.start(f"running it with {' and '.join(names)}", edits=files, compiles="compile" in names)
-
-    # What must not change losses is tried before what may. Compiling takes as long as all others.
-    with Rounds(lambda: runs.start("measuring the baseline"), seconds=runs.seconds, at_most=runs.left()) as rounds:
+    with trials:
+        # What must not change losses is tried before what may. Compiling takes as long as all others.
         for name in sorted(changes, key=lambda name: (tolerance_of(name), name == "compile")):
-            compared = rounds.compare(functools.partial(start, [*fixes, name]))
-            result = judged(rounds.baseline, compared, tolerance_of(name))
-            why = why_not(result, best)
+            names = [*fixes, name]
+            edits = edited(sources, [change for fix in names for change in changes[fix]])
+            version = trials.version(edits=edits, title=f"with {' and '.join(names)}")
+            result = tried_of(functools.partial(trials.compare, version, tolerance_of(name) or None))
+            why = why_not(result, best, exact=name in EXACT)
             if why is None:
-                fixes, best = [*fixes, name], result
+                fixes, best = names, result
             else:
                 left_out[name] = why
     return fixes, best, left_out
@@ -371,23 +349,17 @@ def tolerance_of(name: str) -> float:
     return 0.0 if name in EXACT else RULE.loss_tolerance_reduced if name in ROUNDING else RULE.loss_tolerance
 
 
-def judged(baseline: BaselineRuns, compared: Comparison, tolerance: float) -> TrialResult:
-    """Return the result of an edited program. If losses of the baseline differ from run to run, a tolerance replaces equality."""
-    # An interval may be wide: there is a gain if its lower end is one.
-    result = judge(baseline, compared, tolerance=tolerance, max_error=math.inf)
-    if tolerance == 0.0 and result.losses == "not compared":
-        result = judge(baseline, compared, tolerance=RULE.loss_tolerance, max_error=math.inf)
-    return result
+def why_not(tried: TrialResult, before: TrialResult | None = None, *, exact: bool = False) -> str | None:
+    """Why a fix is not in the patch, which without it has the result `before`; None if it is.
 
-
-def why_not(tried: TrialResult, before: TrialResult | None = None) -> str | None:
-    """Why a fix is not in the patch, which without it has the result `before`; None if it is."""
+    With `exact`, losses must be the same bits, if those of the program are from run to run.
+    """
     if tried.error is not None:
         return tried.error
-    if tried.losses in ("changed", "not compared"):
-        return wording.PATCH[tried.losses].format(losses=wording.losses(tried))
+    if tried.losses in ("changed", "not compared") or (exact and tried.losses != "equal" and tried.repeats):
+        return wording.PATCH["not compared" if tried.losses == "not compared" else "changed"].format(losses=wording.losses(tried))
     measured = wording.interval(tried)
-    if before is not None and tried.low < before.speedup:
+    if before is not None and not tried.low >= before.speedup * RULE.trial_min_gain:
         return wording.PATCH["no_more"].format(measured=measured, before=wording.interval(before))
     return None if tried.low >= RULE.trial_min_gain else wording.PATCH["no_gain"].format(measured=measured)
 

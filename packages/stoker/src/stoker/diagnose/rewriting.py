@@ -13,21 +13,23 @@ changes the training (`zero_grad`, a schedule, a gradient scaler).
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib.util
-import linecache
-import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, MappingProxyType, ModuleType
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
+from stoker._lazy import import_first
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.loops import Sources
 from stoker.diagnose.measurements import SourceLine
-from stoker.sandbox import original
+from stoker.errors import TrainError
+from stoker.sandbox import mirrored
 
 WATCHED, ITERATION = "__stoker_watched__", "__stoker_iteration__"
 PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
@@ -35,9 +37,6 @@ PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
 STEP_WORDS = ("step", "train", "fit", "backward", "update", "optim", "loss", "epoch", "batch", "iteration", "learn", "closure")
 TRAINING_FUNCTIONS = ("main", "train", "fit", "run", "epoch", "loop", "benchmark")
 COMPILER_DECORATORS = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
-FileEdits = Mapping[str, bytes]
-"""Files as a patch would make them, by their real paths."""
-NO_EDITS: FileEdits = MappingProxyType({})
 NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collate_fn")
 
 
@@ -120,20 +119,10 @@ def _name(function: ast.expr) -> str:
 class OwnLoader(SourceFileLoader):
     """Imports a file of the user with its loops watched; its bytecode is neither read nor cached."""
 
-    def __init__(self, name: str, path: str, watch: Sources, edits: FileEdits = NO_EDITS) -> None:
+    def __init__(self, name: str, path: str, watch: Sources) -> None:
         super().__init__(name, path)
         self._watch = watch
-        self._edits = edits
         self._places: list[SourceLine] = []
-
-    def get_data(self, path: str) -> bytes:
-        """The bytes of a file after its edits."""
-        data = self._edits.get(original(os.path.realpath(path)))
-        if data is None:
-            return super().get_data(path)
-        text = importlib.util.decode_source(data)
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)  # what `inspect` and tracebacks show
-        return data
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the rewritten file."""
@@ -163,22 +152,54 @@ class OwnFinder(MetaPathFinder):
     """Finds the user's own modules, for `OwnLoader`."""
 
     watch: Sources
-    edits: FileEdits
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec of one of the user's modules; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
             return None
-        spec.loader = OwnLoader(fullname, spec.origin, self.watch, self.edits)
+        spec.loader = OwnLoader(fullname, spec.origin, self.watch)
         return spec
 
 
-def rewrite_imports(watch: Sources, edits: FileEdits = NO_EDITS) -> Callable[[], None]:
-    """Watch the loops of the user's modules that are imported from now on, with these edits; returns a function that stops it."""
-    finder = OwnFinder(watch, edits)
+def rewrite_imports(watch: Sources) -> Callable[[], None]:
+    """Watch the loops of the user's modules that are imported from now on; returns a function that stops it."""
+    finder = OwnFinder(watch)
     sys.meta_path.insert(0, finder)
     return lambda: sys.meta_path.remove(finder)
+
+
+def run_main(program: str, arguments: Sequence[str], watch: Sources, *, module: bool, name: str = "__main__") -> None:
+    """Run a script, or a module with `module=True`, as the main module with its loops watched. `name` is its `__name__`."""
+    if module:
+        import_first(Path.cwd())
+        spec = _find_module(program)
+    else:
+        path = Path(mirrored(program))
+        import_first(path.resolve().parent)
+        spec = ModuleSpec("__main__", None, origin=str(path))
+    file = str(spec.origin)
+    loader = OwnLoader("__main__", file, watch)
+    main = ModuleType(name)
+    main.__file__, main.__loader__ = file, loader
+    main.__spec__ = spec if module else None
+    main.__package__ = spec.parent if module else None
+    main.__dict__.update(__builtins__=builtins, __cached__=None)
+    sys.argv = [file, *arguments]
+    sys.modules["__main__"] = sys.modules[name] = main  # classes of the program are looked up by its name
+    loader.exec_module(main)
+
+
+def _find_module(name: str) -> ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise TrainError(f"there is no module {name!r} that can be run from {Path.cwd()}.")
+    return spec
 
 
 # ---- statements after a step, which an experiment skips ----

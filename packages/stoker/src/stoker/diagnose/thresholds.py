@@ -87,11 +87,6 @@ class Thresholds:
 
     # What is said of a trial (`--try`)?
     max_trials: int = _limit(8, "fixes that are tried")
-    trial_max_error: float = _limit(0.35, "half interval of the log speed-up above which a range (a factor 2) is given instead")
-    trial_sure: float = _limit(0.05, "half interval of the log speed-up up to which no further windows are measured")
-    trial_processes: float = _limit(
-        0.015, "least difference of processes, as a log ratio; where two of the baseline differ by twice it, fixes have two"
-    )
     trial_min_gain: float = _limit(1.02, "lower end of the speed-up from which an unpredicted fix is listed")
     trial_speed_change: float = _limit(0.10, "log ratio of baseline steps, diagnosed against tried, above which a note says so")
     loss_tolerance: float = _limit(1e-3, "relative difference of losses allowed to a fix in the same precision")

@@ -423,9 +423,6 @@ TRIED_AS = {
 """What a trial did, where it is not what the advice says."""
 TRIAL = {
     "no_time": "there was no time left to try it",
-    "baseline_failed": "the baseline could not be measured: {error}",
-    "ended": "the program ended before it could be compared",
-    "varies": "times vary too much for one number: it is between {low:.2g} and {high:.2g} times faster",
     "speed_changed": "a baseline step took {before:,.3g} ms when it was diagnosed, and {after:,.3g} ms when fixes were tried: the machine "
     "has changed its speed, and predictions are of the speed before.",
 }
@@ -453,6 +450,8 @@ def outcome(tried: TrialResult) -> str:
 
 def interval(tried: TrialResult) -> str:
     """The speed-up of a trial with its interval."""
+    if not math.isfinite(tried.high):
+        return f"{times(tried.speedup)} in too few runs for an interval"
     return ranged(tried.speedup, tried.low, tried.high)
 
 
@@ -473,6 +472,7 @@ def patch_lines(patch: Patch) -> list[str]:
         lines = [
             f"{patch.file}: {', '.join(patch.fixes)}   {outcome(patch.tried)}",
             f"your files are unchanged; apply it with: git{where} apply {shlex.quote(file)}",
+            *patch.tried.receipt.splitlines(),
         ]
     if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
         lines.append(PATCH["draws"])

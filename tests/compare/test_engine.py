@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.compare.observations import observed
 from tests.compare.traps import BEFORE, edited
 
 import stoker
-from stoker.compare.api import compare_again, judge
+from stoker.compare.api import compare_again
+from stoker.compare.engine import Comparisons, judge
+from stoker.compare.observed import Observed
 from stoker.compare.rounds import Pairs
+from stoker.compare.sides import Version
 from stoker.errors import OptionError, TrainError
 
 
@@ -54,6 +59,52 @@ def test_two_scripts_are_compared_and_the_receipt_holds_again(tmp_path: Path) ->
     after.write_text(edited("bfloat16"))
     wrong = compare_again(receipt)[1]
     assert len(wrong) == 3, wrong
+
+
+class PlayedSide:
+    """A version whose runs are known: steps of `seconds`, in as many as are asked for."""
+
+    def __init__(self, version: Version, seconds: dict[str, float], asked: list[dict[str, Any]]) -> None:
+        self.version, self._seconds, self._asked = version, seconds, asked
+
+    def run(self, arguments: list[str], *, quiet: bool, time_limit: float | None, **options: Any) -> Observed:
+        self._asked.append({"title": self.version.title, **options})
+        return observed(self._seconds[self.version.title])
+
+
+def played(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> tuple[Comparisons, dict[str, Version], list[dict[str, Any]]]:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("stoker.compare.engine.prepared", lambda version: nullcontext(PlayedSide(version, seconds, asked)))
+    versions = {name: Version(program=__file__, title=name) for name in seconds}
+    return Comparisons(next(iter(versions.values()))), versions, asked
+
+
+def test_each_version_is_compared_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons, versions, asked = played(monkeypatch, slow=0.02, middle=0.01, fast=0.005)
+    with comparisons:
+        first = comparisons.compare(versions["middle"])
+        assert (first.status, round(first.speed.speedup, 3) if first.speed else None) == (0, 2.0)
+        comparisons.accept()
+        second = comparisons.compare(versions["fast"])
+        assert (second.names, round(second.speed.speedup, 3) if second.speed else None) == (("middle", "fast"), 2.0)
+        refused = comparisons.compare(versions["slow"], screen=True)
+        assert (refused.status, refused.speed.pairs if refused.speed else None) == (3, 3)
+    assert comparisons.best is versions["middle"]
+    assert [run["title"] for run in asked if run.get("observe")] == ["slow", "middle", "fast", "slow"], "BEFORE is observed once"
+
+
+def test_negative_control_a_version_that_was_not_compared_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons, _, _ = played(monkeypatch, slow=0.02)
+    with comparisons, pytest.raises(TrainError, match="no comparison has succeeded"):
+        comparisons.accept()
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(1000.0, 40), (40.0, 31), (1.0, 20)])
+def test_runs_are_short_enough_for_all_rounds(seconds: float, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons, versions, asked = played(monkeypatch, old=0.05, new=0.05)
+    with comparisons:
+        comparisons.compare(versions["new"], budget=seconds)
+    assert {run["steps"] for run in asked if "observe" not in run} == {steps}
 
 
 METRIC = r"validation ([0-9.]+)"
