@@ -141,7 +141,8 @@ def test_versions_are_checked_when_they_are_made(project: Path) -> None:
 def test_edits_replace_files_of_the_user_in_the_run_alone(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("raise SystemExit(3)")
-    text = "import torch\nw = torch.ones(1, requires_grad=True)\no = torch.optim.SGD([w], lr=0.1)\nfor _ in range(4):\n    (w * w).sum().backward()\n    o.step()\n"
+    steps = "w = torch.ones(1, requires_grad=True)\no = torch.optim.SGD([w], lr=0.1)\nfor _ in range(4):\n    (w * w).sum().backward()\n"
+    text = f"import torch\n{steps}    o.step()\n"
     with prepared(Version(program=str(program), edits={str(program): text.encode()})) as side:
         assert len(side.run([]).losses) == 4
     assert program.read_text() == "raise SystemExit(3)"
