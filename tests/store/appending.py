@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.store.store import Store
+from stoker import Store
 
 
 def joined(tables: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:

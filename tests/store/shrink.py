@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from stoker.store import PackOptions
 from stoker.store.formats.csv import CsvSource
 from stoker.store.pack import merge, packer
-from stoker.store.pack.options import PackOptions
 from stoker.store.pack.sorted_runs import SortedRun
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.store.appending import assert_same_content, joined
 
 import stoker
+from stoker import Store, inspect
 from stoker._disk import Lock
 from stoker.errors import (
     OptionError,
@@ -22,8 +23,6 @@ from stoker.errors import (
     TimeOrderError,
 )
 from stoker.store import append as appends
-from stoker.store.inspect import inspect
-from stoker.store.store import Store
 
 Table = Mapping[str, Sequence[Any]]
 

@@ -12,9 +12,9 @@ import pytest
 from tests.store.appending import assert_same_content
 
 import stoker
+from stoker import verify
 from stoker.errors import FeedError, ManifestError, StoreDamagedError, StoreError
 from stoker.store import appended
-from stoker.store.inspect import verify
 
 
 @pytest.fixture

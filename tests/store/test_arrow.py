@@ -16,8 +16,9 @@ from hypothesis.extra import numpy as hnp
 from tests.harness import COLUMNS, TinyStore, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
-from stoker.store.arrow import decimals_as_floats, fill_null, from_numpy, from_texts, to_numpy
-from stoker.store.pack.api import pack
+from stoker import pack
+from stoker.store import decimals_as_floats, from_numpy, from_texts, to_numpy
+from stoker.store.arrow import fill_null
 from stoker_recipes.tabular import analyze, split_digits
 
 
@@ -121,11 +122,6 @@ def test_values_are_those_of_pyarrow(dtype: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(values)))
     assert to_numpy(shared[start:]).tobytes() == values[start:].tobytes()
     assert to_numpy(pa.array(values)[start:]).tobytes() == values[start:].tobytes()
-
-
-def test_numbers_are_shared() -> None:
-    values = np.arange(10)
-    assert np.shares_memory(to_numpy(from_numpy(values)), values)
 
 
 @given(st.lists(st.text()))

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness import num_examples
 
+from stoker import Store, pack
 from stoker.errors import OptionError
 from stoker.store import conditions
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
 
 
 @pytest.mark.promise("P25")

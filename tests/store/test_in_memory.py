@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker import Store
 from stoker.errors import OptionError
-from stoker.store.store import Store
 
 
 def test_contiguous_arrays_are_shared_and_stay_writable_for_their_owner() -> None:

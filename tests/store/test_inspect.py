@@ -15,14 +15,11 @@ import pytest
 from hypothesis import given
 from tests.harness import TinyStore, seal_manifest, tiny_store, write_shard
 
+from stoker import Store, Time, inspect, pack, verify
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store import shards as shards
-from stoker.store.inspect import inspect, verify
 from stoker.store.manifest import MANIFEST_NAME, Shard
-from stoker.store.pack.api import pack
-from stoker.store.pack.options import Time
-from stoker.store.store import Store
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 100_000)), min_size=1, max_size=30))

@@ -10,8 +10,8 @@ import pytest
 
 from stoker._text import redact
 from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExistsError, StoreNotFoundError
-from stoker.store import object_storage
-from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, FoundObject, Traffic, open_bucket
+from stoker.store import Traffic, object_storage
+from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, FoundObject, open_bucket
 
 pytestmark = pytest.mark.scale
 

@@ -9,8 +9,7 @@ import pytest
 from tests.harness.tiny import TinyStore, tiny_store
 
 from stoker.errors import StoreDamagedError
-from stoker.store import opening
-from stoker.store.opening import open_store
+from stoker.store import open_store, opening
 
 
 @pytest.fixture

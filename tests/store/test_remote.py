@@ -23,9 +23,8 @@ from stoker.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from stoker.store import object_storage, remote
+from stoker.store import RemoteStore, object_storage, remote, upload
 from stoker.store.manifest import MANIFEST_NAME
-from stoker.store.remote import RemoteStore, upload
 
 pytestmark = pytest.mark.scale
 

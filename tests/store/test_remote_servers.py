@@ -16,10 +16,9 @@ from tests.store.pack.cluster import pack_on_fake, small_tasks, write_events
 
 import stoker
 from stoker.errors import SourceChangedError, StorageError, StoreExistsError, StoreNotFoundError
-from stoker.store import remote
+from stoker.store import remote, upload
 from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.object_storage import open_bucket
-from stoker.store.remote import upload
 
 pytestmark = pytest.mark.scale
 

@@ -20,7 +20,7 @@ from tests.harness import CORRUPTIONS, FaultyFiles, Zygote, corrupt, write_shard
 from stoker.errors import DiskError, DiskFullError, StoreDamagedError
 from stoker.store import shards
 from stoker.store import shards as columnfile
-from stoker.store.manifest import BLOCK_BYTES, DTYPES, HEADER_BYTES, Shard
+from stoker.store.manifest import BLOCK_BYTES, DTYPES, HEADER_BYTES
 from stoker.store.shards import ColumnFile, ColumnMark, damaged_blocks, hash_block, header, map_shard
 
 SHAPES = [(0,), (1,), (7,), (10**6,), (2**31,), (2**40,), (2**59,), (0, 1), (3, 4), (2**40, 4096), (1, 2**62), (2**62, 1)]
@@ -139,35 +139,6 @@ def test_negative_control_a_hash_that_ignores_the_bytes_finds_nothing(
 
 
 # ---- offsets beyond 32 bits ----
-
-
-def sparse_shard(folder: Path, dtype: str, shape: list[int], rows: dict[int, Any]) -> Shard:
-    """A file of any length that takes up next to no space; the hashes are invented, as nobody checks them at open."""
-    row_bytes = np.dtype(dtype).itemsize * (shape[1] if len(shape) == 2 else 1)
-    entry = Shard(file="0" * 16 + ".npy", dtype=dtype, shape=shape, blocks=["0" * 16] * -(-shape[0] * row_bytes // BLOCK_BYTES))
-    with (folder / entry.file).open("wb") as file:
-        file.write(header(dtype, shape))
-        for row, value in rows.items():
-            file.seek(HEADER_BYTES + row * row_bytes)
-            file.write(np.asarray(value, dtype).tobytes())
-        file.truncate(entry.num_bytes)
-    return entry
-
-
-@pytest.mark.parametrize("dtype", ["|u1", "<f8"])
-def test_values_on_both_sides_of_2_to_the_31_and_32_are_right(tmp_path: Path, dtype: str) -> None:
-    num_rows = (5 << 30) // np.dtype(dtype).itemsize
-    item = np.dtype(dtype).itemsize
-    borders = [0, num_rows - 1]
-    for border in (2**31, 2**32):
-        borders += [border // item - 1, border // item, border // item - HEADER_BYTES // item]
-        borders += [border - 1, border, border + 1] if border < num_rows - 1 else []
-    expected = {row: i + 1 for i, row in enumerate(sorted(set(borders)))}
-    entry = sparse_shard(tmp_path, dtype, [num_rows], expected)
-    assert (tmp_path / entry.file).stat().st_blocks * 512 < 1 << 20
-    found = map_shard(tmp_path, entry, "a test")
-    assert {row: int(found[row]) for row in expected} == expected
-    assert int(found[-1]) == expected[num_rows - 1]
 
 
 # ---- strings ----

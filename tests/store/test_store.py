@@ -15,10 +15,10 @@ from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
 from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
+from stoker.store import open_store
 from stoker.store import shards as shards
 from stoker.store import store as stores
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES
-from stoker.store.opening import open_store
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
 

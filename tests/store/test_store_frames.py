@@ -111,11 +111,6 @@ def test_a_frame_and_back_is_the_same_store(store: stoker.Store) -> None:
     assert again.to_pandas().equals(store.to_pandas())
 
 
-def test_a_store_in_memory_feeds_a_model(store: stoker.Store) -> None:
-    batch = next(iter(stoker.Feed(store, stoker.Windows(2), batch_size=4, columns=["kwh"])))
-    assert batch["kwh"].shape[1] == 2
-
-
 def test_what_from_frame_refuses() -> None:
     with pytest.raises(OptionError, match="from_frame takes a table in memory"):
         stoker.Store.from_frame("a.csv")

@@ -16,16 +16,13 @@ import pytest
 from tests.harness import FaultyFiles, tiny_store
 
 import stoker
-from stoker import _disk
+from stoker import Store, _disk, pack, verify
 from stoker.errors import DiskError, ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreExistsError
 from stoker.store import manifest as manifests
+from stoker.store import open_store
 from stoker.store import writer as target
-from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
-from stoker.store.opening import open_store
 from stoker.store.pack import plan as plans
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
 from stoker.store.writer import make_work
 from stoker_recipes.tabular.sequences.store import pack_sequences
 from stoker_recipes.tfa.indicators.engine import write_features
@@ -256,13 +253,3 @@ def test_an_error_at_any_operation_leaves_the_older_store(tmp_path: Path, code: 
         k += 1
     assert k > 10
     assert open_store(folder).digest != old
-
-
-def test_a_save_that_was_killed_does_not_stand_in_the_way(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    folder.mkdir()
-    make_work(folder)
-    (folder / "work" / "final.column").write_bytes(b"half")
-    Store.from_arrays(x=np.arange(4)).save(folder)
-    verify(folder)
-    assert not (folder / "work").exists()

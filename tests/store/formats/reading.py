@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stoker.store.formats.base import Chunk, DataSource, RowLocation
+from stoker.store import Chunk, DataSource, RowLocation
 
 Rows = list[dict[str, Any]]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
+from tests.store.formats.reading import assert_resumes, table_of
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.arrow import HuggingFaceSource
@@ -60,13 +60,6 @@ def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
     with pytest.raises(SourceInvalidError, match=r"holds the splits 'train', 'test'.* Give one of them, like .*set/train"):
         HuggingFaceSource(tmp_path / "set", "set").schema()
     assert table_of(HuggingFaceSource(tmp_path / "set" / "train", "set")).num_rows == 50
-
-
-def test_reading_continues_behind_every_chunk(tmp_path: Path) -> None:
-    one = write(tmp_path / "set")
-    assert_resumes(one, chunk_bytes=100)
-    assert_threads_agree(one, chunk_bytes=100)
-    assert_projects(one)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,15 +13,32 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-import zstandard
 from hypothesis import given, settings
 from tests.harness import num_examples
-from tests.store.formats.csv_file import CsvFile, chunks_of, joined
+from tests.store.formats.reading import chunks_of, table_of
 from tests.store.shrink import shrunk
 
+from stoker import Csv, Store, pack
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceTooLargeError, StokerError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.csv import DELIMITERS, Csv, CsvSource, settle
+from stoker.store.formats.csv import DELIMITERS, CsvSource, settle
+
+
+class CsvFile:
+    """Writes a file and reads it: as a source, or by a pack."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "table.csv"
+
+    def table(self, content: str, **dialect: Any) -> dict[str, list[Any]]:
+        """All values, read with the types of the first block."""
+        self.path.write_bytes(content.encode())
+        return table_of(CsvSource(self.path, "table.csv", Csv(**dialect))).to_pydict()
+
+    def pack(self, content: str | bytes, **options: Any) -> Store:
+        self.path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        fields = {name: options.pop(name) for name in list(options) if name in Csv.__dataclass_fields__}
+        return pack(self.path, self.folder / "out", replace=True, csv=Csv(**fields), **options)
 
 
 @pytest.fixture
@@ -96,34 +111,8 @@ def test_quoted_values_arrive_whole_over_any_border(
     source = CsvSource(path, "table.csv", Csv(delimiter=delimiter, header=True))
     schema = pa.schema({"text": pa.string(), "n": pa.int64()})
     with shrunk(line_bytes=size):
-        chunks = chunks_of(source, schema)
-    table = joined(chunks)
-    assert list(zip(table["text"], table["n"], strict=True)) == rows
-
-
-def test_reading_continues_from_every_chunk(text: CsvFile) -> None:
-    content = "k,t,x\n" + "".join(f'{i},"a\n{i}",{i / 7}\n' + "\n" * (i % 3) for i in range(60))
-    source = text.source(content)
-    schema = pa.schema({"x": pa.float64(), "t": pa.string()})
-    with shrunk():
-        chunks = chunks_of(source, schema)
-        assert len(chunks) > 10
-        for i, chunk in enumerate(chunks):
-            rest = chunks_of(source, schema, chunk.end)
-            assert joined(rest) == joined(chunks[i + 1 :])
-            assert not rest or rest[0].begin == chunk.end
-            assert not rest or rest[-1].end == chunks[-1].end
-    assert chunks[-1].end.row == 60
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gz", "zst"])
-def test_reading_continues_within_compressed_text(text: CsvFile, compress: Callable[[bytes], bytes]) -> None:
-    source = text.source(compress("é,x\n".encode("utf-16") + "".join(f"ö{i},{i}\n" for i in range(50)).encode("utf-16-le")))
-    schema = pa.schema({"é": pa.string(), "x": pa.int64()})
-    with shrunk():
-        chunks = chunks_of(source, schema)
-        rest = chunks_of(source, schema, chunks[2].end)
-    assert joined(rest) == joined(chunks[3:])
+        table = pa.concat_tables([chunk.table for chunk in chunks_of(source, schema)])
+    assert list(zip(*table.to_pydict().values(), strict=True)) == rows
 
 
 @pytest.mark.parametrize("first", ["a,a", "a,b,a", "caf\u00e9,cafe\u0301", ",x,"])

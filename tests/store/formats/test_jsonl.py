@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +12,12 @@ import hypothesis
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
-from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
+from tests.store.formats.reading import chunks_of, table_of
 
-from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
+from stoker.errors import BadValueError, SourceInvalidError
+from stoker.store import InferredTypeError, JsonRows, RowTexts
 from stoker.store.formats import jsonl as json_format
-from stoker.store.formats.base import InferredTypeError
-from stoker.store.formats.json_text import RowTexts
-from stoker.store.formats.jsonl import JsonLinesSource, JsonRows
+from stoker.store.formats.jsonl import JsonLinesSource
 
 NUMBERS = st.none() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=True, width=64)
 ROWS = st.lists(
@@ -205,17 +202,6 @@ def test_bare_lists_are_series(tmp_path: Path) -> None:
     assert repr(table_of(one).column(0).to_pylist()) == "[[1.0, 2.5, nan], [], [None]]"
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_reading_continues_behind_every_chunk(tmp_path: Path, compress: type[bytes]) -> None:
-    rng = random.Random(0)
-    lines = [json.dumps({"i": i, "x": [rng.random()] * rng.randrange(5), "t": "ü" * rng.randrange(9)}) for i in range(60)]
-    lines[7:7] = ["", "   "]
-    one = source(tmp_path, compress("\n".join(lines).encode()))
-    assert_resumes(one, chunk_bytes=300)
-    assert_threads_agree(one, chunk_bytes=300)
-    assert_projects(one)
-
-
 def test_a_later_block_that_needs_a_wider_type_is_unfit(tmp_path: Path) -> None:
     one = source(tmp_path, BLOCKS + '{"a": 1.5}\n')
     schema = one.schema()
@@ -233,30 +219,6 @@ def test_a_key_that_comes_up_late_names_the_row(tmp_path: Path) -> None:
     for schema in (one.schema(), None):
         with pytest.raises(SourceInvalidError, match=r"row 20,001 of .* the key 'late'"):
             chunks_of(one, schema)
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        (b"", SourceEmptyError, "is empty"),
-        (b"\n \r\n", SourceEmptyError, "blank lines"),
-        (gzip.compress(b"", mtime=0), SourceEmptyError, "blank lines"),
-        (b"{}\n{}\n", SourceEmptyError, "only empty objects"),
-        (b"null\n", SourceInvalidError, "row 1 .* found null"),
-        (b'{"a": 1}\nnull\n', SourceInvalidError, "row 2 .* found null"),
-        (b'{"a": 1}\n[1]\n', SourceInvalidError, "row 2 .* found a list"),
-        (b'[1]\n{"a": 1}\n', BadValueError, "in row 2"),
-        (b"a,b\n1,2\n", SourceInvalidError, "row 1 .* It begins with 'a,b'"),
-        (b'{"a": 1}\n{"a": \n', SourceInvalidError, "row 2"),
-        (b"PAR1\x15\x04\x15\x10", SourceInvalidError, "row 1"),
-        (gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], SourceInvalidError, "cannot be decompressed"),
-    ],
-)
-def test_odd_files_are_named(tmp_path: Path, content: bytes, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message) as raised:
-        table_of(source(tmp_path, content))
-    assert "a.jsonl" in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 # Keys and types of rows, found in their text

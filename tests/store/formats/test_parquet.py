@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stoker import Store, pack
 from stoker.errors import SourceError, SourceInvalidError
-from stoker.store.formats.base import Chunk, RowLocation
+from stoker.store import Chunk, RowLocation
 from stoker.store.formats.parquet import ParquetSource
-from stoker.store.pack.api import pack
 from stoker.store.shards import MISSING_TIME
-from stoker.store.store import Store
 
 
 def source(folder: Path, table: pa.Table, **options: Any) -> ParquetSource:
@@ -49,31 +48,6 @@ def table() -> pa.Table:
             "l": pa.array([list(range(i % 4)) if i % 6 else None for i in range(100)]),
         }
     )
-
-
-@pytest.mark.parametrize("group", [1, 7, 100, 1000])
-@pytest.mark.parametrize("size", [1, 64, 1 << 20])
-def test_rows_arrive_whatever_the_groups(tmp_path: Path, table: pa.Table, group: int, size: int) -> None:
-    made = source(tmp_path, table, row_group_size=group)
-    chunks = chunks_of(made, size=size)
-    assert rows_of(chunks) == table.to_pylist()
-    assert made.num_rows == made.num_positions == 100
-    places = [(chunk.begin.row, chunk.end.row, chunk.table.num_rows) for chunk in chunks]
-    assert all(end - begin == count for begin, end, count in places)
-    assert [begin for begin, _, _ in places] == [0, *(end for _, end, _ in places[:-1])]
-
-
-@pytest.mark.parametrize("group", [1, 13, 100])
-def test_reading_continues_from_every_chunk(tmp_path: Path, table: pa.Table, group: int) -> None:
-    made = source(tmp_path, table, row_group_size=group)
-    schema = pa.schema([table.schema.field("x"), table.schema.field("k")])
-    chunks = chunks_of(made, schema)
-    assert len(chunks) > 5
-    for i, chunk in enumerate(chunks):
-        rest = chunks_of(made, schema, chunk.end)
-        assert rows_of(rest) == rows_of(chunks[i + 1 :])
-        assert not rest or rest[0].begin == chunk.end
-    assert chunks[0].table.column_names == ["x", "k"]
 
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
-from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
+from tests.store.formats.reading import table_of
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.ucr import AeonSource, UcrSource, is_ucr
@@ -32,14 +32,6 @@ def test_the_label_is_first_and_padding_is_taken_off(tmp_path: Path) -> None:
     table = table_of(one)
     assert table.column("label").to_pylist() == ["1", "-1", "2"]
     assert repr(table.column("value").to_pylist()) == "[[0.5, nan, 2.0], [3.0], []]"
-
-
-def test_reading_continues_behind_every_chunk(tmp_path: Path) -> None:
-    lines = [f"{i % 3}\t{i / 8}\t{-i}\t{'NaN' if i % 5 else i}" for i in range(60)]
-    one = source(tmp_path, "\n".join(lines))
-    assert_resumes(one, chunk_bytes=300)
-    assert_threads_agree(one, chunk_bytes=300)
-    assert_projects(one)
 
 
 @pytest.mark.parametrize(
@@ -99,21 +91,6 @@ def test_every_number_is_what_python_reads(values: list[tuple[float, str]]) -> N
     assert numbers.tobytes() == struct.pack(f"<{len(fields)}d", *(float(field) for field in fields))
 
 
-CHINATOWN = Path("/work/shared/data/ucr")
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not CHINATOWN.is_dir(), reason="the data set is not on this machine")
-@pytest.mark.parametrize(("part", "cases"), [("TRAIN", 20), ("TEST", 345)])
-def test_chinatown_is_read_as_numpy_reads_it(part: str, cases: int) -> None:
-    path = CHINATOWN / f"Chinatown_{part}.tsv"
-    expected = np.loadtxt(path, delimiter="\t")
-    table = table_of(UcrSource(path, path.name))
-    assert table.num_rows == cases
-    assert np.array_equal(np.array(table.column("value").to_pylist()), expected[:, 1:])
-    assert [float(label) for label in table.column("label").to_pylist()] == expected[:, 0].tolist()
-
-
 # `.ts` and `.arff`, which aeon reads
 
 
@@ -154,32 +131,6 @@ def test_both_forms_of_arff_are_series(tmp_path: Path) -> None:
         {"dim_0": [1.0, 2.0], "dim_1": [3.0, None], "label": "x"},
         {"dim_0": [5.0, 6.0], "dim_1": [7.0, 8.0], "label": "y"},
     ]
-
-
-def test_reading_continues_behind_every_chunk_of_aeon(tmp_path: Path) -> None:
-    opened = aeon_source(tmp_path, UNIVARIATE + "".join(f"{i},{i / 8},{-i}:{'ab'[i % 2]}\n" for i in range(40)))
-    assert_resumes(opened, chunk_bytes=500)
-    assert_projects(opened)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "error", "message"),
-    [
-        ("a.ts", "", SourceEmptyError, "is empty"),
-        ("a.ts", UNIVARIATE, SourceEmptyError, "holds no series"),
-        ("a.ts", "@univariate maybe\n@univariate\n@data\n1:a\n", SourceInvalidError, "tag requires a boolean"),
-        ("a.ts", UNIVARIATE + "1,2,3:a\n1,x,3:a\n", SourceInvalidError, "could not convert string to float"),
-        ("a.ts", UNIVARIATE + "1,2,3:a\n1,2:a\n", SourceInvalidError, "different number of observations"),
-        ("a.ts", b"@classLabel true a\n@data\n1:\xff\n", SourceInvalidError, "codec can't decode"),
-        ("a.ts", "@timeStamps true\n@classLabel false\n@data\n(0,-1.5),(1,2.5)\n", SourceInvalidError, "has time stamps"),
-        ("a.arff", ARFF + "1,x,0\n", SourceInvalidError, "could not convert string to float"),
-        ("a.arff", RELATION + "'1,2\\n3,4',x\n'1,2',x\n", SourceInvalidError, "Number of channels not equal"),
-    ],
-)
-def test_odd_files_are_named(tmp_path: Path, name: str, content: str, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message) as raised:
-        table_of(aeon_source(tmp_path, content, name))
-    assert name in str(raised.value)
 
 
 def test_the_sets_of_aeon_are_read_as_aeon_reads_them(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
+from stoker import Store, pack
 from stoker.store.pack import on_ray, tasks
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
 
 ROWS = 400
 

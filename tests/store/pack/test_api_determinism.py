@@ -15,10 +15,9 @@ import pytest
 from tests.store.shrink import shrunk
 
 import stoker
+from stoker import Store, pack
 from stoker.errors import OptionError
-from stoker.store.opening import open_store
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
+from stoker.store import open_store
 
 ROWS = 150
 """Of each file."""

@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
+from stoker import Csv, pack
+from stoker.store import DataSource, RowLocation, TableSource
 from stoker.store.formats.arrow import ArrowSource
-from stoker.store.formats.base import DataSource, RowLocation
-from stoker.store.formats.csv import Csv, CsvSource
-from stoker.store.formats.discover import TableSource
+from stoker.store.formats.csv import CsvSource
 from stoker.store.formats.parquet import ParquetSource
-from stoker.store.pack.api import pack
 from stoker.store.pack.merge import RunCursor
 from stoker.store.pack.sorted_runs import Sorter
 

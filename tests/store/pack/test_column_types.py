@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from stoker import pack
 from stoker.errors import BadValueError
-from stoker.store.pack.api import pack
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.store.pack.cluster import pack_on_fake, write_events
 
-from stoker.errors import OptionError, StorageError, StoreDamagedError
-from stoker.store.object_storage import Bucket
+from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.pack.exchange import Exchange, open_exchange
 
 
@@ -59,16 +58,6 @@ def test_an_attempt_that_fails_leaves_nothing(exchange: Exchange, tmp_path: Path
         fail()
     assert not folders[0].exists()
     assert not list(tmp_path.rglob("data"))
-
-
-def test_storage_without_conditional_writes_is_refused() -> None:
-    class ReadOnly:
-        def put(self, *args: object, **options: object) -> None:
-            raise PermissionError
-
-    bucket = Bucket("memory://a.parts", ReadOnly())  # type: ignore[arg-type]
-    with pytest.raises(StorageError, match="was refused"):
-        bucket.put("plan", b"", is_new=True)
 
 
 def test_a_folder_of_the_user_is_never_taken_for_parts(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.store.pack.cluster import contents, pack_on_fake, write_events
 
 import stoker
-from stoker.errors import OptionError, SourceInvalidError
+from stoker.errors import BadValueError, OptionError, SourceInvalidError
+from stoker.store.pack import on_ray
 
 pytestmark = [pytest.mark.scale, pytest.mark.promise("P3")]
 
@@ -101,3 +103,29 @@ def test_what_one_process_has_to_do_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(OptionError, match=text):
             pack_on_fake(source, tmp_path / "a.stoker", **options)  # type: ignore[arg-type]
+
+
+# Tasks of a Ray cluster: errors as they are. Real clusters are in `make test-scale`
+
+
+class TaskError(Exception):
+    """As Ray raises it: the error of the task is its cause."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+
+
+@pytest.mark.parametrize(("error", "expected"), [(BadValueError("row 3"), BadValueError), (RuntimeError("bug"), TaskError)])
+def test_errors_of_stoker_come_back_as_they_are(error: Exception, expected: type[Exception]) -> None:
+    def get(ref: object) -> None:
+        raise TaskError(error)
+
+    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayTaskError=TaskError))
+    with pytest.raises(expected):
+        on_ray._result(ray, object())
+
+
+@pytest.mark.parametrize("address", ["", "local", "http://head:10001", None, 3])
+def test_addresses_that_are_invalid(address: Any) -> None:
+    with pytest.raises(OptionError, match="expected 'ray', or the address of a cluster"):
+        on_ray._connect(address)

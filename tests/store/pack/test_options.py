@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.store.pack.options import PackOptions, parse_bytes, parse_dtypes
+from stoker.store import PackOptions
+from stoker.store.pack.options import parse_bytes, parse_dtypes
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,7 @@ import pytest
 from tests.store.shrink import shrunk
 
 import stoker
-from stoker.errors import StoreNotFoundError
-from stoker.store.opening import open_store
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
+from stoker import Store, pack
 
 LIMITS = {"chunk_bytes": 600, "run_bytes": 1500, "line_bytes": 500, "journal_bytes": 900, "fan_in": 2}
 
@@ -198,14 +195,3 @@ def test_memory_and_threads_may_change_in_between(tmp_path: Path) -> None:
         store = pack(source, tmp_path / "out", progress=again, resources=stoker.Resources(memory="300MB", threads=3), **options)
     assert again.seen[0][2] > 60
     assert contents(store) == expected
-
-
-def test_a_stopped_pack_is_not_a_store_and_says_so(tmp_path: Path) -> None:
-    make, options = SHAPES["series"]
-    make(tmp_path)
-    with shrunk(**LIMITS), pytest.raises(Stopped):
-        pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=Reports(12), **options)
-    with pytest.raises(
-        StoreNotFoundError, match="holds a pack that was interrupted: run the same `stoker pack` again to resume it"
-    ):
-        open_store(tmp_path / "out")

@@ -9,22 +9,13 @@ import pytest
 
 import stoker
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
+from stoker.store import PackOptions, PackPlan, make_plan
 from stoker.store.formats.discover import table_source
-from stoker.store.pack.options import PackOptions
-from stoker.store.pack.plan import PackPlan, make_plan
 
 
 def plan(table: dict[str, Any], **options: Any) -> PackPlan:
     time = options.pop("time", None)
     return make_plan([table_source(table)], PackOptions(**options, times=None if time is None else stoker.Time(time)))
-
-
-def test_how_rows_are_grouped() -> None:
-    assert plan({"x": [1]}).grouping == "file"
-    assert plan({"k": [1], "x": [1]}, series="k").grouping == "key"
-    assert plan({"x": [[1.0]]}).grouping == "row"
-    assert plan({"k": ["a"], "x": [[1.0]]}, series="k").grouping == "key"
-    assert plan({"x": [1]}, wide=True).grouping == "wide"
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from tests.store.shrink import shrunk
 
 import stoker
+from stoker import Store, pack
 from stoker.errors import BadValueError, OptionError, TimeOrderError
 from stoker.store.pack import regular
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
 
 SMALL = {"run_bytes": 300, "chunk_bytes": 100, "fan_in": 3}
 HOUR = pd.Timedelta("1h")

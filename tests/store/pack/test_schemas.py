@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
+from stoker import pack
 from stoker.errors import BadValueError, SchemaError
-from stoker.store.pack.api import pack
 
 FIRST = {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us", "UTC")), "x": pa.array([1.5]), "n": pa.array([1])}
 

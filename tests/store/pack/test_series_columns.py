@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from stoker.store.pack.series_columns import SeriesColumn, encode_table
+from stoker.store import encode_table
+from stoker.store.pack.series_columns import SeriesColumn
 
 USERS = pa.table(
     {

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from tests.harness import num_examples
 from tests.store.pack.runs import Segment, block, grouped, layout, read
 
-from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, read_ahead
+from stoker.store import read_ahead
+from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter
 
 
 @pytest.fixture
@@ -116,33 +117,21 @@ def test_runs_hold_all_rows_in_order(given: tuple[str, list[list[Segment]]], by_
     assert grouped([segment for run in runs for segment in run], by_time=by_time) == grouped(everything, by_time=by_time)
 
 
-def test_blocks_in_order_make_one_run(tmp_path: Path) -> None:
-    with BackgroundWriter(1 << 20) as writer:
-        sorter = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
-        for key in (1, 1, 2, 5):
-            sorter.add(block([(key, [(0, 0.0)]), (key + 1, [(0, 0.0)])] if key == 2 else [(key, [(0, 0.0)])]))
-        runs = sorter.finish()
-    assert [run.num_series for run in runs] == [4]
-
-
-@pytest.mark.parametrize(("first", "second", "runs"), [(5, 5, 1), (5, 6, 1), (6, 5, 2)])
-def test_a_series_continues_only_if_its_time_does(tmp_path: Path, first: int, second: int, runs: int) -> None:
-    rows: list[list[Segment]] = [[(1, [(first, 0.0)])], [(1, [(second, 1.0)])]]
-    with BackgroundWriter(1 << 20) as writer:
-        shape = layout(time_index=0, strict_time=False)
-        sorter = Sorter(tmp_path, shape, writer, sort_time=True, run_bytes=1)
-        for part in rows:
-            sorter.add(block(part))
-        assert len(sorter.finish()) == runs
-
-
-def test_a_series_that_begins_with_no_rows_continues_only_if_its_time_does(tmp_path: Path) -> None:
-    rows: list[list[Segment]] = [[(0, [(1, 0.0)])], [(0, []), (0, [(0, 0.0)])]]
-    with BackgroundWriter(1 << 20) as writer:
-        sorter = Sorter(tmp_path, layout(time_index=0, strict_time=False), writer, sort_time=True, run_bytes=1)
-        for part in rows:
-            sorter.add(block(part))
-        assert len(sorter.finish()) == 2
+@pytest.mark.parametrize(
+    ("blocks", "runs"),
+    [
+        ([[(1, [(0, 0.0)])], [(1, [(0, 0.0)])], [(2, [(0, 0.0)]), (3, [(0, 0.0)])], [(5, [(0, 0.0)])]], 1),
+        ([[(1, [(5, 0.0)])], [(1, [(6, 1.0)])]], 1),
+        ([[(1, [(6, 0.0)])], [(1, [(5, 1.0)])]], 2),
+        ([[(0, [(1, 0.0)])], [(0, []), (0, [(0, 0.0)])]], 2),
+    ],
+    ids=["keys in order", "a time that continues", "a time that goes back", "a series that begins with no rows"],
+)
+def test_blocks_in_order_make_one_run(tmp_path: Path, writer: BackgroundWriter, blocks: list[list[Segment]], runs: int) -> None:
+    sorter = Sorter(tmp_path, layout(time_index=0, strict_time=False), writer, sort_time=True, run_bytes=1)
+    for part in blocks:
+        sorter.add(block(part))
+    assert len(sorter.finish()) == runs
 
 
 # The background writer: in order, bounded, and its errors reach whoever gives it work

@@ -14,11 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
+from stoker import Store, append, pack
 from stoker.errors import OptionError, StokerError, TimeOrderError
-from stoker.store.append import append
 from stoker.store.pack import sql
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
 
 JOIN = "SELECT symbol, day, close / open - 1 AS ret, country FROM source JOIN 'meta.csv' USING (symbol) WHERE close > 0"
 

@@ -13,10 +13,10 @@ import pytest
 from tests.store.pack.cluster import contents, pack_on_fake, small_tasks, write_events
 
 import stoker
+from stoker import pack
 from stoker.errors import OptionError, SourceChangedError, StoreDamagedError, StoreExistsError, TimeOrderError
+from stoker.store import PackOptions
 from stoker.store.pack import on_ray, tasks
-from stoker.store.pack.api import pack
-from stoker.store.pack.options import PackOptions
 from stoker.store.pack.tasks import PackTasks, make_task_plan
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -11,9 +11,9 @@ import pytest
 from tests.store.shrink import shrunk
 
 import stoker
+from stoker import pack
 from stoker.errors import BadValueError, OptionError
 from stoker.store.pack import values
-from stoker.store.pack.api import pack
 
 ZONE = "Europe/Berlin"
 SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 40}

@@ -14,25 +14,25 @@ import pytest
 from tests.store.shrink import shrunk
 
 import stoker
+from stoker import Store, pack
 from stoker.errors import BadValueError, SchemaError, TimeOrderError
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
 
 SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 40}
 
 
 @pytest.mark.parametrize("limits", [{}, SMALL, {"run_bytes": 500, "chunk_bytes": 200, "line_bytes": 100}])
 def test_each_column_of_each_file_is_a_series(tmp_path: Path, limits: dict[str, int]) -> None:
-    values = {name: np.random.default_rng(i).normal(size=(50, 2)) for i, name in enumerate("ba")}
+    values = {name: np.random.default_rng(i).normal(size=(50, 2)) for i, name in enumerate(("more/b", "a"))}
+    (tmp_path / "more").mkdir()
     for name, numbers in values.items():
         rows = "".join(f"2020-01-01 00:{i:02}:00,{left!r},note,{right!r}\n" for i, (left, right) in enumerate(numbers.tolist()))
         (tmp_path / f"{name}.csv").write_text("date,left,remark,right\n" + rows)
     with shrunk(**limits):
-        store = pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True, time="date")
-    assert list(store.texts("series")) == ["a.csv:left", "a.csv:right", "b.csv:left", "b.csv:right"]
+        store = pack(str(tmp_path / "**" / "*.csv"), tmp_path / "out", wide=True, time="date")
+    assert list(store.texts("series")) == ["a.csv:left", "a.csv:right", "more/b.csv:left", "more/b.csv:right"]
     assert list(store.schema) == ["series", "date", "value"]
     assert store.time == "date"
-    expected = [values["a"][:, 0], values["a"][:, 1], values["b"][:, 0], values["b"][:, 1]]
+    expected = [values[name][:, i] for name in ("a", "more/b") for i in (0, 1)]
     for one, column in zip(store, expected, strict=True):
         assert one["value"].tobytes() == np.ascontiguousarray(column).tobytes()
         assert (one["date"] == np.datetime64("2020-01-01", "s").astype(int) + 60 * np.arange(50)).all()
@@ -144,28 +144,6 @@ def write(folder: Path, **tables: str) -> str:
 
 def series(store: Store) -> dict[str, list[Any]]:
     return {name: one["value"].tolist() for name, one in zip(store.texts("series"), store, strict=True)}
-
-
-def notes(store: Store) -> list[str]:
-    assert store.manifest is not None
-    return store.manifest.notes
-
-
-def test_each_file_gives_its_own_columns(tmp_path: Path) -> None:
-    source = write(
-        tmp_path,
-        ETTh1="date,HUFL,OT\n2016-07-01 00:00:00,5.5,30\n2016-07-01 01:00:00,6.5,27\n",
-        more_weather="date,p,T,sky\n2020-01-01 00:10:00,1008.5,0.5,clear\n",
-    )
-    store = pack(source, tmp_path / "out", wide=True, time="date")
-    assert series(store) == {
-        "ETTh1.csv:HUFL": [5.5, 6.5],
-        "ETTh1.csv:OT": [30, 27],
-        "more/weather.csv:p": [1008.5],
-        "more/weather.csv:T": [0.5],
-    }
-    assert notes(store) == ["column 'sky' is not numeric and was left out by --wide"]
-    assert series(pack(source, tmp_path / "untimed", wide=True)) == series(store)
 
 
 def slow_pack(tables: dict[str, dict[str, list[float]]], missing: str) -> dict[str, list[float]]:
