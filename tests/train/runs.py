@@ -16,8 +16,8 @@ from tests.train.training import adamw, trainer_of
 from torch import nn
 
 import stoker
-from stoker.train import Cosine, EarlyStopping
-from stoker.train.fit import Result
+from stoker import EarlyStopping
+from stoker.train import Cosine, Result
 
 TIMES = ("time", "rate", "wait", "memory")
 """What differs between two runs that are the same."""

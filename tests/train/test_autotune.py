@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker._clock import RunQueueDelay
-from stoker.train import autotune
-from stoker.train.autotune import LEAST_GAIN, ROUNDS, SPARED, Chooser, Setup, Timed, Trial, steps_per_round
+from stoker.train import Setup, Trial, autotune
+from stoker.train.autotune import LEAST_GAIN, ROUNDS, SPARED, Chooser, Timed, steps_per_round
 
 BASE, OTHER = Setup(), Setup(fused=True)
 FALSE_CHOICES = sum(comb(ROUNDS, k) for k in range(SPARED + 1)) / 2**ROUNDS

@@ -26,15 +26,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import stoker
+from stoker import Trainer
 from stoker._clock import RunQueueDelay
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
-from stoker.train import Setup, autotune
+from stoker.train import Execution, Setup, autotune
 from stoker.train import engine as engine_module
 from stoker.train.autotune import Timed
 from stoker.train.engine import Engine, Snapshot, Stream
 from stoker.train.run import read_record, recorded_setup
-from stoker.train.settings import Execution
-from stoker.train.trainer import Trainer
 
 LONG = 600
 """Epochs of 12 batches that are long enough for measurements."""

@@ -7,8 +7,9 @@ import math
 
 import pytest
 
+from stoker import EarlyStopping
 from stoker.errors import CheckpointInvalidError
-from stoker.train.early_stopping import EarlyStopping, Verdict, guess_mode
+from stoker.train.early_stopping import Verdict, guess_mode
 
 
 def verdicts(stopping: EarlyStopping, values: list[float]) -> list[tuple[bool, bool]]:

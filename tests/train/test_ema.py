@@ -9,7 +9,7 @@ import torch
 from tests.train.syncs import Syncs
 from torch import Tensor, nn
 
-from stoker.train.ema import Ema
+from stoker.train import Ema
 
 
 class Model(nn.Module):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-import stoker
 from stoker.errors import CheckpointInvalidError
 from stoker.train import state_dict
 from stoker.train.engine import Snapshot, Stream
@@ -20,45 +16,8 @@ from stoker.train.engine import Snapshot, Stream
 CPU = torch.device("cpu")
 
 
-class Drawn:
-    """Batches that are drawn as they are asked for, from the generators of torch, NumPy and Python."""
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for _ in range(4):
-            yield torch.rand(2) + np.random.rand() + random.random()
-
-
 def seed() -> None:
     state_dict.seed_all(3)
-
-
-def batches_of(stream: Stream) -> list[Any]:
-    return [batch.clone() for batch in stream.passes(iter)]
-
-
-def test_batches_are_the_same_where_the_first_was_measured() -> None:
-    seed()
-    expected = batches_of(Stream(Drawn(), CPU))
-    seed()
-    stream = Stream(Drawn(), CPU)
-    (first,) = stream.peek(3)  # one that cannot be put back gives only its first
-    assert torch.equal(first, expected[0])
-    assert all(map(torch.equal, batches_of(stream), expected))
-
-
-def make_feed() -> stoker.Feed:
-    store = stoker.Store.from_arrays(x=[np.arange(20.0, dtype=np.float32)])
-    return stoker.Feed(store, stoker.Windows(2, tail="drop"), batch_size=4, order=stoker.Shuffle(seed=1))
-
-
-def test_a_source_with_a_state_is_put_back() -> None:
-    expected = [batch["x"] for batch in Stream(make_feed(), CPU).passes(iter)]
-    stream = Stream(make_feed(), CPU)
-    state = stream.state()
-    found = stream.peek(2)
-    assert all(torch.equal(one["x"], other) for one, other in zip(found, expected, strict=False))
-    assert stream.state() == state
-    assert all(torch.equal(one["x"], other) for one, other in zip(stream.passes(iter), expected, strict=True))
 
 
 def test_a_loader_that_refuses_its_state_is_one_line() -> None:

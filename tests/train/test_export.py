@@ -13,8 +13,7 @@ from tests.experiment.tasks import NETWORKS, TASKS, model, task_and_batch
 from torch import nn
 
 from stoker.errors import OptionError, TrainError
-from stoker.train import export
-from stoker.train.export import export_model
+from stoker.train import export, export_model
 
 HAS_ONNX = all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnxscript"))
 

@@ -21,10 +21,10 @@ from tests.train.training import PLAIN, grouped, network, pairs, trainer_of
 from torch import nn
 
 import stoker
+from stoker import Trainer
 from stoker.errors import CheckpointInvalidError, StokerError
 from stoker.train import fingerprint, state_dict
 from stoker.train import resume as contents
-from stoker.train.trainer import Trainer
 
 DELTA = 1.0
 

@@ -15,7 +15,7 @@ from tests.train.training import adamw, network, pairs, same_weights, trainer_of
 from torch import nn
 
 import stoker
-from stoker.train.autotune import Setup
+from stoker.train import Setup
 from stoker.train.callbacks import writers_of
 from stoker.train.engine import Engine, Stream
 from stoker.train.fit import Fit, Signals

@@ -12,8 +12,9 @@ from torch import nn
 
 from stoker._batch import tensors_of
 from stoker.errors import TrainError
+from stoker.train import supervised
 from stoker.train.engine import Stream
-from stoker.train.loss import as_loss, supervised
+from stoker.train.loss import as_loss
 
 
 class PairBatch(NamedTuple):

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from stoker._device import sync_debug_mode
-from stoker.train.ema import Ema
-from stoker.train.metrics import AUC, Mean, Metric
+from stoker.train import AUC, Ema, Mean, Metric
 
 pytestmark = pytest.mark.gpu
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import pytest
 import torch
 from tests.train.training import network, pairs
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from stoker.train import orthogonalize
 from stoker.train.optimizer import bare_step
 
 
@@ -69,3 +72,23 @@ def test_a_profiler_sees_the_step() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         step()
     assert any(event.key == "Optimizer.step#AdamW.step" for event in profile.key_averages())
+
+
+# Stacked matrices are orthogonalised as `torch.optim.Muon` does one
+
+
+@pytest.mark.parametrize(("dtype", "near"), [(torch.bfloat16, 1e-6), (torch.float32, 0.02)])
+def test_updates_are_those_of_torch(dtype: torch.dtype, near: float) -> None:
+    weights = [nn.Parameter(torch.zeros(48, 32)) for _ in range(3)]
+    for weight in weights:
+        weight.grad = torch.randn(48, 32)
+    torch.optim.Muon(weights, lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, adjust_lr_fn="original").step()
+    found = math.sqrt(48 / 32) * orthogonalize(torch.stack([weight.grad for weight in weights]), dtype=dtype).float()  # type: ignore[misc]
+    expected = torch.stack([weight.detach() for weight in weights])
+    assert float((expected + found).norm() / found.norm()) < near
+
+
+def test_singular_values_are_near_one() -> None:
+    values = torch.linalg.svdvals(orthogonalize(torch.randn(3, 32, 64), dtype=torch.float32))
+    assert float(values.min()) > 0.5
+    assert float(values.max()) < 1.3

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from stoker.errors import OptionError
-from stoker.train.plots import Curve, Panel, check_plot, plot, save_plot
+from stoker.train import Curve, Panel, check_plot, save_plot
+from stoker.train.plots import plot
 from stoker.train.run import Run, collect
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,8 +14,8 @@ from torch import nn
 
 from stoker._disk import Lock
 from stoker.errors import CheckpointError, CheckpointInvalidError, FeedError, OptionError, TrainError
+from stoker.train import Result
 from stoker.train import fit as fit_module
-from stoker.train.fit import Result
 from stoker.train.run import read_record
 
 State = dict[str, torch.Tensor]
@@ -62,13 +62,6 @@ def test_the_log_of_a_resumed_run_is_that_of_one_that_never_ended(
         train(tmp_path / "run", crash_at=17)
     train(tmp_path / "run", resume=True)
     assert log_of(tmp_path / "run") == whole[2]
-
-
-def test_several_crashes_one_after_the_other(whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path) -> None:
-    for crash_at in (7, 5, 3, 6):
-        with pytest.raises(Crash):
-            train(tmp_path / "run", crash_at=crash_at, resume=True)
-    assert_same(train(tmp_path / "run", resume=True)[1], whole[1])
 
 
 def test_a_run_that_is_done_stays_as_it_is(whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path) -> None:
@@ -182,14 +175,6 @@ def test_a_killed_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Pa
         train(tmp_path / "run", resume=True)
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
-    whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path
-) -> None:
-    with pytest.raises(Crash):
-        train(tmp_path / "run", crash_at=3)
-    assert_same(train(tmp_path / "run", resume=True)[1], whole[1])
-
-
 @pytest.mark.promise("P13", control=True)
 def test_negative_control_without_reading_the_record_the_log_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.train.trainer.step_reached", lambda record: 0)
@@ -267,9 +252,3 @@ def test_a_run_that_is_being_trained_is_not_overwritten(tmp_path: Path, monkeypa
     with Lock(folder), pytest.raises(TrainError, match="is being trained by process"):
         trainer_of(network(), folder=folder).fit(pairs(), overwrite=True)
     assert read_record(folder).last.last_step == 12
-
-
-def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
-    trainer_of(network(), folder=tmp_path / "run").fit(pairs())
-    with pytest.raises(OptionError, match="holds a run already"):
-        trainer_of(network(), folder=tmp_path / "run").fit(pairs())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.harness import FaultyFiles, Zygote
+from tests.harness import FaultyFiles
+from tests.train.training import network, pairs, trainer_of
 
 import stoker
 from stoker._disk import is_locked
@@ -57,31 +58,6 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed(tmp_path: Pat
     first, second = read_record(tmp_path).sessions
     assert (first.config, first.how, first.from_step) == ({"lr": 1}, "signal", 0)
     assert (second.config, second.how, second.from_step, second.last_step) == ({"lr": 2}, "finished", 5, 20)
-
-
-def train(folder: str, start: int, stop: int, from_step: int | None, die: bool) -> None:
-    run = Run(folder, from_step=from_step)
-    for step in range(start, stop):
-        run.metrics.write(step, {"loss": 1 / step})
-    if die:
-        os.kill(os.getpid(), signal.SIGKILL)
-    run.end("finished", step=stop - 1)
-
-
-def numbers_of(folder: Path) -> list[dict[str, object]]:
-    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in entry.items() if name != "time"} for entry in entries]
-
-
-def test_a_killed_and_resumed_run_has_the_numbers_of_one_that_was_not(tmp_path: Path, zygote: Zygote) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    zygote.run(train, folder=whole, start=1, stop=30, from_step=None, die=False).check()
-    assert zygote.run(train, folder=killed, start=1, stop=17, from_step=None, die=True).signal == signal.SIGKILL
-    assert read_record(killed).last.how is None
-    assert not is_locked(killed)
-    zygote.run(train, folder=killed, start=11, stop=30, from_step=10, die=False).check()
-    assert numbers_of(killed) == numbers_of(whole)
-    assert [session.how for session in read_record(killed).sessions] == [None, "finished"]
 
 
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,3 +118,58 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
     assert machine.find_commit(tmp_path) == clean
     (tmp_path / "code.py").write_text("2")
     assert machine.find_commit(tmp_path) == machine.Commit(commit=clean.commit, dirty=True)
+
+
+# The folder of a run is a new one, an empty one, or that of a run: nothing else is written into
+
+
+def of_a_store(path: Path) -> Path:
+    stoker.Store.from_arrays(x=[[1.0, 2.0]]).save(path / "a.stoker")
+    return path / "a.stoker"
+
+
+def with_a_file(path: Path) -> Path:
+    (path / "mine").mkdir()
+    (path / "mine" / "notes.txt").write_text("mine")
+    return path / "mine"
+
+
+def a_file(path: Path) -> Path:
+    (path / "file").write_text("mine")
+    return path / "file"
+
+
+def a_link(path: Path) -> Path:
+    (path / "link").symlink_to("/usr/lib")
+    return path / "link"
+
+
+REFUSED: dict[str, Callable[[Path], Path | str]] = {
+    "": lambda path: "",
+    "/": lambda path: "/",
+    "system folder": lambda path: "/usr",
+    "link to a system folder": a_link,
+    "store": of_a_store,
+    "other files": with_a_file,
+    "file": a_file,
+}
+
+
+@pytest.mark.promise("P13")
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}], ids=str)
+def test_a_folder_that_is_not_for_a_run_is_refused_and_stays(kind: str, options: dict[str, bool], tmp_path: Path) -> None:
+    folder = REFUSED[kind](tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(OptionError) as caught:
+        trainer_of(network(), folder=folder).fit(pairs(), **options)
+    assert caught.value.parameter == "folder"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_negative_control_new_and_empty_folders_and_those_of_runs_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        assert trainer_of(network(), folder=tmp_path / name).fit(pairs()).step == 12
+        assert trainer_of(network(), folder=tmp_path / name).fit(pairs(), overwrite=True).step == 12
+        assert trainer_of(network(), folder=tmp_path / name).fit(pairs(), epochs=2, resume=True).step == 24

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from stoker.errors import OptionError
-from stoker.train.schedule import Constant, Cosine, Inverse, Linear, OneCycle, Schedule, StepDecay, as_schedule, scheduled_rates
+from stoker.train import Constant, Cosine, Inverse, Linear, OneCycle, StepDecay
+from stoker.train.schedule import Schedule, as_schedule, scheduled_rates
 
 TOTAL = 100
 

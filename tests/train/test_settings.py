@@ -14,7 +14,8 @@ import pytest
 from stoker import Trainer
 from stoker._types import checked, docstrings
 from stoker.errors import OptionError
-from stoker.train.settings import Checkpoints, Execution, Logging, TrainerSettings
+from stoker.train import Checkpoints, Execution, Logging
+from stoker.train.settings import TrainerSettings
 
 
 def test_the_settings_are_the_options_of_the_trainer() -> None:

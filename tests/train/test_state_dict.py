@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections import OrderedDict, namedtuple
 from typing import Any
@@ -15,9 +16,10 @@ from hypothesis import given
 from tests.train.trees import is_same
 from torch import nn
 
-from stoker.errors import CheckpointError
+from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError
+from stoker.train import state_dict as rngs
 from stoker.train import state_dict as states
-from stoker.train.state_dict import MAX_DEPTH, flatten, unflatten
+from stoker.train.state_dict import MAX_DEPTH, check_facts, differences, flatten, unflatten
 
 DTYPES = sorted(
     {
@@ -142,3 +144,146 @@ def test_negative_control_without_the_mark_for_dicts_a_name_would_be_taken_for_a
         states._Flattening, "_encode_dict", lambda self, value, path, depth: {k: self.encode(v, k, 1) for k, v in value.items()}
     )
     assert not is_same(tree, through_json(tree))
+
+
+# Facts of a run: each field that differs is named with both values, and refused unless it is allowed
+
+
+SAVED: dict[str, Any] = {
+    "config": {"batch_size": 256, "clip": float("nan"), "optimizer": {"name": "adam", "betas": (0.9, 0.999)}, "ema": None},
+    "data": {"train": "ab12"},
+    "versions": {"torch": "2.13.0", "stoker": "0.1"},
+    "step": 100,
+    "epoch": 3,
+}
+NOW = {key: SAVED[key] for key in ("config", "data", "versions")}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    group, *keys = path.split(".")
+
+    def put(tree: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+        return {**tree, keys[0]: value if len(keys) == 1 else put(tree[keys[0]], keys[1:])}
+
+    return put(NOW, [group, *keys])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("config.batch_size", 512, "config.batch_size: 256 saved, 512 now"),
+        ("config.batch_size", True, "config.batch_size: 256 saved, True now"),
+        ("config.ema", 0.9, "config.ema: None saved, 0.9 now"),
+        ("config.optimizer.betas", (0.9, 0.99), "config.optimizer.betas: (0.9, 0.999) saved, (0.9, 0.99) now"),
+        ("config.new", 1, "config.new: absent saved, 1 now"),
+        ("config.optimizer", None, "config.optimizer: {'name': 'adam', 'betas': (0.9, 0.999)} saved, None now"),
+        ("data.train", "cd34", "data.train: 'ab12' saved, 'cd34' now"),
+        ("versions.torch", "2.14.0", "versions.torch: '2.13.0' saved, '2.14.0' now"),
+    ],
+)
+def test_a_field_that_differs_is_named_and_can_be_allowed(path: str, value: Any, line: str) -> None:
+    now = changed(path, value)
+    assert differences(SAVED, now) == [line]
+    with pytest.raises(CheckpointInvalidError, match="step-7 is of another run") as caught:
+        check_facts(SAVED, now, where="step-7")
+    assert line in str(caught.value)
+    for allowed in (path, path.split(".")[0]):
+        assert differences(SAVED, now, allow=[allowed]) == []
+    check_facts(SAVED, now, where="step-7", allow=path)
+
+
+def test_allowing_what_is_not_there_names_the_nearest() -> None:
+    with pytest.raises(OptionError, match=r"'config.batchsize': there is no such field. Did you mean 'config.batch_size'\?"):
+        differences(SAVED, NOW, allow=["config.batchsize"])
+
+
+# Random numbers go on as if nothing had happened, through JSON and back
+
+
+def draw() -> list[Any]:
+    """Some numbers of every generator; an odd count of normal ones, of which a generator may keep a second half."""
+    numbers = [random.random(), random.gauss(0, 1), random.getrandbits(70)]
+    numbers += [float(np.random.rand()), float(np.random.normal()), int(np.random.randint(1 << 30))]
+    numbers += [torch.rand(3).tolist(), torch.randn(17).tolist(), torch.randperm(20).tolist()]
+    if torch.cuda.is_available():
+        numbers += [torch.rand(3, device="cuda").tolist(), torch.randn(1001, device="cuda").tolist()]
+    return numbers
+
+
+def text_through_json(state: dict[str, Any]) -> Any:
+    tensors, skeleton = flatten(state)
+    assert not tensors, "all of it is text, so it needs no file of its own"
+    return unflatten({}, msgspec.json.decode(msgspec.json.encode(skeleton)))
+
+
+@pytest.mark.parametrize("burn", [0, 1, 7])
+def test_restored_generators_continue_with_the_same_numbers(burn: int) -> None:
+    for _ in range(burn):
+        draw()
+    state = text_through_json(rngs.capture())
+    expected = draw()
+    assert draw() != expected
+    rngs.restore(state)
+    assert draw() == expected
+
+
+@pytest.mark.parametrize("name", ["PCG64", "Philox", "SFC64", "PCG64DXSM"])
+def test_another_bit_generator_of_numpy_is_captured_too(name: str) -> None:
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(getattr(np.random, name)(7))
+        state = text_through_json(rngs.capture())
+        expected = np.random.rand(5).tolist()
+        np.random.rand(3)
+        rngs.restore(state)
+        assert np.random.rand(5).tolist() == expected
+    finally:
+        np.random.set_bit_generator(before)
+
+
+def test_capturing_changes_no_generator() -> None:
+    state = rngs.capture()
+    assert rngs.capture() == state
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("torch", b"short"),
+        ("torch", None),
+        ("numpy", {"bit_generator": "PCG65"}),
+        ("numpy", 3),
+        ("python", {"version": 3, "numbers": b"1234", "gauss": None}),
+        ("python", {"version": 9, "numbers": b"1234", "gauss": None}),
+        ("cuda", 7),
+    ],
+)
+def test_a_state_that_fits_no_generator_is_refused_and_changes_nothing(field: str, value: Any) -> None:
+    state = rngs.capture()
+    draw()
+    before = rngs.capture()
+    with pytest.raises(CheckpointInvalidError, match="random numbers cannot be put back"):
+        rngs.restore({**state, field: value})
+    assert rngs.capture() == before
+
+
+@pytest.mark.parametrize("left_out", ["python", "numpy", "torch"])
+def test_negative_control_a_generator_that_is_left_out_gives_other_numbers(left_out: str) -> None:
+    state = rngs.capture()
+    expected = draw()
+    draw()
+    rngs.restore({**state, left_out: rngs.capture()[left_out]})
+    assert draw() != expected
+
+
+def test_the_random_numbers_of_a_batch_follow_from_its_number() -> None:
+    """Of every global generator, and different for each seed, update and batch."""
+
+    def drawn(*numbers: int) -> tuple[float, float, float]:
+        rngs.seed_batch(*numbers)
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+    assert drawn(1, 2, 3) == drawn(1, 2, 3)
+    found = [drawn(*numbers) for numbers in ((1, 2, 3), (0, 2, 3), (1, 0, 3), (1, 2, 0), (12, 3, 0))]
+    for values in zip(*found, strict=True):
+        assert len(set(values)) == len(found)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tools import config_page
 
-from stoker.experiment import load
-from stoker.experiment.config import Config
+from stoker.experiment import Config, load
 from stoker.experiment.parse import known_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"

@@ -25,12 +25,10 @@ from torch import nn
 from torchmetrics import MeanAbsoluteError
 
 import stoker
+from stoker import Trainer
 from stoker.errors import StokerError
-from stoker.train import autotune
+from stoker.train import AUC, Execution, autotune
 from stoker.train import resume as contents
-from stoker.train.metrics import AUC
-from stoker.train.settings import Execution
-from stoker.train.trainer import Trainer
 
 Report = dict[str, Any]
 ROWS, WIDTH = 16, 6

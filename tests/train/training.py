@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stoker.train.settings import Checkpoints, Execution, Logging
-from stoker.train.trainer import Trainer
+from stoker import Trainer
+from stoker.train import Checkpoints, Execution, Logging
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 PLAIN = {"precision": "fp32", "graph": False, "compile": False, "progress": False}
