@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.experiment import load
-from stoker.experiment.config import Config
+from stoker.experiment import Config, load
 
 SMALL = """\
 data:

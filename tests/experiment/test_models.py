@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
-from tests.experiment.tasks import NETWORKS, TASKS, model, task_and_batch
+from tests.experiment.tasks import NETWORKS, TASKS, model, store, task_and_batch
 from tests.train.syncs import Asked, Syncs
 
 from stoker.experiment import models
+from stoker.experiment.config import Own
+from stoker.experiment.models import Predictor, make_loss, make_model
+from stoker.split import Scaler
 
 KINDS = list(TASKS)
 
@@ -91,3 +97,71 @@ def test_neither_model_nor_loss_waits_for_the_device(kind: str, name: str) -> No
     with Asked() as asked, Syncs() as syncs:
         models.huber(task)(trained, batch)["loss"].backward()
     assert (asked.seen, syncs.seen) == ([], [])
+
+
+# Functions of the user's own: called with their options and the task, and what goes wrong in them is one line
+
+
+CODE = """\
+from torch import nn
+import neighbour
+
+def make(task, *, width=3):
+    return nn.Linear(task.num_features, neighbour.times(width))
+
+def wrong(task):
+    return 3
+
+def fails(task):
+    raise RuntimeError("no such\\nluck")
+
+def loss(model, batch, *, factor=1.0):
+    return (model(batch["b"]) ** 2).mean() * factor
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend("/")  # so that what is put on the path goes again
+    (tmp_path / "mine.py").write_text(CODE)
+    (tmp_path / "neighbour.py").write_text("def times(n): return n * 2\n")
+    (tmp_path / "broken.py").write_text("x = (\n")
+    return tmp_path
+
+
+def test_a_model_and_a_loss_of_your_own(code: Path) -> None:
+    task, batch = task_and_batch("last")
+    model = make_model(Own(function=f"{code}/mine.py:make", options={"width": 4}), task)
+    assert isinstance(model, torch.nn.Linear)
+    assert (model.in_features, model.out_features) == (2, 8)
+    loss = make_loss(Own(function=f"{code}/mine.py:loss", options={"factor": 0.0}), task)
+    assert loss(model, batch) == 0
+
+
+# Scalers inside a model: raw values in, raw values out, and padding stays nothing
+
+
+def test_raw_values_in_and_raw_values_out() -> None:
+    """The same network between scalers, with values that are scaled outside of it."""
+    task, batch = task_and_batch("horizon")
+    task = replace(task, outputs_each=2)
+    scaler = Scaler.fit(store(), None, columns=["a", "b"])
+    target_scaler = Scaler.fit(store(), None, columns=["a"])
+    network = model("linear", task).network
+    scaled = (task.features(batch) - scaler.mean) / scaler.std
+    expected = network(scaled, None) * target_scaler.std + target_scaler.mean
+    found = Predictor(task, network, scaler=scaler, target_scaler=target_scaler)(batch)
+    torch.testing.assert_close(found, expected)
+
+
+def test_padding_stays_zero() -> None:
+    task, batch = task_and_batch("series")
+    scaler = Scaler.fit(store(), None, columns=["a", "b"])
+    scaler.mean += 5
+    network = model("linear", task).network
+    predictor = Predictor(task, network, scaler=scaler)
+    with torch.no_grad():
+        network.layers[-1].bias.zero_()
+    empty = {**batch, "mask": torch.zeros_like(batch["mask"])}
+    assert predictor(empty).abs().max() == 0
+    assert predictor(batch).abs().max() > 0

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.errors import CheckpointError, CheckpointInvalidError, ConfigError, ExtensionError, OptionError
-from stoker.experiment import predict
+from stoker.experiment import check, predict, read_document
 from stoker.experiment.build import make_trained, open_data
 from stoker.experiment.inputs import INPUTS_NAME
-from stoker.experiment.parse import CONFIG_NAME, check, read_document
+from stoker.experiment.parse import CONFIG_NAME
 from stoker.split import SeriesScaler
 from stoker.train.export import find_trained, load_weights
 

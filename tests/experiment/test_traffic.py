@@ -12,7 +12,7 @@ from tests.harness.object_folder import Storage
 import stoker
 from stoker.errors import OptionError
 from stoker.experiment.prepare import _resumed
-from stoker.store.remote import upload
+from stoker.store import upload
 
 
 @pytest.fixture(autouse=True)

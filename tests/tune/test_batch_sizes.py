@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from stoker.errors import OptionError
-from stoker.tune import batch_size
-from stoker.tune.batch_sizes import MOST_IN_TURN, BatchSizeChoice, _Measure
+from stoker.tune import BatchSizeChoice, batch_size
+from stoker.tune.batch_sizes import MOST_IN_TURN, _Measure
 
 Rate = Callable[[int], float]
 
