@@ -17,18 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.harness import FaultyFiles, Operation
 
-from stoker import _disk
+from stoker import Store, Time, _disk, pack, verify
+from stoker.store import PackOptions
 from stoker.store import manifest as manifests
 from stoker.store.formats import csv
-from stoker.store.inspect import verify
 from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.pack import merge as merges
 from stoker.store.pack import packer as states
-from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.options import PackOptions, Time
 from stoker.store.pack.sorted_runs import BackgroundWriter
-from stoker.store.store import Store
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from tests.faults.test_pack_kill import write_in_place
 from tests.harness import FaultyFiles, Operation, Snapshot, Zygote, crash_states, take_snapshot
 
 import stoker
-from stoker import _disk
+from stoker import _disk, verify
 from stoker.errors import DiskError, StokerError
-from stoker.store.inspect import verify
 
 pytestmark = pytest.mark.promise("P26")
 

@@ -21,10 +21,9 @@ from torch import nn
 
 import stoker
 from stoker.errors import CheckpointInvalidError, StokerError
-from stoker.train import checkpoint, state_dict
+from stoker.train import checkpoint, load_trained, state_dict
 from stoker.train import resume as contents
 from stoker.train.checkpoint import CheckpointFolder
-from stoker.train.export import load_trained
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 

@@ -15,7 +15,7 @@ from tests.harness.threads import feed_threads, wait_until
 import stoker
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import FeedError, StoreDamagedError
-from stoker.store.opening import open_store
+from stoker.store import open_store
 
 NUM_BATCHES = 6
 

@@ -17,9 +17,9 @@ from tests.harness import Zygote, seal_manifest
 import stoker
 from stoker import Feed, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
+from stoker.store import open_store
 from stoker.store import shards as shards
 from stoker.store.manifest import MANIFEST_NAME
-from stoker.store.opening import open_store
 
 
 def some_pages() -> Store:

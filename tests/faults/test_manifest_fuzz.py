@@ -21,8 +21,8 @@ from tests.harness import Zygote, tiny_store
 
 from stoker.errors import ManifestError, StoreDamagedError
 from stoker.store import manifest as manifests
+from stoker.store import open_store
 from stoker.store.manifest import Manifest
-from stoker.store.opening import open_store
 
 ITEM_BYTES = {
     **{"|b1": 1, "|u1": 1, "|i1": 1, "<u2": 2, "<i2": 2, "<f2": 2},

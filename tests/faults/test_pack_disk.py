@@ -15,13 +15,11 @@ import pytest
 from tests.faults.shapes import content, make_source, pack_shape, record_operations, whole_content
 from tests.harness import FaultyFiles, Snapshot, Zygote, take_snapshot
 
-from stoker import _disk
+from stoker import _disk, verify
 from stoker.errors import DiskError, DiskFullError, StokerError
 from stoker.store import manifest as manifests
-from stoker.store import writer
-from stoker.store.inspect import verify
+from stoker.store import open_store, writer
 from stoker.store.manifest import Manifest
-from stoker.store.opening import open_store
 from stoker.store.pack import api as packs
 
 ERRORS = (errno.ENOSPC, errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.slow))

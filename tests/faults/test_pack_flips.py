@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from tests.faults.shapes import make_source, pack_shape, whole_content
 
+from stoker import pack, verify
 from stoker.errors import ManifestError, StokerError, StoreDamagedError
 from stoker.store import manifest as manifests
-from stoker.store.inspect import verify
+from stoker.store import open_store
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, MANIFEST_NAME, Shard
-from stoker.store.opening import open_store
-from stoker.store.pack.api import pack
 
 pytestmark = pytest.mark.promise("P2")
 

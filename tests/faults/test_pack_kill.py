@@ -26,10 +26,9 @@ from tests.faults.shapes import (
 )
 from tests.harness import FaultyFiles, Operation, Zygote, take_snapshot
 
-from stoker import _disk
+from stoker import _disk, verify
 from stoker._disk import AppendFile
 from stoker.errors import ManifestError, StoreNotFoundError
-from stoker.store.inspect import verify
 from stoker.store.pack import packer
 from stoker.store.shards import ColumnFile
 

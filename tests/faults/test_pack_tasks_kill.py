@@ -15,8 +15,8 @@ from tests.harness.zygote import Zygote
 from tests.store.pack.cluster import contents, pack_on_fake, small_tasks, write_events
 
 import stoker
+from stoker import pack
 from stoker.store.pack import on_ray
-from stoker.store.pack.api import pack
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sorted": {"series": "user", "time": "ts", "sort": True},

@@ -15,11 +15,11 @@ from tests.faults.shapes import make_source, pack_shape, whole_content
 from tests.harness import FaultyFiles, Zygote
 from tests.harness.faulty import Kind
 
+from stoker import Store
 from stoker.errors import StoreDamagedError, StoreLockedError
+from stoker.store import open_store
 from stoker.store import store as stores
-from stoker.store.opening import open_store
 from stoker.store.shards import map_shard
-from stoker.store.store import Store
 
 pytestmark = pytest.mark.promise("P1")
 

@@ -16,9 +16,9 @@ import pytest
 from tests.harness import tiny_store
 from tests.store.tampering import edit_manifest
 
+from stoker import pack
 from stoker.errors import StokerError
-from stoker.store.opening import open_store
-from stoker.store.pack.api import pack
+from stoker.store import open_store
 
 pytestmark = pytest.mark.promise("P6")
 

@@ -17,9 +17,9 @@ from tests.faults.conftest import READERS
 from tests.harness import Zygote
 
 import stoker
+from stoker import pack
 from stoker.errors import SourceTooLargeError, StokerError
-from stoker.store.opening import open_store
-from stoker.store.pack.api import pack
+from stoker.store import open_store
 
 LIMIT_BYTES = 1 << 30
 BOMB_BYTES = 1_600_000_000

@@ -18,12 +18,10 @@ import pytest
 from tests.faults.shapes import SHAPES, small_limits, whole_content
 from tests.harness import Zygote
 
-from stoker import _disk
+from stoker import _disk, pack
 from stoker.errors import SourceError, StoreNotFoundError
-from stoker.store.opening import open_store
-from stoker.store.pack.api import pack
+from stoker.store import Packer, open_store
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.packer import Packer
 
 ROWS = 30_000
 MAPPED = ("table.arrow",)

@@ -15,10 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.harness import Zygote, corrupt
 
-from stoker import _disk
+from stoker import _disk, pack, verify
 from stoker.errors import StokerError
-from stoker.store.inspect import verify
-from stoker.store.pack.api import pack
 
 MUTANTS_A_CHILD = 50
 MEMORY_BYTES = 4 << 30

@@ -21,10 +21,11 @@ from tests.faults.conftest import READERS
 from tests.harness import Zygote
 
 import stoker
+from stoker import pack
 from stoker.errors import MAX_MESSAGE, StokerError
+from stoker.store import PackOptions
 from stoker.store.formats.base import ReadLimits
-from stoker.store.pack.api import pack
-from stoker.store.pack.options import MIN_MEMORY_BYTES, PackOptions
+from stoker.store.pack.options import MIN_MEMORY_BYTES
 
 pytestmark = pytest.mark.promise("P4")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker import Feed, Mixture, Sequential
 from stoker.feed import CategoryCodes, Distributed, Loading, OnDevice, Returns
-from stoker.feed.feed import Feed
-from stoker.sampling.mixture import Mixture
-from stoker.sampling.orders import Sequential
 
 GROUPS: dict[str, tuple[Any, dict[str, str]]] = {
     "loading": (Loading, {name: name for name in ("residency", "threads", "prefetch")}),

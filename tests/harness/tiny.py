@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from stoker import _disk
+from stoker import Store, _disk
+from stoker.store import NonFinite, Texts, open_store
 from stoker.store import manifest as manifests
-from stoker.store.manifest import MANIFEST_NAME, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
-from stoker.store.opening import open_store
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, Kind, Level, Texts
-from stoker.store.store import Store
+from stoker.store.manifest import MANIFEST_NAME, ColumnEntry, Manifest, Shard, SourceEntry, Text
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, Kind, Level
 
 Array = npt.NDArray[Any]
 
@@ -53,61 +52,38 @@ class _Made:
     missing: int = 0
 
 
-def _price(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    return _Made("step", "number", rng.normal(size=steps))
-
-
-def _wide(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    return _Made("step", "number", rng.normal(size=(steps, width)).astype("<f4"))
-
-
-def _brief(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    upper = rng.normal(size=steps).astype("<f4").view("<u4") >> 16
-    return _Made("step", "bfloat16", upper.astype("<u2"))
-
-
-def _flag(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    return _Made("step", "number", rng.random(steps) < 0.5)
-
-
-def _when(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    return _Made("step", "timestamp", 1_700_000_000_000_000 + np.cumsum(rng.integers(1, 10**9, steps)), unit="us, UTC")
-
-
-def _seen(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
+def _seen(rng: np.random.Generator, steps: int) -> _Made:
     values = rng.integers(-(2**40), 2**40, steps)
     values[:1] = MISSING_TIME
     return _Made("step", "timestamp", values, unit="ns", missing=min(steps, 1))
 
 
-def _span(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    return _Made("step", "duration", rng.integers(-1000, 1000, steps), unit="ms")
-
-
-def _mood(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
+def _mood(rng: np.random.Generator, steps: int) -> _Made:
     codes = rng.integers(MISSING_CODE, len(CATEGORIES), steps).astype("<i4")
     return _Made("step", "category", codes, texts=CATEGORIES, missing=int((codes == MISSING_CODE).sum()))
 
 
-def _label(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    return _Made("series", "number", rng.integers(-(2**62), 2**62, series))
+def _when(rng: np.random.Generator, steps: int) -> _Made:
+    return _Made("step", "timestamp", 1_700_000_000_000_000 + np.cumsum(rng.integers(1, 10**9, steps)), unit="us, UTC")
 
 
-def _symbol(rng: np.random.Generator, steps: int, series: int, width: int) -> _Made:
-    return _Made("series", "text", None, texts=sorted(f"{'ÅbZ'[i % 3]}{i:03}" for i in range(series)))
+def _brief(rng: np.random.Generator, steps: int) -> _Made:
+    return _Made("step", "bfloat16", (rng.normal(size=steps).astype("<f4").view("<u4") >> 16).astype("<u2"))
 
 
 _MAKERS: dict[str, Callable[[np.random.Generator, int, int, int], _Made]] = {
-    "price": _price,
-    "wide": _wide,
-    "brief": _brief,
-    "flag": _flag,
-    "when": _when,
-    "seen": _seen,
-    "span": _span,
-    "mood": _mood,
-    "label": _label,
-    "symbol": _symbol,
+    "price": lambda rng, steps, series, width: _Made("step", "number", rng.normal(size=steps)),
+    "wide": lambda rng, steps, series, width: _Made("step", "number", rng.normal(size=(steps, width)).astype("<f4")),
+    "brief": lambda rng, steps, series, width: _brief(rng, steps),
+    "flag": lambda rng, steps, series, width: _Made("step", "number", rng.random(steps) < 0.5),
+    "when": lambda rng, steps, series, width: _when(rng, steps),
+    "seen": lambda rng, steps, series, width: _seen(rng, steps),
+    "span": lambda rng, steps, series, width: _Made("step", "duration", rng.integers(-1000, 1000, steps), unit="ms"),
+    "mood": lambda rng, steps, series, width: _mood(rng, steps),
+    "label": lambda rng, steps, series, width: _Made("series", "number", rng.integers(-(2**62), 2**62, series)),
+    "symbol": lambda rng, steps, series, width: _Made(
+        "series", "text", None, texts=sorted(f"{'ÅbZ'[i % 3]}{i:03}" for i in range(series))
+    ),
 }
 COLUMNS = tuple(_MAKERS)
 
