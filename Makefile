@@ -9,7 +9,7 @@ PYTEST := OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q
 BENCHES := bench_*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale test-adapters explore soak bench reference tutorials images clean
+.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale test-adapters explore soak bench reference tutorials clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -23,6 +23,7 @@ setup: $(STAMP) ## create .venv and install everything into it
 	@[ -x $*/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $*
 	@$*/bin/python $(PIP) $(STOKER)
 	@[ $* = .venv ] || { $*/bin/python $(PIP) 'pip>=25.1' && $*/bin/python $(PIP) $(NODEPS) --group $(*:.venv-%=%); }
+	@[ $* != .venv-scale ] || npm install --silent --no-audit --no-fund --prefix $* azurite@3.35.0 2>/dev/null || echo "npm did not install azurite: the tests of Azure are skipped."
 	@touch $@
 
 # Some libraries ask for older versions of ours, and for packages that no test imports.
@@ -47,37 +48,30 @@ docs: $(STAMP) ## build the documentation site: build/site/index.html
 	@$(PY) -c 'import mkdocstrings, zensical' 2>/dev/null || $(PY) $(PIP) --editable 'packages/stoker[docs]'
 	@$(PY) -m tools.site $(if $(RECORD),--record)
 
-test-docs: $(STAMP) ## the tests of the documentation, with every block of code (some 15 minutes)
-	@$(PYTEST) -n 2 -m 'slow or not slow' tests/test_docs.py tests/test_site.py tests/test_language.py $(wildcard tests/*/test_*_manual.py)
-
-test-slow: $(STAMP) ## the slow tests (minutes)
-	@$(PYTEST) -n 2 --dist loadfile -m slow
+test-slow: TESTS := -n 2 --dist loadfile -m slow ## the slow tests (minutes)
+test-docs: TESTS := -n 2 -m 'slow or not slow' tests/test_docs.py tests/test_site.py tests/test_language.py $(wildcard tests/*/test_*_manual.py) ## every block of code
+explore: TESTS := -n 2 --dist loadfile --explore ## the quick tests with new random seeds and all examples
+soak: TESTS := -m soak ## the long tests, before a release
+test-slow test-docs explore soak: $(STAMP)
+	@$(PYTEST) $(TESTS)
 
 test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "torch sees no GPU here; run this on a machine with an NVIDIA GPU."; exit 1; }
 	@$(PY) -m pytest -q -m gpu
 
-explore: $(STAMP) ## the quick tests with new random seeds and all examples
-	@$(PYTEST) -n 2 --dist loadfile --explore
-
-soak: $(STAMP) ## the long tests, before a release
-	@$(PYTEST) -m soak
-
-# The imports come first: without a library, its tests would be skipped.
-test-originals: .venv-originals/.installed ## encoders against mostlyai-engine and TA-Lib, and quality with mostlyai-qa
-	@.venv-originals/bin/python -W ignore -c 'import mostlyai.engine, mostlyai.qa, talib'
-	@.venv-originals/bin/python -m pytest -q -m originals tests/recipes
-	@PYTHONPATH=. .venv-originals/bin/python -m tools.pages docs/recipes/tabular_quality.md
-
-test-adapters: .venv-adapters/.installed ## adapters against Lightning, Hugging Face, pytorch-forecasting, NeuralForecast, GluonTS and skorch
-	@.venv-adapters/bin/python -W ignore -c 'import gluonts, neuralforecast, pytorch_forecasting, skorch'
-	@PYTHONHASHSEED=0 .venv-adapters/bin/python -m pytest -q -m 'slow or not slow' tests/integrations
-
-test-scale: .venv-scale/.installed ## object storage, packs and training runs on several nodes, with real servers, agents and kills
-	@.venv-scale/bin/python -c 'import moto, obstore, ray.train'
-	@npm install --silent --no-audit --no-fund --prefix .venv-scale azurite@3.35.0 2>/dev/null || echo "npm did not install azurite: the tests of Azure are skipped."
-	@PYTHONHASHSEED=0 .venv-scale/bin/python -m pytest -q -m scale
-	@PYTHONPATH=. .venv-scale/bin/python -m tools.pages docs/scale.md
+# Environments of their own. The imports come first: without a library, its tests would be skipped. Pages are run with the libraries, too.
+test-originals: NEEDS := mostlyai.engine, mostlyai.qa, talib ## encoders against mostlyai-engine and TA-Lib, and quality with mostlyai-qa
+test-originals: TESTS := -m originals tests/recipes
+test-originals: PAGE := docs/recipes/tabular_quality.md
+test-adapters: NEEDS := gluonts, neuralforecast, pytorch_forecasting, skorch ## adapters against the libraries they are for
+test-adapters: TESTS := -m 'slow or not slow' tests/integrations
+test-scale: NEEDS := moto, obstore, ray.train ## object storage, packs and training runs on several nodes, with real servers, agents and kills
+test-scale: TESTS := -m scale
+test-scale: PAGE := docs/scale.md
+test-originals test-adapters test-scale: test-%: .venv-%/.installed
+	@.venv-$*/bin/python -W ignore -c 'import $(NEEDS)'
+	@PYTHONHASHSEED=0 .venv-$*/bin/python -m pytest -q $(TESTS)
+	@[ -z '$(PAGE)' ] || PYTHONPATH=. .venv-$*/bin/python -m tools.pages $(PAGE)
 
 bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="bench_a bench_b" for some
 	@for name in $(subst /,.,$(basename $(foreach name,$(BENCHES),$(wildcard benchmarks/*/$(name).py)))); do \
@@ -88,9 +82,6 @@ reference: $(STAMP) ## write the generated pages: configuration, commands, error
 
 tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
 	@$(PY) -m tools.notebooks
-
-images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
-	@$(PY) docs/images/draw.py && $(PY) tools/record_diagnosis.py
 
 clean: ## remove the environments and caches
 	@rm -rf .venv .venv-* build .hypothesis .mypy_cache .pytest_cache .ruff_cache packages/*/src/*.egg-info

@@ -1,4 +1,4 @@
-"""Records a real run of `stoker diagnose examples/slow.py` as docs/images/diagnose.svg: `make images`.
+"""Records a real run of `stoker diagnose examples/slow.py` as docs/images/diagnose.svg: `python tools/record_diagnosis.py`.
 
 Run it on an idle machine: beside other programs the answer is NO VERDICT, and the script keeps the old image and exits with 1.
 """
