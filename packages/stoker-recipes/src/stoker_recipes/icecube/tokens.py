@@ -11,16 +11,17 @@ CUDA graph.
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from stoker.errors import BadValueError, OptionError
+from stoker.errors import BadValueError, OptionError, SourceNotFoundError
 from stoker.extend import Array, clear_bytes, kernel, prefetch
+from stoker.store import read_table
 from stoker_recipes.icecube.batches import MAX_DOMS, MAX_PULSES, NUM_SENSORS, EventBatch
 
 POSITION_UNIT = 500.0
@@ -42,31 +43,35 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
     """
     file = Path(path)
     file = file / "sensor_geometry.csv" if file.is_dir() else file
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise BadValueError(f"{file} is not text in UTF-8 ({error.reason} at byte {error.start:,}); fetch it again.") from None
-    positions: dict[int, list[float]] = {}
-    rows = csv.reader(lines)
-    found = next(rows, [])
-    if found != _COLUMNS:
-        raise BadValueError(f"{file}: the columns are {', '.join(found) or 'missing'}; expected {', '.join(_COLUMNS)}.")
-    for line, row in enumerate(rows, start=2):
-        try:
-            number, x, y, z = int(row[0]), *map(float, row[1:])
-            is_new = 0 <= number < NUM_SENSORS and math.isfinite(x + y + z) and number not in positions
-        except (ValueError, IndexError):
-            is_new = False
-        if not is_new:
+    if not file.is_file():
+        raise SourceNotFoundError(f"{file} is missing; expected the positions of the sensors.", path=file)
+    table = read_table(str(file))
+    if table.column_names != _COLUMNS:
+        raise BadValueError(f"{file}: the columns are {', '.join(table.column_names)}; expected {', '.join(_COLUMNS)}.", path=file)
+    for name in _COLUMNS if len(table) else ():
+        if not (pa.types.is_integer(kind := table.schema.field(name).type) or pa.types.is_floating(kind)):
             raise BadValueError(
-                f"{file}, line {line}: found {','.join(row)!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and "
-                f"x, y, z in metres."
+                f"{file}: column {name} holds {kind}; expected the number of a sensor, and metres.", path=file, column=name
             )
-        positions[number] = [x, y, z]
-    for number in range(NUM_SENSORS):
-        if number not in positions:
-            raise BadValueError(f"{file}: sensor {number} is missing; expected {NUM_SENSORS:,} sensors, found {len(positions):,}.")
-    return np.array([positions[number] for number in range(NUM_SENSORS)])
+    columns = [table.column(name).cast(pa.float64()).to_numpy() for name in _COLUMNS]  # NaN where a value is missing
+    numbers, positions = columns[0], np.stack(columns[1:], axis=-1)
+    is_sensor = np.isin(numbers, np.arange(NUM_SENSORS)) & np.isfinite(positions).all(axis=1)
+    is_sensor[np.setdiff1d(np.arange(len(numbers)), np.unique(numbers, return_index=True)[1])] = False
+    if not is_sensor.all():
+        row = int(np.argmin(is_sensor))
+        found = ",".join(str(value) for value in table.slice(row, 1).to_pylist()[0].values())
+        raise BadValueError(
+            f"{file}, line {row + 2}: found {found!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and x, y, z in metres.",
+            path=file,
+            row=row + 1,
+        )
+    if len(numbers) < NUM_SENSORS:
+        missing = int(np.setdiff1d(np.arange(NUM_SENSORS), numbers)[0])
+        raise BadValueError(
+            f"{file}: sensor {missing} is missing; expected {NUM_SENSORS:,} sensors, found {len(numbers):,}.", path=file
+        )
+    sorted_positions: Array = positions[np.argsort(numbers)]
+    return sorted_positions
 
 
 def scale_geometry(positions: Array) -> torch.Tensor:

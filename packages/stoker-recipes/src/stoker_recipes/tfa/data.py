@@ -26,6 +26,7 @@ import stoker
 import stoker_recipes.tfa
 from stoker.errors import BadValueError, ConfigError, OptionError, SourceEmptyError, SourceNotFoundError, TimeOrderError
 from stoker.extend import Array, disk
+from stoker.store import find_sources
 from stoker_recipes.tfa.model import Levels, levels_of, ratios
 from stoker_recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, DatasetSettings, Settings
 
@@ -101,8 +102,7 @@ def read_bars(sources: Sequence[DatasetSettings], folder: Path) -> BarSeries:
                     f"there is no file {path}. Set bars_csv, or the path of a dataset, to the CSV of the bars."
                 )
             disk.make_folder(folder)
-            with path.open(encoding="utf-8-sig", errors="replace") as file:
-                header = [word.strip().strip('"') for word in file.readline(1 << 16).split(",")]
+            header = find_sources(str(path))[0].schema().names
             stoker.pack(str(path), target, series=next((name for name in header if name.lower() in KEYS), None))
         parts.append(bars_of(stoker.open(target), source))
     shared = [name for name in PRICES if all(name in part.columns for part in parts)]
