@@ -64,6 +64,19 @@ def gather():
     yield "gather: windows of 2,049, equal lengths, batch 32", feed_batches(equal, view, 480 // scale, batch_size=32, masks=False)
     yield "gather: bars of TFA, windows of 48, batch 1024", feed_batches(bars, stoker.Windows(48), 9 if small else 60, batch_size=1024)
 
+def feed():
+    lengths = rng.integers(50, 4000, 400) // scale + 20
+    values = rng.standard_normal((int(lengths.sum()), 4), dtype=np.float32)
+    store = stoker.Store.from_arrays(lengths=lengths, x=values, id=np.arange(int(lengths.sum())))
+    other = stoker.Store.from_arrays(lengths=lengths[::-1].copy(), x=values, id=np.arange(int(lengths.sum())))
+    number = 400 // scale
+    yield "feed: segments of 128 with masks, batch 64", feed_batches(store, stoker.Segments(128), number, batch_size=64)
+    yield "feed: whole series in buckets, batch 16", feed_batches(store, stoker.Sequences(2048, buckets=(256, 2048)), 2, batch_size=16)
+    yield "feed: normalised windows of 96 + 24, batch 256", feed_batches(
+        store, stoker.Windows(96 // scale + 4, horizon=24 // scale + 1), number, batch_size=256, normalize="max", columns=["x"]
+    )
+    yield "feed: two stores, batch 256", feed_batches([store, other], stoker.Windows(64 // scale + 4), number, batch_size=256)
+
 def trainers():
     for name, case in bench_trainers.cases(small).items():
         batches = bench_trainers.Listed(case)
@@ -130,7 +143,7 @@ for line in sys.stdin:
     print(json.dumps(seconds), flush=True)
 """
 
-FAMILIES = ("gather", "trainers", "digits", "sequences", "indicators", "pack")
+FAMILIES = ("gather", "feed", "trainers", "digits", "sequences", "indicators", "pack")
 
 
 def main() -> None:
