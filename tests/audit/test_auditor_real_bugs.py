@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from stoker import audit
 from stoker.audit.auditor import AuditReport
@@ -218,15 +218,6 @@ def test_a_last_batch_filled_up_with_repeats(reference: Any, rng: np.random.Gene
     assert faults(found) == {"seen twice": 64 - NUM_BARS % 64}
     assert "All in the last batch (15)" in text(found, "seen twice")
     assert not faults(audit(in_batches(order, 64), reference=reference))
-
-
-def test_validation_that_is_in_training() -> None:
-    """Files of events that were used for training, and again for validation."""
-    train, leaked, apart = Subset(Windows(), range(800)), Subset(Windows(), range(700, 900)), Subset(Windows(), range(800, 1000))
-    loader = DataLoader(train, batch_size=BATCH, shuffle=True)
-    found = audit(loader, apart_from=DataLoader(leaked, batch_size=BATCH))
-    assert faults(found) == {"shared samples": 100}
-    assert not faults(audit(loader, apart_from=DataLoader(apart, batch_size=BATCH)))
 
 
 def test_a_tail_that_is_never_seen() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.feed.stores import every_number, write_store
+from tests.feed.stores import every_number
 from tests.harness.threads import feed_threads, wait_until
 
 import stoker
@@ -46,7 +46,7 @@ class Encoder:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made = Store.from_arrays(x=[np.arange(5.0) + i for i in range(4 * NUM_BATCHES)])
-    return write_store(made, tmp_path_factory.mktemp("s") / "s")
+    return made.save(tmp_path_factory.mktemp("s") / "s")
 
 
 def numbered(store: Store, transform: Encoder, **loading: Any) -> Feed:
@@ -137,7 +137,7 @@ def test_an_error_of_an_order(threads: int, view: Any, store: Store) -> None:
 @pytest.mark.parametrize("residency", ["host", "stream", "device"])
 def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: int, tmp_path: Path) -> None:
     """An offset that was changed on disk after the pack: found when its series is asked for, not before, and never followed."""
-    sound = write_store(every_number(), tmp_path / "s")
+    sound = every_number().save(tmp_path / "s")
     manifest = sound.manifest
     assert manifest is not None
     assert manifest.offsets is not None

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 from tests.faults import feeding
-from tests.feed.stores import write_store
 from tests.harness import Zygote, seal_manifest
 
 import stoker
@@ -28,7 +27,7 @@ def some_pages() -> Store:
 
 @pytest.mark.parametrize("residency", ["host", "stream"])
 def test_a_store_that_is_removed_while_it_is_read_is_read_to_its_end(residency: str, tmp_path: Path, torch_zygote: Zygote) -> None:
-    write_store(some_pages(), tmp_path / "s")
+    some_pages().save(tmp_path / "s")
     found = torch_zygote.run(feeding.unlink_while_reading, path=tmp_path / "s", residency=residency).check()
     feed = Feed(some_pages(), Windows(64, stride=64), batch_size=8, order=Shuffle())
     assert found == [batch["x"][:, 0].tolist() for batch in feed]
@@ -40,7 +39,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_kills_the_process_and_the_next_
     tmp_path: Path, torch_zygote: Zygote
 ) -> None:
     """The one thing that cannot be caught: a mapped page that is no longer there."""
-    write_store(some_pages(), tmp_path / "s")
+    some_pages().save(tmp_path / "s")
     assert torch_zygote.run(feeding.truncate_while_reading, path=tmp_path / "s").signal == signal.SIGBUS
     with pytest.raises(StoreDamagedError, match=r"has 4,096 bytes, but 320,128 are expected: it holds column 'x'"):
         open_store(tmp_path / "s")
@@ -54,7 +53,7 @@ BOUNDS = [0, 2**31 - 1, 2**32 + 5, 2**32 + 6, 5 * 2**30]
 def vast(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store of 5 GiB of which a few kB are on disk: a hole with a mark here and there."""
     folder = tmp_path_factory.mktemp("vast") / "s"
-    small = write_store(Store.from_arrays(lengths=[1] * (len(BOUNDS) - 1), x=np.zeros(4, dtype=np.uint8)), folder)
+    small = Store.from_arrays(lengths=[1] * (len(BOUNDS) - 1), x=np.zeros(4, dtype=np.uint8)).save(folder)
     tree = msgspec.json.decode((folder / MANIFEST_NAME).read_bytes())
     size = BOUNDS[-1]
     column = tree["columns"][0]["values"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.faults.feeding import make_feed
-from tests.feed.stores import every_number, write_store
+from tests.feed.stores import every_number
 from tests.harness.flat_feed import flat_feed
 
 import stoker
@@ -28,7 +28,7 @@ def generators() -> list[Any]:
 
 def use_everything(folder: Path) -> None:
     """Call all that a feed offers."""
-    store = write_store(every_number(), folder / "s")
+    store = every_number().save(folder / "s")
     for order in (None, Shuffle(), BlockShuffle(), ByLength(), Weighted(np.ones(len(store)))):
         for view in (Windows(4, shift=1), Segments(4), Sequences(6), Sequences(6, layout="packed")):
             for residency in ("host", "device", "stream"):

@@ -1,18 +1,13 @@
-"""Small stores for the tests of feeds: one with every type of number, in memory and on disk."""
+"""A small store for the tests of feeds, with every type of number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.harness import write_shard
 
-from stoker import Store, _disk
-from stoker.store import manifest as manifests
-from stoker.store.manifest import MANIFEST_NAME, ColumnEntry, Manifest, NonFinite, SourceEntry
-from stoker.store.opening import open_store
+from stoker import Store
 
 LENGTHS = (5, 0, 9, 1, 3, 0, 14, 2, 7)
 NUMBERS = "|b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8".split()
@@ -40,38 +35,3 @@ def every_number(lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> Store:
     columns |= {f"s{dtype[1:]}": numbers(rng, dtype, series) for dtype in ("|b1", "<u4", "<i8", "<f4", "<f8")}
     columns["sw"] = numbers(rng, "<f4", series, 2)
     return Store.from_arrays(lengths=lengths, **columns)
-
-
-def write_store(store: Store, folder: Path) -> Store:
-    """The same store on disk."""
-    _disk.make_folder(folder)
-    uniform = store.uniform_length
-    columns = [
-        ColumnEntry(
-            name=name,
-            level=column.level,
-            kind=column.kind,
-            unit=column.unit,
-            values=write_shard(folder, store.column(name)),
-            texts=None,
-            missing=0,
-            nonfinite=NonFinite(nan=0, inf=0, first=None),
-        )
-        for name, column in store.schema.items()
-    ]
-    manifest = Manifest(
-        format="stoker",
-        version=manifests.VERSION,
-        digest="",
-        num_series=len(store),
-        num_steps=store.num_steps,
-        length=uniform,
-        offsets=None if uniform is not None else write_shard(folder, np.ascontiguousarray(store.offsets)),
-        key=None,
-        time=None,
-        columns=columns,
-        notes=[],
-        sources=[SourceEntry(name="arrays", num_bytes=0, num_rows=store.num_steps, xxh3=None)],
-    )
-    _disk.write_file(folder / MANIFEST_NAME, manifests.dump(manifest))
-    return open_store(folder)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.feed.stores import write_store
 from tests.harness.flat_feed import flat_feed
 
 from stoker import Feed, Shuffle, Store, Windows
@@ -58,7 +57,7 @@ os._exit(0)  # in one of some twenty ends torch's process group aborts the inter
 
 def make_store(folder: Path) -> Store:
     rng = np.random.default_rng(0)
-    return write_store(Store.from_arrays(x=[rng.normal(size=size) for size in (30, 7, 0, 2, 55, 21, 13)]), folder)
+    return Store.from_arrays(x=[rng.normal(size=size) for size in (30, 7, 0, 2, 55, 21, 13)]).save(folder)
 
 
 def make_feed(store: Store, batch_size: int) -> Feed:

@@ -11,7 +11,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.feed.stores import write_store
 from tests.feed.twin import assert_same_batch
 from tests.harness import num_examples
 from tests.harness.flat_feed import flat_feed
@@ -69,7 +68,7 @@ def test_resumes_exactly_and_each_sample_comes_once(order: Any) -> None:
 
 def test_streams_and_captured_batches_have_the_same_steps(tmp_path: Path) -> None:
     view = Sequences(5, keep="random", buckets=(5,))
-    stored = write_store(make_store(), tmp_path / "store")
+    stored = make_store().save(tmp_path / "store")
     host, stream, device = (
         flat_feed(stored, view, batch_size=2, order=Shuffle(1), residency=residency) for residency in ("host", "stream", "device")
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from tests.feed.stores import LENGTHS, every_number, write_store
+from tests.feed.stores import LENGTHS, every_number
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples, tiny_store
 from tests.harness.flat_feed import flat_feed
@@ -46,7 +46,7 @@ RESIDENCIES = ["host", "device", "stream"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `every_number` as a store on disk, and a `tiny_store`."""
     folder = tmp_path_factory.mktemp("stores")
-    write_store(every_number(), folder / "every")
+    every_number().save(folder / "every")
     tiny_store(folder / "tiny", lengths=LENGTHS)
     return folder
 
@@ -122,7 +122,7 @@ def test_kinds_that_are_not_plain_numbers_are_delivered_as_stored(view: Any, res
 def test_series_of_one_length_are_their_twin(view: Any, residency: str, tmp_path: Path) -> None:
     store = every_number([7] * 5)
     assert store.uniform_length == 7
-    store = write_store(store, tmp_path / "s") if residency == "stream" else store
+    store = store.save(tmp_path / "s") if residency == "stream" else store
     columns = ["xf4", "wu2", "si8"]
     check(store, view, batch_size=4, columns=columns, residency=residency, order=Shuffle(), return_index=True)
 

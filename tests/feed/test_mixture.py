@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from tests.feed.stores import every_number, write_store
+from tests.feed.stores import every_number
 from tests.feed.twin import Twin, assert_same_batch
 from tests.harness import num_examples
 from tests.harness.flat_feed import flat_feed
@@ -67,7 +67,7 @@ def test_batches_are_those_of_one_store_with_all_series(view: Any, residency: st
     stores = make_stores()
     twin = Twin(join(stores), view, columns=COLUMNS, dtype=None, normalize=normalize)
     if residency == "stream":
-        stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(stores)]
+        stores = [store.save(tmp_path / str(i)) for i, store in enumerate(stores)]
     options: dict[str, Any] = {"columns": COLUMNS, "normalize": normalize, "residency": residency, "threads": 0, "dtype": None}
     feed = flat_feed(stores, view, batch_size=5, order=Shuffle(2), return_index=True, **options)
     assert feed.num_samples == len(twin.samples)
@@ -141,7 +141,7 @@ CASES: list[dict[str, Any]] = [
 def test_resumes_at_every_position(options: dict[str, Any], tmp_path: Path) -> None:
     stores = make_stores()
     if options.get("residency") == "stream":
-        stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(stores)]
+        stores = [store.save(tmp_path / str(i)) for i, store in enumerate(stores)]
     make = partial(
         flat_feed, stores, Windows(3, stride=2), **{"batch_size": 10, "columns": ["xf4"], "return_index": True, **options}
     )
@@ -183,7 +183,7 @@ def test_subsets_are_one_per_store() -> None:
 
 
 def test_the_dataset_of_a_mixture_survives_pickling(tmp_path: Path) -> None:
-    stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(make_stores())]
+    stores = [store.save(tmp_path / str(i)) for i, store in enumerate(make_stores())]
     feed = flat_feed(stores, Windows(3), batch_size=4, columns=["xf4", "si8"], return_index=True, return_store=True)
     dataset = feed.dataset
     again = pickle.loads(pickle.dumps(dataset))

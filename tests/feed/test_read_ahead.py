@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
-from tests.feed.stores import write_store
 from tests.harness.flat_feed import flat_feed
 
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
@@ -99,7 +98,7 @@ def store(tmp_path: Path) -> Store:
     made = Store.from_arrays(
         lengths=lengths, x=np.arange(steps, dtype=float), w=np.ones((steps, 3), dtype=np.float32), s=np.arange(60)
     )
-    return write_store(made, tmp_path / "s")
+    return made.save(tmp_path / "s")
 
 
 def needed_pages(store: Store, name: str, starts: Array, counts: Array) -> set[int]:
@@ -162,7 +161,7 @@ def test_blocks_are_asked_for_a_window_ahead_and_once_each(store: Store, asked: 
 def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Path) -> None:
     """Nothing can be asked for there, so nothing may be."""
     steps = (PAGE - HEADER) // 8
-    store = write_store(Store.from_arrays(lengths=[steps, 0, 0], x=np.arange(float(steps))), tmp_path / "s")
+    store = Store.from_arrays(lengths=[steps, 0, 0], x=np.arange(float(steps))).save(tmp_path / "s")
     feed = flat_feed(store, Sequences(10**6), batch_size=1, residency="stream", threads=0)
     assert [batch["lengths"].tolist() for batch in feed] == [[steps], [0], [0]]
 

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.feed.stores import every_number, write_store
+from tests.feed.stores import every_number
 from tests.harness import num_examples
 from tests.harness.flat_feed import flat_feed
 
@@ -151,7 +151,7 @@ def test_resumes_at_every_position(view: Any, options: dict[str, Any], tmp_path:
     """Stopped after every batch of two epochs, and before each of them twice."""
     store = every_number()
     if options.get("residency") == "stream":
-        store = write_store(store, tmp_path / "s")
+        store = store.save(tmp_path / "s")
     assert_resumes_exactly(partial(flat_feed, store, view, **{"batch_size": 3, "columns": ["xf8", "wf4", "si8"], **options}))
 
 
@@ -191,7 +191,7 @@ print(json.dumps([batch["sample"].tolist() for epoch in range(2) for batch in fe
 
 @pytest.mark.promise("P5")
 def test_resumes_in_a_new_process(tmp_path: Path) -> None:
-    store = write_store(every_number(), tmp_path / "s")
+    store = every_number().save(tmp_path / "s")
     feed = flat_feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), return_index=True)
     batches = iter(feed)
     next(batches), next(batches)

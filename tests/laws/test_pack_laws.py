@@ -104,10 +104,14 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
         writer.writerows([["" if value is None else value for value in row.values()] for row in rows])
 
 
-def check(source: Any, folder: Path, rows: Sequence[Row], options: dict[str, Any]) -> None:
-    """Pack, and compare with the twin: the same series, or refused by both."""
+def check(source: Any, folder: Path, parts: Sequence[Sequence[Row]], options: dict[str, Any], *, key: str | None = None) -> None:
+    """Pack, and compare with the twin: the same series, or refused by both. Without a key each part is a series, also one without rows."""
+    slow = {name: value for name, value in options.items() if name not in ("wide", "series")}
     try:
-        expected = slow_pack(rows, **options)
+        if key is not None:
+            expected = slow_pack([row for part in parts for row in part], series=key, **slow)
+        else:
+            expected = [(0, piece) for part in parts for _, piece in (slow_pack(part, **slow) or [(0, [])])]
     except Refused:
         check_refused(source, folder, options, (TimeOrderError, BadValueError))
         return
@@ -115,7 +119,7 @@ def check(source: Any, folder: Path, rows: Sequence[Row], options: dict[str, Any
         check_refused(source, folder, options, (SourceEmptyError,))
         return
     store = pack(source, folder / "out", resources=stoker.Resources(threads=2), **options)
-    assert_equals_twin(store, expected, series=options["series"])
+    assert_equals_twin(store, expected, series=key)
 
 
 def check_refused(source: Any, folder: Path, options: dict[str, Any], errors: tuple[type[Exception], ...]) -> None:
@@ -133,7 +137,7 @@ def test_a_table_in_memory_is_packed_like_its_twin(
     kind, rows = table
     batches = to_table(kind, rows).to_batches(max_chunksize=batch)
     with tempfile.TemporaryDirectory() as folder, shrunk(**limits):
-        check(pa.Table.from_batches(batches), Path(folder), rows, options)
+        check(pa.Table.from_batches(batches), Path(folder), [rows], options, key=options["series"])
 
 
 def written(write: Callable[[Path, Sequence[Row]], None], suffix: str, parts: list[Sequence[Row]], folder: Path) -> str:
@@ -141,22 +145,6 @@ def written(write: Callable[[Path, Sequence[Row]], None], suffix: str, parts: li
     for i, part in enumerate(parts):
         write(folder / "in" / f"part{i:02}{suffix}", part)
     return str(folder / "in")
-
-
-def check_files(folder: Path, source: str, parts: list[Sequence[Row]], options: dict[str, Any]) -> None:
-    if options["series"] is not None:
-        check(source, folder, [row for part in parts for row in part], options)
-        return
-    # Without a key each file is a series, also one whose rows were all dropped.
-    try:
-        groups = [(0, piece) for part in parts for _, piece in (slow_pack(part, **options) or [(0, [])])]
-    except Refused:
-        check_refused(source, folder, options, (TimeOrderError, BadValueError))
-        return
-    if not any(group for _, group in groups):
-        check_refused(source, folder, options, (SourceEmptyError,))
-        return
-    assert_equals_twin(pack(source, folder / "out", resources=stoker.Resources(threads=2), **options), groups, series=None)
 
 
 CUTS = st.lists(st.integers(0, 90), max_size=3)
@@ -176,7 +164,7 @@ def test_parquet_files_are_packed_like_their_twin(
 
     with tempfile.TemporaryDirectory() as name, shrunk(**limits):
         folder = Path(name)
-        check_files(folder, written(write, ".parquet", parts, folder), parts, options)
+        check(written(write, ".parquet", parts, folder), folder, parts, options, key=options["series"])
 
 
 @pytest.mark.promise("P2")
@@ -191,25 +179,11 @@ def test_csv_files_are_packed_like_their_twin(
     parts = split(rows, cuts)
     with tempfile.TemporaryDirectory() as name, shrunk(**limits):
         folder = Path(name)
-        check_files(folder, written(write_csv, ".csv", parts, folder), parts, options)
+        check(written(write_csv, ".csv", parts, folder), folder, parts, options, key=options["series"])
 
 
 CELLS = st.one_of(st.none(), st.sampled_from([*FLOATS, float("nan")]))
 POLICIES = st.fixed_dictionaries({"missing": st.sampled_from(["keep", "ffill", "drop", "error"])})
-
-
-def check_groups(source: Any, folder: Path, groups: list[list[Row]], options: dict[str, Any], **more: Any) -> None:
-    """Each group is a series, also one without rows."""
-    slow = {name: value for name, value in options.items() if name != "wide"}
-    try:
-        expected = [(0, piece) for group in groups for _, piece in (slow_pack(group, **slow) or [(0, [])])]
-    except Refused:
-        check_refused(source, folder, {**options, **more}, (TimeOrderError, BadValueError))
-        return
-    if not any(group for _, group in expected):
-        check_refused(source, folder, {**options, **more}, (SourceEmptyError,))
-        return
-    assert_equals_twin(pack(source, folder / "out", **options, **more), expected, series=None)
 
 
 @settings(max_examples=num_examples(60))
@@ -227,7 +201,7 @@ def test_rows_of_lists_are_packed_like_their_twin(
     groups: list[list[Row]] = [[{"t": t, "x": x} for t, x in row] for row in rows]
     with tempfile.TemporaryDirectory() as name, shrunk(**limits):
         pq.write_table(table, Path(name) / "a.parquet", row_group_size=5)
-        check_groups(Path(name) / "a.parquet", Path(name), groups, {**options, **times})
+        check(Path(name) / "a.parquet", Path(name), groups, {**options, **times})
 
 
 @settings(max_examples=num_examples(60))
@@ -243,7 +217,7 @@ def test_wide_tables_are_packed_like_their_twin(columns: list[list[Any]], option
     groups: list[list[Row]] = [[{"value": value} for value in column] for column in columns]
     with tempfile.TemporaryDirectory() as name, shrunk(**limits):
         pq.write_table(table, Path(name) / "a.parquet", row_group_size=7)
-        check_groups(Path(name) / "a.parquet", Path(name), groups, options, wide=True)
+        check(Path(name) / "a.parquet", Path(name), groups, {**options, "wide": True})
 
 
 @pytest.mark.promise("P2", control=True)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.feed.stores import write_store
 from tests.feed.twin import all_samples
 from tests.harness.flat_feed import flat_feed
 
@@ -112,7 +111,7 @@ def fitted(store: Store, view: Any = VIEW) -> tuple[stoker.split.Split, SeriesSc
 
 
 def test_on_disk_in_a_stream_and_as_a_dataset(tmp_path: Path) -> None:
-    store = write_store(make_store(), tmp_path / "store")
+    store = make_store().save(tmp_path / "store")
     split, scaler = fitted(store)
     make = partial(flat_feed, store, VIEW, subset=split.train, batch_size=4, scaler=scaler, order=Shuffle(0), return_index=True)
     for one, other in zip(make(residency="host"), make(residency="stream", threads=2), strict=True):

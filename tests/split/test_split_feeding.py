@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.feed.stores import write_store
 from tests.harness.flat_feed import flat_feed
 from tests.laws.test_feed_laws import ORDERS
 from tests.split import twin
@@ -82,7 +81,7 @@ def test_a_state_belongs_to_its_part() -> None:
 
 
 def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
-    store = write_store(plain(LENGTHS), tmp_path / "store")
+    store = plain(LENGTHS).save(tmp_path / "store")
     view = Windows(5, stride=2, horizon=1)
     split = chronological(store, view)
     make = partial(flat_feed, store, view, subset=split.train, batch_size=4, order=stoker.BlockShuffle(block=3, window=12))

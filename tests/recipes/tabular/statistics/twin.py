@@ -9,18 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stoker_recipes.tabular.statistics.quantiles import KeyRun
-
 
 def as_json(analysis: dict[str, Any]) -> Any:
     """An analysis as the engine writes it: keys of counts are texts."""
     texts = {key: {str(k): v for k, v in value.items()} if isinstance(value, dict) else value for key, value in analysis.items()}
     return json.loads(json.dumps(texts, default=lambda number: number.item()))
-
-
-def listed(run: KeyRun) -> list[int]:
-    """All values of a run, one by one."""
-    return [key for key, count in zip(run.keys.tolist(), run.counts.tolist(), strict=True) for _ in range(count)]
 
 
 def rank_distance(ordered: Any, found: float, position: int) -> int:
