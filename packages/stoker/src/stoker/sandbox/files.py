@@ -20,6 +20,20 @@ def link(target: str, path: Path) -> None:
     os.symlink(target, path)
 
 
+def make_blocked(scratch: Path) -> tuple[str, str]:
+    """Make what is mounted over a file, and over a folder: a socket, which not even root can open, and an empty folder."""
+    file, folder = scratch / "blocked", scratch / "blocked_folder"
+    os.mknod(file, stat.S_IFSOCK)
+    os.mkdir(folder, 0)
+    return str(file), str(folder)
+
+
+def make_temporary(path: Path) -> None:
+    """Make a folder that every user can write to, like /tmp."""
+    os.mkdir(path)
+    os.chmod(path, 0o1777)
+
+
 def set_state(path: Path, state: os.stat_result, *, mode: bool = True, owner: bool = False) -> None:
     """Set the times, and the mode and owner where asked for, that `state` has."""
     if mode:

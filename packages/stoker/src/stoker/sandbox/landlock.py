@@ -17,11 +17,11 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stoker import _disk
-from stoker.sandbox import files
+from stoker.sandbox import files, unreadable
 
 MIRROR = "STOKER_MIRROR"  # the environment variable with the folder of the mirror, for the program and all that it starts
 MAX_COPY = 4 << 20  # bytes of a file that is copied: sources, configurations, small tables; a larger one is linked
@@ -31,9 +31,9 @@ LINKED = {".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".mypy_
 """Folders that a training script does not write to and that have many files: linked as a whole."""
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls, with the same numbers on all machines
-WRITE_FILE, REFER, TRUNCATE = 1 << 1, 1 << 13, 1 << 14
+WRITE_FILE, READ_FILE, REFER, TRUNCATE = 1 << 1, 1 << 2, 1 << 13, 1 << 14
 WRITING = WRITE_FILE | sum(1 << bit for bit in range(4, 13)) | REFER | TRUNCATE  # bits 4 to 12: remove and make files of all kinds
-OF_FILES = WRITE_FILE | TRUNCATE  # rights that a rule for a file, not a folder, may have
+OF_FILES = WRITE_FILE | READ_FILE | TRUNCATE  # rights that a rule for a file, not a folder, may have
 NEEDED_ABI = 3  # the first version that can refuse to truncate a file
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW = 0x00050000, 0x7FFF0000
@@ -46,17 +46,17 @@ MACHINES = {
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter(scratch: Path, folders: Iterable[str], writable: Iterable[str]) -> None:
+def enter(scratch: Path, folders: Iterable[str], writable: Iterable[str], *, hidden: Sequence[str] = ()) -> None:
     """Move this process, which must have no threads yet, into a mirror of `folders`, and let it write only below `writable`.
 
-    Raises `OSError` if the kernel does not permit this.
+    Files and folders of `hidden` cannot be read, and have no copy in the mirror. Raises `OSError` if the kernel does not permit this.
     """
     if platform.machine() not in MACHINES or _call(CREATE_RULESET, None, 0, 1) < NEEDED_ABI:
         raise OSError(errno.ENOSYS, "this kernel cannot forbid all changes of files")
     mirror = scratch / "mirror"
-    make_mirror(mirror, sorted(folders))
+    make_mirror(mirror, sorted(folders), hidden=hidden)
     here = Path(f"{mirror}{Path.cwd()}")
-    _restrict([str(scratch), *writable])
+    _restrict([str(scratch), *writable], hidden=hidden)
     os.environ[MIRROR] = str(mirror)
     os.environ["PWD"] = str(here)
     os.chdir(here)
@@ -82,8 +82,8 @@ def refusal(error: BaseException) -> str:
     return f". {path} is protected while the program is diagnosed: let it write to a relative path, or use --sandbox off"
 
 
-def make_mirror(mirror: Path, folders: list[str]) -> None:
-    """Make a folder tree in which some folders have copies, and everything next to them is a link."""
+def make_mirror(mirror: Path, folders: list[str], *, hidden: Sequence[str] = ()) -> None:
+    """Make a folder tree in which some folders have copies, and everything next to them is a link. What is `hidden` is linked."""
     _disk.disk.mkdir(mirror, 0o700)
     room = [MAX_COPIES, MAX_ENTRIES]
     for folder in folders:
@@ -96,7 +96,7 @@ def make_mirror(mirror: Path, folders: list[str]) -> None:
                 _disk.disk.mkdir(place, 0o755)
             _link_missing(above, Path(f"{mirror}{above}"))
             above = os.path.join(above, name)
-        _copy(folder, Path(f"{mirror}{folder}"), room)
+        _copy(folder, Path(f"{mirror}{folder}"), room, frozenset(hidden))
 
 
 def _link_missing(folder: str, place: Path) -> None:
@@ -110,7 +110,7 @@ def _link_missing(folder: str, place: Path) -> None:
             files.link(os.path.join(folder, name), place / name)
 
 
-def _copy(folder: str, place: Path, room: list[int]) -> None:
+def _copy(folder: str, place: Path, room: list[int], hidden: frozenset[str]) -> None:
     """Copy what is in a folder, as far as there is room; the rest is linked."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -124,10 +124,12 @@ def _copy(folder: str, place: Path, room: list[int]) -> None:
         room[1] -= 1
         if entry.is_symlink():
             files.link(os.readlink(entry.path), target)
+        elif entry.path in hidden:
+            files.link(entry.path, target)
         elif stat.S_ISDIR(state.st_mode) and entry.name not in LINKED and room[1] > 0 and is_copyable(entry.path, str(place)):
             if not target.exists():
                 _disk.disk.mkdir(target, 0o755)
-            _copy(entry.path, target, room)
+            _copy(entry.path, target, room, hidden)
             files.set_state(target, state, mode=False)
         elif (
             stat.S_ISREG(state.st_mode)
@@ -148,21 +150,26 @@ def is_copyable(folder: str, place: str) -> bool:
     return not os.path.ismount(folder) and not place.startswith(folder.rstrip("/") + "/")
 
 
-def _restrict(writable: Iterable[str]) -> None:
-    """Have the kernel refuse changes of files elsewhere, for this process and all that it starts."""
+def _restrict(writable: Iterable[str], *, hidden: Sequence[str] = ()) -> None:
+    """Have the kernel refuse changes of files elsewhere, and reading what is hidden, for this process and all that it starts."""
     if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    handled = ctypes.create_string_buffer(struct.pack("=Q", WRITING))
+    rights = dict.fromkeys(writable, WRITING)
+    if hidden:
+        # A rule permits, and none forbids: so all is permitted except what is hidden.
+        barred = {*hidden, *(unreadable.raw_devices() if os.geteuid() == 0 else ())}
+        for path in unreadable.readable_around(barred):
+            rights[path] = rights.get(path, 0) | READ_FILE
+    handled = ctypes.create_string_buffer(struct.pack("=Q", WRITING | (READ_FILE if hidden else 0)))
     rules = _call(CREATE_RULESET, handled, 8, 0)
     try:
-        for path in writable:
+        for path, right in rights.items():
             try:
                 opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
             except OSError:  # it does not exist, or this user cannot reach it
                 continue
             try:
-                rights = WRITING if os.path.isdir(path) else OF_FILES
-                rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, opened))
+                rule = ctypes.create_string_buffer(struct.pack("=Qi", right if os.path.isdir(path) else right & OF_FILES, opened))
                 _call(ADD_RULE, rules, 1, rule, 0)
             finally:
                 os.close(opened)

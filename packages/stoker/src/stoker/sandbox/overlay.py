@@ -13,12 +13,12 @@ import functools
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stoker import _disk
-from stoker.sandbox import files
+from stoker.sandbox import files, unreadable
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
@@ -37,7 +37,15 @@ def mount_points() -> dict[str, bool]:
     return found
 
 
-def enter(scratch: Path, rules: Mapping[str, bool], needed: set[str]) -> list[str]:
+def enter(
+    scratch: Path,
+    rules: Mapping[str, bool],
+    needed: set[str],
+    *,
+    hidden: Sequence[str] = (),
+    private: Sequence[str] = (),
+    confined: bool = False,
+) -> list[str]:
     """Give this process, which must have no threads yet, its own view of the disk. Returns folders that it could not protect.
 
     `rules` say of folders and mounted files whether each is protected; the innermost decides. `scratch` gets the changes, and must not
@@ -58,14 +66,32 @@ def enter(scratch: Path, rules: Mapping[str, bool], needed: set[str]) -> list[st
             overlaid[path] = rules[path] and _mount_overlay(path, source, scratch / str(number), is_root=is_root)
             if not overlaid[path] and above:
                 _call("mount", os.fsencode(source), os.fsencode(path), None, MS_BIND | MS_REC, None)
+        _hide(scratch, hidden, private)
     os.chdir(here)
     if not is_root:
         _drop_capabilities()
+    elif confined:
+        unreadable.drop_capabilities()
     _move_between_views(devices)
     missing = [path for path in devices if rules[path] and not overlaid.get(innermost(path, overlaid) or "", False)]
     if lacking := needed.intersection(missing):
         raise OSError(errno.EPERM, f"no overlay can be mounted at {lacking.pop()}")
     return [path for path in missing if os.access(path, os.W_OK)]
+
+
+def _hide(scratch: Path, hidden: Sequence[str], private: Sequence[str]) -> None:
+    """Mount what cannot be opened over some files, and something empty over some folders."""
+    if hidden:
+        file, folder = files.make_blocked(scratch)
+        for path in (*hidden, *(unreadable.raw_devices() if os.geteuid() == 0 else ())):
+            _call("mount", os.fsencode(folder if os.path.isdir(path) else file), os.fsencode(path), None, MS_BIND, None)
+    opened = []
+    for number in range(len(private)):  # all before the first mount, which may hide the scratch folder
+        files.make_temporary(scratch / f"private{number}")
+        opened.append(os.open(scratch / f"private{number}", os.O_PATH | os.O_CLOEXEC))
+    for path, descriptor in zip(private, opened, strict=True):
+        _call("mount", os.fsencode(f"/proc/self/fd/{descriptor}"), os.fsencode(path), None, MS_BIND, None)
+        os.close(descriptor)
 
 
 def innermost(path: str, folders: Mapping[str, object]) -> str | None:

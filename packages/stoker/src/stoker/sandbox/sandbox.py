@@ -25,7 +25,7 @@ import site
 import socket
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -35,6 +35,7 @@ import msgspec
 from stoker import _cache_files, _disk
 from stoker.errors import OptionError, TrainError
 from stoker.sandbox import files, landlock, overlay
+from stoker.sandbox.unreadable import is_above, is_below, other_mounts
 
 SandboxMode = Literal["overlay", "landlock", "off"]
 MODES: tuple[SandboxMode, ...] = get_args(SandboxMode)  # in the order in which they are tried
@@ -65,6 +66,9 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     rules: dict[str, bool]  # folders, and whether each is protected; the innermost decides
     needed: list[str]  # folders that must be protected
     mirrored: list[str]  # folders in which the program runs, of which Landlock needs a mirror
+    hidden: list[str] = []  # files and folders that cannot be read
+    sealed: bool = False  # whether caches, packages and temporary files are protected, too
+    private: list[str] = []  # folders that an overlay replaces by an empty one
     socket: int  # file descriptor on which the process answers
 
 
@@ -88,11 +92,6 @@ def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
     return caches | {os.path.realpath(package) for package in packages} | {os.path.join(home, one) for one in IN_HOME}
 
 
-def is_below(name: str, folder: str) -> bool:
-    """Whether a path is this folder or inside it."""
-    return name == folder or name.startswith(folder.rstrip("/") + "/")
-
-
 def _temporary() -> str:
     return os.path.realpath(os.environ.get("TMPDIR", "/tmp"))
 
@@ -101,10 +100,12 @@ class Sandbox:
     """The sandbox of one program, as a context manager.
 
     `program` is the path of a script, or None for a module. With `required` it is never run
-    unprotected. Raises `OptionError` if STOKER_SANDBOX is not one of `CHOICES`.
+    unprotected. `hidden` are files and folders that it cannot read. With `sealed` also caches, installed
+    packages and temporary files are as before: it leaves nothing for another program to read or to run.
+    Raises `OptionError` if STOKER_SANDBOX is not one of `CHOICES`.
     """
 
-    def __init__(self, program: Path | None, *, required: bool = False) -> None:
+    def __init__(self, program: Path | None, *, required: bool = False, hidden: Sequence[str] = (), sealed: bool = False) -> None:
         choice = os.environ.get(VARIABLE, "auto")
         if choice not in CHOICES:
             raise OptionError(f"{VARIABLE} is {choice!r}; expected one of {', '.join(CHOICES)}, or unset it.")
@@ -118,7 +119,10 @@ class Sandbox:
         self._run_in = sorted({self._here, *([] if program is None else [os.path.realpath(program.parent)])})
         self._needed = {*self._run_in, *([home] if home != "/" and os.access(home, os.W_OK) else [])}
         self._caches = cache_folders(os.environ, self._here)
-        self._rules = dict.fromkeys((*APART, *self._caches, _temporary()), False) | dict.fromkeys(self._needed, True)
+        self._hidden = sorted({name for path in hidden for name in (path, *other_mounts(path))})
+        self._sealed = sealed
+        shared = {*self._caches, _temporary(), *(filter(os.path.isdir, SCRATCH_PLACES) if sealed else ())}
+        self._rules = dict.fromkeys(APART, False) | dict.fromkeys(shared, sealed) | dict.fromkeys(self._needed, True)
         self._unprotected: list[str] = []
         self._scratch: Path | None = None
         self._around: str | None = None  # a folder that cannot be protected, as the scratch folder lies in it
@@ -145,6 +149,8 @@ class Sandbox:
     def _find_scratch(self) -> Path | None:
         """A new folder outside the folders that must be protected; None if there is no such place."""
         places = [os.path.realpath(place) for place in (_temporary(), *SCRATCH_PLACES)]
+        if self._sealed:  # /tmp is protected, too, if the scratch folder is elsewhere
+            places.sort(key=lambda place: is_below(place, _temporary()))
         usable = [
             place for place in places if os.access(place, os.W_OK) and not any(is_below(place, folder) for folder in self._needed)
         ]
@@ -177,10 +183,16 @@ class Sandbox:
                     rules.setdefault(path, writable)
                 elif writable:
                     self._around = path
+        private = []
+        if self._scratch is not None and self._sealed:
+            place = str(self._scratch.parent)
+            rules[place] = False
+            private = [] if is_above(place, [*self._needed, _temporary()]) else [place]
         scratch = None if self._scratch is None else str(self._scratch)
         made = SandboxPlan(
-            modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), mirrored=self._run_in, socket=descriptor
-        )
+            modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), mirrored=self._run_in, hidden=self._hidden,
+            sealed=self._sealed, private=private, socket=descriptor,
+        )  # fmt: skip
         return msgspec.json.encode(made).decode()
 
     def wait_until_entered(self, answers: socket.socket) -> None:
@@ -244,17 +256,23 @@ def _enter_mode(mode: SandboxMode, plan: SandboxPlan) -> list[str]:
     """Enter in this mode; returns folders that are not protected. Raises `OSError` if the machine does not permit it."""
     if mode == "overlay":
         _try_overlay(plan)
-        return overlay.enter(Path(str(plan.scratch)), plan.rules, set(plan.needed))
+        return _overlay(Path(str(plan.scratch)), plan)
     if mode == "landlock":
         scratch = Path(str(plan.scratch))
         # A rule covers all that is below a folder, so one around the user's files is left out.
         writable = {path for path, protected in plan.rules.items() if not protected} | {"/dev"}
         around = {path for path in writable if any(is_below(folder, path) for folder in plan.needed)}
-        if _temporary() in around:
+        if _temporary() in around or plan.sealed:
             _disk.disk.mkdir(scratch / "tmp", 0o700)
             os.environ["TMPDIR"] = str(scratch / "tmp")
-        landlock.enter(scratch, plan.mirrored, writable - around - {"/sys", "/run"})
+        landlock.enter(scratch, plan.mirrored, writable - around - {"/sys", "/run", *plan.private}, hidden=plan.hidden)
     return []
+
+
+def _overlay(scratch: Path, plan: SandboxPlan) -> list[str]:
+    return overlay.enter(
+        scratch, plan.rules, set(plan.needed), hidden=plan.hidden, private=plan.private, confined=plan.sealed or bool(plan.hidden)
+    )
 
 
 def _try_overlay(plan: SandboxPlan) -> None:
@@ -265,7 +283,7 @@ def _try_overlay(plan: SandboxPlan) -> None:
     if child == 0:
         number = 1
         try:
-            overlay.enter(scratch, plan.rules, set(plan.needed))
+            _overlay(scratch, plan)
             number = 0
         except OSError as error:
             number = error.errno or 1
