@@ -50,6 +50,12 @@ def test_a_csv_row_becomes_a_checkpoint_in_few_files() -> None:
     unused = [name for name in files if "remote" in name or "object_storage" in name or name.startswith("diagnose/")]
     assert unused == [], "code of features that the run does not use"
     assert len(files) <= MOST_FILES, "see them with: python -m tools.structure --trace"
+    by_package: dict[str, list[str]] = {}
+    for name in files:
+        if "/" in name:
+            by_package.setdefault(name.rpartition("/")[0], []).append(name.rpartition("/")[2])
+    rows = re.findall(r"^\| `([\w/]+)/` \| ((?:`\w+\.py` ?)+)\|$", (structure.ROOT / "DESIGN.md").read_text(), re.MULTILINE)
+    assert {package: re.findall(r"`(\w+\.py)`", names) for package, names in rows} == by_package, "the list of DESIGN.md"
 
 
 GATE = """

@@ -545,7 +545,7 @@ def draw_verdict_path() -> Picture:
         552,
         "9 proof",
         "--try, --apply: fixes in new processes, losses compared",
-        "diagnose/trials.py rounds.py patches.py",
+        "diagnose/trials.py patches.py",
     )
     picture.text(left, 588, "No file of the user has changed: the script could not change one.")
     return picture
