@@ -232,7 +232,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument(
         "--pace", type=float, default=1.0, help="Length of the measurement windows of a diagnosis, as a share of the usual."
     )
-    parser.add_argument("--seconds", type=float, default=1.5, help="Length of the measurement window of a trial.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="In which rounds of a trial start.")
     parser.add_argument("--limit", type=float, default=90.0, help="Seconds of a program, after which no try begins.")
     parser.add_argument("--minutes", type=float, default=600.0, help="After which no program and no trial begins.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")

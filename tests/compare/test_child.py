@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from stoker.compare.child import Starter
 from stoker.compare.sides import Version, prepared
 from stoker.errors import TrainError
 
@@ -15,6 +18,41 @@ opt = torch.optim.SGD([w], 0.1)
 for i in range(10):
     w.sum().backward(); opt.step()
 """
+TRAINING = """import sys, torch
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(256, 64), torch.randn(256, 1))
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
+opt = torch.optim.AdamW(model.parameters())
+for epoch in range(3):
+    for x, y in torch.utils.data.DataLoader(data, batch_size=32, shuffle=True, num_workers=epoch):
+        opt.zero_grad(); (model(x) - y).square().mean().backward(); opt.step()
+print((*sys.argv[1:], __name__), torch.get_num_threads() * 0)
+"""
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["python", "fork"])
+def starter(request: pytest.FixtureRequest) -> Iterator[Starter | None]:
+    """Start runs as interpreters of their own, or as forks of one."""
+    with Starter() if request.param else nullcontext() as started:
+        yield started
+
+
+def test_all_ways_to_start_a_run_give_the_same_bits(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TRAINING)
+    with prepared(Version(program=str(path))) as side, Starter() as starter:
+        runs = [side.run(["x"], whole=True, starter=start) for start in (None, starter, starter)]
+    assert runs[0].losses == runs[1].losses == runs[2].losses
+    assert runs[0].output == runs[1].output == "('x', '__main__') 0\n"
+    assert len(runs[0].losses) == 24
+
+
+def test_a_run_ends_with_the_process_that_starts_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STEPS + "import time; time.sleep(1000)\n")
+    with prepared(Version(program=str(tmp_path / "train.py"))) as side, Starter() as starter:
+        starter._process.kill()
+        with pytest.raises(TrainError, match="has ended"):
+            side.run([], starter=starter)
 
 
 @pytest.mark.parametrize(
@@ -27,11 +65,11 @@ for i in range(10):
         (STEPS + "import time; time.sleep(1000)\n", "time limit"),
     ],
 )
-def test_a_run_that_fails_says_why(tmp_path: Path, text: str, words: str) -> None:
+def test_a_run_that_fails_says_why(tmp_path: Path, text: str, words: str, starter: Starter | None) -> None:
     path = tmp_path / "train.py"
     path.write_text(text)
     with prepared(Version(program=str(path))) as side, pytest.raises(TrainError, match=words):
-        side.run([], whole=True, time_limit=20 if "sleep" in text else 200)
+        side.run([], whole=True, time_limit=20 if "sleep" in text else 200, starter=starter)
 
 
 def test_a_module_is_run_like_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

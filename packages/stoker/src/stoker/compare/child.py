@@ -8,10 +8,13 @@ a change that is made from outside, or records more.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import json
 import multiprocessing
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +23,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 import msgspec
 
@@ -33,6 +36,10 @@ from stoker.sandbox import Sandbox, enter, mirrored, refusal
 
 POLL_SECONDS = 0.5
 SHOWN_LINES = 20  # last lines of stderr that are shown of a program that fails
+ANSWERS = 200
+"""The file descriptor on which a run answers to its sandbox."""
+CODE = "import sys; sys.path[: not sys.flags.safe_path] = []; from stoker.compare.child import main, serve; {call}"
+"""Modules of the current folder must not hide those that stoker imports; the program gets its own path later."""
 _exit = os._exit
 
 
@@ -51,12 +58,13 @@ class Extension(Protocol):
 
 def run_program(
     request: RunRequest, sandbox: Sandbox, *, python: str = sys.executable, environment: Mapping[str, str] | None = None,
-    quiet: bool = True, time_limit: float | None = None,
+    quiet: bool = True, time_limit: float | None = None, starter: Starter | None = None,
 ) -> Observed:  # fmt: skip
-    """Run a program in a fresh process. Raises `TrainError` with the reason if it fails."""
+    """Run a program in a fresh process, or in a fork of `starter`. Raises `TrainError` with the reason if it fails."""
     request = msgspec.structs.replace(request, begin_ns=now_ns())
     with _memory_file("stdout") as stdout, _memory_file("stderr") as stderr:
-        observed = _wait(*_start(request, sandbox, python, environment or {}, stdout.fileno(), stderr.fileno()), time_limit)
+        start = starter.start if starter is not None else functools.partial(_start_python, python, environment or {})
+        observed = _wait(*_start(request, sandbox, start, stdout.fileno(), stderr.fileno()), time_limit)
         texts = []
         for file in (stdout, stderr):
             file.seek(0)
@@ -74,23 +82,33 @@ def _memory_file(name: str) -> Any:
     return os.fdopen(os.memfd_create(name), "rb")
 
 
+class RunningProcess(Protocol):
+    """What is used of a process: of `subprocess.Popen`, or a `Forked`."""
+
+    @property
+    def returncode(self) -> Any:
+        """The exit code, once it is known."""
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit code. Raises `subprocess.TimeoutExpired`."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
 def _start(
-    request: RunRequest, sandbox: Sandbox, python: str, environment: Mapping[str, str], stdout: int, stderr: int
-) -> tuple[subprocess.Popen[bytes], Connection]:
+    request: RunRequest, sandbox: Sandbox, start: Callable[[str, tuple[int, ...]], RunningProcess], stdout: int, stderr: int
+) -> tuple[RunningProcess, Connection]:
     """Start the process, and wait until it is in its sandbox."""
-    # Modules of the current folder must not hide those that stoker imports; the program gets its own path later.
-    code = "import sys; sys.path[: not sys.flags.safe_path] = []; from stoker.compare.child import main; main(sys.argv[1:])"
-    # As for `diagnose`: the same order of sets of strings each time.
-    environ = {"PYTHONHASHSEED": "0", **os.environ, **environment}
     reading, writing = Pipe(duplex=False)
     ours, theirs = socket.socketpair()
     with ours, writing:
         with theirs:
-            arguments = [str(writing.fileno()), msgspec.json.encode(request).decode(), sandbox.plan(theirs.fileno())]
-            child = subprocess.Popen(
-                [python, "-c", code, *arguments],
-                pass_fds=[writing.fileno(), theirs.fileno()], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environ,
-            )  # fmt: skip
+            words = json.dumps([msgspec.json.encode(request).decode(), sandbox.plan(ANSWERS)])
+            child = start(words, (writing.fileno(), theirs.fileno(), stdout, stderr))
         try:
             sandbox.wait_until_entered(ours)
         except BaseException:
@@ -101,7 +119,82 @@ def _start(
     return child, reading
 
 
-def _wait(child: subprocess.Popen[bytes], reading: Connection, time_limit: float | None) -> Observed | str:
+def _start_python(python: str, environment: Mapping[str, str], words: str, files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    connection, answers, stdout, stderr = files
+    return subprocess.Popen(
+        [python, "-c", CODE.format(call=f"main(*sys.argv[1:], {connection}, {answers})"), words],
+        pass_fds=[connection, answers], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=_environment(environment),
+    )  # fmt: skip
+
+
+def _environment(changes: Mapping[str, str]) -> dict[str, str]:
+    # As for `diagnose`: the same order of sets of strings each time.
+    return {"PYTHONHASHSEED": "0", **os.environ, **changes}
+
+
+class Starter:
+    """A process that has imported torch and forks a process for each run: the import takes longer than many runs. A context manager.
+
+    Both sides of a comparison are forks of the same process, so none has an advantage by where its libraries are in memory.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", CODE.format(call=f"serve({theirs.fileno()})")],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=_environment({}),
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def start(self, words: str, files: tuple[int, ...]) -> Forked:
+        """Start a run with the connection, the socket of the sandbox, and the files of its output."""
+        try:
+            socket.send_fds(self._socket, [words.encode()], list(files))
+            return Forked(self._socket, int(self._socket.recv(32)))
+        except (OSError, ValueError):
+            raise TrainError("the process that starts runs has ended.") from None
+
+
+class Forked:
+    """A process that a `Starter` has forked."""
+
+    def __init__(self, answers: socket.socket, pid: int) -> None:
+        self._answers, self._pid = answers, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit code. Raises `subprocess.TimeoutExpired`."""
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("the run", timeout or 0.0)
+        return code
+
+    def kill(self) -> None:
+        """End it."""
+        if self.poll() is None:  # its number is not given to another process before the exit code was sent
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._answers], [], [], timeout)[0]:
+            try:
+                self.returncode = int(self._answers.recv(32))
+            except (OSError, ValueError):  # the starter has been killed, and the run with it
+                self.returncode = -signal.SIGKILL
+        return self.returncode
+
+
+def _wait(child: RunningProcess, reading: Connection, time_limit: float | None) -> Observed | str:
     """Wait for the answer. Returns how the process ended if there is none."""
     until = None if time_limit is None else now_ns() + int(time_limit * 1e9)
     try:
@@ -144,10 +237,40 @@ def write_version(request: RunRequest) -> None:
         _disk.write_file(target, source.read_bytes(), durable=False)
 
 
-def main(arguments: list[str]) -> NoReturn:
-    """Enter the sandbox, and run the request in the command line arguments."""
-    connection, request = Connection(int(arguments[0]), readable=False), msgspec.json.decode(arguments[1], type=RunRequest)
-    enter(arguments[2])
+def serve(descriptor: int) -> NoReturn:
+    """Fork a process for each run that is asked for on a socket, one after the other."""
+    import stoker.compare.observer
+    import stoker.compare.seeding  # noqa: F401 - what a run imports. Nothing is computed: threads would be missing in forks
+
+    with socket.socket(fileno=descriptor) as requests:
+        while True:
+            words, files, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+            if not words:
+                _exit(0)
+            pid = os.fork()
+            if not pid:
+                requests.close()
+                for place, file in enumerate(files[2:], 1):
+                    os.dup2(file, place)
+                    os.close(file)
+                main(words.decode(), *files[:2])
+            for file in files:
+                os.close(file)
+            requests.send(str(pid).encode())
+            ended = os.pidfd_open(pid)
+            if requests.fileno() in select.select([ended, requests.fileno()], [], [])[0]:
+                _exit(1)  # whoever asked has ended, and so does the run
+            os.close(ended)
+            requests.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+
+
+def main(words: str, descriptor: int, answers: int) -> NoReturn:
+    """Enter the sandbox, and run the request. `descriptor` is for what was observed, `answers` for the sandbox."""
+    text, plan = json.loads(words)
+    connection, request = Connection(descriptor, readable=False), msgspec.json.decode(text, type=RunRequest)
+    os.dup2(answers, ANSWERS)
+    os.close(answers)
+    enter(plan)
     write_version(request)
     pid = os.getpid()
 

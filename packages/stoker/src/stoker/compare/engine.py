@@ -33,6 +33,7 @@ from typing import Any, Self
 import stoker
 from stoker._clock import now_ns, now_utc
 from stoker.compare import BUDGET_SECONDS, WIDTH
+from stoker.compare.child import Starter
 from stoker.compare.facts import facts_of, repeats_of
 from stoker.compare.losses import compare_losses
 from stoker.compare.observed import Observed
@@ -80,6 +81,7 @@ class Comparisons:
         self._steps, self._seconds, self._quiet, self._same_draws, self._progress = steps, seconds, quiet, same_draws, progress
         self._limit: float | None = None
         self._files = ExitStack()
+        self._starter: Starter | None = None
         self._side: Side
         self._first: Observed | None = None  # of BEFORE
         self._perturbed: Observed | None = None
@@ -104,6 +106,7 @@ class Comparisons:
         self._progress(f"observing {_title(after, 'AFTER')}")
         options: dict[str, Any] = {"whole": True} if first.finished and self._steps is None else {"steps": len(first.ends)}
         second = _trained(self._run(side, observe=True, **options), "AFTER")
+        forks = _can_fork(self.best, after)
         number = min(len(first.ends), len(second.ends))
         yardsticks = [] if first.losses == second.losses else [self._rounding().losses]
         samples = _samples_per_step(first, second)
@@ -116,7 +119,7 @@ class Comparisons:
                 return is_narrow(speed, width) or (screen and shows_no_gain(speed))
 
             def timing(run_of: Side, name: str) -> Callable[[], Observed]:
-                return lambda: (self._progress(f"timing {name}"), self._run(run_of, steps=steps))[1]
+                return lambda: (self._progress(f"timing {name}"), self._run(run_of, forks=forks, steps=steps))[1]
 
             steps = _steps_of_round(first, second, number, left)
             timed = alternate(timing(self._side, "BEFORE"), timing(side, _title(after, "AFTER")), enough=enough, seconds=left)
@@ -155,11 +158,14 @@ class Comparisons:
         """Run BEFORE with each initial weight changed by one rounding error."""
         if self._perturbed is None:
             self._progress("running BEFORE with other rounding")
-            self._perturbed = self._run(self._side, perturb=True, steps=len(self._observe_before().ends))
+            self._perturbed = self._run(
+                self._side, perturb=True, forks=_can_fork(self.best), steps=len(self._observe_before().ends)
+            )
         return self._perturbed
 
     def _quality(self, side: Side, seeds: Seeds, margin: float | None) -> Quality:
         """Run both sides with other seeds, and compare a metric."""
+        forks = _can_fork(self._side.version, side.version)
 
         def repeat(run_of: Side, name: str) -> Callable[[], Repeat]:
             numbers = iter(range(1, seeds.number + 1))
@@ -167,7 +173,7 @@ class Comparisons:
             def run() -> Repeat:
                 seed = next(numbers)
                 self._progress(f"running {name} with seed {seed} of {seeds.number}")
-                observed = self._run(run_of, seed=seed, steps=seeds.steps, whole=seeds.steps is None, limited=False)
+                observed = self._run(run_of, seed=seed, steps=seeds.steps, whole=seeds.steps is None, limited=False, forks=forks)
                 value = final_loss(observed.losses) if seeds.metric is None else printed_metric(observed.output, seeds.metric)
                 return Repeat(seed=seed, metric=value, losses=observed.losses)
 
@@ -177,15 +183,26 @@ class Comparisons:
         name = seeds.metric or "final loss"
         return quality_of(pairs.before, pairs.after, name=name, higher=seeds.higher, margin=margin, of_losses=seeds.metric is None)
 
-    def _run(self, side: Side, *, limited: bool = True, **options: Any) -> Observed:
+    def _run(self, side: Side, *, limited: bool = True, forks: bool = False, **options: Any) -> Observed:
+        """Run a side. Observed runs are fresh interpreters, so their first step includes all imports; timed runs may be forks."""
         limit = self._limit if limited else None
-        return side.run(self._arguments, quiet=self._quiet, time_limit=limit, same_draws=self._same_draws, **options)
+        if forks and self._starter is None:
+            self._starter = self._files.enter_context(Starter())
+        starter = self._starter if forks else None
+        return side.run(
+            self._arguments, quiet=self._quiet, time_limit=limit, starter=starter, same_draws=self._same_draws, **options
+        )  # fmt: skip
 
 
 def _trained(run: Observed, name: str) -> Observed:
     if len(run.ends) < LEAST_STEPS:
         raise TrainError(f"{name} made {len(run.ends)} optimizer steps; expected at least {LEAST_STEPS}. Let it train longer.")
     return run
+
+
+def _can_fork(*versions: Version) -> bool:
+    """Whether runs may be forks of one process: if no version has another interpreter or environment."""
+    return not any(version.python or version.environment for version in versions)
 
 
 def _title(version: Version, name: str) -> str:
@@ -265,7 +282,7 @@ def _run(observed: Observed, runs: Sequence[Observed], timed: Sequence[Observed]
     return SideResult(
         losses=observed.losses,
         step_seconds=[run.step_seconds for run in timed],
-        first_step=statistics.median(run.ends[0] for run in runs),
+        first_step=observed.ends[0],
         host_bytes=int(statistics.median(run.host_bytes for run in runs)),
         device_bytes=int(statistics.median(run.device_bytes for run in runs)),
         code=observed.code,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stoker import _disk
-from stoker.compare.child import run_program
+from stoker.compare.child import Starter, run_program
 from stoker.compare.observed import Observed, RunRequest
 from stoker.errors import OptionError
 from stoker.sandbox import VARIABLE, Sandbox
@@ -77,8 +77,11 @@ class Side:
         self.version = version
         self._files, self._removed = files, removed
 
-    def run(self, arguments: list[str], *, quiet: bool = True, time_limit: float | None = None, **options: object) -> Observed:
-        """Run it in a fresh process. `options` are fields of a `RunRequest`."""
+    def run(
+        self, arguments: list[str], *, quiet: bool = True, time_limit: float | None = None, starter: Starter | None = None,
+        **options: object,
+    ) -> Observed:  # fmt: skip
+        """Run it in a fresh process, or in a fork of `starter`. `options` are fields of a `RunRequest`."""
         version = self.version
         request = RunRequest(
             program=version.program,
@@ -99,6 +102,7 @@ class Side:
                 environment=version.environment,
                 quiet=quiet,
                 time_limit=time_limit,
+                starter=starter,
             )
 
 
