@@ -91,23 +91,6 @@ def test_a_while_loop_has_phases_and_makes_its_batches_itself(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "framework"),
-    [(programs.LIGHTNING, "lightning"), (programs.TRAINER, "transformers"), (programs.ACCELERATE, "accelerate")],
-    ids=["lightning", "hf", "accelerate"],
-)
-def test_trainers_of_others(run: Run, text: str, framework: str, tmp_path: Path) -> None:
-    measured = run(text)
-    assert measured.framework == framework
-    assert measured.phases.forward >= (0.008 if text is programs.TRAINER else 0.004)
-    assert measured.phases.backward > 0
-    assert measured.phases.optimizer > 0
-    assert measured.cached is not None
-    assert {path.name for path in tmp_path.iterdir()} == {"train.py"}
-    if text is programs.TRAINER:
-        assert measured.phases.next >= 0.008, "two batches a step"
-
-
-@pytest.mark.parametrize(
     ("text", "line"),
     [
         ("print('hello')", "train.py: no optimizer of torch made a step"),
@@ -202,13 +185,6 @@ def train():
 atexit.register(say, "end")
 threading.Thread(target=train).start()
 """
-
-
-def test_a_module_of_the_users_may_have_the_name_of_one_that_stoker_imports(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("rate = 0.25")
-    update = "loss.backward(); weights.data.add_(weights.grad, alpha=-0.01); weights.grad = None"
-    measured = run("import click\nassert click.rate == 0.25\n" + BY_HAND.replace("UPDATE", update).replace("END", ""))
-    assert measured.steps_seen >= 12
 
 
 def test_threads_exit_functions_and_forks_end_as_they_would_alone(

@@ -11,21 +11,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.diagnose import ecosystem
 from tests.diagnose.markup import Markup
 
 from stoker.diagnose import api
-from stoker.diagnose.child import Answer
+from stoker.diagnose.api import diagnose_script
+from stoker.diagnose.finding import Finding
 from stoker.diagnose.finding import text as shown
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.report import render
-from stoker.diagnose.rule import conclude
 from stoker.errors import TrainError
 
 pytestmark = [pytest.mark.slow, pytest.mark.promise("P18")]  # slow: a process for each
 
-Run = Callable[..., Answer]
+Run = Callable[..., Finding]
 LEAK = "validation data seen in training: 10 of 192 samples"
 
 
@@ -35,13 +36,11 @@ BATCH_FLOPS = 2 * 8 * (16 * 32 + 32) * 2 + 2 * 8 * 32  # forward, weights, and t
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api, "CHECK_SECONDS", 400.0)  # at this pace 20
 
-    def run(text: str, *words: str, module: bool = False) -> Answer:
+    def run(text: str, *words: str, module: bool = False) -> Finding:
         Path("train.py").write_text(text)
-        options = {"pace": 0.05, "check_seconds": 20.0}
-        program = "train" if module else "train.py"
-        measured, wrong = api._measure(program, words, module=module, quiet=True, with_compile=False, **options)
-        return Answer(measurements=measured, wrong=wrong)
+        return diagnose_script("train" if module else "train.py", words, module=module, quiet=True, pace=0.05)
 
     return run
 
@@ -50,7 +49,7 @@ def files_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def measured_of(answer: Answer) -> Measurements:
+def measured_of(answer: Finding) -> Measurements:
     """What was measured, of which all must be there."""
     measured = answer.measurements
     assert measured is not None
@@ -69,29 +68,22 @@ def test_trainers_of_others_with_validation_and_checkpoints(
     answer = run(text, first)
     measured = measured_of(answer)
     assert measured.optimizer == name
+    assert measured.framework == ("transformers" if text is ecosystem.TRAINER else "lightning")
     assert measured.cached is not None
-    assert [one[: len(LEAK)] for one in answer.wrong] == wrong
+    assert [one[: len(LEAK)] for one in answer.correctness] == wrong
     assert files_in(tmp_path) == {"train.py"}
 
 
 def test_accelerate_with_accumulation(run: Run, tmp_path: Path) -> None:
     answer = run(ecosystem.ACCELERATE)
     measured = measured_of(answer)
+    assert measured.framework == "accelerate"
     assert measured.work is not None
     assert measured.work.flops == 4 * BATCH_FLOPS
     assert measured.loader.place is not None
     assert measured.loader.place.file == "train.py"
-    assert answer.wrong == []
+    assert answer.correctness == []
     assert files_in(tmp_path) == {"train.py"}
-
-
-def test_a_plain_loop(run: Run) -> None:
-    answer = run(ecosystem.PLAIN)
-    measured = measured_of(answer)
-    assert measured.loader.dataset == "TensorDataset"
-    assert measured.work is not None
-    assert measured.work.flops == BATCH_FLOPS
-    assert answer.wrong == []
 
 
 def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path) -> None:
@@ -107,8 +99,7 @@ def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path)
         "from .loop import fit\n" + ecosystem.HEAD + "fit(model, loader, loss_of, torch.optim.SGD(model.parameters(), lr=0.01))\n"
     )
     (package / "train.py").write_text(text)
-    found, _ = api._measure("package.inner.train", [], module=True, quiet=True, with_compile=False, pace=0.05)
-    measured = measured_of(Answer(measurements=found))
+    measured = measured_of(diagnose_script("package.inner.train", module=True, quiet=True, pace=0.05))
     assert measured.loader.place is not None
     assert (measured.loader.place.file, measured.loader.place.line) == ("package/inner/loop.py", 3)
 
@@ -135,7 +126,7 @@ def test_two_optimizers_are_one_step(run: Run) -> None:
 def test_an_iterator_that_is_begun_again(run: Run) -> None:
     answer = run(ecosystem.ITERATOR)
     assert measured_of(answer).loader.kind == "DataLoader"
-    assert answer.wrong == []
+    assert answer.correctness == []
 
 
 def test_an_optimizer_that_calls_the_model_itself(run: Run) -> None:
@@ -144,13 +135,13 @@ def test_an_optimizer_that_calls_the_model_itself(run: Run) -> None:
     assert measured is not None
     assert measured.optimizer == "LBFGS"
     assert len(measured.loop.seconds) >= 12
-    assert answer.wrong == [], "a list of batches is the user's own: what is in it twice is meant to be"
+    assert answer.correctness == [], "a list of batches is the user's own: what is in it twice is meant to be"
 
 
 def test_workers_that_are_spawned(run: Run) -> None:
     answer = run(ecosystem.SPAWNED)
     assert measured_of(answer).loader.workers == 2
-    assert answer.wrong == []
+    assert answer.correctness == []
 
 
 def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
@@ -158,7 +149,7 @@ def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
     measured = measured_of(answer)
     assert measured.loader.workers == 2
     assert any("works only in its workers (TypeError" in note for note in measured.notes)
-    assert answer.wrong == []
+    assert answer.correctness == []
 
 
 def test_arguments_are_those_of_the_script(run: Run) -> None:
@@ -198,8 +189,7 @@ def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     name = "<script>alert(1)<script> [bold]\x1b[2J.py"
     Path(name).write_text(ecosystem.PLAIN)
-    measured, _ = api._measure(name, [], module=False, quiet=True, with_compile=False, pace=0.05)
-    finding = conclude(measured, correctness=["<b>wrong</b>"])
+    finding = msgspec.structs.replace(diagnose_script(name, quiet=True, pace=0.05), correctness=["<b>wrong</b>"])
     page = Markup(render(finding, title=name))
     assert page.foreign == []
     told = "".join(page.texts)

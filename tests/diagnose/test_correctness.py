@@ -150,9 +150,3 @@ def test_one_that_is_far_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     assert faults_of(loader(Slow(), shuffle=True), seconds=4) == []
     assert now[0] <= 14e9
     assert faults_of(loader(Slow()), seconds=1) == ["not shuffled: the loader says that it takes samples in order."]
-
-
-def test_a_loader_that_can_be_read_once_is_not_read() -> None:
-    once = iter([torch.ones(3)])
-    assert faults_of(once, seconds=1) == []
-    assert len(list(once)) == 1

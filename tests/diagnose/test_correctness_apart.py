@@ -95,15 +95,6 @@ def test_training_data_is_not_validation_data(sources: Sources, alive: list[Any]
     assert validation_loaders(batches, sources) == []
 
 
-def test_batches_that_were_kept_are_not_validation_data(sources: Sources, alive: list[Any]) -> None:
-    made_of = loader(TRAIN, shuffle=True)
-    train(sources, list(made_of))
-    alive.append(made_of)
-    assert wrong(sources) == []
-    alive.append(loader(LEAKY))
-    assert wrong(sources) == [LEAK]
-
-
 def test_a_loader_that_is_trained_on_too_is_not_validation_data(sources: Sources, alive: list[Any]) -> None:
     """As the discriminator's and the generator's of a GAN."""
     one, other = loader(TRAIN), loader(Subset(DATA, range(200)))
@@ -147,9 +138,3 @@ def test_a_loader_whose_workers_start_slowly_is_read_without_them() -> None:
     assert slow.num_workers == 2
     quick = loader(TRAIN, num_workers=2, multiprocessing_context="fork")
     assert in_process(quick) is quick
-
-
-def test_loops_without_batches_are_left_alone(sources: Sources) -> None:
-    train(sources, range(9))
-    assert find_faults(sources, [1.0, float("nan"), 2.0], seconds=1) == ["losses that are not finite: 1 of the first 3."]
-    assert find_faults(Sources(StepHooks()), [1.0], seconds=1) == []

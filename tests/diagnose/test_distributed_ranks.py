@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from typing import Any
 
@@ -12,8 +11,7 @@ import torch
 from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
 
 from stoker.diagnose import distributed as module
-from stoker.diagnose.distributed import MeasuredRanks, find_ranks
-from stoker.diagnose.division import divide
+from stoker.diagnose.distributed import MeasuredRanks
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.measurements import Measurements, Rank
 from stoker.diagnose.rule import conclude
@@ -130,10 +128,6 @@ def test_a_process_by_itself_takes_a_step_without_what_it_waits_in_collectives()
     assert found.step_seconds == pytest.approx(11 * MS)
 
 
-def test_one_process_alone_has_no_ranks() -> None:
-    assert find_ranks() is None
-
-
 @pytest.mark.parametrize(
     ("step", "apart", "verdict", "share"),
     [
@@ -155,11 +149,6 @@ def test_who_is_slow_and_what_the_exchange_costs(step: float, apart: tuple[float
 def test_processes_that_hardly_wait_get_the_verdict_of_one() -> None:
     measured = of_ranks(20.0, 19.5, 19.0)
     assert conclude(measured).verdict == conclude(msgspec.structs.replace(measured, ranks=[])).verdict == "compute"
-
-
-def test_parts_of_several_processes_are_the_step() -> None:
-    division = divide(of_ranks(20.0, 10.0, 15.0, rest=3.0))
-    assert math.fsum(division.parts.values()) == pytest.approx(division.step)
 
 
 def test_a_slow_first_process_is_reported_why_it_is_slow() -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.diagnose.measured import COMPUTING, H200, LOG, MS, NO_PHASES, around, changed, on_cpu, on_gpu
+from tests.diagnose.measured import COMPUTING, LOG, MS, NO_PHASES, around, changed, on_cpu, on_gpu
 
 from stoker.diagnose.division import divide
-from stoker.diagnose.measurements import BusyThread, Machine, Measurements, Work
+from stoker.diagnose.measurements import BusyThread, Measurements, Work
 from stoker.diagnose.rule import conclude, rank
 
 # Milliseconds of a step: as it is, without loading, without uploads, without reads, without all of them; kernels; `rest` in the last.
@@ -78,13 +78,6 @@ def test_without_a_removal_only_the_wait_for_batches_is_known() -> None:
     assert divide(msgspec.structs.replace(unknown, cached=None)).share("data") == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize(("device", "limits", "first"), [(9.5, False, "compute"), (6.0, True, "launch")])
-def test_kernels_are_the_bottleneck_of_a_gpu_that_is_idle_for_a_moment(device: float, limits: bool, first: str) -> None:
-    measured = on_gpu(10.0, device=device, kernels=700, optimizer=0.08 * device, reached=0.1, shares=COMPUTING, precision="bf16")
-    assert divide(measured).host_limits == limits
-    assert rank(measured)[0].verdict == first
-
-
 def test_python_after_the_update_is_the_loops_and_what_is_far_slower_than_launches_is_python() -> None:
     assert divide(on_gpu(10.0, device=2.0, rest=5.0)).share("host") == pytest.approx(0.5)
     few = on_gpu(10.0, device=2.0, kernels=10)  # 20 operations cannot take 8 ms to issue
@@ -95,23 +88,11 @@ def test_python_after_the_update_is_the_loops_and_what_is_far_slower_than_launch
     assert rank(msgspec.structs.replace(held, busy_thread=None))[0].verdict == "launch", "negative control"
 
 
-def test_products_in_a_short_type_are_not_blamed_for_their_type() -> None:
-    assert rank(msgspec.structs.replace(KERNELS["precision"], precision="tf32"))[0].verdict == "compute"
-    short = Machine(**{**msgspec.structs.asdict(H200), "matmul_flops": {"fp32": 5.1e13}})
-    assert rank(msgspec.structs.replace(KERNELS["precision"], machine=short))[0].verdict == "compute"
-
-
 def test_a_step_that_waits_for_the_gpu_spoils_the_time_of_the_device_alone() -> None:
     """A loss that is read in each step: issuing it while the device sleeps takes until the sleep is over."""
     measured = on_gpu(10.0, reads=6.0, device=5.8, device_alone=around(25 * MS), kernels=100, reached=0.5, precision="bf16")
     assert divide(measured).share("sync") == pytest.approx(0.4)
     assert divide(measured).share("compute", "memory") == pytest.approx(0.58)
-
-
-def test_callbacks_of_a_framework_are_the_hosts() -> None:
-    measured = on_gpu(10.0, everything=3.0, device=2.9)
-    removed = {**measured.removed, "callbacks": changed(10.0, 3.0)}
-    assert divide(msgspec.structs.replace(measured, removed=removed)).share("host") == pytest.approx(0.7)
 
 
 def test_what_the_code_after_the_update_takes_is_what_steps_gain_without_it() -> None:

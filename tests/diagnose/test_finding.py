@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from tests.diagnose.findings import ALL, on_cpu, on_gpu, with_texts, without_verdict
+from tests.diagnose.findings import ALL, on_gpu, with_texts, without_verdict
 
 from stoker.diagnose.finding import Finding, place_beside, show, text
 from stoker.diagnose.measurements import SourceLine
@@ -57,10 +57,6 @@ def test_in_a_pipe_each_thing_is_a_line() -> None:
     assert "".join(line.rstrip() + "\n" for line in printed(on_gpu(), terminal=False, width=80).splitlines()) == IN_A_PIPE
 
 
-def test_a_finding_that_is_printed_is_shown() -> None:
-    assert str(on_gpu()) == text(on_gpu())
-
-
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("width", [60, 100])
 def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(name: str, width: int) -> None:
@@ -82,17 +78,6 @@ def test_no_verdict_says_why() -> None:
         "VERDICT  NO VERDICT: only 5 steps were seen, and 12 are needed: let the script run longer",
         "         (steps vary by unknown)",
     ]
-
-
-def test_the_line_to_inspect_is_named() -> None:
-    finding = msgspec.structs.replace(on_cpu(), why="a cell is called once a time step")
-    assert text(finding).splitlines()[3] == "         at Encoder.forward (model.py:12)"
-
-
-def test_many_notes_are_cut() -> None:
-    finding = on_gpu()
-    measured = msgspec.structs.replace(finding.measurements, notes=[f"note {i}" for i in range(20)])
-    assert text(msgspec.structs.replace(finding, measurements=measured)).endswith("note 5\n         … and 14 more notes\n")
 
 
 @pytest.mark.promise("P21")

@@ -11,8 +11,6 @@ from tests.diagnose.measured import MS
 from tests.diagnose.measuring import measure_step
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose.hardware import page_seconds
-
 FRESH = """
 import sys
 import torch
@@ -37,10 +35,6 @@ def test_memory_that_is_kept_is_not_asked_for_again() -> None:
     as_it_is, kept = map(int, done.stdout.split())
     assert kept < 100
     assert as_it_is > 1_000  # the control: without it, all pages are requested again
-
-
-def test_a_page_costs_something() -> None:
-    assert 1e-8 < page_seconds() < 1e-3
 
 
 def test_pages_of_steps_are_counted() -> None:

@@ -134,58 +134,6 @@ def test_a_closure_is_not_taken_for_the_optimizer(listening: StepHooks, clock: C
     assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7}
 
 
-def test_within_a_closure_phases_are_those_of_a_plain_loop(
-    listening: StepHooks, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where no module is called: nothing else tells that a forward pass begins."""
-    weight = torch.ones(1, requires_grad=True)
-    optimizer = Sgd([weight], lr=0.1)
-    optimizer.clock = clock
-
-    def closure() -> float:
-        clock.tick(3)
-        loss = weight.square().sum()
-        loss.register_hook(lambda _: clock.tick(5))
-        loss.backward()
-        clock.tick(11)
-        return 0.0
-
-    optimizer.step(closure)
-    assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7, "rest": 11}
-    loss = weight.square().sum()
-    loss.backward()
-    clock.tick(1)
-    assert by_name(listening) == {"rest": 1}  # as it was before
-    monkeypatch.setattr(StepHooks, "_timed_closure", lambda self, closure: closure)
-    optimizer.step(closure)
-    assert by_name(listening) == {"backward": 5, "optimizer": 3 + 7 + 11}
-
-
-def test_a_closure_is_called_as_it_would_be(listening: StepHooks) -> None:
-    """With gradients on, for its value; and its fault is the program's."""
-    weight = torch.ones(1, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight], max_iter=3)
-    calls: list[bool] = []
-
-    def closure() -> torch.Tensor:
-        calls.append(torch.is_grad_enabled())
-        optimizer.zero_grad()
-        loss = (weight - 3).square().sum()
-        loss.backward()
-        return loss
-
-    assert float(optimizer.step(closure).detach()) == 4.0
-    assert len(calls) > 1
-    assert all(calls)
-    assert float(weight.detach()) == pytest.approx(3.0)
-
-    def fails() -> float:
-        raise ValueError("no loss")
-
-    with pytest.raises(ValueError, match="no loss"):
-        optimizer.step(fails)
-
-
 def test_inspecting_the_model_after_the_step_is_not_a_forward_pass(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)
@@ -229,14 +177,6 @@ def test_a_watched_model_is_copied_and_saved_as_if_it_were_not(listening: StepHo
         assert not any(isinstance(one, BeforeForward) for one in other._forward_pre_hooks.values())
 
 
-def test_only_the_outermost_module_is_watched(listening: StepHooks, clock: Clock) -> None:
-    net, _ = made(clock)
-    find(listening, net)
-    assert listening.roots == [net]
-    assert net._forward_pre_hooks
-    assert not net.inner._forward_pre_hooks
-
-
 @pytest.mark.promise("P18")
 def test_torch_is_as_before_afterwards(clock: Clock) -> None:
     names = [
@@ -255,35 +195,6 @@ def test_torch_is_as_before_afterwards(clock: Clock) -> None:
     net(torch.ones(1, 2)).backward()
     optimizer.step()
     assert hooks.steps == 0
-
-
-def test_silence_leaves_torch_as_it_was_and_listening_reports_phases_again(clock: Clock) -> None:
-    plain = torch.autograd.backward, torch.optim.Optimizer.zero_grad
-    hooks, net = StepHooks(), Net(clock)
-    hooks.install()
-    hooks.find_roots()
-    net(torch.ones(1, 2))
-    hooks.keep_roots()
-    optimizer = Sgd(net.parameters(), lr=0.1)
-    Sgd.clock = clock
-
-    def step() -> dict[str, int]:
-        hooks.end_step()
-        hooks.enter(PREPARE)
-        net(torch.ones(1, 2)).backward()
-        optimizer.step()
-        return {name: spent // MS for name, spent in zip(NAMES, hooks.end_step().phases_ns, strict=True) if spent}
-
-    assert step() == {"forward": 3, "optimizer": 7}
-    hooks.pause()
-    assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain
-    assert step() == {"prepare": 10}
-    assert not hooks.stepped
-    hooks.unpause()
-    hooks.unpause()  # once is enough
-    assert step() == {"forward": 3, "optimizer": 7}
-    hooks.remove()
-    assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

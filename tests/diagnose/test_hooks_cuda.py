@@ -8,14 +8,12 @@ from tests.diagnose.fake_cuda import FakeCuda
 
 from stoker.diagnose.hooks import (
     BACKWARD,
-    CALIBRATION_CYCLES,
     FORWARD,
     OPTIMIZER,
     PREPARE,
     REST,
     DeviceOnlyStep,
     StepHooks,
-    StepMarks,
     cycles_per_second,
 )
 
@@ -48,20 +46,6 @@ def test_a_step_that_is_issued_ahead_shows_the_device_alone() -> None:
 
 def test_negative_control_without_sleep_the_host_is_in_the_times() -> None:
     assert asleep_step(seconds=0.0).seconds > 0.009
-
-
-def test_marks_report_the_times_of_steps() -> None:
-    device = FakeCuda()
-    marks = StepMarks(cuda=device)
-    for whole in (True, True, False, True):
-        device.issue(host=1.0, device=5.0 if whole else 500.0)
-        marks.add()
-    assert marks.seconds() == pytest.approx([0.006, 0.005, 0.500, 0.005])
-
-
-def test_the_clock_of_sleep_is_calibrated() -> None:
-    assert cycles_per_second(FakeCuda()) == pytest.approx(1e6)
-    assert CALIBRATION_CYCLES / 1e6 == 20.0
 
 
 @pytest.mark.gpu

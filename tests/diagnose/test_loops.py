@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.diagnose.hooks import StepHooks
-from stoker.diagnose.loops import STEPLESS_PASSES, Sources, WatchedIterator
+from stoker.diagnose.loops import Sources, WatchedIterator
 from stoker.diagnose.measurements import SourceLine
 
 
@@ -174,27 +174,6 @@ def test_a_loader_of_a_validation_does_not_take_over(sources: Sources) -> None:
     assert known in sources.passed
 
 
-def test_a_form_around_the_loader_that_only_says_that_it_is_one_does_not_take_over(sources: Sources) -> None:
-    """As that of accelerate: it stands in the user's loop, and goes through the one that is known."""
-    loader = DataLoader(ROWS, batch_size=4)
-
-    class Form:
-        dataset = ROWS
-
-        @property
-        def __class__(self) -> Any:
-            return DataLoader
-
-        def __iter__(self) -> Iterator[Any]:
-            yield from loader
-
-    for _ in range(3):
-        epoch(sources, Form())  # type: ignore[arg-type]
-    assert sources.training is not None
-    assert sources.training.iterable is loader
-    assert sources.training.place == place(3)
-
-
 def test_negative_control_without_a_check_of_what_was_there_a_validation_takes_over(sources: Sources) -> None:
     known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
     epoch(sources, DataLoader(ROWS, batch_size=4))
@@ -216,28 +195,3 @@ def test_steps_without_any_loop_end_the_search(sources: Sources) -> None:
         step(sources)
     assert sources.settled
     assert sources.training is None
-
-
-def test_a_loop_without_steps_is_soon_watched_no_more(sources: Sources) -> None:
-    given = [1, 2, 3]
-    for _ in range(STEPLESS_PASSES):
-        watched = sources.watched(given, place(9))
-        assert watched is not given
-        assert list(watched) == given
-    assert sources.watched(given, place(9)) is given
-
-
-def test_other_loops_run_without_hooks_once_the_training_loop_is_known(sources: Sources) -> None:
-    for _ in sources.watched(BATCHES, place(1)):
-        step(sources)
-    given = [1, 2]
-    assert sources.watched(given, place(2)) is given
-    loader = DataLoader(TensorDataset(torch.ones(4, 2)))
-    assert not isinstance(iter(loader), WatchedIterator)
-
-
-def test_a_watched_iterable_looks_like_the_one_it_stands_for(sources: Sources) -> None:
-    watched: Any = sources.watched(BATCHES, place(1))
-    assert len(watched) == len(BATCHES)
-    assert watched.index(BATCHES[0]) == 0
-    assert list(watched) == BATCHES

@@ -17,13 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.diagnose.hooks import CLOSURE_RANGE, StepHooks
 from stoker.diagnose.ops import (
-    COPY,
-    ELEMENTWISE,
     FORWARD_RANGE,
-    GEMM,
-    NO_WORK,
-    REDUCE,
-    SEARCH,
     STEP_RANGE,
     Counting,
     Profiling,
@@ -124,17 +118,6 @@ def test_counts_are_the_same_in_each_step() -> None:
     assert len(set(counts[1:])) == 1
 
 
-def test_counting_can_be_entered_and_left_at_the_boundaries_of_a_loop() -> None:
-    training, counting = Training(), Counting()
-    for number in range(3):
-        if number == 1:
-            counting.__enter__()
-        if number == 2:
-            counting.__exit__(None, None, None)
-        training.step()
-    assert 0 < counting.ops < 100
-
-
 def test_types_are_those_of_the_products() -> None:
     with Counting() as counted, torch.autocast("cpu", dtype=torch.bfloat16):
         functional.linear(torch.ones(4, 8), torch.ones(8, 8))
@@ -162,11 +145,6 @@ def test_uploads_are_counted() -> None:
         torch.ones(10).clone()
         torch.tensor(1.0).to("meta")  # a number is no batch
     assert (counted.h2d_copies, counted.h2d_bytes) == (2, 120)
-
-
-def test_lists_of_operations_do_not_overlap() -> None:
-    lists = [GEMM, REDUCE, SEARCH, COPY, ELEMENTWISE, NO_WORK]
-    assert sum(map(len, lists)) == len(frozenset().union(*lists))
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
@@ -272,13 +250,6 @@ def test_a_step_that_was_interrupted_names_no_one() -> None:
     assert step_shares(events)["elementwise"] != pytest.approx(0.05)  # without its steps told apart
 
 
-def test_what_runs_within_the_optimizer_is_the_optimizers() -> None:
-    step = event("Optimizer.step#SGD.step", 0, 60)
-    inner = event("aten::_foreach_add_", 10, 50, parent=event("aten::x", 5, 55, parent=step))
-    outer = event("aten::mul", 60, 100)
-    assert step_shares([step, inner, outer]) == pytest.approx({"optimizer": 0.6, "elementwise": 0.4, "other": 0.0})
-
-
 def test_what_a_closure_runs_within_the_optimizer_is_not_the_optimizers() -> None:
     step = event("Optimizer.step#SGD.step", 0, 90)
     closure = event(CLOSURE_RANGE, 10, 70, parent=step)
@@ -295,42 +266,6 @@ def test_what_a_closure_runs_within_the_optimizer_is_not_the_optimizers() -> Non
     assert "gemm" not in kernel_shares([step, product, update, rest])[1]
 
 
-def test_an_optimizer_within_another_counts_once() -> None:
-    outer = event("Optimizer.step#Lookahead.step", 0, 50)
-    inner = event("Optimizer.step#SGD.step", 10, 40, parent=outer)
-    assert step_shares([outer, inner, event("aten::mm", 50, 100)]) == pytest.approx({"optimizer": 0.5, "gemm": 0.5, "other": 0.0})
-
-
-def test_a_step_with_a_closure_has_the_shares_of_a_plain_one() -> None:
-    training = Training()
-    hooks = StepHooks()
-    hooks.install()
-
-    def closure() -> torch.Tensor:
-        training.optimizer.zero_grad()
-        loss = training.model(torch.ones(8, 16)).square().mean()
-        loss.backward()
-        return loss
-
-    def shares() -> dict[str, float]:
-        profiled = Profiling()
-        hooks.on_phase = profiled.edge
-        for _ in range(3):
-            profiled.begin()
-            training.optimizer.step(closure)
-            profiled.end()
-        hooks.on_phase = None
-        profiled.close()
-        return profiled.shares
-
-    seen = shares()
-    hooks.remove()
-    assert sum(seen.values()) == pytest.approx(1.0)
-    assert {"gemm", "elementwise", "optimizer", "other"} <= seen.keys()
-    assert min(seen.values()) >= 0
-    assert "gemm" not in shares()  # nobody tells the closure from the step
-
-
 def test_a_long_pause_between_operations_counts_whole_and_a_short_one_not_at_all() -> None:
     def python(*pauses: float) -> float:
         begin, events = 0.0, []
@@ -343,12 +278,6 @@ def test_a_long_pause_between_operations_counts_whole_and_a_short_one_not_at_all
     assert python(300, 20, 200) == pytest.approx(0.5)
     assert python(RULE.short_pause_us, 90, 80, 70) == 0.0  # modules of torch
     assert python(RULE.short_pause_us + 1) == pytest.approx((RULE.short_pause_us + 1) / 1000)
-
-
-def test_what_a_sort_copies_for_itself_is_sorting() -> None:
-    sort = event("aten::sort", 0, 50, kernels=[30.0])
-    inner = event("aten::copy_", 10, 20, parent=sort, kernels=[10.0])
-    assert kernel_shares([sort, inner, event("aten::copy_", 60, 70, kernels=[10.0])])[1] == {"search": 0.8, "copy": 0.2}
 
 
 def test_annotations_of_a_gpu_are_not_kernels() -> None:
@@ -388,26 +317,6 @@ def held() -> Iterator[ProgramProfilers]:
     held = ProgramProfilers()
     yield held
     held.release()
-
-
-def test_a_profile_of_the_program_ends_when_steps_are_measured_and_gives_what_it_has(held: ProgramProfilers) -> None:
-    """The program is profiled from its first line to its last."""
-    x = torch.ones(4, 4)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
-        (x @ x).relu()
-        held.hold()
-        ours = Profiling()
-        ours.begin()
-        (x @ x).relu()
-        ours.end()
-        ours.close()
-    assert held.used
-    assert times_called(theirs, "aten::relu") == 1
-    assert ours.shares["gemm"] > 0
-    held.release()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as later:
-        x.relu()
-    assert times_called(later, "aten::relu") == 1
 
 
 @pytest.mark.promise("P17", control=True)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stoker.diagnose import windows
 from stoker.diagnose.loops import Source, batches_of_workers
 from stoker.diagnose.measurements import Blame, SourceLine
 from stoker.diagnose.session import Session
@@ -94,13 +93,3 @@ def test_a_dataset_that_works_in_its_workers_only_is_noted() -> None:
     profile_batches(session)
     assert "no connection" in session.recorder.notes[0]
     assert session.recorder.batch_lines == []
-
-
-def test_batches_are_made_for_a_while_but_never_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    monkeypatch.setattr(windows, "batches_of_workers", lambda loader, workers: iter(lambda: made.append(1), 0))
-    for pace, least, most in ((1e-9, 2, 2), (1e9, windows.MOST_BATCHES, windows.MOST_BATCHES)):
-        session, made[:] = session_over(DataLoader(Rows(), num_workers=1)), []
-        session._pace = pace
-        profile_batches(session)
-        assert least <= len(made) <= most

@@ -51,13 +51,6 @@ def free_timer() -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
-def test_the_timer_is_given_back(free_timer: None) -> None:
-    with Sampler():
-        assert callable(signal.getsignal(signal.SIGALRM))
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-
-
 def test_a_sample_does_not_interrupt_another(free_timer: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a thread that holds the interpreter a sample takes longer than the time between two."""
     sampler, depths = Sampler(), [0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Iterable
 
@@ -13,7 +12,7 @@ from tests.diagnose.measured import on_cpu
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
 from stoker.diagnose.loops import Sources
 from stoker.diagnose.measurements import Loader
-from stoker.diagnose.recorder import Recorder, StepSeries, between_epochs, mean_of_epoch
+from stoker.diagnose.recorder import Recorder, StepSeries, between_epochs
 from stoker.diagnose.rule import conclude
 
 MS = 1_000_000
@@ -63,15 +62,6 @@ def test_epochs_that_the_diagnosis_begins_have_nothing_else_between() -> None:
     assert found.other == pytest.approx(0.100 / 5)
 
 
-def test_ends_of_two_measurement_windows_have_no_epoch_between_them() -> None:
-    assert StepSeries(window(end(2, 2)), window(end(6, 2))).epochs() == [[], []]
-
-
-def test_the_mean_step_of_an_epoch_has_the_begin_of_it_and_not_what_else_passed() -> None:
-    [[epoch]] = StepSeries(window(end(0, 32, 50), end(4, 32, 50))).epochs()
-    assert mean_of_epoch(*epoch).seconds == pytest.approx(0.010 + 0.030 / 5)
-
-
 def test_on_a_gpu_the_timeline_of_the_device_reports() -> None:
     """Its host may wait for a batch while the device still works."""
     ends = [end(0, 32, seconds=9.0), end(4, 32, ours=True, seconds=0.025), end(8, 32, ours=True, seconds=0.025)]
@@ -88,26 +78,6 @@ def test_a_line_after_an_epoch_that_waits_for_the_gpu_has_only_the_time_in_which
     found = between_epochs([StepSeries(window(*ends, seconds=0.030))], length=None, on_gpu=True)
     assert found is not None
     assert found.other == pytest.approx(between / 5)
-
-
-@pytest.mark.parametrize(("host", "between"), [(160, 0.060), (90, 0.0)])
-def test_before_steps_are_timed_on_the_gpu_it_may_be_behind_by_an_epoch(host: int, between: float) -> None:
-    """Steps of 10 ms for the host and 30 ms for the device, epochs of five."""
-    warm_up = StepSeries(window(end(0, 2, host)))
-    loop = StepSeries(window(seconds=0.030))
-    found = between_epochs([warm_up, loop], length=5, on_gpu=True)
-    assert found is not None
-    assert found.other == pytest.approx(between / 5)
-
-
-def test_times_on_the_device_are_those_of_the_last_steps_and_steps_without_do_not_count() -> None:
-    series = StepSeries(STEPS, [])
-    series.add(times(32, 3, 1))
-    series.add(times(2, 3))
-    series.add_device_seconds([0.5, 0.1])
-    assert [step.device_seconds for step in series.epoch_starts] == [0.5]
-    assert series.pieces() == [[], [0.1]]
-    assert StepSeries(STEPS).pieces() == [[0.010] * 12], "the control: without a GPU they are those of the host"
 
 
 @pytest.mark.parametrize(("workers", "persistent", "advised"), [(2, False, True), (2, True, False), (0, None, False)])
@@ -132,11 +102,6 @@ def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() ->
     assert recorder.last_window(series, None) == pytest.approx([0.010] * 8), "the control: no epoch ends"
 
 
-def test_a_short_measurement_window_of_a_trial_is_not_lost_where_steps_are_inspected_several_at_a_time() -> None:
-    recorder, series = Recorder(), StepSeries([times(2, 3)] * 100, [times(2, 3)] * 3)
-    assert recorder.last_window(series, None) == pytest.approx([0.010] * 3)
-
-
 def recorded_in_turn(*rests: int, number: int = 48) -> Recorder:
     steps = [times(2, rests[at % len(rests)]) for at in range(number)]
     return Recorder(loop=StepSeries(steps, steps))
@@ -156,17 +121,6 @@ def test_steps_that_differ_in_turn_are_inspected_together() -> None:
     rare = recorded_in_turn(1, 1, 1, 1, 1, 41).measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert len(rare.loop.seconds) == 96, "rare steps are a cause of their own"
     assert rare.rare is not None
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_steps_that_alternate_may_also_vary(seed: int) -> None:
-    """A few steps that seem slow, with next to nothing of the time, do not hide that every second one is."""
-    hooks, draw, recorder = StepHooks(), random.Random(seed), Recorder()
-    for number in (99, 36, 37, 33):
-        steps = [(6.0 if place % 2 else 13.6) * draw.lognormvariate(0, 0.12) for place in range(number)]
-        recorder.loop.windows.append([StepTimes((0,) * REST + (round(spent * MS),), False) for spent in steps])
-    measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
-    assert measured.loop.median == pytest.approx(0.0098, rel=0.05)
 
 
 @pytest.mark.promise("P17")

@@ -39,15 +39,6 @@ def test_data_is_reported_with_its_line_and_its_numbers() -> None:
     assert "workers" not in predicted(finding), "two threads and a worker would share two cores"
 
 
-def test_of_workers_it_is_reported_what_they_give_at_most() -> None:
-    machine = msgspec.structs.replace(TWO_CORES, cores=16, threads=4)
-    finding = conclude(on_cpu(next=20.0, machine=machine))
-    workers = next(step for step in finding.next if step.name == "workers")
-    assert (workers.predicted, workers.predicted_low) == (None, None)
-    assert workers.predicted_high == pytest.approx(29.7 / 9.7, rel=0.02)
-    assert "num_workers=4" in workers.sentence
-
-
 @pytest.mark.parametrize("name", ON_CPU)
 def test_every_cause_of_a_cpu_has_a_sentence_and_something_to_do(name: str) -> None:
     expected, options = ON_CPU[name]
@@ -64,12 +55,6 @@ def test_every_cause_of_a_gpu_has_a_sentence_and_something_to_do(measured: Measu
     finding = conclude(measured)
     assert finding.why
     assert finding.next
-
-
-def test_predictions_are_steps_without_what_was_measured() -> None:
-    assert predicted(conclude(program("reads that cost")[0]))["sync"] == pytest.approx(67 / 32, rel=0.1)
-    assert predicted(conclude(program("60 small uploads")[0]))["resident"] == pytest.approx(10.1 / 3.1, rel=0.1)
-    assert predicted(conclude(on_gpu(30.0, cached=10.0, device=9.5)))["cached"] == pytest.approx(3.0)
 
 
 def test_fixes_are_predicted_from_steps_with_them_alone() -> None:
@@ -110,11 +95,6 @@ def test_a_step_that_waits_for_its_host_is_predicted_with_a_wide_range() -> None
     assert steps[0].predicted_high == 6.0  # no more than batches take
 
 
-def test_a_larger_batch_pays_for_its_data_in_full() -> None:
-    finding = conclude(on_cpu(next=5.0, optimizer=9.0, what_ifs={"batch": changed(18.2, 22.0)}))
-    assert predicted(finding)["batch"] == pytest.approx(23.2 / (5.0 + 11.0), rel=0.01)
-
-
 def test_a_faster_step_waits_for_workers_that_are_as_slow_as_before() -> None:
     busy = {"loader": Loader(kind="DataLoader", workers=1), "loader_alone": around(17 * MS)}
     finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": changed(18.0, 9.0)}, **busy))
@@ -128,14 +108,6 @@ def test_batches_gathered_at_once_are_predicted_from_a_measurement_window_of_the
     assert feed.predicted_high == pytest.approx(29.7 / 9.7, rel=0.02)
     finding = conclude(msgspec.structs.replace(measured, what_ifs={"feed": changed(10.6, 11.15)}))  # a little slower
     assert predicted(finding)["feed"] == pytest.approx(29.7 / (9.7 * 11.15 / 10.6), rel=0.01)
-
-
-def test_a_graph_is_predicted_where_it_was_captured() -> None:
-    launch = on_gpu(10.2, device=1.4, kernels=2000)
-    graph = next(step for step in conclude(launch).next if step.name == "graph")
-    assert (graph.predicted, graph.predicted_high) == (None, pytest.approx(10.2 / 1.4, rel=0.01))
-    finding = conclude(msgspec.structs.replace(launch, what_ifs={"graph": changed(10.2, 2.5)}))
-    assert predicted(finding)["graph"] == pytest.approx(10.2 / 2.5, rel=0.02)
 
 
 def test_shorter_types_are_advised_only_where_the_machine_is_faster_in_them() -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.diagnose.measured import NO_PHASES, changed, on_gpu
+from tests.diagnose.measured import NO_PHASES, changed, on_cpu, on_gpu
 from tests.diagnose.strategies import NAMES, cpu_runs, gpu_runs, kept, runs
 
 from stoker.diagnose.division import Division, divide, removal_ratio
 from stoker.diagnose.finding import Finding, text
-from stoker.diagnose.measurements import WORK, Measurements, Phases, Stretch
+from stoker.diagnose.measurements import WORK, Measurements, Phases, RareSteps, Stretch
 from stoker.diagnose.rule import conclude, dominant_rare_steps, rank
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.wording import percent, removal_rows, why_first
@@ -273,3 +273,21 @@ def test_the_order_of_two_causes_is_explained_where_their_shares_do_not(measured
         assert larger
     elif larger:
         assert causes[0].verdict == "none"
+
+
+@pytest.mark.promise("P17")
+@given(runs())
+def test_what_a_sentence_says_of_each_step_is_its_part_of_a_usual_step(measured: Measurements) -> None:
+    """Where rare steps have some of the time, shares are of all time, and predictions of a usual step."""
+    division = divide(measured)
+    for cause in rank(measured):
+        printed = re.search(r"(\S+ %) of each step", cause.sentence)
+        if printed and not cause.rare and division.share(cause.verdict) > 0:
+            assert printed[1] == percent(division.share(cause.verdict)), cause
+
+
+def test_negative_control_beside_rare_steps_the_share_of_a_cause_is_less_than_its_sentence_says() -> None:
+    rare = RareSteps(share=0.2, every=8.0, seconds=0.05, others=0.03, between_epochs=True)
+    data = next(cause for cause in rank(on_cpu(next=25.0, cached=None, rare=rare)) if cause.verdict == "data")
+    assert f"{percent(data.share)} of each step" not in data.sentence
+    assert f"{percent(data.share / 0.8)} of each step" in data.sentence

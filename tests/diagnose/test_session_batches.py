@@ -39,13 +39,6 @@ def test_what_cannot_be_begun_again_is_not_used_up() -> None:
     assert int(next(session.watched.iterator)[0]) == 0
 
 
-def test_no_more_than_there_is_room_for_is_kept() -> None:
-    session = session_over(iter(batches(1)))
-    for one in batches(MAX_CACHED + 3):
-        session.cache_batch(one)
-    assert len(session.batches) == MAX_CACHED
-
-
 def test_without_any_batch_it_is_reported() -> None:
     session = session_over(iter(batches(0)))
     with pytest.raises(TrainError, match="came to an end"):

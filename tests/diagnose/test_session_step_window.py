@@ -50,10 +50,6 @@ def test_steps_that_start_an_epoch_do_not_count_unless_nearly_all_do(clock: Cloc
     assert len(series.steps) == 2
 
 
-def test_several_processes_make_the_same_number_of_steps(clock: Clock) -> None:
-    assert run(clock, StepWindow(series=StepSeries(), seconds=0.01, least=8, exactly=8), epochs=(0, 1, 2)) == 8
-
-
 def test_a_window_that_has_lasted_its_time_may_ask_for_more(clock: Clock) -> None:
     asked: list[tuple[float, list[float]]] = []
 

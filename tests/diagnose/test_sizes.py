@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.recorder import StepSeries
@@ -52,10 +50,3 @@ def test_a_smaller_last_batch_does_not_count() -> None:
     assert not differ([4096] * 31 + [1024])
     assert not differ([0] * 32)
     assert differ([1000, 2000, 3000, 4000, 1500, 2500])
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.just(0.0) | st.floats(1e-9, 100)), max_size=40))
-def test_any_batch_has_a_finite_factor_or_none(pairs: list[tuple[int, float]]) -> None:
-    times = BatchTimes()
-    times.add([StepTimes((0, 0, 0, 0, 0, int(spent * 1e9)), False, 0, batch) for batch, spent in pairs])
-    assert all((factor := times.factor(batch)) is None or 0 < factor < float("inf") for batch in range(22))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from stoker.diagnose import api, windows
 from stoker.diagnose.child import Answer, Child, Request
 from stoker.diagnose.experiments.fused import Fused
-from stoker.diagnose.loops import LONGER_EPOCHS, Source, WatchedIterator, batches_of_workers
-from stoker.diagnose.measurements import Loader, Measurements
+from stoker.diagnose.loops import LONGER_EPOCHS, batches_of_workers
+from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.rule import conclude
-from stoker.diagnose.session import CACHED, Session
+from stoker.diagnose.session import Session
 from stoker.diagnose.windows import fixes_wanted, measure_all, variants
 
 
@@ -88,47 +87,6 @@ def test_a_gain_that_varies_is_measured_in_more_rounds(clock: Clock) -> None:
     unsteady = measured_with(clock, varying, pace=2.0).what_ifs["fused"]
     assert len(steady.with_fix.pieces) < len(unsteady.with_fix.pieces)
     assert len(unsteady.as_it_is.pieces) == len(unsteady.with_fix.pieces)
-
-
-def test_a_fix_that_finds_nothing_to_change_is_known_not_to_fit(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fused, "_fuse", lambda fix, optimizer: None)
-    measured = measured_with(clock, fused_or_not)
-    assert measured.unused_fixes == {"fused": Fused.unused_reason}
-    assert "fused" not in [step.name for step in conclude(measured).next]
-
-
-def test_long_steps_allow_one_round_with_as_many_steps_of_the_fix_as_several(clock: Clock) -> None:
-    what_if = measured_with(clock, lambda optimizer: 5 if optimizer.param_groups[0]["fused"] else 400, pace=1.0).what_ifs["fused"]
-    assert (len(what_if.as_it_is.pieces), len(what_if.with_fix.pieces)) == (1, 1)
-    assert set(what_if.with_fix.seconds) == {0.025}
-    assert len(what_if.with_fix.seconds) == 20, "half a second, as of five rounds"
-    assert len(what_if.as_it_is.seconds) == 4
-
-
-def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fix takes 5.5 s, and after 12 s no round begins, but for the fix that is advised first; a round takes half a second."""
-    now, measured, given = [0.0], on_cpu(forward=20.0, backward=20.0, precision="fp64"), dict[str, int]()
-
-    def gain(session: Any, name: str, fix: Any, *, rounds: int) -> Iterator[Any]:
-        given[name] = rounds
-        now[0] += 5.5
-        yield from ()
-
-    session = SimpleNamespace(
-        device="cpu",
-        step_per_batch=False,
-        no_time_for_fixes=False,
-        avoid=(),
-        recorder=SimpleNamespace(cores=2, what_ifs={}),
-    )
-    monkeypatch.setattr(Session, "measurements", lambda session: measured)
-    monkeypatch.setattr(windows, "so_far", lambda session: measured)
-    monkeypatch.setattr(windows, "now_ns", lambda: int(now[0] * 1e9))
-    monkeypatch.setattr(windows, "fixes_wanted", lambda session, measured: ["fused", "threads", "float32", "autocast", "batch"])
-    monkeypatch.setattr(windows, "fix_gain", gain)
-    assert conclude(measured).next[0].name == "float32"
-    list(windows.measure_fixes(session))  # type: ignore[arg-type]
-    assert given == {"fused": 5, "threads": 5, "float32": 5}
 
 
 def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:
@@ -276,19 +234,6 @@ def test_a_program_that_fails_with_longer_epochs_is_run_again_with_its_own(child
     child.session.lengthens_epochs = False
 
 
-@pytest.mark.parametrize("avoid", [(LONGER_EPOCHS,), ()])
-def test_cached_batches_do_not_lengthen_an_epoch_of_a_program_that_fails_with_longer_ones(avoid: tuple[str, ...]) -> None:
-    session, batches = Session(measure_all, on_done=lambda: None, avoid=avoid), [torch.ones(2)] * 3
-    session.batches[:], session._input = batches, CACHED
-    for _ in range(2):  # epochs
-        watched = WatchedIterator(session.sources, Source(batches, None), iter(batches), 0)
-        for _ in range(3):
-            session._next_batch(watched)
-        with pytest.raises(StopIteration) if avoid else nullcontext():  # negative control: a fourth one
-            session._next_batch(watched)
-    session.remove()
-
-
 @pytest.mark.promise("P17")
 def test_a_program_is_run_again_without_the_fix_that_it_failed_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
@@ -344,16 +289,6 @@ def test_compiled_steps_are_measured_where_it_is_asked_for(clock: Clock, monkeyp
     assert (set(what_if.as_it_is.seconds), set(what_if.with_fix.seconds)) == ({0.050}, {0.030})
 
 
-def test_what_compiling_changes_is_kept_as_it_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr("stoker.diagnose.recorder.compiled", lambda: False)
-    monkeypatch.setattr("stoker.diagnose.recorder.cores_of_children", lambda: 0.25)
-    recorder.keep_before_compile()
-    monkeypatch.setattr("stoker.diagnose.recorder.compiled", lambda: True)
-    recorder.keep_before_compile()
-    assert recorder.before_compile == (False, 0.25)
-
-
 def wanted(measured: Measurements, batch_seconds: float | None = None) -> list[str]:
     """Return the fixes that would be measured; `batch_seconds` is what a batch takes in the process of the training."""
     return fixes_wanted(SimpleNamespace(recorder=SimpleNamespace(batch_seconds=batch_seconds)), measured)  # type: ignore[arg-type]
@@ -372,36 +307,9 @@ def test_only_what_would_be_advised_is_measured() -> None:
     assert [fix.value for fix in variants(Session(measure_all, on_done=lambda: None), "compile", launch)] == [1]
 
 
-@pytest.mark.parametrize(
-    ("workers", "batch", "measured_without"), [(2, 1.0, True), (2, 9.0, False), (0, 1.0, False), (2, None, False)]
-)
-def test_a_loop_without_workers_is_measured_where_a_batch_costs_less_than_they_do(
-    workers: int, batch: float | None, measured_without: bool
-) -> None:
-    measured = on_cpu(next=5.0, loader=Loader(kind="DataLoader", workers=workers))
-    assert ("workers" in wanted(measured, batch / 1e3 if batch is not None else None)) == measured_without
-
-
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_autocast_is_measured_on_a_processor_that_computes_in_bfloat16(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "has_bf16_instructions", lambda: has_bf16)
     assert ("autocast" in wanted(on_cpu())) == has_bf16
     assert "autocast" not in wanted(on_cpu(precision="bf16"))
     assert "autocast" not in wanted(on_cpu(next=80.0))
-
-
-def test_fixes_fit_the_device() -> None:
-    session = Session(measure_all, on_done=lambda: None)
-    assert list(variants(session, "pinned", on_cpu())) == []
-    assert list(variants(session, "feed", on_cpu())) == []
-    [threads] = variants(session, "threads", on_cpu(fewer_threads={"1": 0.003, "2": 0.0098}))
-    assert threads.value == 1
-
-
-def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:
-    session = Session(measure_all, on_done=lambda: None)
-    passes = [WatchedIterator(session.sources, Source([7, 8], None), iter([7, 8]), 0) for _ in range(2)]
-    session.replacement = iter("abcd")
-    assert [session._real_batch(one) for one in (*passes, *passes)] == list("abcd")
-    session.replacement = None
-    assert [session._real_batch(one) for one in passes] == [7, 7]

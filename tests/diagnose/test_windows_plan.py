@@ -57,12 +57,6 @@ def test_the_kernels_of_a_gpu_that_waits_for_its_host_are_not_profiled(
     assert names[names.index("removals") :] == ["removals", "device_alone", "profile_batches", *profiled, "measure_fixes"]
 
 
-def test_the_work_of_a_step_is_counted_first(order: Any) -> None:
-    """A program that ends early has a verdict, too: without its work there is none."""
-    names = order("cpu")
-    assert names.index("operations") == names.index("baseline") + 1
-
-
 def test_on_a_busy_cpu_the_likely_cause_comes_first(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = order("cpu")
     monkeypatch.setattr(windows, "is_disturbed", lambda session: True)
@@ -79,11 +73,3 @@ def test_a_loop_that_waits_for_the_interpreter_lock_is_not_run_with_other_thread
     assert "other_threads" in order("cpu")
     monkeypatch.setattr(windows, "waits_for_interpreter", lambda measured: True)
     assert "other_threads" not in order("cpu")
-
-
-def test_a_cpu_inspects_fixes_once(order: Any) -> None:
-    names = order("cpu")
-    assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are sampled"
-    assert "measure_fixes repeats" not in names
-    assert names[-1] == "measure_fixes"
-    assert "device_alone" not in names

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import pytest
@@ -12,7 +11,6 @@ from tests.diagnose.measured import TWO_CORES, on_cpu
 
 import stoker.diagnose
 from stoker.diagnose import wording
-from stoker.diagnose.measurements import Rank, Verdict
 from stoker.diagnose.rule import conclude
 
 SOURCE = Path(stoker.diagnose.__file__).parent
@@ -21,13 +19,6 @@ RULE_FILES = ("rule", "advice", "division", "rare", "trials")
 
 def code_of(*names: str) -> str:
     return "\n".join((SOURCE / f"{name}.py").read_text() for name in names)
-
-
-def test_every_verdict_has_a_sentence() -> None:
-    assert set(wording.CAUSES) == set(get_args(Verdict)) - {"none"}
-    ranks = [Rank(rank=number, step_seconds=0.02, apart_seconds=0.01) for number in range(2)]
-    for name in wording.CAUSES:
-        assert "25 % of each step" in wording.cause(name, 0.25, on_cpu(ranks=ranks))
 
 
 def test_every_reason_and_advice_of_the_rule_has_a_sentence_and_the_reverse() -> None:

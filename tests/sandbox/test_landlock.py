@@ -13,7 +13,7 @@ from tests.sandbox.home import make_home, state
 
 from stoker.errors import TrainError
 from stoker.sandbox import landlock, sandbox
-from stoker.sandbox.landlock import MIRROR, make_mirror, mirrored, original
+from stoker.sandbox.landlock import make_mirror
 
 SCRIPT = """
 import os, sys
@@ -117,17 +117,6 @@ def test_beyond_its_limit_a_mirror_has_links(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(landlock, "MAX_ENTRIES", 1)
     make_mirror(tmp_path / "mirror", [str(tmp_path / "home")])
     assert Path(f"{tmp_path}/mirror{tmp_path}/home/run").is_symlink()
-
-
-def test_paths_of_the_mirror_and_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MIRROR, "/scratch/mirror")
-    assert original("/scratch/mirror/home/train.py") == "/home/train.py"
-    assert original("/home/train.py") == mirrored("/home/train.py") == "/home/train.py"
-    monkeypatch.setenv(MIRROR, str(tmp_path))
-    (tmp_path / "a.py").touch()
-    assert mirrored("/a.py") == f"{tmp_path}/a.py"
-    monkeypatch.delenv(MIRROR)
-    assert original("/scratch/mirror/x") == "/scratch/mirror/x"
 
 
 def test_an_unprotected_run_is_announced_and_can_be_refused(

@@ -10,13 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from tests.diagnose.measured import on_cpu
 from tests.sandbox.library_idioms import IDIOMS
-
-from stoker.diagnose.measurements import Measurements
-from stoker.sandbox import sandbox
 
 pytestmark = pytest.mark.promise("P18")
 
@@ -85,9 +80,3 @@ def test_negative_control_without_its_parts_the_sandbox_fails(found: Found, tmp_
     (unmoved,) = run_ways(tmp_path, "overlay that moves nothing").values()
     different = [name for name, result in unmoved["results"].items() if result != found["alone"]["results"][name]]
     assert different == ["temporary_file_into_a_new_folder", "from_temporary_files_to_here"]
-
-
-@pytest.mark.parametrize("mode", sandbox.MODES)
-def test_measurements_of_every_mode_can_be_read_again(mode: Any) -> None:
-    measured = msgspec.structs.replace(on_cpu(), sandbox=mode)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(measured), type=Measurements).sandbox == mode

@@ -38,23 +38,6 @@ def test_no_more_than_a_gigabyte_is_kept(clock: StepNumber, monkeypatch: pytest.
     assert kept[0][1] is not kept[1][1]
 
 
-@pytest.mark.parametrize("switched_off", [True, False])
-def test_what_is_no_longer_kept_makes_room(switched_off: bool, clock: StepNumber, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "MAX_KEPT_BYTES", 100)
-    copies = WithoutCopies(clock)
-    copies.install()
-    for length in (20, 21):
-        if switched_off:  # else the program takes another way
-            copies.remove()
-            copies.install()
-        uploads = []
-        for _ in range(2):
-            uploads.append(torch.zeros(length).to("meta"))
-            clock.step += 1
-        assert uploads[0] is uploads[1]
-    copies.remove()
-
-
 def test_what_was_inherited_is_inherited_again() -> None:
     fix, model = Autocast(), nn.Linear(4, 4)
     fix.begin([model], None)

@@ -40,11 +40,3 @@ def test_batches_that_the_program_makes_are_not_doubled(request: pytest.FixtureR
     assert DataLoader(Pairs(), batch_size=None).batch_size is None
     assert not fix.used
     assert "itself" in fix.unused_reason
-
-
-def test_batches_of_another_kind_of_batch_sampler_stay_as_they_are(request: pytest.FixtureRequest) -> None:
-    fix = installed(Batch(), request)
-    whole = iter(DataLoader(TensorDataset(torch.arange(40)), batch_sampler=[[0, 1], [2, 3]]))
-    assert len(fix.batch(next(whole))[0]) == 2
-    assert not fix.used
-    assert "itself" in fix.unused_reason

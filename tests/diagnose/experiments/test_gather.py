@@ -74,11 +74,6 @@ def test_what_is_too_large_or_takes_too_long_is_not_read(monkeypatch: pytest.Mon
     assert "too long" in str(columns_of(samples, default_collate))
 
 
-def test_texts_and_an_empty_dataset_have_no_columns() -> None:
-    assert "not made of tensors" in str(columns_of(["a", "b"], default_collate))
-    assert columns_of([], default_collate) == "list is empty"
-
-
 @pytest.mark.parametrize("dataset", [Pairs(), TensorDataset(torch.randn(40, 3), torch.arange(40))])
 def test_gathered_batches_are_those_of_the_program(dataset: Any, request: pytest.FixtureRequest) -> None:
     before, drawn = epoch(dataset), torch.rand(1)

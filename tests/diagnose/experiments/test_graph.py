@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from stoker.diagnose.experiments.graph import Graph, no_autocast_cache, other_weights, unchanged_state
+from stoker.diagnose.experiments.graph import Graph, other_weights
 
 
 class Pretended:
@@ -142,8 +142,9 @@ STEPS = pytest.mark.parametrize(("micro_steps", "to_none"), [(1, True), (1, Fals
 
 
 @pytest.mark.promise("P17")
-@STEPS
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize(
+    ("name", "micro_steps", "to_none"), [("perceptron", 3, False), ("recurrent", 1, True), ("tied", 3, True), ("tied", 1, False)]
+)
 def test_a_captured_model_trains_as_before(
     name: str, micro_steps: int, to_none: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -176,33 +177,6 @@ def test_a_model_captured_on_a_gpu_trains_as_before(
     found = train(name, "cuda", lambda model, optimizer: fix.on([model], optimizer, []), **options)
     assert fix.used
     assert found == pytest.approx(expected, rel=1e-2 if bf16 else 1e-4)
-
-
-def test_other_weights_share_memory_and_give_the_places_back() -> None:
-    model = Tied()
-    before = dict(model.named_parameters())
-    weights = [one for one in model.parameters() if one.requires_grad]
-    with other_weights(model, weights) as others:
-        assert model.out.weight is model.table.weight
-        assert [one.data_ptr() for one in others] == [one.data_ptr() for one in weights]
-        assert all(one is not other for one, other in zip(others, weights, strict=True))
-        assert model.frozen.weight is before["frozen.weight"]
-    assert all(one is before[name] for name, one in model.named_parameters())
-    lstm = nn.LSTM(2, 2)
-    with other_weights(lstm, list(lstm.parameters())) as others:
-        assert {id(one) for one in lstm._flat_weights} == {id(one) for one in others}
-    assert {id(one) for one in lstm._flat_weights} == {id(one) for one in lstm.parameters()}
-
-
-def test_buffers_and_the_cache_of_autocast_are_as_before() -> None:
-    norm = nn.BatchNorm1d(3)
-    with unchanged_state(norm), no_autocast_cache():
-        norm(torch.randn(4, 3) + 5)
-        assert not torch.is_autocast_cache_enabled()
-        assert norm.running_mean.abs().max() > 0.1
-    assert torch.equal(norm.running_mean, torch.zeros(3))
-    assert norm.num_batches_tracked == 0
-    assert torch.is_autocast_cache_enabled()
 
 
 def test_a_graph_is_used_for_the_shapes_it_was_captured_with_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,8 +255,12 @@ def _feed(predictor: SpeedPredictor, verdict: Verdict) -> list[Advice]:
 def _own_line_of_batches(measured: Measurements) -> SourceLine | None:
     """Return the user's line that makes batches; None if it only calls the loop or the loader, and others do the work."""
     place = line_of("data", measured)
-    callers = [blame.place for phase in ("backward", "optimizer") for blame in measured.blames.get(phase, [])]
-    return None if place is None or place == measured.loader.place or place in callers else place
+    return None if place is None or place == measured.loader.place or place in _callers(measured) else place
+
+
+def _callers(measured: Measurements) -> list[SourceLine]:
+    """Return the user's lines that call the backward pass or the optimizer: in a framework, the line that calls its loop."""
+    return [blame.place for phase in ("backward", "optimizer") for blame in measured.blames.get(phase, [])]
 
 
 def workers_to_use(measured: Measurements, division: Division) -> int:
@@ -303,7 +307,9 @@ def _host(predictor: SpeedPredictor, verdict: Verdict) -> list[Advice]:
     without = division.step * (gain_of(measured.removed.get("callbacks")) or 0.0)
     by_callbacks = 2 * without >= seconds
     left = division.step - (min(seconds, without) if by_callbacks else seconds)
-    kind = "host_in_callbacks" if by_callbacks else "host_in_model" if phase == "forward" else "host"
+    # A line that only calls a framework's loop has no Python of the model in it.
+    in_model = phase == "forward" and blame is not None and blame.place not in _callers(measured)
+    kind = "host_in_callbacks" if by_callbacks else "host_in_model" if in_model else "host"
     where = f": {blame.place}" if blame is not None else ""
     return [predictor.predict("host", predictor.sentence(kind, where=where), left, least=left)]
 

@@ -232,7 +232,6 @@ class Child:
         self._has_ended = False  # whether the program came to its own end
         self._others: OtherProcesses | None = None
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace, avoid=request.avoid)
-        self.session.on_start = lambda: self._send_so_far(None)
         self.session.on_progress = self._send_so_far
 
     def run(self) -> NoReturn:

@@ -128,6 +128,13 @@ def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
     return max(1, len(measured.ranks)) * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 
+def comparable(measured: Measurements) -> Measurements:
+    """Return the measurements of a disturbed machine without windows that contradict each other."""
+    # Cached batches cannot make a step longer: the machine was slower meanwhile. The phases of the loop's own steps say more.
+    slower = measured.cached is not None and measured.cached.median > measured.loop.median
+    return msgspec.structs.replace(measured, cached=None) if slower else measured
+
+
 # ---- a step, divided among causes ----
 
 

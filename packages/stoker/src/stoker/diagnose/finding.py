@@ -13,8 +13,9 @@ import msgspec
 
 from stoker._text import html_text, printable
 from stoker.diagnose.advice import by_trial, refuted
+from stoker.diagnose.division import comparable
 from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, Patch, SourceLine, Verdict
-from stoker.diagnose.wording import TITLES, outcome, patch_lines, percent, predicted, removal_rows, why_first
+from stoker.diagnose.wording import TITLES, RemovalRow, outcome, patch_lines, percent, predicted, removal_rows, why_first
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,7 +139,7 @@ def _lines(finding: Finding) -> Iterator[ReportLine]:
         yield ReportLine("BECAUSE", finding.why)
     if (place := place_beside(finding)) is not None:
         yield ReportLine("", f"at {place}")
-    yield from _section("REMOVED", removal_lines(measured) if measured is not None and (has_verdict or finding.likely) else [])
+    yield from _section("REMOVED", aligned(removals_of(finding)))
     steps = by_trial(finding.next)
     yield from _advice("NEXT", [step for step in steps if not refuted(step)])
     yield from _advice("REFUTED", [step for step in steps if refuted(step)])
@@ -154,11 +155,18 @@ def _section(label: str, texts: Iterable[str], *, style: str = "") -> Iterator[R
         yield ReportLine("" if number else label, text, style)
 
 
-def removal_lines(measured: Measurements) -> list[str]:
-    """Return the rows of the experiments as aligned lines."""
-    rows = [(row.name, row.change, row.gain) for row in removal_rows(measured)]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return [f"{name.ljust(widths[0])}   {change.ljust(widths[1])}   {gain}" for name, change, gain in rows]
+def removals_of(finding: Finding) -> list[RemovalRow]:
+    """Return the rows of the experiments; without a verdict, those that a likely cause rests on."""
+    measured = finding.measurements
+    if measured is None or (finding.verdict == "none" and finding.likely is None):
+        return []
+    return removal_rows(measured if finding.verdict != "none" else comparable(measured))
+
+
+def aligned(rows: list[RemovalRow]) -> list[str]:
+    """Return rows of experiments as lines whose columns begin at the same places."""
+    widths = [max((len(text) for text in texts), default=0) for texts in ([row.name for row in rows], [row.change for row in rows])]
+    return [f"{row.name.ljust(widths[0])}   {row.change.ljust(widths[1])}   {row.gain}" for row in rows]
 
 
 def _advice(label: str, steps: list[Advice]) -> Iterator[ReportLine]:

@@ -19,7 +19,7 @@ from stoker._disk import check_writable, write_file
 from stoker._text import printable, readable_seconds
 from stoker.diagnose import wording as show
 from stoker.diagnose.advice import by_trial, refuted
-from stoker.diagnose.finding import Finding, certainty, likely_line, place_beside
+from stoker.diagnose.finding import Finding, certainty, likely_line, place_beside, removals_of
 from stoker.diagnose.measurements import Measurements
 from stoker.errors import OptionError
 
@@ -99,7 +99,7 @@ def _values(finding: Finding) -> dict[str, Any]:
         "certainty": certainty(finding),
         "likely": likely_line(finding.likely) if finding.likely is not None else "",
         "why_first": show.why_first(finding.causes),
-        "removed": show.removal_rows(measured) if measured and (finding.verdict != "none" or finding.likely) else [],
+        "removed": removals_of(finding),
         "others": [(show.TITLES[cause.verdict], cause) for cause in finding.causes[1:MOST_CAUSES]],
         "show": show,
         "steps": [(step, refuted(step)) for step in by_trial(finding.next)],

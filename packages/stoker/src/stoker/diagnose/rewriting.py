@@ -96,7 +96,7 @@ class Rewriter(ast.NodeTransformer):
 
     def _may_train(self, node: ast.For | ast.While) -> bool:
         """Whether a loop may contain an optimizer step, judged by its source."""
-        calls = [_name(one.func).lower() for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)]
+        calls = [name.lower() for statement in node.body for name in called_names(statement)]
         if not calls:
             return False
         if not self._functions:
@@ -225,7 +225,9 @@ def make_skippable(tree: ast.AST, marks: Sequence[str]) -> None:
 
 
 def _rewrite(body: list[ast.stmt], head: ast.expr) -> None:
-    steps = [number for number, statement in enumerate(body) if any(_makes_step(name) for name in called_names(statement))]
+    steps = [
+        number for number, part in enumerate(body) if any(word in name.lower() for name in called_names(part) for word in STEPS)
+    ]
     after = steps[-1] + 1 if steps else len(body)
     needed = {name for part in (head, *body[:after]) for name in _names(part)}
     for number in range(after, len(body)):
@@ -239,16 +241,11 @@ def _rewrite(body: list[ast.stmt], head: ast.expr) -> None:
 
 def called_names(node: ast.AST) -> list[str]:
     """Return the names of the functions that are called within a statement."""
-    calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
-    return [call.attr if isinstance(call, ast.Attribute) else call.id if isinstance(call, ast.Name) else "" for call in calls]
+    return [_name(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)]
 
 
 def _names(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-
-
-def _makes_step(name: str) -> bool:
-    return any(word in name.lower() for word in STEPS)
 
 
 def _can_be_skipped(statement: ast.stmt, needed: set[str]) -> bool:

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
-from stoker.diagnose.division import Division, crowded, divide
+from stoker.diagnose.division import Division, comparable, crowded, divide
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import WORK, Cause, Confidence, Measurements, RareSteps, SourceLine, Verdict
 from stoker.diagnose.rare import verdict_of
@@ -46,14 +44,15 @@ def rank(measured: Measurements, division: Division | None = None) -> list[Cause
     first = Cause(
         verdict=verdict, share=shares.pop(verdict, 0.0) + rare.share, sentence=wording.cause_of_rare_steps(rare), rare=True
     )
-    others = [_cause(name, share, measured) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
+    # Shares are of all time, sentences and predictions of a usual step.
+    sentences = {cause.verdict: cause.sentence for cause in causes}
+    others = [
+        Cause(verdict=name, share=share, sentence=sentences.get(name) or wording.cause(name, share, measured))
+        for name, share in sorted(shares.items(), key=lambda item: -item[1])
+    ]
     # other-npz-convnet: what each step loses comes before what some steps lose.
     larger = [cause for cause in others if cause.verdict in wording.WASTES and cause.share >= max(RULE.waste_first, first.share)]
     return [*larger, first, *(cause for cause in others if cause not in larger)]
-
-
-def _cause(name: Verdict, share: float, measured: Measurements) -> Cause:
-    return Cause(verdict=name, share=share, sentence=wording.cause(name, share, measured))
 
 
 def _rank_parts(measured: Measurements, division: Division) -> list[Cause]:
@@ -72,7 +71,7 @@ def _rank_parts(measured: Measurements, division: Division) -> list[Cause]:
     # The order of the names decides between equal shares, but work comes before calls.
     order = sorted(names, key=lambda name: (name in last, name not in first, -weights[name], name != work, names.index(name)))
     return [
-        _cause(name, shares[name], measured)
+        Cause(verdict=name, share=shares[name], sentence=wording.cause(name, shares[name], measured))
         for place, name in enumerate(order)
         if place < 2 or shares[name] >= RULE.min_cause_share
     ]
@@ -166,13 +165,6 @@ def _place(cause: Cause, measured: Measurements) -> SourceLine | None:
     if cause.rare and measured.rare is not None:
         return measured.rare.place
     return line_of(cause.verdict, measured) if cause.verdict not in BETWEEN_RANKS else None
-
-
-def comparable(measured: Measurements) -> Measurements:
-    """Return the measurements of a disturbed machine without windows that contradict each other."""
-    # Cached batches cannot make a step longer: the machine was slower meanwhile. The phases of the loop's own steps say more.
-    slower = measured.cached is not None and measured.cached.median > measured.loop.median
-    return msgspec.structs.replace(measured, cached=None) if slower else measured
 
 
 def likely_cause(measured: Measurements) -> Cause | None:

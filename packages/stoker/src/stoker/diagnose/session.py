@@ -164,8 +164,8 @@ class Session:
         # Used by the plan.
         self.batches: list[Any] = []  # the cached batches
         self.watched: WatchedIterator | None = None  # the iterator of the training loop, from its first batch on
-        self.on_start: Callable[[], None] | None = None  # called when the first step that is measured begins
-        self.on_progress: Callable[[Measurements], None] | None = None  # gets what is known before windows that may end the process
+        self.on_progress: Callable[[Measurements | None], None] = lambda measured: None
+        """Gets None when the first step that is measured begins, and what is known before windows that may end the process."""
         # The progress of the session.
         self._on_done = on_done
         self._pace = pace
@@ -243,8 +243,7 @@ class Session:
         if weights == "cuda":
             self.device = "cuda"
         self._input = next(self._plan)
-        if self.on_start is not None:
-            self.on_start()
+        self.on_progress(None)
         # Without a loop, a step ends when the optimizer has stepped.
         self.hooks.on_step = None if self.sources.training is not None else self._begin_iteration
         self.sources.next_batch = self._next_batch

@@ -519,7 +519,7 @@ def so_far(session: Session) -> Measurements:
 
 def tell_progress(session: Session) -> None:
     """Send what is known, in case native code ends the process in a later window."""
-    if session.ranks is None and session.on_progress is not None:
+    if session.ranks is None:
         session.on_progress(so_far(session))
 
 
