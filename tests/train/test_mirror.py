@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from tests.cli.calling import call, stoker_command
+from tests.cli.calling import Done
 from tests.cli.training_folder import make_folder
 
-import stoker
+from stoker import StokerError, experiment
 from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, StorageError
 from stoker.store.object_storage import Bucket, open_bucket
 from stoker.train.checkpoint import CheckpointFolder
@@ -191,8 +191,8 @@ def test_a_run_continues_on_a_machine_without_its_folder(tmp_path: Path, url: st
     """Its weights are those of a run that was never stopped, and metrics.jsonl has every step once."""
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path)
-    config = stoker.experiment.load("c.yaml", overrides=[f"train.checkpoints.copies={url}", "train.epochs=2"])
-    stoker.experiment.run(config, folder="whole", progress=False)
+    config = experiment.load("c.yaml", overrides=[f"train.checkpoints.copies={url}", "train.epochs=2"])
+    experiment.run(config, folder="whole", progress=False)
     shutil.rmtree(tmp_path / "bucket")
 
     class Stopped(Exception):
@@ -202,11 +202,11 @@ def test_a_run_continues_on_a_machine_without_its_folder(tmp_path: Path, url: st
         raise Stopped
 
     with pytest.raises(Stopped):
-        stoker.experiment.run(config, folder="first", progress=False, on_saved=stop)
+        experiment.run(config, folder="first", progress=False, on_saved=stop)
     shutil.rmtree("first")
     with pytest.raises(OptionError, match=r"has checkpoints of a run already\. Continue it \(--continue"):
-        stoker.experiment.run(config, folder="second", progress=False)
-    result = stoker.experiment.run(config, folder="second", resume=True, progress=False)
+        experiment.run(config, folder="second", progress=False)
+    result = experiment.run(config, folder="second", resume=True, progress=False)
     assert result.stopped == "finished"
     one, other = (
         next((tmp_path / name / "checkpoints").glob(f"step-{result.step:09d}/model.safetensors")) for name in ("whole", "second")
@@ -223,27 +223,24 @@ SECRETS = ("AKIASECRETKEYID", "aws/secret+value", "p4ssw0rd", "signedtoken")
 
 @pytest.mark.promise("P21")
 def test_no_credentials_in_the_folder_of_a_run_its_copies_or_its_messages(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    stoker: Callable[..., Done], tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys of the environment, passwords of URLs and signed URLs on the command line."""
     make_folder(tmp_path)
-    environment = {
-        "AWS_ACCESS_KEY_ID": SECRETS[0], "AWS_SECRET_ACCESS_KEY": SECRETS[1], "AWS_SESSION_TOKEN": SECRETS[3], "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    arguments = ["train", "c.yaml", "--set", "epochs=1"]
-    done = call(
-        stoker_command(*arguments, "--set", "train.folder=run", "--set", f"train.checkpoints.copies={url}"), tmp_path, **environment
-    )
+    monkeypatch.chdir(tmp_path)
+    for name, secret in (("ACCESS_KEY_ID", SECRETS[0]), ("SECRET_ACCESS_KEY", SECRETS[1]), ("SESSION_TOKEN", SECRETS[3])):
+        monkeypatch.setenv(f"AWS_{name}", secret)
+    sets = {"epochs": "1", "train.folder": "run", "train.checkpoints.copies": url}
+    done = stoker("train", "c.yaml", *(word for name, value in sets.items() for word in ("--set", f"{name}={value}")))
     assert done.code == 0, done.err
     told = done.out + done.err
     bad = {
         "train.checkpoints.copies": f"s3://me:{SECRETS[2]}@bucket/runs",
         "data.store": f"https://host/runs?X-Amz-Signature={SECRETS[3]}",
     }
-    monkeypatch.chdir(tmp_path)
     for name, url in bad.items():
-        with pytest.raises(stoker.StokerError, match="which may be credentials") as refused:
-            stoker.experiment.run("c.yaml", overrides=[f"{name}={url}", "epochs=1"], folder="bad", progress=False)
+        with pytest.raises(StokerError, match="which may be credentials") as refused:
+            experiment.run("c.yaml", overrides=[f"{name}={url}", "epochs=1"], folder="bad", progress=False)
         told += str(refused.value)
     assert not [one for one in SECRETS if one in told]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
