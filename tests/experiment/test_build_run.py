@@ -161,7 +161,6 @@ def weights_of_noisy_run(folder: Path) -> list[bytes]:
     result = stoker.experiment.run(
         "c.yaml", overrides=["epochs=1", "model=noisy.py:make", "data.target=[close]"], folder=folder, progress=False
     )
-    assert result.folder is not None
     return [path.read_bytes() for path in sorted((result.folder / "checkpoints").glob("step-*/*.safetensors"))]
 
 

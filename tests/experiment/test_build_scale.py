@@ -63,9 +63,7 @@ def test_scale_in_a_config(folder: Path, text: str, value: object) -> None:
 def test_the_feeds_scale_and_the_model_does_not(folder: Path) -> None:
     config = load()
     fed = open_data(config, "cpu")
-    assert fed.split is not None
     assert fed.split.margins.overlap == "inputs"
-    assert fed.scaler is not None
     fed.scaler.check(fed.split)
     model, _ = make_trained(config, fed)
     assert "scaler.mean" not in model.state_dict()
@@ -83,7 +81,6 @@ def test_metrics_are_in_units_of_the_store(folder: Path) -> None:
     given = loss(model, batch)
     target = given["target"][..., 0]
     torch.testing.assert_close(target, raw["close_target"], rtol=1e-5, atol=1e-4)
-    assert fed.scaler is not None
     with torch.no_grad():
         scaled = model(batch)[..., 0]
     for row, series in enumerate(batch["series"].tolist()):

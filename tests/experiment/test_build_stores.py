@@ -41,7 +41,6 @@ def test_stores_are_mixed_by_weights() -> None:
 
 def test_each_store_is_split() -> None:
     fed = open_data(load("split: {name: chronological, valid: 0.3}"), "cpu")
-    assert fed.valid is not None
     parts = [[subset.num_samples for subset in split] for split in fed.splits]
     assert fed.train.num_samples == sum(train for train, _ in parts)
     assert fed.valid.num_samples == sum(valid for _, valid in parts)
@@ -102,7 +101,6 @@ def ucr(tmp_path: Path) -> list[str]:
 def test_ucr_train_and_test_are_two_stores_or_one(ucr: list[str]) -> None:
     for path in ucr:
         fed = open_data(stoker.experiment.load(path), "cpu")
-        assert fed.valid is not None
         assert (fed.train.num_samples, fed.valid.num_samples) == (8, 6)
         for feed in (fed.train, fed.valid):
             for batch in feed:
@@ -142,7 +140,6 @@ def test_a_class_that_was_not_trained_on_is_refused(tmp_path: Path) -> None:
 def test_the_condition_holds_for_every_store() -> None:
     """Of each store one series has more than 45 steps."""
     fed = open_data(load(data="store: [a, b], valid_store: c, where: num_steps > 45"), "cpu")
-    assert fed.valid is not None
     assert (fed.train.num_samples, fed.valid.num_samples) == (52 - 9 + 53 - 9, 54 - 9)
     split = open_data(load("split: {name: chronological, valid: 0.3}", data="store: [a, b], where: num_steps > 45"), "cpu")
     assert all(subset is not None and "where num_steps > 45" in subset.origin for subset in split.train.subsets)

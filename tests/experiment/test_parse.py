@@ -133,11 +133,8 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
             "c.yaml:7: zebra is not known; expected one of data, split, model, loss, optimizer, schedule, train.",
         ),
         ("model: transformer", "model: linear\nloss: {name: mse, a: 1}", "c.yaml:6: loss.a is not known; nothing can be set here."),
-        ("1e-3", "high", "c.yaml:6: optimizer.lr is the string 'high'; expected a number from 0."),
-        ("1e-3", "-1e-3", "c.yaml:6: optimizer.lr is -0.001; expected a number from 0."),
         ("1e-3", ".inf", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
-        ("1e-3", "", "c.yaml:6: optimizer.lr is nothing; expected a number from 0."),
-        ("256", "2.5", "c.yaml:4: data.batch_size is 2.5; expected an integer from 1."),
+        ("1e-3", "high", "c.yaml:6: optimizer.lr is the string 'high'; expected a number from 0."),
         (
             "transformer",
             "transfomer",
@@ -146,25 +143,9 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
         ("transformer", "{width: 3}", "c.yaml:5: model.name is missing; expected one of transformer, gru, mlp, linear, own."),
         ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a string, or a list, each a string."),
         (
-            "epochs: 3",
-            "precision: fp31",
-            "c.yaml:8: train.precision is the string 'fp31'; expected one of auto, bf16, fp16, fp32, tf32",
-        ),
-        (
-            "epochs: 3",
-            "execution: {compile: on}",
-            "c.yaml:8: train.execution.compile is the string 'on'; expected true or false or auto.",
-        ),
-        ("epochs: 3", "metrics: [mae, mad]", "c.yaml:8: train.metrics is the list ['mae', 'mad']; expected a list, each one of"),
-        (
             "{lr: 1e-3}",
             "{betas: [0.9]}",
             "c.yaml:6: optimizer.betas is the list [0.9]; expected a list of 2, each a number from 0 below 1.",
-        ),
-        (
-            "epochs: 3",
-            "early_stopping: 5",
-            "c.yaml:8: train.early_stopping is 5; expected keys such as metric, patience, mode, or null.",
         ),
     ],
 )
@@ -173,6 +154,14 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, SMALL.replace(old, new, 1))
     assert str(caught.value).startswith(f"{tmp_path}/{message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted({one.dotted for one in known_fields(Config)}))
+def test_an_absurd_value_of_any_field_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, SMALL, f"{name}=[[[]]]")
+    assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -205,7 +194,6 @@ def test_a_value_deep_within_choices_and_lists_is_named(tmp_path: Path) -> None:
 def test_the_end_of_a_path_is_enough(tmp_path: Path) -> None:
     config = read(tmp_path, SMALL, "batch_size=512", "lr=3e-4", "train.epochs=7", "early_stopping.patience=2")
     assert (config.data.batch_size, config.optimizer.lr, config.train.epochs) == (512, 3e-4, 7)
-    assert config.train.early_stopping is not None
     assert config.train.early_stopping.patience == 2
 
 

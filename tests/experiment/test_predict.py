@@ -219,20 +219,16 @@ def test_files_are_packed_like_the_training_store_and_nothing_is_left(runs: Path
 def test_what_does_not_fit_is_named(runs: Path) -> None:
     loaded = stoker.load("runs/horizon", device="cpu")
     table = table_of({"a": 8, "b": 5, "c": 2})
-    with pytest.raises(
-        OptionError, match=r"series 'b' of the data is too short: the model needs 6 steps in a row, and it has 5 \(as 1 oth"
-    ):
+    with pytest.raises(OptionError, match=r"series 'b' .* is too short: .* 6 steps in a row, and it has 5"):
         loaded.predict(table)
     assert set(loaded.predict(table, short="skip")["series"].to_pylist()) == {"a"}
     with pytest.raises(OptionError, match="has no series that is long enough for the model: it needs 6 steps"):
         loaded.predict(table_of({"b": 5}), short="skip")
-    with pytest.raises(OptionError, match=r"has the columns shop, ts, sales\. 'temp', a column that the model reads, is missing"):
+    with pytest.raises(OptionError, match="'temp', a column that the model reads, is missing"):
         loaded.predict({name: table[name] for name in ("shop", "ts", "sales")})
     with pytest.raises(OptionError, match="has no column 'temp', which the model reads; it has sales"):
         loaded.predict(stoker.Store.from_arrays(sales=np.ones((1, 8))))
-    with pytest.raises(
-        OptionError, match=r"column 'temp' of <memory> holds float64\[2\] per step; the model was trained on number"
-    ):
+    with pytest.raises(OptionError, match=r"column 'temp' of <memory> holds float64\[2\] per step"):
         loaded.predict(stoker.Store.from_arrays(sales=np.ones((1, 8)), temp=np.ones((1, 8, 2))))
     with pytest.raises(OptionError, match="horizon is 5, but the model was trained with 3 steps"):
         loaded.predict(table, horizon=5)
@@ -296,9 +292,7 @@ def test_categories_get_the_codes_of_training(coded: list[str]) -> None:
         found = loaded.predict(colors([color] * 3))
         assert found["prediction"].to_pylist() == [coded.index(color)]
         assert found["time"].to_pylist() == [3]
-    with pytest.raises(
-        OptionError, match=r"column 'color' of the data holds 2 categories that the training .* have: 'pink', 'teal'\. The"
-    ):
+    with pytest.raises(OptionError, match=r"column 'color' .* 2 categories .* have: 'pink', 'teal'"):
         loaded.predict(colors(["red", "teal", "pink"]))
 
 

@@ -76,7 +76,6 @@ def check_fallback(folder: Path, *named: str) -> None:
     message = str(told[0].message)
     assert "\n" not in message
     assert all(name in message for name in (*named, OLD))
-    assert latest is not None
     assert is_same(state(1), latest.parts)
     with pytest.raises(CheckpointInvalidError, match="It is the newest one") as caught:
         CheckpointFolder(folder).latest(strict=True)
@@ -121,7 +120,6 @@ def test_a_latest_that_says_something_else_still_leads_to_a_whole_checkpoint(fol
         return
     with pytest.warns(UserWarning, match=f"Falling back to .*{NEW}"):
         latest = CheckpointFolder(folder).latest()
-    assert latest is not None
     assert is_same(state(2), latest.parts)
     with pytest.raises(CheckpointInvalidError):
         CheckpointFolder(folder).latest(strict=True)

@@ -173,7 +173,6 @@ def forge(begun: Path, folder: Path, change: Change) -> Path:
     shutil.copytree(begun, folder)
     with CheckpointFolder(folder / "checkpoints") as checkpoints:
         found = checkpoints.latest()
-    assert found is not None
     change(found.parts, found.facts)
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").mkdir()

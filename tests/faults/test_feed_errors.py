@@ -139,8 +139,6 @@ def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: i
     """An offset that was changed on disk after the pack: found when its series is asked for, not before, and never followed."""
     sound = every_number().save(tmp_path / "s")
     manifest = sound.manifest
-    assert manifest is not None
-    assert manifest.offsets is not None
     path = tmp_path / "s" / manifest.offsets.file
     path.chmod(0o644)
     data = bytearray(path.read_bytes())
@@ -156,7 +154,5 @@ def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: i
     batches = iter(feed)
     if residency != "device":  # which looks at many batches at once
         next(batches), next(batches)
-    with pytest.raises(
-        StoreDamagedError, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker inspect --verify`."
-    ):
+    with pytest.raises(StoreDamagedError, match="offsets of series 4 are 15 and 1,000,000,000,000,000 of 41"):
         next(batches)

@@ -106,7 +106,6 @@ def test_a_child_returns_a_value_from_a_folder_of_its_own(zygote: Zygote, tmp_pa
 def test_an_exception_is_reported_with_type_message_and_trace(zygote: Zygote) -> None:
     outcome = zygote.run(fail)
     assert (outcome.exit, outcome.error) == (1, "DiskFullError: [Errno 28] no space")
-    assert outcome.trace is not None
     assert "in fail" in outcome.trace
     with pytest.raises(ChildProcessError, match="in fail"):
         outcome.check()
@@ -114,7 +113,6 @@ def test_an_exception_is_reported_with_type_message_and_trace(zygote: Zygote) ->
 
 def test_memory_is_limited_on_request_only(zygote: Zygote) -> None:
     outcome = zygote.run(take_memory, num_bytes=300 << 20, memory_bytes=200 << 20)
-    assert outcome.error is not None
     assert outcome.error.startswith("MemoryError")
     assert zygote.run(take_memory, num_bytes=300 << 20).check() == 300 << 20
 
@@ -188,7 +186,6 @@ def grow_cut_move_and_clean(folder: Path) -> None:
     column.append(np.zeros((200, 3), "<f4"))
     column.close()
     again = ColumnFile.reopen(folder / "work" / "column", np.dtype("<f4"), 3, mark)
-    assert again is not None
     again.append(np.full((100, 3), 7, "<f4"))
     _disk.write_file(folder / "state", b"first", durable=False)
     again.seal(folder)

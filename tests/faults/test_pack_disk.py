@@ -152,12 +152,10 @@ def test_a_really_full_disk_is_an_error_and_never_a_signal(small_disk: Path, tmp
     store = small_disk / "store"
     outcome = pack_zygote.run(pack_numbers, source=tmp_path / "large.csv", store=store)
     assert (outcome.signal, outcome.exit) == (None, 1)
-    assert outcome.error is not None
     assert outcome.error.startswith("DiskFullError")
     assert list(small_disk.iterdir()) == []
     digest = pack_zygote.run(pack_numbers, source=tmp_path / "small.csv", store=store).check()
     outcome = pack_zygote.run(pack_numbers, source=tmp_path / "large.csv", store=store)
-    assert outcome.error is not None
     assert outcome.error.startswith("DiskFullError")
     assert verify(store).digest == digest
     whole_content(store)

@@ -41,7 +41,6 @@ def finding(store: Path) -> StokerError | None:
 def holders(store: Path) -> dict[str, tuple[str, Shard]]:
     """What each shard holds, in words that a message about it must contain."""
     manifest = open_store(store).manifest
-    assert manifest is not None
     found = {} if manifest.offsets is None else {manifest.offsets.file: ("offsets", manifest.offsets)}
     for column in manifest.columns:
         texts = [] if column.texts is None else [column.texts.utf8, column.texts.offsets]
@@ -103,7 +102,6 @@ def test_a_flipped_bit_is_named_within_its_16_mib(quick_path: Path, rng: np.rand
     rows = 5 * BLOCK_BYTES // 2 // 8
     pack({"x": np.arange(rows, dtype=np.float64)}, quick_path / "store")
     manifest = open_store(quick_path / "store").manifest
-    assert manifest is not None
     path = quick_path / "store" / next(manifests.shards(manifest)).file
     for row in (0, BLOCK_BYTES // 8 - 1, BLOCK_BYTES // 8, rows - 1, *rng.integers(rows, size=4).tolist()):
         bit = (HEADER_BYTES + row * 8) * 8

@@ -148,7 +148,6 @@ def test_negative_control_reading_the_parquet_bomb_whole_takes_more_than_the_mem
     bomb_zygote: Zygote, parquet_bomb: Path
 ) -> None:
     outcome = bomb_zygote.run(read_whole, source=parquet_bomb, memory_bytes=LIMIT_BYTES)
-    assert outcome.error is not None
     assert outcome.error.startswith("ArrowMemoryError")
 
 

@@ -3,7 +3,7 @@
     FaultyFiles    kill, fail, shorten or record any single operation on the disk
     crash_states   what a disk may hold after a power loss, from a record of operations
     Zygote         run a function in a forked child that may die, hang or exhaust memory
-    corrupt        damage a file in one of the ways that files get damaged
+    corrupt        damage a file in one of the ways that files get damaged; NOT_JSON is what may stand in place of a record
     network        nothing contacts another host: refused in this process, and by a closed proxy in others
     num_examples   how many examples a law is tried with, here and with `--explore`
     tiny_store     a small valid store without a pack; seal_manifest and write_shard are its parts
@@ -11,7 +11,7 @@
 All randomness comes from the generator that is passed in, so a failure is replayed by its seed.
 """
 
-from tests.harness.corruption import CORRUPTIONS, corrupt
+from tests.harness.corruption import CORRUPTIONS, NOT_JSON, corrupt
 from tests.harness.examples import num_examples
 from tests.harness.faulty import FaultyFiles, Operation
 from tests.harness.powerloss import crash_states
@@ -22,6 +22,7 @@ from tests.harness.zygote import Case, Outcome, Zygote
 __all__ = [
     "COLUMNS",
     "CORRUPTIONS",
+    "NOT_JSON",
     "Case",
     "FaultyFiles",
     "Operation",

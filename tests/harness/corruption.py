@@ -66,6 +66,27 @@ CORRUPTIONS: Mapping[str, Callable[[bytearray, np.random.Generator], str]] = {
 }
 
 
+NOT_JSON: Mapping[str, bytes] = {
+    **{
+        "empty": b"",
+        "open": b"{",
+        "nothing": b"null",
+        "a list": b"[]",
+        "a mark": b"\xef\xbb\xbf{}",
+        "no text": b"\xff\xfe",
+        "zeros": b"\0" * 100,
+    },
+    **{"nan": b'{"version": NaN}', "infinite": b'{"version": 1e999}', "huge": b'{"version": ' + b"9" * 5000 + b"}"},
+    **{"surrogate": b'{"format": "\\ud800"}', "a bad byte": b'{"format": "sto\xffker"}'},
+    **{
+        "deep lists": b"[" * 100_000,
+        "deep objects": b'{"a":' * 100_000,
+        "closed": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    },
+}
+"""What no file of ours holds: not JSON, not an object, or made to exhaust whoever reads it."""
+
+
 def corrupt(path: Path, rng: np.random.Generator, *, kind: str | None = None) -> str:
     """Damage a file in a random way, or in that of `kind`, and say how. Afterwards its bytes are surely others.
 

@@ -26,7 +26,6 @@ def assert_same_content(found: Store, expected: Store) -> None:
         assert (other.label, other.level, other.dtype) == (column.label, column.level, column.dtype), name
         assert (other.missing, other.nonfinite) == (column.missing, column.nonfinite), name
         if column.texts is not None:
-            assert other.texts is not None
             assert list(other.texts) == list(column.texts), name
         if column.dtype is not None:
             assert found.column(name).tobytes() == expected.column(name).tobytes(), name

@@ -64,9 +64,7 @@ def test_a_compacted_store_has_the_shards_of_a_full_pack(store: Path, tmp_path: 
     full = stoker.pack(joined(DAYS), tmp_path / "full", series="id", time="t").manifest
     copy = stoker.compact(store, tmp_path / "copy").manifest
     compacted = stoker.compact(store).manifest
-    assert full is not None
     for found in (copy, compacted):
-        assert found is not None
         assert (found.version, found.columns, found.offsets, found.length) == (1, full.columns, full.offsets, full.length)
     assert {path.name for path in store.iterdir()} == {path.name for path in (tmp_path / "full").iterdir()}
 
@@ -160,9 +158,7 @@ def test_late_rows_are_refused_or_merged_by_the_rule(store: Path, overlap: Any) 
     late = {"id": ["b", "b", "b"], "t": [0, 2, 9], "x": [10.0, 20.0, 90.0], "mood": ["late"] * 3, "n": [1, 1, 1]}
     before = stoker.open(store)
     if overlap == "error":
-        with pytest.raises(
-            TimeOrderError, match=r"the new rows of id 'b' begin at t 0, but the store has rows up to 3. .* overlap='replace'"
-        ):
+        with pytest.raises(TimeOrderError, match=r"rows of id 'b' begin at t 0, .* up to 3. .* overlap='replace'"):
             stoker.append(store, late)
         assert stoker.open(store).digest == before.digest
         assert sorted(path.name for path in (store / "parts").iterdir()) == ["000002", "000003"]

@@ -50,7 +50,6 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> stoker.Store:
 
 
 def uploaded(storage: Storage, local: stoker.Store) -> ObjectFolder:
-    assert local.path is not None
     upload(local.path, "test://a")
     return storage.backend("test://a")
 
@@ -111,7 +110,6 @@ def test_faults_never_reach_values(storage: Storage, local: stoker.Store, tmp_pa
 
 def test_an_upload_continues_and_refuses_a_second_one(storage: Storage, local: stoker.Store) -> None:
     backend = uploaded(storage, local)
-    assert local.path is not None
     with pytest.raises(StoreExistsError, match=r"test://a holds a store already\. Give replace=True"):
         upload(local.path, "test://a")
     (backend.folder / MANIFEST_NAME).unlink()
@@ -124,7 +122,6 @@ def test_an_upload_continues_and_refuses_a_second_one(storage: Storage, local: s
 def test_the_manifest_comes_last(storage: Storage, local: stoker.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(ObjectFolder, "put", lambda self, name, data, **_: names.append(name))
-    assert local.path is not None
     upload(local.path, "test://a")
     assert names.index(MANIFEST_NAME) == len(names) - 1 > 0
 
@@ -133,8 +130,6 @@ def test_the_manifest_comes_last(storage: Storage, local: stoker.Store, monkeypa
 @pytest.mark.parametrize("replace", [False, True])
 def test_of_two_writers_one_wins(storage: Storage, local: stoker.Store, tmp_path: Path, replace: bool) -> None:
     other = stoker.Store.from_arrays(x=[[1.0]]).save(tmp_path / "other.stoker")
-    assert local.path is not None
-    assert other.path is not None
     if replace:
         uploaded(storage, local)
 
@@ -148,7 +143,6 @@ def test_of_two_writers_one_wins(storage: Storage, local: stoker.Store, tmp_path
 
 
 def test_a_damaged_store_is_not_uploaded(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
-    assert local.path is not None
     copy = Path(shutil.copytree(local.path, tmp_path / "copy.stoker"))
     shard = max(copy.glob("*.npy"), key=lambda path: path.stat().st_size)
     shard.chmod(0o600)
@@ -307,7 +301,6 @@ def test_inspect_and_verify_take_the_url_of_a_store(storage: Storage, local: sto
     assert {name: summary[name] for name in summary if name != "path"} == {
         name: expected[name] for name in expected if name != "path"
     }
-    assert local.path is not None
     done, steps = stoker.verify(local.path), []
     assert stoker.verify("test://a", report=lambda part, total: steps.append((part, total))) == done
     assert steps[-1] == (done.num_bytes, done.num_bytes)
@@ -316,9 +309,7 @@ def test_inspect_and_verify_take_the_url_of_a_store(storage: Storage, local: sto
 @pytest.mark.parametrize("at", [0, 130, -1])
 def test_verify_finds_a_changed_byte_of_a_remote_store(storage: Storage, local: stoker.Store, at: int) -> None:
     backend = uploaded(storage, local)
-    assert local.manifest is not None
     shard = next(column.values for column in local.manifest.columns if column.name == "y")
-    assert shard is not None
     path = backend.folder / shard.file
     data = bytearray(path.read_bytes())
     data[at] ^= 1

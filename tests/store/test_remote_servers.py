@@ -43,8 +43,6 @@ def stores(tmp_path: Path) -> tuple[stoker.Store, stoker.Store]:
 
 def test_a_store_goes_there_and_comes_back(bucket: str, tmp_path: Path) -> None:
     local, other = stores(tmp_path)
-    assert local.path is not None
-    assert other.path is not None
     url = f"{bucket}/folder/a.stoker"
     with pytest.raises(StoreNotFoundError, match="is not a store"):
         stoker.open(url, cache=tmp_path / "cache")
@@ -60,8 +58,6 @@ def test_a_store_goes_there_and_comes_back(bucket: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("replace", [False, True])
 def test_of_two_writers_one_wins(bucket: str, tmp_path: Path, replace: bool) -> None:
     first, second = stores(tmp_path)
-    assert first.path is not None
-    assert second.path is not None
     url = f"{bucket}/{'replaced' if replace else 'new'}.stoker"
     if replace:
         upload(second.path, url)

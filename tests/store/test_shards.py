@@ -67,9 +67,7 @@ def test_a_shard_of_any_other_length_is_refused_with_both_sizes(tmp_path: Path, 
     borders = [0, 1, 9, 10, 127, 128, 129, 4095, 4096, 4097, 8192, len(whole) - 1, len(whole) + 1, len(whole) + 4096]
     for size in [*borders, *rng.integers(len(whole), size=200 - len(borders)).tolist()]:
         path.write_bytes(whole.ljust(size, b"\0")[:size])
-        with pytest.raises(
-            StoreDamagedError, match=rf"{entry.file} has {size:,} bytes, but 24,128 are expected: it holds column 'x'"
-        ):
+        with pytest.raises(StoreDamagedError, match=f"{entry.file} has {size:,} bytes, but 24,128 .* column 'x'"):
             map_shard(tmp_path, entry, "column 'x'")
 
 
@@ -224,7 +222,6 @@ def test_a_column_taken_up_again_ends_as_if_never_interrupted(
         column.append(np.full(garbage, -1.0))  # written, but not known to have been
         column.close()
         again = ColumnFile.reopen(folder / "column", F8, None, mark)
-        assert again is not None
         assert again.mark() == mark
         again.append(values[at:])
         interrupted = again.seal(folder)
@@ -248,7 +245,6 @@ def test_a_column_with_a_changed_byte_is_not_taken_up(tmp_path: Path, rng: np.ra
         assert ColumnFile.reopen(path, F8, None, mark) is None
     path.write_bytes(whole)
     again = ColumnFile.reopen(path, F8, None, mark)
-    assert again is not None
     again.close()
 
 

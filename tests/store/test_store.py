@@ -156,9 +156,7 @@ def test_a_manifest_that_is_not_a_plain_file_is_refused(built: TinyStore) -> Non
 def test_each_missing_shard_is_named_with_what_it_held(built: TinyStore) -> None:
     for path in sorted(built.path.glob("*.npy")):
         path.rename(built.path / "elsewhere")
-        with pytest.raises(
-            StoreDamagedError, match=rf"{path.name} is missing: it holds (column|texts of|the text offsets|the offsets)"
-        ):
+        with pytest.raises(StoreDamagedError, match=rf"{path.name} is missing: it holds (column|texts|the)"):
             built.open()
         (built.path / "elsewhere").rename(path)
     built.open()
@@ -270,7 +268,6 @@ def map_as_objects(path: str) -> int:
 
 @pytest.mark.promise("P7", control=True)
 def test_negative_control_numpy_maps_objects_and_dies(built: TinyStore, zygote: Zygote) -> None:
-    assert built.manifest.columns[0].values is not None
     outcome = zygote.run(map_as_objects, path=built.path / built.manifest.columns[0].values.file)
     assert outcome.signal == signal.SIGSEGV
 

@@ -165,7 +165,6 @@ def test_a_folder_without_checkpoints_has_no_latest_and_no_best(checkpoints: Che
 def test_the_latest_is_what_was_saved_last(checkpoints: CheckpointFolder) -> None:
     save(checkpoints, 10, 20)
     found = CheckpointFolder(checkpoints.folder).latest()
-    assert found is not None
     assert (found.step, found.path) == (20, checkpoints.folder / "step-000000020")
     assert found.facts == {"step": 20, "epoch": 2}
     assert is_same(state(20), found.parts)
@@ -184,7 +183,6 @@ def test_the_best_stays_until_there_is_a_better_one(checkpoints: CheckpointFolde
     save(checkpoints, 3, 4, 5)
     assert names(checkpoints) == ["BEST", "LATEST", "step-000000002", "step-000000004", "step-000000005"]
     best = checkpoints.best()
-    assert best is not None
     assert is_same(state(2), best.parts)
     save(checkpoints, 6, best=True)
     assert names(checkpoints) == ["BEST", "LATEST", "step-000000005", "step-000000006"]
@@ -195,7 +193,6 @@ def test_a_step_that_is_saved_again_replaces_itself(checkpoints: CheckpointFolde
     checkpoints.save(2, {"model": {"x": 1}}, {}, best=True, wait=True)
     assert names(checkpoints) == ["BEST", "LATEST", "step-000000002", "step-000000002-2"]
     found = checkpoints.latest()
-    assert found is not None
     assert (found.step, found.parts) == (2, {"model": {"x": 1}})
 
 
@@ -213,7 +210,6 @@ def test_saves_are_of_the_moment_whatever_the_training_does_next(
     checkpoints.wait()
     assert not checkpoints.busy
     found = checkpoints.latest()
-    assert found is not None
     assert not found.parts["model"]["w"].any()
 
 
@@ -225,7 +221,6 @@ def test_a_save_that_was_begun_is_finished_when_the_interpreter_ends(tmp_path: P
         str(tmp_path / "c"),
     )
     found = CheckpointFolder(tmp_path / "c").latest()
-    assert found is not None
     assert found.step == 3
 
 

@@ -310,8 +310,6 @@ class Net(nn.Module):
 def net_of(path: Path) -> nn.Module:
     """The model that a file of the user defines."""
     spec = importlib.util.spec_from_file_location("users_model", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -59,7 +59,6 @@ def test_nothing_that_is_not_finite_reaches_the_weights(place: str, fused: bool,
     with pytest.raises(NonFiniteError, match=r"at update 3 of epoch 0 \(batch.* 3|6.*weights are those before it"):
         trainer.fit(pairs())
     assert same_weights(good, ours)
-    assert trainer.ema is not None
     assert all(torch.isfinite(one).all() for one in trainer.ema.tensors())
 
 

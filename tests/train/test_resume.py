@@ -155,9 +155,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path) -> 
     trainer_of(network(), folder=folder, log_every=2).fit(pairs())
     log = (folder / "metrics.jsonl").read_bytes()
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(
-        CheckpointError, match=r"run has reached step 12, as its run\.json says, but .*checkpoints holds no checkpoint"
-    ):
+    with pytest.raises(CheckpointError, match=r"reached step 12, .*checkpoints holds no checkpoint"):
         trainer_of(network(), folder=folder).fit(pairs(), epochs=2, resume=True)
     assert (folder / "metrics.jsonl").read_bytes() == log
     result = trainer_of(network(), folder=folder).fit(pairs(), overwrite=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.harness import FaultyFiles
+from tests.harness import NOT_JSON, FaultyFiles
 from tests.train.training import network, pairs, trainer_of
 
 import stoker
@@ -45,7 +45,6 @@ def test_says_what_ran_where_and_how_it_ended(tmp_path: Path) -> None:
     assert last.versions.items() >= {"stoker": stoker.__version__, "torch": str(torch.__version__), "numpy": np.__version__}.items()
     assert (last.machine.cores, last.process, last.folder) == (len(os.sched_getaffinity(0)), os.getpid(), str(Path.cwd()))
     assert (last.how, last.last_step) == ("finished", 50)
-    assert last.ended is not None
     assert last.started <= last.ended
     assert not is_locked(folder)
 
@@ -79,21 +78,21 @@ def test_a_full_disk_at_any_operation_leaves_the_folder_free(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"{", "is damaged"),
+        *((data, "") for data in NOT_JSON.values()),
         (b'{"format":"stoker-run","version":1,"sessions":[]}', "has no session"),
         (b'{"format":"stoker-run","version":1,"sessions":[],"more":1}', "unknown field `more`"),
         (b'{"format":"stoker-run","version":2,"sessions":{}}', "has version 2, and this stoker reads up to 1"),
         (b'{"format":"other","version":1,"sessions":[]}', "is damaged"),
-        (b"\xff\xfe", "is damaged"),
-        (b"[" * 100_000, "is damaged"),
     ],
+    ids=[*NOT_JSON, *"abcd"],
 )
 def test_a_record_is_read_strictly(tmp_path: Path, text: bytes, reason: str) -> None:
     (tmp_path / "run.json").write_bytes(text)
-    with pytest.raises(TrainError, match=reason):
-        read_record(tmp_path)
-    with pytest.raises(TrainError, match=reason):
-        Run(tmp_path, from_step=3)
+    for read in (read_record, lambda folder: Run(folder, from_step=3)):
+        with pytest.raises(TrainError) as caught:
+            read(tmp_path)
+        assert reason in str(caught.value)
+        assert "\n" not in str(caught.value)
     assert not is_locked(tmp_path)
 
 
@@ -112,7 +111,6 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
     git(tmp_path, "add", "code.py")
     git(tmp_path, "commit", "-q", "-m", "first")
     clean = machine.find_commit(tmp_path)
-    assert clean is not None
     assert (len(clean.commit), clean.dirty) == (40, False)
     (tmp_path / "notes.txt").write_text("not git's")
     assert machine.find_commit(tmp_path) == clean

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.harness import Zygote
+from tests.harness import NOT_JSON, Zygote
 
 from stoker.train.run import Run, RunSummary, collect, table
 
@@ -43,7 +43,6 @@ def test_a_run_in_one_line(tmp_path: Path) -> None:
     assert (run.metric, run.best, run.best_step) == ("val_loss", 0.5, 20)
     assert (run.loss, run.rate, run.step, run.reason) == (2.0, 20.0, 35, None)
     assert run.wait == pytest.approx(0.2)
-    assert run.seconds is not None
     assert run.seconds >= 0
 
 
@@ -76,9 +75,7 @@ def test_they_come_in_the_order_of_their_start_and_damaged_ones_last_with_the_re
     runs = collect(tmp_path)
     assert [run.name for run in runs] == ["c", "a", "0", "b"]
     assert [run.state for run in runs] == ["finished", "finished", "damaged", "damaged"]
-    assert runs[2].reason is not None
     assert "holds no run.json" in runs[2].reason
-    assert runs[3].reason is not None
     assert "truncated" in runs[3].reason
 
 
@@ -90,12 +87,8 @@ def shown(runs: list[RunSummary]) -> list[str]:
 
 
 BAD_RECORDS = {
-    "no JSON": b"{",
-    "a list": b"[]",
+    **NOT_JSON,
     "no session": b'{"format": "stoker-run", "version": 1, "sessions": []}',
-    "deep": b"[" * 100_000,
-    "empty": b"",
-    "zeros": b"\0" * 100,
     "another format": b'{"format": "x", "version": 1}',
     "newer": b'{"format": "stoker-run", "version": 99}',
 }

@@ -36,24 +36,37 @@ def test_numbers_of_numpy_become_those_of_python_and_defaults_stay() -> None:
     assert type(found.max_grad_norm) is float
 
 
+GROUPS: dict[str, Any] = {"execution": Execution, "checkpoints": Checkpoints, "logging": Logging}
+FIELDS = [("", field.name) for field in msgspec.structs.fields(TrainerSettings) if field.name not in GROUPS]
+FIELDS += [(group, field.name) for group, kind in GROUPS.items() for field in msgspec.structs.fields(kind)]
+ABSURD = [math.nan, math.inf, -1, 2**90, "absurd", b"", [], {}, object()]
+
+
+@pytest.mark.parametrize(("group", "field"), FIELDS)
+def test_an_absurd_value_of_any_setting_is_refused_by_its_name(group: str, field: str) -> None:
+    refused = []
+    for value in ABSURD:
+        given = {group: GROUPS[group](**{field: value})} if group else {field: value}
+        try:
+            checked(TrainerSettings(**given))
+        except OptionError as error:
+            refused.append((error.parameter, "\n" in str(error)))
+    assert set(refused) == {(f"{group}.{field}".lstrip("."), False)}
+    assert len(refused) >= len(ABSURD) - 3, "but a few values may be meant"
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("given", "line"),
     [
-        ("grad_accum_steps", 0, "grad_accum_steps is 0; expected an integer from 1."),
         (
-            "grad_accum_steps",
-            2**60,
+            {"grad_accum_steps": 2**60},
             "grad_accum_steps is 1152921504606846976; expected an integer from 1 up to 281,474,976,710,656.",
         ),
-        ("grad_accum_steps", True, "grad_accum_steps is True; expected an integer from 1."),
-        ("max_grad_norm", math.nan, "max_grad_norm is nan; expected a number above 0 or None."),
-        ("ema", 1.0, "ema is 1.0; expected a number from 0 below 1 or None."),
-        ("execution", Execution(graph="yes"), "execution.graph is 'yes'; expected True, False, or 'auto'."),  # type: ignore[arg-type]
-        ("execution", "fast", "execution is 'fast'; expected Execution(…)."),
-        ("checkpoints", Checkpoints(every=0), "checkpoints.every is 0; expected an integer from 1 or None."),
-        ("seed", -1, "seed is -1; expected an integer from 0 or None."),
+        ({"ema": 1.0}, "ema is 1.0; expected a number from 0 below 1 or None."),
+        ({"execution": Execution(graph="yes")}, "execution.graph is 'yes'; expected True, False, or 'auto'."),  # type: ignore[arg-type]
+        ({"execution": "fast"}, "execution is 'fast'; expected Execution(…)."),
     ],
 )
-def test_a_bad_value_is_one_line(name: str, value: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(message)):
-        checked(TrainerSettings(**{name: value}))
+def test_a_bad_value_is_one_line(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(line)):
+        checked(TrainerSettings(**given))

@@ -104,7 +104,6 @@ def test_windows_hold_the_numbers_of_their_steps() -> None:
     readout.take()
     recorded(readout, [4.0])
     latest = readout.latest()
-    assert latest is not None
     assert latest.tolist() == [4.0, 40.0]
     readout.take()
     first, second = readout.ready()

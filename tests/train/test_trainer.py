@@ -88,7 +88,6 @@ def test_the_average_is_what_is_evaluated() -> None:
     model = network()
     trainer = trainer_of(model, ema=0.9)
     trainer.fit(pairs(), epochs=2)
-    assert trainer.ema is not None
     with trainer.ema.applied(), torch.no_grad():
         averaged = float(nn.functional.mse_loss(model(pairs(1)[0][0]), pairs(1)[0][1]))
     assert trainer.evaluate(pairs(1))["loss"] == pytest.approx(averaged)

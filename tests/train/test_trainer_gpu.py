@@ -239,7 +239,6 @@ def test_limited_updates_leave_the_last_good_weights(graph: bool, accumulate: in
     with pytest.raises(NonFiniteError, match=f"at update {20 // accumulate} of epoch 0"):
         trainer.fit(batches)
     assert_close(good, ours)
-    assert trainer.ema is not None
     assert all(torch.isfinite(one).all() for one in trainer.ema.tensors())
 
 

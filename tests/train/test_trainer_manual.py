@@ -26,7 +26,6 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "model.pt2" in exported  # of a command, which the slow test of the page runs
     exec(compile(first, str(PAGE), "exec"), names)
     told = re.search(r"# (finished after .*?) in …", first)
-    assert told is not None
     assert str(names["result"]).startswith(told[1])
     for block in others:
         exec(compile(block, str(PAGE), "exec"), names)

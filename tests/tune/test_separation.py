@@ -29,11 +29,9 @@ def test_a_constant_objective_is_found() -> None:
 
 def test_noise_is_compared_with_the_spread(rng: np.random.Generator) -> None:
     noisy = measure_noise([*trials(rng.normal(0, 1, 30).tolist()), *trials(rng.normal(0, 1, 4).tolist(), repeat_of=0, first=30)])
-    assert noisy is not None
     assert not noisy.separates
     assert "30 configurations differ by" in str(noisy)
     clear = measure_noise([*trials(rng.normal(0, 1, 30).tolist()), *trials(rng.normal(0, 0.01, 4).tolist(), repeat_of=0, first=30)])
-    assert clear is not None
     assert clear.separates
     assert measure_noise(trials([1.0, 2.0, 3.0])) is None
 
@@ -42,7 +40,6 @@ def test_pruned_trials_are_compared_where_they_ended() -> None:
     pruned = [frozen(i, float(i), state=TrialState.PRUNED, steps={1: float(i)}) for i in range(8)]
     repeats = [frozen(8 + i, value, repeat_of=0, steps={1: 5.0}) for i, value in enumerate([0.1, 0.2, 0.3])]
     found = measure_noise([*pruned, *repeats])
-    assert found is not None
     assert (found.step, found.noise, found.num_configs) == (1, 0.0, 8)
 
 
@@ -65,7 +62,6 @@ def test_noise_is_that_of_several_configurations(best_is_noisy: bool) -> None:
         scale = [5.0 if best_is_noisy and i < 2 else 1.0 for i in range(4)]
         repeated = [frozen(24 + i, rng.normal(0, scale[i]), repeat_of=trial.number) for i, (trial, _) in enumerate(again)]
         found = measure_noise([*firsts, *repeated])
-        assert found is not None
         assert (found.num_repeated, found.num_seeds) == (3, 6)
         squares.append(found.noise**2)
         separated += found.separates
@@ -78,8 +74,6 @@ def test_the_first_score_of_the_best_does_not_count() -> None:
     firsts = trials([-100.0, *np.linspace(0, 1, 23).tolist()])
     again = trials([0.5, 0.5], repeat_of=0, first=24)
     found = measure_noise([*firsts, *again])
-    assert found is not None
     assert found.noise == 0.0
     once = measure_noise([*firsts, again[0]])  # of a configuration that was drawn, it does
-    assert once is not None
     assert once.noise == pytest.approx(100.5 / 2**0.5)

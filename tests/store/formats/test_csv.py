@@ -83,10 +83,7 @@ def test_dialects(text: CsvFile, content: str, dialect: dict[str, Any], expected
     ids=["header", "value", "late value", "key"],
 )
 def test_a_wrong_encoding_is_said(text: CsvFile, content: str) -> None:
-    with (
-        shrunk(),
-        pytest.raises(SourceInvalidError, match=r"table.csv is not utf-8\. Pass the right Csv.encoding=., like 'latin-1'"),
-    ):
+    with shrunk(), pytest.raises(SourceInvalidError, match=r"table.csv is not utf-8.*Csv.encoding="):
         text.pack(content.encode("latin-1"), series="key" if content.startswith("key") else None)
 
 
@@ -146,9 +143,7 @@ def test_too_many_columns_are_refused(text: CsvFile) -> None:
     with pytest.raises(SourceTooLargeError, match="has 70,000 columns; at most 65,536 can be read"):
         text.pack(",".join(f"c{i}" for i in range(70_000)) + "\n" + ",".join("1" * 70_000) + "\n")
     wide = ",".join(f"c{i}" for i in range(5000)) + "\n" + ",".join("1" * 5000) + "\n"
-    with pytest.raises(
-        SourceTooLargeError, match=r"has 5,000 columns, which make 5,001 .* at most 4,096\. Pass columns=\[...\], or wide=True"
-    ):
+    with pytest.raises(SourceTooLargeError, match=r"make 5,001 .* at most 4,096\. Pass columns=\[...\], or wide=True"):
         text.pack(wide)
     assert len(text.pack(wide, wide=True)) == 5000
 

@@ -140,12 +140,10 @@ def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
     pack(data / "x.jsonl", data / "old.stoker")
     store = pack(data, data / "out.stoker")
     assert sorted(store.lengths.tolist()) == [2, 3, 3, 5], "both kinds of sources"
-    assert store.manifest is not None
     left_out = "caf\\udce9.bak, notes.md, model.pkl, notes.md, more.jsonl"
     assert store.manifest.notes == [f"left out 5 other files or folders ({left_out})"]
     assert open_store(data / "out.stoker").manifest == store.manifest, "a name that is not Unicode does no harm"
     again = pack(data, data / "out.stoker", replace=True)
-    assert again.manifest is not None
     assert again.manifest.notes == store.manifest.notes, "stores are results, and not among them"
 
 
@@ -153,7 +151,6 @@ def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
 def test_negative_control_without_the_list_the_pack_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.store.pack.packer._unicode_names", lambda paths: ())
     store = pack(mixed(tmp_path), tmp_path / "x.stoker")
-    assert store.manifest is not None
     assert store.manifest.notes == []
 
 
@@ -369,9 +366,7 @@ def test_queries_are_streamed_and_run_again_where_types_need_it(tmp_path: Path) 
 
 def test_a_stream_that_ends_once_says_what_a_second_reading_needs(tmp_path: Path) -> None:
     table = pa.table({"k": [1, 1, 2], "x": [1, None, 3]})
-    with pytest.raises(
-        SourceInvalidError, match=r"<RecordBatchReader> is a stream that can be read only once, .* float type with dtype="
-    ):
+    with pytest.raises(SourceInvalidError, match=r"can be read only once, .* float type with dtype="):
         pack(table.to_reader(), tmp_path / "out", series="k")
     assert pack(table.to_reader(), tmp_path / "out", series="k", dtype="x=float64").column("x")[2] == 3.0
     with pytest.raises(TimeOrderError, match="the times of series 1 do not increase"):

@@ -84,13 +84,7 @@ def test_rows_of_lists_in_many_runs(tmp_path: Path, limits: dict[str, int]) -> N
 @pytest.mark.parametrize("limits", [{}, {"run_bytes": 1, "chunk_bytes": 1}])
 def test_a_key_that_comes_twice_is_refused_where_rows_are_series(tmp_path: Path, limits: dict[str, int]) -> None:
     table = pa.table({"k": ["b", "a", "c", "b"], "x": [[1.0], [2.0], [3.0], [4.0]]})
-    with (
-        shrunk(**limits),
-        pytest.raises(
-            BadValueError,
-            match=r"k 'b' occurs twice \(in row 1 of .*, and in row 4 of .*\), but each row is a whole series. Make the key",
-        ),
-    ):
+    with shrunk(**limits), pytest.raises(BadValueError, match=r"k 'b' occurs twice \(in row 1 of .*, and in row 4 of .*\)"):
         pack(table, tmp_path / "out", series="k")
 
 
@@ -140,7 +134,6 @@ def test_sorting_is_stable_and_counts_equal_times(tmp_path: Path, limits: dict[s
         ordered = times[mine]
         equal += int((ordered[1:] == ordered[:-1]).sum())
     assert equal > 0
-    assert store.manifest is not None
     notes = [note for note in store.manifest.notes if "windows span such gaps" not in note]
     assert notes == [f"{equal:,} steps have the same time as the step before them"]
 
@@ -255,9 +248,7 @@ def test_error(tmp_path: Path) -> None:
 def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3])})
     assert pack(table, tmp_path / "out").schema["n"].label == "float64"
-    with pytest.raises(
-        BadValueError, match=r"column 'n' is missing in row 2 of <Table>, which int64 cannot store. Choose a float type"
-    ):
+    with pytest.raises(BadValueError, match="'n' is missing in row 2 of <Table>, which int64 cannot store"):
         pack(table, tmp_path / "out", replace=True, dtype="n=int64")
     (tmp_path / "a.csv").write_text("n\n1\nNA\n3\n")
     with pytest.raises(BadValueError, match=r"in row 2 of .*a.csv"):

@@ -58,7 +58,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def contents(store: Store) -> dict[str, bytes]:
     """Every byte of a store, the lock aside."""
-    assert store.path is not None
     return {path.name: path.read_bytes() for path in store.path.iterdir() if path.name != ".lock"}
 
 

@@ -92,7 +92,6 @@ def test_a_merge_continues_from_every_step(given: tuple[bool, tuple[str, list[Se
         expected = read(out)
         for marks, run_mark in reversed(steps):  # each cuts the file shorter than the one before
             again = SortedRun.reopen(folder, run_mark, shape, writer)
-            assert again is not None
             merge_runs(runs, again, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=marks, progress=ignore)
             again.finish()
             assert read(again) == expected

@@ -106,7 +106,6 @@ class Reports:
 
 
 def contents(store: Store) -> dict[str, bytes]:
-    assert store.path is not None
     return {path.name: path.read_bytes() for path in store.path.iterdir() if path.name != ".lock"}
 
 

@@ -25,7 +25,6 @@ HOUR = pd.Timedelta("1h")
 
 
 def notes(store: Store) -> list[str]:
-    assert store.manifest is not None
     return store.manifest.notes
 
 
@@ -254,7 +253,6 @@ def test_negative_control_without_the_held_row_equal_times_of_two_blocks_stay(
 )
 def test_gaps_in_regular_times_are_noted(tmp_path: Path, times: pd.DatetimeIndex, expected: str | None) -> None:
     store = pack(pd.DataFrame({"t": times, "x": 1.0}), tmp_path / "out", time="t")
-    assert store.manifest is not None
     assert store.manifest.version == 1
     if expected is None:
         assert notes(store) == []

@@ -51,7 +51,6 @@ def test_a_statement_is_packed_like_a_table_with_its_result(prices: Path) -> Non
     assert found["symbol"].to_pylist() == expected["symbol"].to_pylist()
     assert found["ret"].to_pylist() == expected["ret"].to_pylist()
     assert [store.texts("country")[code] for code in found["country"].to_pylist()] == expected["country"].to_pylist()
-    assert store.manifest is not None
     assert store.manifest.sql == JOIN
     assert [(one.name, one.num_rows, one.xxh3 is not None) for one in store.manifest.sources] == [
         ("p1.csv", 9, True),

@@ -172,9 +172,7 @@ def test_too_many_texts_are_not_category(monkeypatch: pytest.MonkeyPatch, limit:
     monkeypatch.setattr(categories, limit, value)
     made = Categories("note")
     made.encode(pa.array(["text 1", "text 2", "text 3"]), "row 1")
-    with pytest.raises(
-        SourceTooLargeError, match=r"column 'note' has more than \d distinct strings at row 9 of a.csv.*leave it out"
-    ):
+    with pytest.raises(SourceTooLargeError, match=r"'note' has more than . distinct strings at row 9 of a.csv"):
         made.encode(pa.array(["text 4"]), "row 9 of a.csv")
 
 

@@ -76,9 +76,7 @@ def test_an_hour_that_is_passed_once_needs_a_rule(tmp_path: Path, ambiguous: str
 def test_an_hour_that_does_not_exist_needs_a_rule(tmp_path: Path) -> None:
     local = pd.DatetimeIndex(["2021-03-28 01:30", "2021-03-28 02:30", "2021-03-28 03:30"])
     rows = pd.DataFrame({"t": local, "x": 1.0})
-    with pytest.raises(
-        BadValueError, match=r"is 2021-03-28T02:30:00 in row 2 of <DataFrame>, which does not exist in Europe/Berlin"
-    ):
+    with pytest.raises(BadValueError, match=r"T02:30:00 in row 2 .* does not exist in Europe/Berlin"):
         pack(rows, tmp_path / "out", time=stoker.Time("t", timezone=ZONE))
     store = pack(rows, tmp_path / "out", time=stoker.Time("t", timezone=ZONE, nonexistent="shift"))
     expected = local.tz_localize(ZONE, nonexistent="shift_forward").as_unit("ns").asi8

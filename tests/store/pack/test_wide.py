@@ -36,7 +36,6 @@ def test_each_column_of_each_file_is_a_series(tmp_path: Path, limits: dict[str, 
     for one, column in zip(store, expected, strict=True):
         assert one["value"].tobytes() == np.ascontiguousarray(column).tobytes()
         assert (one["date"] == np.datetime64("2020-01-01", "s").astype(int) + 60 * np.arange(50)).all()
-    assert store.manifest is not None
     assert "column 'remark' is not numeric and was left out by --wide" in store.manifest.notes
 
 
@@ -124,9 +123,7 @@ def test_the_time_must_have_one_type_in_all_files(tmp_path: Path) -> None:
     store = pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True, time="t")
     assert store.column("t").tolist() == [1577836800, 1577872800]
     (tmp_path / "b.csv").write_text("t,y\n5,1\n")
-    with pytest.raises(
-        SchemaError, match=r"the time 't' of .*b.csv is int64, but date32\[day\] in .*a.csv. Pack these files separately"
-    ):
+    with pytest.raises(SchemaError, match=r"'t' of .*b.csv is int64, but date32\[day\] in .*a.csv"):
         pack(str(tmp_path / "*.csv"), tmp_path / "other", wide=True, time="t")
 
 
@@ -198,9 +195,6 @@ def test_late_floats_and_words_are_settled_for_their_file_alone(tmp_path: Path) 
     with shrunk(**SMALL):
         assert series(pack(source, tmp_path / "out", wide=True))["b.csv:y"] == [*range(60), 2.5]
     source = write(tmp_path, b="y,x\n" + rows.replace("\n", ",7\n") + "oops,7\n")
-    with (
-        shrunk(**SMALL),
-        pytest.raises(BadValueError, match=r"column 'y' of .*b.csv holds 'oops' in row 61") as error,
-    ):
+    with shrunk(**SMALL), pytest.raises(BadValueError, match=r"column 'y' of .*b.csv holds 'oops' in row 61") as error:
         pack(source, tmp_path / "out", replace=True, wide=True)
     assert (error.value.row, error.value.column) == (61, "y")
