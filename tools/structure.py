@@ -47,7 +47,7 @@ LAYERS = (
     {"sandbox"},
     {"compare"},
     {"diagnose", "ray"},
-    {"gate", "tune"},
+    {"gate", "tune", "notebook"},
     {"cli"},
     {"recipes"},
     {"__main__"},

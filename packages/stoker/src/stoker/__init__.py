@@ -108,3 +108,10 @@ if TYPE_CHECKING:
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, _ = lazy(__name__, _LAZY, modules=_MODULES)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Add `%%stoker` to a notebook. IPython calls it for `%load_ext stoker`."""
+    from stoker.notebook import register
+
+    register(shell)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stoker._disk import write_file
-from stoker._text import printable, printable_lines, readable_bytes, readable_seconds
+from stoker._text import html_text, printable, printable_lines, readable_bytes, readable_seconds
 from stoker.compare.facts import Fact
 from stoker.compare.losses import LossComparison
 from stoker.compare.quality import Quality
@@ -77,6 +77,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self.lines())
         return printable_lines("\n".join([self.headline(), *(f"  {name:<{width}}  {text}" for name, text in self.lines())]))
+
+    def _repr_html_(self) -> str:
+        return html_text(str(self))
 
     def headline(self) -> str:
         """Return the verdict in one line."""
