@@ -1,6 +1,6 @@
 """Files that a program in the sandbox cannot read: neither itself, nor by what it starts, nor by another of their names.
 
-In an overlay, a node that nobody can open is mounted over each file (an empty folder over each folder), and the program cannot unmount
+In an overlay, a node without permissions is mounted over each file (an empty folder over each folder), and the program cannot unmount
 it: mounts of another user namespace are locked, and root loses the capabilities that it would need. Under Landlock no rule permits to
 read them. Both ask for the file that a path leads to, so links, /proc/self/fd and maps of memory are covered.
 
