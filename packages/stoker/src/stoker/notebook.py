@@ -87,11 +87,11 @@ def run_cell(line: str, cell: str, history: Sequence[str]) -> Finding | Receipt:
 
         before = _python(history[asked.before]) or history[asked.before].partition("\n")[2]
         cells.pop(asked.before, None)
-        sides = [
+        first, second = (
             Version(program=str(_program(folder, named, text, cells)), title=f"In [{named}]")
             for named, text in ((asked.before, before), (number, cell))
-        ]
-        return compare(*sides, budget=asked.budget, seeds=asked.seeds)
+        )
+        return compare(first, second, budget=asked.budget, seeds=asked.seeds)
 
 
 def _numbers(text: str, end: int) -> list[int]:
