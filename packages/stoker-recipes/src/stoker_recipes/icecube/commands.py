@@ -49,12 +49,7 @@ def pack(source: str, store: str, recipe: str, as_json: bool, **options: Any) ->
 
 
 @click.command("icecube", cls=base.Command, doing="training with {data|resume}", short_help="Train a model of neutrino directions.")
-@click.option("--data", type=base.PATH, metavar="STORE", help=STORE)
-@shared.settings_option(SETTINGS)
-@base.folder_option
-@base.resume_option
-@base.device_option
-@base.json_option
+@shared.run_options(SETTINGS, STORE, metavar="STORE")
 def train(
     data: str | None, overrides: tuple[str, ...], folder: str | None, resume: str | None, device: str | None, as_json: bool
 ) -> None:

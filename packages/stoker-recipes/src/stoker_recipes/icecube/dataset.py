@@ -22,7 +22,7 @@ from stoker.errors import OptionError
 from stoker.extend import ALIGNMENT, Array, kernel
 from stoker_recipes.icecube.batches import MAX_DOMS, MAX_PULSES, EventBatch, group_pulses
 from stoker_recipes.icecube.data import geometry_of
-from stoker_recipes.icecube.feed import EVENT_COLUMNS, PULSE_COLUMNS
+from stoker_recipes.icecube.feed import PULSE_COLUMNS, check_store
 from stoker_recipes.icecube.tokens import pad, read_geometry, scale_geometry
 
 Event = dict[str, torch.Tensor]
@@ -141,12 +141,7 @@ class Dataset(torch.utils.data.Dataset[Event]):
         max_doms: int = MAX_DOMS,
     ) -> None:
         self.store = store if isinstance(store, stoker.Store) else stoker.open(store)
-        missing = [name for name in (*PULSE_COLUMNS, *EVENT_COLUMNS) if name not in self.store.schema]
-        if missing:
-            raise OptionError(
-                f"{self.store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made.",
-                column=missing[0],
-            )
+        check_store(self.store)
         count = len(self.store)
         self._events = None if events is None else np.asarray(events, dtype=np.int64)
         if self._events is not None and len(bad := self._events[(self._events < 0) | (self._events >= count)]):

@@ -19,6 +19,17 @@ from stoker_recipes.icecube.batches import MAX_DOMS, MAX_PULSES, EventBatch, gro
 
 PULSE_COLUMNS = ("time", "charge", "sensor_id", "auxiliary")
 EVENT_COLUMNS = ("event_id", "azimuth", "zenith")
+
+
+def check_store(store: stoker.Store) -> None:
+    """Raise `OptionError` for a store that is not of events."""
+    if missing := [name for name in (*PULSE_COLUMNS, *EVENT_COLUMNS) if name not in store.schema]:
+        raise OptionError(
+            f"{store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made.",
+            column=missing[0],
+        )
+
+
 _FIELDS = [field.name for field in fields(EventBatch)]
 
 
@@ -90,12 +101,7 @@ class EventFeed(stoker.Feed):
         multiples: tuple[int, int] | None = None,
         **options: Any,
     ) -> None:
-        missing = [name for name in (*PULSE_COLUMNS, *EVENT_COLUMNS) if name not in store.schema]
-        if missing:
-            raise OptionError(
-                f"{store.name} has no column {missing[0]!r}; expected a store that `stoker pack --recipe icecube` made.",
-                column=missing[0],
-            )
+        check_store(store)
         if multiples is not None and not all(isinstance(multiple, int) and multiple > 0 for multiple in multiples):
             raise OptionError.expected("multiples", multiples, "two integers from 1, for DOMs and pulses")
         view = stoker.Sequences(max(1, int(store.lengths.max(initial=1))), layout="packed")  # no event is cut

@@ -28,12 +28,7 @@ DATA = "A store, a tree of Time-MoE data (binary folders in place, .jsonl, .json
 
 
 @click.command("time-moe", cls=base.Command, doing="training with {data|resume}", short_help="Train a Time-MoE.")
-@click.option("--data", type=base.TABLE, metavar="DATA", help=DATA)
-@shared.settings_option(SETTINGS)
-@base.folder_option
-@base.resume_option
-@base.device_option
-@base.json_option
+@shared.run_options(SETTINGS, DATA, kind=base.TABLE)
 def train(
     data: str | None, overrides: tuple[str, ...], folder: str | None, resume: str | None, device: str | None, as_json: bool
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,13 @@ def settings_option(settings: str, *, shows_fields: bool = True) -> base.Decorat
         "--fields", is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show all settings with their defaults."
     )
     return (lambda command: assign(fields(command))) if shows_fields else assign
+
+
+def run_options(settings: str, data: str, *, kind: base.PathType = base.PATH, metavar: str = "DATA") -> base.Decorator:
+    """Return what `stoker train` of a recipe takes: --data, --set, --fields, --folder, --resume, --device and --json."""
+    data_option = click.option("--data", type=kind, metavar=metavar, help=data)
+    options = (data_option, settings_option(settings), base.folder_option, base.resume_option, base.device_option, base.json_option)
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def _record(name: str) -> type:

@@ -261,9 +261,7 @@ def _fed(
     lengths: Lengths,
     scaler: SeriesScales | None,
 ) -> FedColumn:
-    if name not in store.schema:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
-    column = store.schema[name]
+    column = store.field(name)
     if column.dtype is None:
         raise OptionError(
             f"column {name!r} of {store.name} holds {column.label}, which cannot be a tensor. Leave it out of columns=.",

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stoker.errors import OptionError
 from stoker.store.store import Series, Store
 
 
@@ -36,8 +35,7 @@ class StoreEntries:
 
     def __init__(self, store: Store, *, target: str, freq: str, time: str | None = None, dynamic_reals: Sequence[str] = ()) -> None:
         for name in (target, *([time] if time else []), *dynamic_reals):
-            if name not in store.schema:
-                raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
+            store.field(name)
         self.store, self.target, self.freq, self.time, self.dynamic_reals = store, target, freq, time, tuple(dynamic_reals)
 
     def __len__(self) -> int:

@@ -261,9 +261,7 @@ def readable(moment: int, column: Column) -> str:
 
 
 def _times(sampled: SampledStore, store: Store, name: str, *, trusted: bool) -> tuple[Array, Column]:
-    column = store.schema.get(name)
-    if column is None:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
+    column = store.field(name)
     if column.level != "step" or column.dtype is None or column.dtype.kind != "i" or column.width is not None:
         raise OptionError(
             f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected one time or integer per step.",

@@ -80,9 +80,7 @@ def _add(
 
 def measure(store: Store, subset: Subset | None, name: str) -> Moments:
     """The moments of a column over the steps (or series) that samples of the subset hold; of all without a subset."""
-    column = store.schema.get(name)
-    if column is None:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
+    column = store.field(name)
     if column.kind != "number" or column.dtype is None:
         raise OptionError(
             f"column {name!r} of {store.name} holds {column.label}, which has no mean. Leave it out of columns=.",

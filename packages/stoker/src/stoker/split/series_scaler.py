@@ -317,9 +317,7 @@ def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
 
 
 def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: ScalerMethod, unseen: str) -> Scales:
-    column = store.schema.get(name)
-    if column is None:
-        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.", column=name)
+    column = store.field(name)
     if column.kind != "number" or column.level != "step" or column.dtype is None:
         raise OptionError(
             f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected numbers per step.", column=name

@@ -390,6 +390,20 @@ class Store:
         save_store(self, folder, note=note, replace=replace)
         return map_store(folder, read_manifest(folder))
 
+    def field(self, name: str) -> Column:
+        """Return what a column is.
+
+        Raises:
+            OptionError: There is no such column.
+
+        Example:
+            >>> Store.from_arrays(x=[[1.0, 2.0]]).field("x").level
+            'step'
+        """
+        if name not in self.schema:
+            raise OptionError(f"{self.name} has no column {name!r}; it has {', '.join(self.schema)}.", column=name)
+        return self.schema[name]
+
     def to_arrow(self) -> pa.Table:
         """An Arrow table with one row per series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
         from stoker.store.arrow import store_to_arrow
