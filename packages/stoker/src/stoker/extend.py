@@ -60,7 +60,7 @@ else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too. NumPy and numba load when first used.
     __getattr__, __dir__, _ = lazy(__name__, _LAZY)
 
-__all__ = [
+__all__ = [  # the functions below are for the core, which looks up what is registered
     "ALIGNMENT",
     "RECIPE_NAME",
     "Array",
@@ -69,18 +69,12 @@ __all__ = [
     "check_device",
     "clear_bytes",
     "disk",
-    "folder_format",
-    "how_to_install",
     "kernel",
     "lazy",
-    "load",
     "lowest_bit",
     "prefetch",
     "printable",
     "readable_bytes",
-    "recipe",
-    "recipe_of_run",
-    "registered",
 ]
 
 Group = Literal["commands", "recipes", "formats"]

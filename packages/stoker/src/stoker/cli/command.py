@@ -29,7 +29,7 @@ from click.shell_completion import CompletionItem
 from stoker import _disk, extend
 from stoker._clock import busy_ns, now_ns
 from stoker._progress import Show, progress
-from stoker._text import is_url, printable, readable_bytes
+from stoker._text import how_to_install, is_url, printable, readable_bytes
 from stoker.errors import DiskError, OptionError, shorten
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ def recipe_named(args: list[str]) -> tuple[str, list[str]] | None:
         return None
     if near := difflib.get_close_matches(name, known, n=1):
         raise click.UsageError(f"{name} does not exist; did you mean the recipe {near[0]}?")
-    raise click.UsageError(f"{name} is neither a file nor an installed recipe. {extend.how_to_install()}")
+    raise click.UsageError(f"{name} is neither a file nor an installed recipe. {how_to_install()}")
 
 
 class Command(click.Command):

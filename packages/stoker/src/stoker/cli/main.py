@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 import stoker
 from stoker import extend
 from stoker._signals import Terminated, handle_stops
-from stoker._text import printable
+from stoker._text import how_to_install, printable
 from stoker.cli.command import PACK_FLAGS, Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
 from stoker.errors import StokerError, shorten
 
@@ -71,7 +71,7 @@ class _Commands(CommandGroup):
         except click.UsageError as error:
             if "did you mean" in error.message or args[0].startswith("-"):
                 raise
-            raise click.UsageError(f"{error.message} For the commands of recipes: {extend.how_to_install()}") from None
+            raise click.UsageError(f"{error.message} For the commands of recipes: {how_to_install()}") from None
 
     def _texts(self) -> dict[str, str]:
         """Return what each command does. Those of other packages are not imported for this."""
