@@ -150,6 +150,15 @@ def test_negative_control_errors_without_fields_are_found(tree: Path) -> None:
     assert structure.errors_without_fields() == ["store.two: is wrong."]
 
 
+def test_negative_control_branches_on_the_text_of_an_error_are_found(tree: Path) -> None:
+    lines = ["try:", "    run()", "except OSError as error:", "    if {}:", "        raise", ""]
+    for branch in ('"disk" in str(error)', 'error.args[0] == "full"', 'str(error).lower() != "x"', '"a" in error.message'):
+        (tree / "src" / "store" / "two.py").write_text("\n".join(lines).format(branch))
+        assert structure.branches_on_texts() == [f"store.two: {branch}".replace('"', "'")]
+    (tree / "src" / "store" / "two.py").write_text("\n".join(lines).format("error.errno == 28 or error.path == str(path)"))
+    assert structure.branches_on_texts() == []
+
+
 def test_the_report_names_large_modules(tree: Path) -> None:
     (tree / "src" / "train" / "step.py").write_text("x = 1\n" * (structure.LARGE + 1))
     assert "train.step (701)" in structure.report()

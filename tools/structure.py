@@ -299,6 +299,30 @@ def errors_without_fields() -> list[str]:
     return sorted(found)
 
 
+def branches_on_texts() -> list[str]:
+    """Comparisons with the text of an error that was caught: what decides is its class and its fields."""
+    found = []
+    for module, path in modules().items():
+        for handler in (node for node in ast.walk(parsed(path.read_text())) if isinstance(node, ast.ExceptHandler) and node.name):
+            for node in ast.walk(handler):
+                if isinstance(node, ast.Compare) and any(_is_text(leaf, handler.name) for leaf in (node.left, *node.comparators)):
+                    found.append(f"{module}: {ast.unparse(node)[:60]}")
+    return sorted(found)
+
+
+def _is_text(node: ast.expr, error: str | None) -> bool:
+    """Whether this is `str(error)`, `error.message`, an entry of `error.args`, or a method of one."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    of = (
+        node.args[0] if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr") else None
+    )
+    of = node.value if isinstance(node, ast.Attribute) and node.attr in ("args", "message") else of
+    return isinstance(of, ast.Name) and of.id == error
+
+
 def missing_in_readmes() -> list[str]:
     """Modules of recipes that the README.md of their recipe does not name: it lists the files in the order of reading."""
     found = []
@@ -319,6 +343,7 @@ LISTS = {
     "private names imported from outside": private_imports,
     "attributes set from outside": set_from_outside,
     "option errors without a field": errors_without_fields,
+    "branches on the text of an error": branches_on_texts,
     "classes with the same name": duplicate_classes,
     "tests without a module": tests_without_module,
     "modules without a test": modules_without_test,

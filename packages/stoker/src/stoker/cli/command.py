@@ -298,6 +298,9 @@ def volume_options() -> list[click.Option]:
 class CommandGroup(click.Group):
     """A group of commands that suggests the nearest name for a wrong one."""
 
+    advice_on_unknown = ""
+    """What else an unknown command may be, in words."""
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is called."""
         try:
@@ -305,7 +308,9 @@ class CommandGroup(click.Group):
         except click.UsageError as error:
             if near := difflib.get_close_matches(args[0], self.list_commands(ctx), n=1):
                 raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {near[0]}?", ctx) from None
-            raise
+            if not self.advice_on_unknown or args[0].startswith("-"):
+                raise
+            raise click.UsageError(f"{error.message} {self.advice_on_unknown}") from None
 
 
 OPTIONS = "stoker.options"

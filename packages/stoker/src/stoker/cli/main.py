@@ -53,6 +53,8 @@ stoker --help lists all commands, stoker COMMAND --help the options of one.
 class _Commands(CommandGroup):
     """The commands of the core, and those that installed packages register."""
 
+    advice_on_unknown = f"For the commands of recipes: {how_to_install()}"
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in extend.registered("commands") if name not in COMMANDS)]
 
@@ -64,14 +66,6 @@ class _Commands(CommandGroup):
             command = extend.load("commands", cmd_name)
             return command
         return None
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if "did you mean" in error.message or args[0].startswith("-"):
-                raise
-            raise click.UsageError(f"{error.message} For the commands of recipes: {how_to_install()}") from None
 
     def _texts(self) -> dict[str, str]:
         """Return what each command does. Those of other packages are not imported for this."""
