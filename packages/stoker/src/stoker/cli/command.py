@@ -461,6 +461,9 @@ folder_option: Decorator = click.option(
 )
 resume_option: Decorator = click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
 plot_option: Decorator = click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .svg or .png.")
+model_option: Decorator = click.option(
+    "--model", metavar="FILE.py:FUNCTION", help="For a run of stoker.Trainer: a function that makes the model; it is run."
+)
 set_option: Decorator = click.option(
     "--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration. May be repeated."
 )

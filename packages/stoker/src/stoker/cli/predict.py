@@ -32,9 +32,7 @@ SHOWN_ROWS = 12
 @click.option(
     "--backtest", type=click.IntRange(min=1), metavar="N", help="Forecast from N earlier steps of each series, and compare."
 )
-@click.option(
-    "--model", metavar="FILE.py:FUNCTION", help="For a run of stoker.Trainer: a function that makes the model; it is run."
-)
+@base.model_option
 @base.choice_option(
     "--which", choices=["last", "all"], help="last: once per series, from its last steps. all: from every window of the run's view."
 )

@@ -6,6 +6,7 @@ code of the model is not kept, so the model is an argument.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from stoker.feed.padding import Returns
 from stoker.feed.prefetch import Distributed
 from stoker.split.series_scaler import SeriesScaler
 from stoker.store.store import Store
-from stoker.train.export import load_trained
+from stoker.train.export import Exported, export_model, load_trained
 from stoker.train.fit import predict
 from stoker.train.run import FEED, SCALER
 
 MAX_BYTES = 64 << 20
+GOLDEN_ROWS = 64
+"""Samples that an exported program is checked on."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -107,11 +110,11 @@ class TrainedModel:
         batches = (
             self.feed(data, batch_size=batch_size, returns=Returns(index=True, series=True)) if isinstance(data, Store) else data
         )
-        columns = [column.name for column in batches.columns] if isinstance(batches, Feed) else []
+        column = _only_column(batches)
 
         def usual(model: nn.Module, batch: Any) -> Any:
-            if len(columns) == 1:
-                return model(batch[columns[0]])
+            if column is not None:
+                return model(batch[column])
             return model(batch[0]) if isinstance(batch, tuple | list) and len(batch) == 2 else model(batch)
 
         return predict(
@@ -142,6 +145,80 @@ class TrainedModel:
                 "prediction": rows.ravel(),
             }
         )
+
+    def export(self, store: Store, path: str | os.PathLike[str], *, onnx: bool = False) -> Exported:
+        """Export the model as a program that needs none of your code, checked on samples of a store.
+
+        Args:
+            store: A store with the columns of the run.
+            path: Where the program goes. It takes a mapping with the entries of a batch that the model reads.
+            onnx: Write ONNX for other runtimes, instead of a program for `torch.export.load`.
+
+        Returns:
+            What was written, and the largest difference between the program and the model.
+
+        Raises:
+            OptionError: The store has fewer than two samples.
+            TrainError: The model cannot be exported, or the program gives other answers. Nothing was written.
+
+        Example:
+            >>> import numpy as np, torch, stoker
+            >>> store = stoker.Store.from_arrays(x=[np.arange(20.0)])
+            >>> feed = stoker.Feed(store, stoker.Windows(4, horizon=1, tail="drop"), batch_size=4)
+            >>> model = torch.nn.Linear(4, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+            >>> trainer = stoker.Trainer(model, torch.nn.MSELoss(), optimizer, folder="runs/program", progress=False)
+            >>> _ = trainer.fit(feed)
+            >>> exported = stoker.load("runs/program", model=torch.nn.Linear(4, 1)).export(store, "line.pt2")
+            >>> torch.export.load(exported.path).module()({"x": torch.ones(7, 4)}).shape
+            torch.Size([7, 1])
+        """
+        feed = self.feed(store, batch_size=GOLDEN_ROWS)
+        batch: dict[str, Any] = dict(next(iter(feed)))
+        rows = int(batch["valid"].sum()) if "valid" in batch else len(next(iter(batch.values())))
+        batch = {name: values[:rows] for name, values in batch.items()}
+        column = _only_column(feed)
+        if column is not None:
+            return export_model(_OfOneEntry(self.model, column), {column: batch[column]}, Path(path), onnx=onnx)
+        read = _Read(to_device(batch, self.device))
+        with torch.no_grad():
+            self.model(read)
+        return export_model(
+            self.model, {name: batch[name] for name in batch if name in (read.names or batch)}, Path(path), onnx=onnx
+        )
+
+
+def _only_column(batches: object) -> str | None:
+    """Return the column of a feed that has one: its model is called with the tensor, not with the batch."""
+    columns = [column.name for column in batches.columns] if isinstance(batches, Feed) else []
+    return columns[0] if len(columns) == 1 else None
+
+
+class _OfOneEntry(nn.Module):
+    """A model of a tensor, as one of a batch."""
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        super().__init__()
+        self.model, self.name = model, name
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> Any:
+        return self.model(batch[self.name])
+
+
+class _Read(dict[str, Any]):
+    """A batch that knows which of its entries were read by name."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__(batch)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
 
 
 def open_trained(folder: Path, model: nn.Module, *, latest: bool, device: torch.device) -> TrainedModel:
