@@ -128,7 +128,18 @@ def of_a_store(path: Path) -> Path:
 
 def with_a_file(path: Path) -> Path:
     (path / "mine").mkdir()
-    (path / "mine" / "notes.txt").write_text("mine")
+    (path / "mine" / "data.csv").write_text("mine")
+    return path / "mine"
+
+
+def with_a_folder(path: Path) -> Path:
+    (path / "mine" / "notes.md").mkdir(parents=True)
+    return path / "mine"
+
+
+def with_a_link(path: Path) -> Path:
+    (path / "mine").mkdir()
+    (path / "mine" / "run.log").symlink_to("/etc/hostname")
     return path / "mine"
 
 
@@ -149,6 +160,8 @@ REFUSED: dict[str, Callable[[Path], Path | str]] = {
     "link to a system folder": a_link,
     "store": of_a_store,
     "other files": with_a_file,
+    "folder named like notes": with_a_folder,
+    "link named like a log": with_a_link,
     "file": a_file,
 }
 
@@ -171,3 +184,24 @@ def test_negative_control_new_and_empty_folders_and_those_of_runs_are_taken(tmp_
         assert trainer_of(network(), folder=tmp_path / name).fit(pairs()).step == 12
         assert trainer_of(network(), folder=tmp_path / name).fit(pairs(), overwrite=True).step == 12
         assert trainer_of(network(), folder=tmp_path / name).fit(pairs(), epochs=2, resume=True).step == 24
+
+
+def test_logs_and_notes_of_the_user_stay_through_a_whole_life_of_a_run(tmp_path: Path) -> None:
+    notes = {name: f"mine: {name}" for name in ("notes.md", "train.log", "slurm-12.out", ".gitignore", "metrics.txt")}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name, text in notes.items():
+        (folder / name).write_text(text)
+    assert trainer_of(network(), folder=folder).fit(pairs()).step == 12
+    (folder / "plot.png").write_bytes(b"mine")  # in the folder of a run, any file may be added
+    (folder / "checkpoints" / "mine.txt").write_text("mine")
+    assert trainer_of(network(), folder=folder).fit(pairs(), epochs=2, resume=True).step == 24
+    assert trainer_of(network(), folder=folder).fit(pairs(), overwrite=True).step == 12
+    assert {name: (folder / name).read_text() for name in notes} == notes
+    assert (folder / "plot.png").read_bytes() == (folder / "checkpoints" / "mine.txt").read_bytes() == b"mine"
+
+
+def test_no_file_of_a_run_is_taken_for_a_note(tmp_path: Path) -> None:
+    trainer_of(network(), folder=tmp_path / "run").fit(pairs())
+    names = {path.name for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert {name for name in names if Path(name).suffix in machine.NOTES or name.startswith(".")} == {".lock"}

@@ -365,8 +365,12 @@ START_FILES = ("config.yaml", "inputs.json", "recipe.json", FEED, SCALER, METRIC
 """What the start of a run writes, in any order. A start that failed or was killed may leave some of it, and the next start replaces it."""
 
 
+NOTES = (".md", ".txt", ".log", ".out", ".err")
+"""Endings of files that may be in the folder of a new run, as `stoker train c.yaml > runs/c/train.log` makes one before the run begins."""
+
+
 def check_new(folder: Path) -> None:
-    """Refuse what is not a new folder, an empty one, or one that a start of a run has left before its run.json."""
+    """Refuse what is not a new folder, an empty one but for notes, or one that a start of a run has left before its run.json."""
     if (folder / NAME).exists():
         check_own(folder)
         raise OptionError(
@@ -382,12 +386,18 @@ def check_new(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         name = path.name.removesuffix(".tmp")
         is_start = name == ".lock" or (name in START_FILES and not _holds_results(path))
-        if not (is_start or is_claimed) or (is_claimed and _holds_results(path)):
+        if not (is_start or is_claimed or _is_note(path)) or (is_claimed and _holds_results(path)):
             raise OptionError(
-                f"{path} is there, but no {NAME} says that it is of a run of stoker. Give a new folder, an empty one, or that of a run.",
+                f"{path} is there, but no {NAME} says that it is of a run of stoker. Give a new folder, one with logs and notes alone, or "
+                "that of a run.",
                 parameter="folder",
                 path=folder,
             )
+
+
+def _is_note(path: Path) -> bool:
+    """Whether a file is one that people and tools put beside a run, such as a log or notes.md. A run writes no file of such a name."""
+    return (path.suffix in NOTES or path.name.startswith(".")) and path.is_file() and not path.is_symlink()
 
 
 def _holds_results(path: Path) -> bool:
