@@ -27,7 +27,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from tests.cli.calling import Done
+from tests.cli.calling import Done, check_end
 from tests.harness import Zygote, network
 
 # A shared machine may stall any example, so time limits are pytest's; a failure prints the line that replays it.
@@ -223,7 +223,9 @@ def stoker(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
         except SystemExit as end:
             code = end.code
         out, err = capsys.readouterr()
-        return Done.of(code if isinstance(code, int) else -1, out, err)
+        done = Done.of(code if isinstance(code, int) else -1, out, err)
+        check_end([str(argument) for argument in arguments], done)
+        return done
 
     yield run
     signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,6 +47,24 @@ class Done:
         first, newline, rest = err.partition("\n")
         begins = bool(newline) and first.startswith("stoker: ") and first.endswith(" …")
         return cls(code, out, rest if begins else err, first if begins else "")
+
+
+def check_end(arguments: Sequence[str], done: Done) -> None:
+    """Check what docs/cli.md says of the end of all commands: --json prints one document and nothing else, others the next useful command.
+
+    The fixture `stoker` calls it after each command that succeeds, so every test of a command is a test of this.
+    """
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if done.code != 0 or not words or {"-h", "--help", "--version", "--fields", "--thresholds"} & set(words):
+        return
+    if "--json" in words:
+        json.loads(done.out, parse_constant=lambda name: int(name))  # NaN and Inf are no JSON
+        return
+    ends = [line for line in done.out.splitlines() if line.strip()][-3:]
+    if not {"-q", "--quiet"} & set(words) and words[0] != "watch":  # which ends as the script does
+        assert any("next:" in line for line in ends) or "\nNEXT" in done.out, (
+            f"stoker {words[0]} ends without a next command: {ends}"
+        )
 
 
 def environment(**extra: str) -> dict[str, str]:

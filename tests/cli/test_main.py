@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.calling import Done, call, environment, stoker_command
+from tests.cli.calling import Done, call, check_end, environment, stoker_command
 from tests.cli.walking import COMMANDS, options_of
 
 import stoker as package
@@ -200,3 +201,33 @@ def test_documents_show_commands_and_options_that_exist(document: Path) -> None:
 def test_negative_control_commands_that_do_not_exist_are_recognised() -> None:
     assert unknown_in("stoker verify a.stoker\nstoker pack a.csv b --sort --replace\n") == ["verify", "--replace"]
     assert unknown_in("stoker train timehut --data a --epochs 3\nstoker diagnose --try train.py --epochs 3\n") == ["--epochs"]
+
+
+@pytest.mark.parametrize(
+    ("words", "done", "complete"),
+    [
+        (["pack", "a"], Done(0, "packed\nnext: stoker inspect a\n", ""), True),
+        (["pack", "a"], Done(0, "packed\n", ""), False),
+        (["pack", "a"], Done(0, "next: stoker inspect a\n" + "more\n" * 4, ""), False),
+        (["pack", "a"], Done(2, "", "stoker: error\n"), True),
+        (["pack", "-q", "a"], Done(0, "packed\n", ""), True),
+        (["pack", "--json", "a"], Done(0, '{"a": 1}\n', "note\n"), True),
+        (["pack", "--json", "a"], Done(0, '{"a": 1}\nnext: x\n', ""), False),
+        (["pack", "--json", "a"], Done(0, '{"a": 1}\n{"b": 1}\n', ""), False),
+        (["pack", "--json", "a"], Done(0, '{"a": NaN}', ""), False),
+        (["pack", "--json", "a"], Done(0, "", '{"a": 1}'), False),
+    ],
+)
+def test_the_check_of_the_end_of_all_commands_sees_what_it_is_for(words: list[str], done: Done, complete: bool) -> None:
+    with contextlib.nullcontext() if complete else pytest.raises((AssertionError, ValueError)):
+        check_end(words, done)
+
+
+def test_each_command_is_called_by_a_test_that_checks_its_end() -> None:
+    """The fixture `stoker` checks each call, but only of commands that tests call with it: without --json, and with it."""
+    calls = "\n".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    called = re.findall(r'(?:stoker|gate)\(\s*\*?((?:"[\w-]+",? ?\s*)+)', calls)
+    words = {" ".join(re.findall(r'"([\w-]+)"', call)) for call in called}
+    versions = {"pack icecube", "train", "predict", "export"}  # recipes are named by an option, or by the folder of the run
+    missing = [path for path in COMMANDS if not any(call.startswith(path) for call in words) and path not in versions]
+    assert [path for path in missing if path.split()[0] not in ("export",)] == []

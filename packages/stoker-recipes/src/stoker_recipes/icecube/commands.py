@@ -123,7 +123,8 @@ def icecube() -> None:
 @click.option("--events", type=COUNT, default=1500, show_default=True, metavar="N", help="Events per file.")
 @base.seed_option(0, "Another seed makes other events.")
 @base.choice_option("--split", choices=["train", "test"], help="test: files without directions.")
-def make(folder: str, files: int, events: int, seed: int, split: str) -> None:
+@base.json_option
+def make(folder: str, files: int, events: int, seed: int, split: str, as_json: bool) -> None:
     """Write train_meta.parquet, train/batch_*.parquet and sensor_geometry.csv to FOLDER, as the IceCube competition has them.
 
     \b
@@ -136,6 +137,9 @@ def make(folder: str, files: int, events: int, seed: int, split: str) -> None:
 
     with base.bar("pulses") as show:
         made = make_events(folder, files=files, events=events, seed=seed, split=split, progress=show)  # type: ignore[arg-type]
+    if as_json:
+        base.print_json({"path": str(made), "files": files, "events": files * events})
+        return
     click.echo(f"wrote {files * events:,} events in {files:,} files: {printable(str(made))}")
     base.report(printable(f"next: stoker pack {folder} ice.stoker --recipe icecube"))
 

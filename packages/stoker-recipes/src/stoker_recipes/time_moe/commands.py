@@ -106,6 +106,7 @@ def export(run: str, path: str, latest: bool, overwrite: bool, as_json: bool) ->
         base.print_json({"path": path, "step": loaded.step, "parameters": loaded.model.size.num_parameters})
         return
     click.echo(f"exported the weights of step {loaded.step:,} as an official checkpoint: {printable(path)}")
+    base.report(printable(f"next: stoker time-moe forecast {path} --data DATA --horizon 96"))
 
 
 @click.group("time-moe", cls=base.CommandGroup, short_help="Forecast with a Time-MoE.")

@@ -151,6 +151,7 @@ def embed(run: str, out: str, data: str, overwrite: bool, as_json: bool) -> None
         return
     click.echo(f"{len(rows):,} series -> {rows.shape[1]:,} values each")
     base.report(f"written: {out}")
+    base.report(printable(f"next: numpy.load({out!r})"))
 
 
 def _open_run(folder: Path, **options: Any) -> TrainedRun:

@@ -122,6 +122,8 @@ def _show(receipt: Receipt, wrong: list[str], *, as_json: bool, brief: bool, mar
         click.echo(receipt.markdown() if markdown else str(receipt))
         for line in wrong:
             click.echo(f"does not hold: {line}")
+        if receipt.status == 0 and not (wrong or markdown):
+            base.report("next: the same command with --json > receipt.json, and stoker compare --check receipt.json where it matters")
 
 
 def _versions(

@@ -58,5 +58,8 @@ def command(
         base.print_json(gate.as_dict())
     else:
         click.echo(printable_lines(str(gate)))
+    if gate.ok and not as_json:
+        called = printable(" ".join([*(["-m"] if is_module else []), script]))
+        base.report(f"next: stoker gate --budget {budget} {called}   (in CI)" if write else f"next: stoker diagnose {called}")
     if not gate.ok:
         raise SystemExit(1)

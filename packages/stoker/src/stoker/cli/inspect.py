@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_SOURCES = 6
 
+NEXT = "next: stoker train CONFIG.yaml   (stoker train --fields lists what a configuration may hold)"
+
 
 @click.command("inspect", cls=base.Command, doing=None)
 @click.argument("store", type=base.STORE)
@@ -37,6 +39,7 @@ def command(store: str, verifies: bool, as_json: bool) -> None:
         else:
             size = f"{done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB"
             click.echo(f"{printable(store)} is complete: {size}, digest {done.digest}")
+            base.report(NEXT)
         return
     summary = inspect(store)
     if as_json:
@@ -59,7 +62,7 @@ def command(store: str, verifies: bool, as_json: bool) -> None:
         console.print("", table, sep="\n")
     for note in summary.notes:
         console.print(Text(f"note: {printable(note)}"))
-    base.report("next: stoker train CONFIG.yaml   (stoker train --fields lists what a configuration may hold)")
+    base.report(NEXT)
 
 
 def _table(title: str, *headers: str) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import click
@@ -16,11 +17,13 @@ from stoker.cli import command as base
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: any that is free]")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @click.option("--save", type=base.PATH, metavar="FILE", help="Write the page as one HTML file instead, and end.")
-def command(folder: str, port: int, opens: bool, save: str | None) -> None:
+@base.json_option
+def command(folder: str, port: int, opens: bool, save: str | None, as_json: bool) -> None:
     """Show the runs below FOLDER (by default: runs) on a page that updates itself.
 
     The page shows losses, speed and its ceiling, wait for data, memory, age of the checkpoint, events of the NaN guard, slowdowns, and
     what differs between runs. It reads the files of runs only: nothing is added to a training run. Only this machine can open it.
+    With --json the address is printed as a document at the start, and the page is served until Ctrl-C.
 
     \b
     stoker live runs/
@@ -31,11 +34,19 @@ def command(folder: str, port: int, opens: bool, save: str | None) -> None:
     if save is not None:
         base.check_own_file("--save", save, (".html", ".htm"), mark=b'content="stoker live"')
         number = save_page(folder, Path(save))
+        if as_json:
+            base.print_json({"path": save, "runs": number})
+            return
         click.echo(f"{printable(save)}: {number} run{'s' * (number != 1)}.")
+        base.report(printable(f"next: open {save} in a browser"))
         return
     server = Server(folder, port=port)
     server.start()
-    click.echo(f"{printable(folder)}: {server.address}")
+    if as_json:
+        base.print_json({"folder": folder, "address": server.address})
+    else:
+        click.echo(f"{printable(folder)}: {server.address}")
+    sys.stdout.flush()  # a program reads the address from a pipe
     base.announce("Ctrl-C ends it.")
     if opens:
         import webbrowser
@@ -45,5 +56,6 @@ def command(folder: str, port: int, opens: bool, save: str | None) -> None:
         signal.pause()
     except KeyboardInterrupt:
         base.announce("ended.")
+        base.report(printable(f"next: stoker runs {folder}"))
     finally:
         server.close()

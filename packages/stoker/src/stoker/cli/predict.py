@@ -77,6 +77,8 @@ def command(
             raise click.UsageError("--model predicts every sample of one store: of the other options it takes --out and --json.")
         step, table = _predict_own(run, model, data[0], latest=latest, device=device)
         _finish(run, step, table, out=out, as_json=as_json)
+        if not as_json:
+            base.report(printable(f"next: stoker export {run} model.pt2 --model {model} --data {data[0]}"))
         return
     source: Any = data[0] if len(data) == 1 else list(data)
     loaded = stoker.load(run, latest=latest, device=device)
@@ -90,8 +92,9 @@ def command(
         return
     if plot is not None:
         base.report(f"written: {plot}")
-    if tested is None and "ahead" in table.column_names:
-        base.report(printable(f"next: stoker predict {run} --data {base.shown_path(data[0])} --backtest 8"))
+    can_test = tested is None and "ahead" in table.column_names
+    more = f"stoker predict {run} --data {base.shown_path(data[0])} --backtest 8" if can_test else f"stoker export {run} model.pt2"
+    base.report(printable(f"next: {more}"))
 
 
 def _predict_own(run: str, model: str, data: str, *, latest: bool, device: str | None) -> tuple[int, pa.Table]:
