@@ -40,7 +40,9 @@ def test_json_is_one_document_with_the_address_or_the_page(stoker: Stoker, tmp_p
     page = str(tmp_path / "a.html")
     assert json.loads(stoker("live", tmp_path / "runs", "--save", page, "--json").out) == {"path": page, "runs": 1}
     command = stoker_command("live", "runs", "--json")
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         line = child.stdout.readline()
         with urllib.request.urlopen(json.loads(line)["address"], timeout=60) as answer:

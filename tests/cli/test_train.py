@@ -146,8 +146,8 @@ def test_a_folder_of_the_users_is_not_written_into(stoker: Stoker, folder: Path)
     (folder / "runs" / "c" / "checkpoints" / "mine.pt").write_text("mine")
     done = stoker("train", "c.yaml", "--quiet", "--overwrite")
     assert done.err == (
-        "stoker: runs/c/checkpoints is there, but no run.json says that it is of a run of stoker. Give a new folder, an empty one, "
-        "or that of a run.\n"
+        "stoker: runs/c/checkpoints is there, but no run.json says that it is of a run of stoker. Give a new folder, one with logs "
+        "and notes alone, or that of a run.\n"
     )
     assert not (folder / "runs" / "c" / "config.yaml").exists()
     (folder / "other").mkdir()

@@ -34,7 +34,7 @@ def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
     assert words == ["loss", "val_loss", "val_nll", "val_degrees", "finished:", "run:"]
     done = stoker("predict", "runs/ice", "--data", "ice.stoker", "--out", "submission.csv", "--device", "cpu")
     assert (done.code, done.err) == (0, "")
-    assert done.out == "40 predictions for 40 events by runs/ice, step 2\nwritten: submission.csv\n"
+    assert done.out == "40 predictions for 40 events by runs/ice, step 2\nwritten: submission.csv\nnext: stoker live runs/ice\n"
     rows = list(csv.reader(Path("submission.csv").read_text().splitlines()))
     assert rows[0] == ["event_id", "azimuth", "zenith", "kappa"]
     assert len(rows) == 41

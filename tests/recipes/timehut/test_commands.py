@@ -30,7 +30,7 @@ def test_from_a_file_to_embeddings(stoker: Stoker, folder: Path) -> None:
     assert "SVM (the papers' protocol)" in done.out
     assert done.out.endswith("run        runs/Waves   next: stoker timehut embed runs/Waves embeddings.npy --data FILE\n")
     done = stoker("timehut", "embed", "runs/Waves", "e.npy", "--data", "Waves_TEST.tsv")
-    assert (done.code, done.err, done.out) == (0, "", "12 series -> 16 values each\nwritten: e.npy\n")
+    assert (done.code, done.err, done.out) == (0, "", "12 series -> 16 values each\nwritten: e.npy\nnext: numpy.load('e.npy')\n")
     assert np.load("e.npy").shape == (12, 16)
     again = stoker("timehut", "embed", "runs/Waves", "e.npy", "--data", "Waves_TEST.tsv")
     assert (again.code, again.err) == (2, "stoker: e.npy already exists. Replace the file (--overwrite), or give another name.\n")

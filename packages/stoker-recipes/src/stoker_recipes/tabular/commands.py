@@ -224,6 +224,10 @@ def quality(real: str, synthetic: str, report: str | None, overwrite: bool, as_j
         for name, value in values.items():
             table.add_row(group, name.replace("_", " "), f"{value:.4f}")
     Console().print(table)
+    if report is None:
+        base.report("next: the same command with --report quality.html")
+    else:
+        base.report(printable(f"next: open {report} in a browser"))
 
 
 @tabular.command("encode", cls=base.Command, doing="encoding {source} as sequences")

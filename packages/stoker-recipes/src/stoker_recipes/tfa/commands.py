@@ -181,7 +181,8 @@ def _verify_bundle(path: str) -> tuple[dict[str, Any], str]:
     proof = verify_bundle(path)
     result = f"{proof.rows} rows of features are equal bit for bit, {proof.logits} logits within {proof.difference:.1g}"
     values = {"rows": proof.rows, "logits": proof.logits, "difference": proof.difference}
-    return values, f"is complete and gives the same results as after training:\n{result}"
+    after = f"next: stoker_recipes.tfa.BarPredictor.load({path!r})   (in Python)"
+    return values, f"is complete and gives the same results as after training:\n{result}\n{printable(after)}"
 
 
 def _verify_config(path: Path) -> tuple[dict[str, Any], str]:

@@ -172,6 +172,13 @@ def forecast(
         _score(loaded, chosen, horizon=horizon, context=context, stride=horizon, as_json=as_json)
     else:
         _forecast(loaded, corpus, number or 0, at, horizon, context, plot=plot, as_json=as_json)
+    if not as_json:
+        after = (
+            f"export {run} weights/"
+            if score
+            else f"time-moe forecast {run} --data {base.shown_path(data)} --horizon {horizon} --score"
+        )
+        base.report(printable(f"next: stoker {after}"))
 
 
 def _forecast(

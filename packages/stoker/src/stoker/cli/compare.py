@@ -123,7 +123,9 @@ def _show(receipt: Receipt, wrong: list[str], *, as_json: bool, brief: bool, mar
         for line in wrong:
             click.echo(f"does not hold: {line}")
         if receipt.status == 0 and not (wrong or markdown):
-            base.report("next: the same command with --json > receipt.json, and stoker compare --check receipt.json where it matters")
+            base.report(
+                "next: the same command with --json > receipt.json, and stoker compare --check receipt.json where it matters"
+            )
 
 
 def _versions(

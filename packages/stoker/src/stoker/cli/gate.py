@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stoker._text import printable_lines
+from stoker._text import printable, printable_lines
 from stoker.cli import command as base
 from stoker.cli.launchers import ScriptCall, launch
 

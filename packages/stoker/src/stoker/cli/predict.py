@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker import extend
 from stoker._text import printable
 from stoker.cli import command as base
 from stoker.errors import OptionError
@@ -93,7 +94,12 @@ def command(
     if plot is not None:
         base.report(f"written: {plot}")
     can_test = tested is None and "ahead" in table.column_names
-    more = f"stoker predict {run} --data {base.shown_path(data[0])} --backtest 8" if can_test else f"stoker export {run} model.pt2"
+    recipe = extend.recipe_of_run(Path(run))
+    more = (
+        f"stoker export {run} model.pt2" if recipe is None or "export" in extend.recipe(recipe).commands else f"stoker live {run}"
+    )
+    if can_test:
+        more = f"stoker predict {run} --data {base.shown_path(data[0])} --backtest 8"
     base.report(printable(f"next: {more}"))
 
 
