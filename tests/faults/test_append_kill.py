@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.faults.shapes import SHAPES, content, make_source, pack_shape, small_limits
 from tests.faults.test_pack_kill import write_in_place
-from tests.harness import FaultyFiles, Operation, Snapshot, Zygote, crash_states, take_snapshot
+from tests.harness import FaultyFiles, Operation, Snapshot, Zygote, count_states, take_snapshot
 
 import stoker
 from stoker import _disk, verify
@@ -153,16 +153,16 @@ def test_a_disk_that_refuses_leaves_the_store_as_it_was(quick_path: Path, verb: 
 
 def states(trial: Trial, rng: np.random.Generator, log: list[Operation], count: int, **more: Any) -> Counter[str]:
     """Which store is there behind power losses, by its bytes and not by the library that is under test."""
-    seen: Counter[str] = Counter()
-    for state in crash_states(log, trial.before, rng, count=count, **more):
+
+    def judge(state: Snapshot) -> str:
         label = "torn"
         for name, expected in (("old", trial.old), ("new", trial.new)):
             listed = {file: data for file, data in expected.items() if file != "parts.jsonl"}
-            lines = expected.get("parts.jsonl", b"")
             if all(state.files.get(file) == data for file, data in listed.items()):
-                label = name if state.files.get("parts.jsonl", b"").startswith(lines) else "torn"
-        seen[label] += 1
-    return seen
+                label = name if state.files.get("parts.jsonl", b"").startswith(expected.get("parts.jsonl", b"")) else "torn"
+        return label
+
+    return count_states(log, trial.before, rng, judge, count=count, **more)
 
 
 @pytest.mark.parametrize("verb", VERBS)

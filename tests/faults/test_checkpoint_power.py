@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.faults.saving import KINDS, NEW, OLD, found, lies_in, prepare, record_save, resume_training
 from tests.faults.test_checkpoint_kill import clean_then_name, name_then_write
-from tests.harness import Operation, Snapshot, crash_states, take_snapshot
+from tests.harness import Operation, Snapshot, count_states, crash_states, take_snapshot
 
 from stoker.train.checkpoint import CheckpointFolder
 
@@ -30,13 +30,10 @@ class Recording:
 
     def count(self, rng: np.random.Generator, count: int, *, after_return: bool = False) -> Counter[Any]:
         """What LATEST leads to; "torn" also where another law is broken."""
-        seen: Counter[Any] = Counter()
-        for state in crash_states(self.log, self.before, rng, count=count, after_return=after_return):
-            latest = "torn" if self.is_torn(state) else lies_in(state, self.whole)
-            if latest == "torn" and not seen["torn"]:
-                print(state.label)
-            seen[latest] += 1
-        return seen
+        return count_states(self.log, self.before, rng, self.judge, count=count, after_return=after_return)
+
+    def judge(self, state: Snapshot) -> Any:
+        return "torn" if self.is_torn(state) else lies_in(state, self.whole)
 
     def is_torn(self, state: Snapshot) -> bool:
         """Whether a pointer leads nowhere, BEST is behind LATEST, or a new folder has its index but not all else."""

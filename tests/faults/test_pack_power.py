@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from tests.faults.shapes import counted_blocks, make_source, pack_shape, whole_content
-from tests.harness import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot
+from tests.harness import FaultyFiles, Operation, Snapshot, count_states, crash_states, take_snapshot
 from tests.harness.faulty import Kind
 
 from stoker.errors import DiskError
@@ -34,9 +33,6 @@ class Recording:
     before: Snapshot
     stores: dict[str, dict[str, bytes]]
 
-    def states(self, rng: np.random.Generator, count: int, *, after_return: bool = False) -> Iterator[Snapshot]:
-        return crash_states(self.log, self.before, rng, count=count, after_return=after_return)
-
     def found(self, state: Snapshot) -> str:
         """Which store a state holds, told by its bytes and not by the library that is under test."""
         manifest = state.files.get(f"store/{MANIFEST_NAME}")
@@ -49,13 +45,7 @@ class Recording:
         return "torn"
 
     def count(self, rng: np.random.Generator, count: int, *, after_return: bool = False) -> Counter[str]:
-        seen: Counter[str] = Counter()
-        for state in self.states(rng, count, after_return=after_return):
-            found = self.found(state)
-            if found == "torn" and not seen["torn"]:
-                print(state.label)
-            seen[found] += 1
-        return seen
+        return count_states(self.log, self.before, rng, self.found, count=count, after_return=after_return)
 
 
 class Interrupted(FaultyFiles):
@@ -113,7 +103,7 @@ def test_after_any_power_loss_the_next_pack_makes_the_same_store(
 ) -> None:
     recording = record(quick_path, kind)
     read_again = set()
-    for i, state in enumerate(recording.states(rng, count)):
+    for i, state in enumerate(crash_states(recording.log, recording.before, rng, count=count)):
         folder = quick_path / str(i)
         state.write_to(folder)
         with counted_blocks() as num_blocks:

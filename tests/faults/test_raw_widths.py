@@ -117,6 +117,13 @@ BOMBS: dict[str, tuple[str, Callable[[Path], Any], dict[str, Any], str | None]] 
     "a first line of a gigabyte": ("a.csv", hole("", 1 << 30), {}, "line of more than"),
     "a later line of a gigabyte": ("a.csv", hole("a,b\n" + "1,2\n" * 400_000, 1 << 30), {}, "a line of more than"),
     "a quote that is never closed": ("a.csv", write(lambda: 'a,b\n1,"' + "x\n" * 2_000_000), {}, "a quote that is never closed"),
+    **{
+        f"a line of a gigabyte in {name}": (name, hole(start, 1 << 30), {}, "")
+        for name, start in (
+            ("a.tsv", "1\t2\n1\t"),
+            ("a.jsonl", '{"x": 1}\n{"x": "'),
+        )
+    },
     "many columns": ("a.csv", write(lambda: rows("c#,", 65_000) + "z\n" + "1," * 65_000 + "1\n"), {}, "65,001 columns"),
     "columns of parquet": ("a.parquet", wide_parquet, {}, "a footer of"),
     "arrays of an archive": ("a.npz", wide_npz, {}, "2,000 arrays"),
@@ -125,6 +132,7 @@ BOMBS: dict[str, tuple[str, Callable[[Path], Any], dict[str, Any], str | None]] 
 }
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if i % 3 == 0 else pytest.mark.slow) for i, name in enumerate(BOMBS)])
 def test_a_small_file_takes_no_more_than_the_memory_given(narrow_zygote: Zygote, tmp_path: Path, name: str) -> None:
     file, make, options, message = BOMBS[name]

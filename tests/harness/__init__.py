@@ -1,7 +1,7 @@
 """The fault harness: disks, files and processes that fail on purpose.
 
     FaultyFiles    kill, fail, shorten or record any single operation on the disk
-    crash_states   what a disk may hold after a power loss, from a record of operations
+    crash_states   what a disk may hold after a power loss, from a record of operations; count_states judges each of them
     Zygote         run a function in a forked child that may die, hang or exhaust memory
     corrupt        damage a file in one of the ways that files get damaged; NOT_JSON is what may stand in place of a record
     network        nothing contacts another host: refused in this process, and by a closed proxy in others
@@ -14,7 +14,7 @@ All randomness comes from the generator that is passed in, so a failure is repla
 from tests.harness.corruption import CORRUPTIONS, NOT_JSON, corrupt
 from tests.harness.examples import num_examples
 from tests.harness.faulty import FaultyFiles, Operation
-from tests.harness.powerloss import crash_states
+from tests.harness.powerloss import count_states, crash_states
 from tests.harness.snapshot import Snapshot, take_snapshot
 from tests.harness.tiny import COLUMNS, TinyStore, seal_manifest, tiny_store, write_shard
 from tests.harness.zygote import Case, Outcome, Zygote
@@ -31,6 +31,7 @@ __all__ = [
     "TinyStore",
     "Zygote",
     "corrupt",
+    "count_states",
     "crash_states",
     "num_examples",
     "seal_manifest",

@@ -9,8 +9,10 @@ folders is a new name there and a removal here, each made durable by its own fol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.harness.faulty import Operation
@@ -39,6 +41,25 @@ def crash_states(
             done += 1
         last = f" ({log[done - 1]})" if done else ""
         yield disk.crash(rng, repeats, f"power lost after {done} of {len(log)} operations{last}")
+
+
+def count_states(
+    log: Sequence[Operation],
+    before: Snapshot,
+    rng: np.random.Generator,
+    judge: Callable[[Snapshot], Any],
+    *,
+    count: int,
+    after_return: bool = False,
+) -> Counter[Any]:
+    """What `judge` says of each of these states; the moment of the first that is "torn" is printed."""
+    seen: Counter[Any] = Counter()
+    for state in crash_states(log, before, rng, count=count, after_return=after_return):
+        verdict = judge(state)
+        if verdict == "torn" and not seen["torn"]:
+            print(state.label)
+        seen[verdict] += 1
+    return seen
 
 
 class _File:

@@ -98,6 +98,7 @@ def write_events(folder: Path, *, files: int = 4, rows: int = ROWS, seed: int = 
     return str(folder / "*.parquet")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(store: Path | Store) -> dict[str, bytes]:
     """Every byte of a store, the lock aside."""
+    folder = store if isinstance(store, Path) else store.path
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != ".lock"}

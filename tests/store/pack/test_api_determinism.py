@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.pack.cluster import contents
 from tests.store.shrink import shrunk
 
 import stoker
-from stoker import Store, pack
+from stoker import pack
 from stoker.errors import OptionError
 from stoker.store import open_store
 
@@ -54,11 +55,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     write_inputs(folder)
     return folder
-
-
-def contents(store: Store) -> dict[str, bytes]:
-    """Every byte of a store, the lock aside."""
-    return {path.name: path.read_bytes() for path in store.path.iterdir() if path.name != ".lock"}
 
 
 SHAPES: dict[str, dict[str, Any]] = {

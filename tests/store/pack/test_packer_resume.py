@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.pack.cluster import contents
 from tests.store.shrink import shrunk
 
 import stoker
-from stoker import Store, pack
+from stoker import pack
 
 LIMITS = {"chunk_bytes": 600, "run_bytes": 1500, "line_bytes": 500, "journal_bytes": 900, "fan_in": 2}
 
@@ -103,10 +104,6 @@ class Reports:
         self.seen.append((phase, share, rows))
         if len(self.seen) - 1 == self.stop_at:
             raise Stopped
-
-
-def contents(store: Store) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in store.path.iterdir() if path.name != ".lock"}
 
 
 @pytest.mark.promise("P3")
