@@ -25,10 +25,11 @@ def one_step(device: FakeCuda, hooks: StepHooks) -> None:
     hooks.enter(REST)
 
 
-def asleep_step(*, seconds: float) -> DeviceOnlyStep:
+def asleep_step(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> DeviceOnlyStep:
     device, hooks = FakeCuda(), StepHooks()
+    monkeypatch.setattr("stoker.diagnose.hooks.cuda", device)
     hooks.phase = PREPARE
-    asleep = DeviceOnlyStep(hooks, seconds, 1e6, cuda=device)
+    asleep = DeviceOnlyStep(hooks, seconds, 1e6)
     asleep.begin()
     one_step(device, hooks)
     asleep.end()
@@ -36,16 +37,16 @@ def asleep_step(*, seconds: float) -> DeviceOnlyStep:
     return asleep
 
 
-def test_a_step_that_is_issued_ahead_shows_the_device_alone() -> None:
+def test_a_step_that_is_issued_ahead_shows_the_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issued in 10 ms and run in 3.5: what events around a step in the open would call 10."""
-    asleep = asleep_step(seconds=0.025)
+    asleep = asleep_step(monkeypatch, seconds=0.025)
     assert asleep.seconds == pytest.approx(0.0035)
     assert asleep.phases["backward"] == pytest.approx(0.002)
     assert asleep.phases["optimizer"] == pytest.approx(0.0005)
 
 
-def test_negative_control_without_sleep_the_host_is_in_the_times() -> None:
-    assert asleep_step(seconds=0.0).seconds > 0.009
+def test_negative_control_without_sleep_the_host_is_in_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asleep_step(monkeypatch, seconds=0.0).seconds > 0.009
 
 
 @pytest.mark.gpu

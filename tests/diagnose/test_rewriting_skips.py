@@ -6,18 +6,16 @@ import ast
 
 import pytest
 
-from stoker.diagnose.rewriting import SKIP, make_skippable
+from stoker.diagnose.rewriting import SKIP, Rewriter
 
 STEP = "loss = f(x); loss.backward(); opt.step()"
 
 
-def skippable(*statements: str, head: str = "for x in watched(loader)") -> list[bool]:
+def skippable(*statements: str, head: str = "for x in loader") -> list[bool]:
     """Say of each statement after the update whether it can be skipped."""
     tree = ast.parse(f"{head}:\n    {STEP}\n" + "".join(f"    {line}\n" for text in statements for line in text.splitlines()))
-    make_skippable(tree, ("watched",))
-    loop = tree.body[0]
-    assert isinstance(loop, ast.For | ast.While)
-    return [SKIP in ast.unparse(statement) for statement in loop.body[3:]]
+    loop = Rewriter("train.py").visit(tree).body[0]
+    return [SKIP in ast.unparse(statement) for statement in loop.body[3 + isinstance(loop, ast.While) :]]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +55,12 @@ def test_what_the_loop_needs_stays(statement: str) -> None:
     assert skippable(statement) == [False]
 
 
-def test_code_before_the_last_step_and_in_other_loops_stays() -> None:
+def test_code_before_the_last_step_stays() -> None:
     assert skippable("print(1)", "other.step()", "print(2)") == [False, False, True]
-    assert skippable("n += 1", head="while watched(n) < 9") == [False], "the condition of the loop reads it"
-    assert skippable("print(1)", head="for x in loader") == [False], "the loop is not watched"
+    assert skippable("n += 1", head="while n < 9") == [False], "the condition of the loop reads it"
 
 
 def test_lines_of_errors_are_those_of_the_file() -> None:
-    tree = ast.parse(f"for x in watched(loader):\n    {STEP}\n\n    1 / 0")
-    make_skippable(tree, ("watched",))
+    tree = Rewriter("train.py").visit(ast.parse(f"for x in loader:\n    {STEP}\n\n    1 / 0"))
     assert [part.lineno for part in ast.walk(tree) if isinstance(part, ast.BinOp)] == [4]
     compile(tree, "train.py", "exec")

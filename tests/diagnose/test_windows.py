@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ from tests.diagnose.fake_cuda import FakeCuda
 from tests.diagnose.measured import changed
 
 from stoker.diagnose import windows
-from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepMarks, StepTimes
+from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepTimes
 from stoker.diagnose.session import REAL, Plan, Session
 from stoker.diagnose.windows import measure_all, other_threads
 
@@ -83,10 +82,7 @@ def times(seconds: float) -> StepTimes:
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Session, FakeCuda]:
     session, cuda = Session(measure_all, on_done=lambda: None), FakeCuda()
     session.device = "cuda"
-    monkeypatch.setattr(torch.cuda, "synchronize", cuda.synchronize)
-    for name in ("DeviceOnlyStep", "cycles_per_second"):
-        monkeypatch.setattr(windows, name, functools.partial(getattr(windows, name), cuda=cuda))
-    monkeypatch.setattr("stoker.diagnose.session.StepMarks", functools.partial(StepMarks, cuda=cuda))
+    monkeypatch.setattr("stoker.diagnose.hooks.cuda", cuda)
     return session, cuda
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from stoker._progress import progress
 from stoker.audit import audit
 from stoker.audit.auditor import AuditReport
 from stoker.diagnose.child import Child, Request, describe, run_child, sandbox_for
-from stoker.diagnose.correctness import Repeatable, comparable, in_process, validation_loaders
+from stoker.diagnose.correctness import joined, with_validation
 from stoker.diagnose.session import REAL, Plan, Session
 from stoker.errors import BatchError, OptionError, StokerError
 
@@ -164,7 +163,7 @@ class AuditChild(Child):
             else:
                 batches, others = self._loaders(names)
                 num_others = len(others)
-                apart = Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
+                apart = joined(others)
             report = audit(
                 batches,
                 reference=names.data(request.reference),
@@ -189,8 +188,7 @@ class AuditChild(Child):
                 f"the training loop ({source.place}) makes its batches itself, or takes them from an iterator, which cannot be read again. "
                 f"Name an iterable of batches, or a function that returns one: {program}:NAME."
             )
-        others = [in_process(other) for other in validation_loaders(loader, sources)]
-        return in_process(loader), comparable(in_process(loader), others)
+        return with_validation(loader, sources)
 
 
 @contextlib.contextmanager

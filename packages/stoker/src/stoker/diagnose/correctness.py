@@ -67,11 +67,8 @@ def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) ->
     wrong = wrong_losses(losses)
     if source is None or loader is None or not source.gives_batches:
         return wrong
-    others = [in_process(other) for other in validation_loaders(loader, sources)]
-    loader = in_process(loader)
-    others = comparable(loader, others)
-    together = Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
-    return [*faults_of(loader, together, seconds=seconds), *wrong]
+    loader, others = with_validation(loader, sources)
+    return [*faults_of(loader, joined(others), seconds=seconds), *wrong]
 
 
 def wrong_losses(losses: Sequence[float]) -> list[str]:
@@ -158,6 +155,17 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
 # it, exists already. Data that is trained on by intent, in another loop or stage, is not taken for validation data.
 
 MOST_LOADERS = 8
+
+
+def with_validation(loader: Any, sources: Sources) -> tuple[Any, list[Any]]:
+    """Return a training loader, and the loaders of validation data that it can be compared with."""
+    others = [in_process(other) for other in validation_loaders(loader, sources)]
+    return in_process(loader), comparable(in_process(loader), others)
+
+
+def joined(loaders: list[Any]) -> Repeatable | None:
+    """Return the batches of several loaders, one after the other; None without any."""
+    return Repeatable(lambda: itertools.chain.from_iterable(loaders)) if loaders else None
 
 
 def validation_loaders(loader: Any, sources: Sources) -> list[Any]:

@@ -2,7 +2,7 @@
 
 session.py installs the hooks, and windows.py uses the classes for GPUs: `StepMarks` times steps on the device's timeline,
 `DeviceOnlyStep` the device without waits for the host. None of them synchronises within a step: events are recorded, and read after
-the window. A test can pass a fake of `torch.cuda` to the classes.
+the window.
 
 Other modules also use `own_line`, the user's line that called something, and `leaves` and `copied` for batches of any structure.
 """
@@ -490,11 +490,12 @@ def copied(batch: Any, *, tensors: bool = True) -> Any:
 
 # ---- times on a GPU ----
 
+cuda: Any = torch.cuda
 MAX_SLEEP_SECONDS = 1.0
 CALIBRATION_CYCLES = 20_000_000
 
 
-def _record_event(cuda: Any) -> Any:
+def _record_event() -> Any:
     event = cuda.Event(enable_timing=True)
     event.record()
     return event
@@ -503,13 +504,12 @@ def _record_event(cuda: Any) -> Any:
 class StepMarks:
     """Events at the ends of steps: the time between two is a step, idle time included."""
 
-    def __init__(self, cuda: Any = torch.cuda) -> None:
-        self._cuda = cuda
-        self._events = [_record_event(cuda)]
+    def __init__(self) -> None:
+        self._events = [_record_event()]
 
     def add(self) -> None:
         """Mark the end of a step."""
-        self._events.append(_record_event(self._cuda))
+        self._events.append(_record_event())
 
     def seconds(self) -> list[float]:
         """Wait for the device, and return the times of the steps."""
@@ -523,8 +523,7 @@ class DeviceOnlyStep:
     A phase at a time, because only about a thousand kernels can wait for a device.
     """
 
-    def __init__(self, hooks: StepHooks, seconds: float, cycles_per_second: float, cuda: Any = torch.cuda) -> None:
-        self._cuda = cuda
+    def __init__(self, hooks: StepHooks, seconds: float, cycles_per_second: float) -> None:
         self._hooks = hooks
         self._cycles = int(min(seconds, MAX_SLEEP_SECONDS) * cycles_per_second)
         self._phase = 0
@@ -539,7 +538,7 @@ class DeviceOnlyStep:
     def begin(self) -> None:
         """Begin the first phase. Called when the batch is there."""
         # Events are waited for: an experiment may have removed `torch.cuda.synchronize`.
-        _record_event(self._cuda).synchronize()
+        _record_event().synchronize()
         self._sleep(self._hooks.phase)
         self._hooks.on_phase = self._next
 
@@ -554,20 +553,20 @@ class DeviceOnlyStep:
 
     def _sleep(self, phase: int) -> None:
         self._phase = phase
-        self._cuda._sleep(self._cycles)
-        self._begin = _record_event(self._cuda)
+        cuda._sleep(self._cycles)
+        self._begin = _record_event()
 
     def _end_phase(self) -> None:
-        end = _record_event(self._cuda)
+        end = _record_event()
         end.synchronize()
         self.phases[NAMES[self._phase]] += self._begin.elapsed_time(end) / 1e3
 
 
-def cycles_per_second(cuda: Any = torch.cuda) -> float:
+def cycles_per_second() -> float:
     """The rate at which the device counts cycles while it sleeps."""
     cuda.synchronize()
-    before = _record_event(cuda)
+    before = _record_event()
     cuda._sleep(CALIBRATION_CYCLES)
-    after = _record_event(cuda)
+    after = _record_event()
     cuda.synchronize()
     return float(CALIBRATION_CYCLES / (before.elapsed_time(after) / 1e3))

@@ -69,6 +69,7 @@ class Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if not self._may_train(node):
             return node
+        make_skippable(node.body, node.target)
         owner: ast.For | ast.Call = node
         inner = node.iter
         while isinstance(inner, ast.Call) and _name(inner.func) in PASSING_ON and inner.args:
@@ -85,6 +86,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> ast.AST:  # noqa: D102
         self.generic_visit(node)
         if self._may_train(node):
+            make_skippable(node.body, node.test)
             node.body.insert(0, ast.copy_location(ast.Expr(self._call(ITERATION, node, [])), node))
         return node
 
@@ -129,7 +131,6 @@ class OwnLoader(SourceFileLoader):
         data = self.get_data(self.path)
         rewriter = Rewriter(self.path)
         tree = rewriter.visit(ast.parse(data, filename=self.path))
-        make_skippable(tree, (WATCHED, ITERATION))
         self._places = rewriter.places
         return self.source_to_code(tree, self.path)
 
@@ -215,16 +216,8 @@ STAYING = (
 )
 
 
-def make_skippable(tree: ast.AST, marks: Sequence[str]) -> None:
-    """Rewrite the loops that are watched, which have one of the names `marks` in them, in place."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For | ast.While):
-            head = node.iter if isinstance(node, ast.For) else node.body[0]
-            if any(isinstance(part, ast.Name) and part.id in marks for part in ast.walk(head)):
-                _rewrite(node.body, node.test if isinstance(node, ast.While) else node.target)
-
-
-def _rewrite(body: list[ast.stmt], head: ast.expr) -> None:
+def make_skippable(body: list[ast.stmt], head: ast.expr) -> None:
+    """Rewrite the statements of a loop in place; `head` is its target or its condition."""
     steps = [
         number for number, part in enumerate(body) if any(word in name.lower() for name in called_names(part) for word in STEPS)
     ]
