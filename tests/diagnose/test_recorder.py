@@ -11,8 +11,8 @@ from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
 from stoker.diagnose.loops import Sources
-from stoker.diagnose.measurements import Loader
-from stoker.diagnose.recorder import Recorder, StepSeries, between_epochs
+from stoker.diagnose.measurements import Loader, Stretch
+from stoker.diagnose.recorder import Recorder, StepSeries, at_one_level, between_epochs
 from stoker.diagnose.rule import conclude
 
 MS = 1_000_000
@@ -156,3 +156,42 @@ def test_what_cached_batches_save_where_torch_compiles_for_each_batch_is_not_loa
     assert words in finding.causes[0].sentence
     assert (measured.cached is None) == (verdict == "host")
     assert ("torch.compile(dynamic=True)" in finding.next[0].sentence) == (verdict == "host")
+
+
+# ---- stretches at different speeds of a machine, brought to one ----
+
+
+def test_a_round_is_reported_at_the_speed_that_the_loop_mostly_had() -> None:
+    loop = [[10.0] * 5, [10.0] * 5, [15.0] * 5, [15.0] * 5, [10.0] * 9]
+    cached = [[6.0] * 3, [99.0] * 3, [9.0] * 3, [99.0] * 3]  # the second and the fourth while the speed changed
+    assert at_one_level(cached, loop) == [pytest.approx([6.0] * 3)] * 2
+    raw = statistics.median([value for values in cached for value in values])
+    assert raw != pytest.approx(6.0)  # as it would be without
+
+
+def test_without_steady_rounds_all_are_taken() -> None:
+    found = at_one_level([[5.0], [8.0]], [[10.0, 10.0], [16.0, 16.0], [10.0, 10.0]])
+    assert len(found) == 2
+    assert found[0] == pytest.approx([5.0 * 10.0 / 13.0])
+
+
+def test_without_a_loop_nothing_changes() -> None:
+    assert at_one_level([[1.0], [2.0]], []) == [[1.0], [2.0]]
+    assert at_one_level([[1.0], []], [[2.0]]) == [[1.0], []]
+
+
+def test_a_change_of_speed_between_pieces_does_not_count_as_spread() -> None:
+    steps = [1.0, 1.01, 0.99, 1.0] * 4
+    both = Stretch(seconds=[*steps, *(1.5 * one for one in steps)], pieces=[16, 16])
+    assert both.spread < 0.02
+    assert Stretch(seconds=both.seconds).spread > 0.15  # where it is not known what was measured in a row
+
+
+@pytest.mark.promise("P17")
+def test_others_have_the_cores_for_no_more_than_all_of_the_time() -> None:
+    """A wait that began before a window counts in it whole: here 30 ms of 20."""
+    hooks, step = StepHooks(), times(1, 9)
+    recorder = Recorder(loop=StepSeries([step] * 20), waited_ns=30_000_000, taken_ns=90_000_000, looped_ns=20_000_000, cores=2)
+    measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert (measured.waited_for_cores, measured.cores_taken) == (1.0, 1.0)
+    assert "for 100 % of the time other programs had the cores" in conclude(measured).why

@@ -236,7 +236,7 @@ class Recorder:
         """Add the time that a window waited for cores."""
         waited_ns, looped_ns = waiting.end()
         if waited_ns is not None:
-            self.waited_ns += waited_ns
+            self.waited_ns += waited_ns  # a wait that began before the window is in it, too: it may be longer than the window
             self.looped_ns += looped_ns
             self.taken_ns += waiting.taken_ns or 0
 
@@ -293,8 +293,8 @@ class Recorder:
             device_alone=Stretch(seconds=[one.seconds for one in alone]) if alone else None,
             device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
             loader_alone=self._alone(source, phased, batches, together, loop),
-            waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
-            cores_taken=self.taken_ns / (self.cores * self.looped_ns) if self.looped_ns else None,
+            waited_for_cores=min(1.0, self.waited_ns / self.looped_ns) if self.looped_ns else None,
+            cores_taken=min(1.0, self.taken_ns / (self.cores * self.looped_ns)) if self.looped_ns else None,
             own_processes=own_processes,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
@@ -361,7 +361,7 @@ class Recorder:
             rank=rank,
             step_seconds=statistics.median(one for window in loop for one in window),
             apart_seconds=by_window(at_one_level(own, loop)).median,
-            waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
+            waited_for_cores=min(1.0, statistics.median(self.waited_apart)) if self.waited_apart else None,
         )
 
     def _rare(self, slow: Slow | None, wall: float, between: BetweenEpochs, place: SourceLine | None) -> list[RareSteps]:
