@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from stoker.cli import command as base
 from stoker.errors import OptionError
@@ -63,13 +64,14 @@ class _Compare(base.Command):
     help="Averaged losses, and the metric, may differ by this share.",
 )  # fmt: skip
 @click.option("--require", default="", metavar="CLAUSES", help="Decide the exit code by clauses, like speed>=1.2,loss=equal.")
+@click.option("--why", is_flag=True, help="Diagnose both versions, too: what a step spends its time on. Takes up to a minute more.")
 @click.option("--check", type=base.PATH, metavar="RECEIPT.json", help="Run the comparison of a receipt again.")
 @click.option("--markdown", is_flag=True, help="Print the receipt as Markdown.")
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML page with plots: one file, no scripts.")
 @click.option("--sandbox", type=click.Choice(CHOICES), help="How your files are protected, as for stoker diagnose.")
 @base.json_option
 def command(
-    script: str | None, arguments: tuple[str, ...], is_module: bool, check: str | None, markdown: bool,
+    script: str | None, arguments: tuple[str, ...], is_module: bool, why: bool, check: str | None, markdown: bool,
     report: str | None, sandbox: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run two versions of a training script in turn, and say whether AFTER is faster or better with equal results.
@@ -89,6 +91,7 @@ def command(
     from stoker.compare import compare
     from stoker.compare.api import compare_again
     from stoker.compare.receipt import read_receipt
+    from stoker.gate.why import explain
 
     if sandbox is not None:
         os.environ[VARIABLE] = sandbox
@@ -105,6 +108,9 @@ def command(
             before, after, words, seeds=options["seeds"] or 0, quiet=base.drops_script_output(), progress=base.announce,
             **{name: options[name] for name in names},
         )  # fmt: skip
+        if why or receipt.speed is not None:
+            lines = explain(before, after, words, diagnose=why, progress=base.announce)
+            receipt = msgspec.structs.replace(receipt, why=lines)
     _show(receipt, wrong, as_json=as_json, brief=BRIEF in click.get_current_context().meta, markdown=markdown)
     if path is not None:
         receipt.write_html(path)

@@ -44,7 +44,10 @@ _exit = os._exit
 
 
 class Extension(Protocol):
-    """What another package does in a run. It is made of the options of the request, in the process of the program."""
+    """What another package does in a run.
+
+    It is made in the process of the program, of the options of the request and a function that ends the run.
+    """
 
     def run(self, request: RunRequest) -> None:
         """Run the program as the main module."""
@@ -69,11 +72,12 @@ def run_program(
         for file in (stdout, stderr):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    if not quiet and request.observe:
+    shows = not quiet and (request.observe or not request.hooks)
+    if shows:
         sys.stderr.write(texts[0] + texts[1])
     if isinstance(observed, Observed) and observed.error is None:
         return msgspec.structs.replace(observed, output=texts[0])
-    if quiet or not request.observe:
+    if not shows:
         sys.stderr.write("".join(f"{line}\n" for line in texts[1].splitlines()[-SHOWN_LINES:]))
     raise TrainError(f"{request.program} {observed if isinstance(observed, str) else observed.error}")
 
@@ -281,7 +285,8 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
             answer = extension.answer() if extension is not None and error is None else b""
         except TrainError as refused:
             error = str(refused)
-        observed = msgspec.structs.replace(observer.observed(error, finished=finished), answer=answer)
+        seen = observer.observed(error, finished=finished) if request.hooks else Observed(error=error, finished=finished)
+        observed = msgspec.structs.replace(seen, answer=answer)
         connection.send_bytes(msgspec.msgpack.encode(observed))
         for worker in multiprocessing.active_children():
             worker.terminate()
@@ -302,12 +307,13 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
     set_seeds(request.seed)
     if request.same_draws:
         draw_each_epoch()
-    extension = _extension(request)
-    observer.install()
+    extension = _extension(request, done)
+    if request.hooks:
+        observer.install()
     error: str | None = None
     try:
         sys.argv = [request.program, *request.arguments]
-        (_run_main if extension is None else extension.run)(request)
+        (run_main if extension is None else extension.run)(request)
     except SystemExit as end:
         error = None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
     except KeyboardInterrupt:
@@ -320,7 +326,8 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
     leave(error, finished=True)
 
 
-def _run_main(request: RunRequest) -> None:
+def run_main(request: RunRequest) -> None:
+    """Run the program as the main module."""
     if request.module:
         import_first(Path.cwd())
         runpy.run_module(request.program, run_name="__main__", alter_sys=True)
@@ -331,11 +338,11 @@ def _run_main(request: RunRequest) -> None:
         runpy.run_path(path, run_name="__main__")
 
 
-def _extension(request: RunRequest) -> Extension | None:
+def _extension(request: RunRequest, done: Callable[[], None]) -> Extension | None:
     if not request.extension:
         return None
     module, _, name = request.extension.partition(":")
-    extension: Extension = getattr(importlib.import_module(module), name)(request.options)
+    extension: Extension = getattr(importlib.import_module(module), name)(request.options, done)
     return extension
 
 

@@ -18,6 +18,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False  # whether it runs to its own end
     seed: int = 0  # added to all seeds
     observe: bool = False  # whether fingerprints are recorded
+    hooks: bool = True  # whether anything is recorded: without hooks, the extension records, and ends the run
     perturb: bool = False  # whether the initial weights are changed by one rounding error
     same_draws: bool = False  # whether persistent workers of a loader draw the seeds that others draw
     extension: str = ""  # "module:class" of an `Extension` of the run

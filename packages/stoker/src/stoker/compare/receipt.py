@@ -68,6 +68,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     before: SideResult
     after: SideResult
     conditions: Conditions
+    why: list[str] = []
+    """What is different in a step."""
 
     @property
     def status(self) -> int:
@@ -103,6 +105,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             ("losses", wording(self.losses)),
             *said,
             ("again", again),
+            ("why", "; ".join(self.why)),
             ("quality", quality_words(self.quality) if self.quality is not None else ""),
             ("required", "; ".join(f"{required.clause} {_holds(required.holds)}" for required in self.requirements)),
             ("conditions", self._conditions()),

@@ -52,7 +52,7 @@ from stoker.diagnose.trials import ALSO, TRIAL_SECONDS, ProgramWithFix, Trials, 
 from stoker.errors import TrainError
 
 WITHOUT_VERDICT = ("pinned", "persistent", "fused", "tf32", "cudnn")  # tried if no cause is known
-STEPS_TO_FIND = 12  # of the run in which lines to edit are found: by then the training loop is known
+FINDING_SECONDS = 180.0  # of the run in which lines to edit are found
 AS_EDITS = {"feed": ("gather", "workers"), "sync": ("reads",), "host": ("callbacks",)}
 """Advice that is more than an edit of lines, with the edits that do a part of it."""
 EXACT = ("callbacks", "gather", "persistent", "pinned", "reads", "workers")
@@ -255,7 +255,7 @@ def find_sites(version: Version, arguments: Sequence[str], *, quiet: bool) -> Ed
     """Run the program until its training loop is known, and return the calls to edit. Raises `TrainError` if it fails."""
     finding = replace(version, extension=f"{ProgramWithFix.__module__}:{ProgramWithFix.__name__}", options="{}")
     with prepared(finding) as side:
-        run = side.run([str(word) for word in arguments], quiet=quiet, steps=STEPS_TO_FIND)
+        run = side.run([str(word) for word in arguments], quiet=quiet, hooks=False, time_limit=FINDING_SECONDS)
     return msgspec.msgpack.decode(run.answer, type=EditSites)
 
 

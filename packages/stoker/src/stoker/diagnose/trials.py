@@ -166,11 +166,12 @@ class FixOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramWithFix:
-    """The extension of a run that switches a fix on as soon as the training loop is known."""
+    """The extension of a run that switches a fix on as soon as the training loop is known, or ends the run with the lines to edit."""
 
-    def __init__(self, options: str) -> None:
+    def __init__(self, options: str, done: Callable[[], None]) -> None:
         chosen = msgspec.json.decode(options, type=FixOptions)
         self._fix = fix_named(chosen.fix)(chosen.value) if chosen.fix is not None else SiteFinder()
+        self._done = done
         self._hooks = StepHooks()
         self._sources = Sources(self._hooks)
         self._kept: list[Any] = []
@@ -201,6 +202,8 @@ class ProgramWithFix:
             hooks.pause()
             self._sources.next_batch = self._kept_batch if fix.caches else lambda watched: fix.batch(next(watched.iterator))
             fix.begin(hooks.roots, hooks.optimizer)
+            if isinstance(fix, SiteFinder):
+                self._done()
 
     def _kept_batch(self, watched: WatchedIterator) -> Any:
         """Keep the first batches, and give them again in the epochs after it."""

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import msgspec
 
 from stoker._text import readable_bytes
-from stoker.diagnose.child import Request
 from stoker.diagnose.measurements import SourceLine
 from stoker.errors import ConfigError, OptionError, TrainError
 from stoker.experiment.parse import parse_json
@@ -190,19 +189,18 @@ def read_budget(path: Path) -> Budget:
 MOST_REASONS = 4
 
 
-class CountRequest(Request, frozen=True, kw_only=True):
-    """Asks a child process to count steps of a script."""
+class CountOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which steps of a script are counted."""
 
     warmup: int
     steps: int
 
 
 class CountAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts and where the lines of the program are, or an error."""
+    """The counts, and where the lines of the program are."""
 
-    run: RunCounts | None = None
-    lines: dict[str, SourceLine] = {}
-    error: str | None = None
+    run: RunCounts
+    lines: dict[str, SourceLine]
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Counts: what a step does, in integers that do not depend on time. The same program on the same data has the same counts.
 
 `StepCounter` stands between the program and torch: everything that torch dispatches passes through it, including the backward pass and
-the optimizer's step. It extends `stoker.diagnose.ops.Counting` by what a gate needs. `CountSession` and `CountChild` count the steps of a
-script in a child process of `gate_script`.
+the optimizer's step. It extends `stoker.diagnose.ops.Counting` by what a gate needs. `CountedProgram` counts the steps of a script in a
+run of the engine (`stoker.compare`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import linecache
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import msgspec
 import torch
@@ -22,12 +21,12 @@ from torch.multiprocessing import reductions
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from stoker._batch import tensors_of
-from stoker.diagnose.child import Child
-from stoker.diagnose.hooks import own_frame, shown
+from stoker.compare.child import run_main
+from stoker.compare.observed import RunRequest
+from stoker.diagnose.hooks import StepHooks, own_frame, shown
 from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.ops import Counting, Profiling
-from stoker.diagnose.session import Plan, Session
-from stoker.gate.budget import CountAnswer, CountRequest, Counts, summarize
+from stoker.gate.budget import CountAnswer, CountOptions, Counts, summarize
 
 WAITING = {
     "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.equal", "aten.repeat_interleave", "aten.bincount",
@@ -216,74 +215,45 @@ def _num_breaks() -> int | None:
     return None if _num_compiled() is None else sum(sys.modules["torch._dynamo.utils"].counters["graph_break"].values())
 
 
-def _no_windows(_session: Session) -> Plan:
-    """The plan of a session that measures no time."""
-    yield from ()
-
-
-class CountSession(Session):
-    """A session that counts steps and measures no time.
+class CountedProgram:
+    """The extension of a run that counts its steps and ends it.
 
     A step ends when the optimizer's step ends; with several optimizers, that of the one that ended the warm-up.
     """
 
-    def __init__(self, *, on_done: Callable[[], None], warmup: int, steps: int) -> None:
-        super().__init__(_no_windows, on_done=on_done)
-        self.counted: list[Counts] = []
-        self.counter: StepCounter | None = None
-        self._warmup = warmup
-        self._wanted = steps
+    def __init__(self, options: str, done: Callable[[], None]) -> None:
+        self._options, self._done = msgspec.json.decode(options, type=CountOptions), done
+        self._hooks = StepHooks()
+        self._counted: list[Counts] = []
+        self._counter: StepCounter | None = None
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def install(self) -> None:
-        """Begin to listen to the program."""
-        self.hooks.install(on_step=self._count)
+    def run(self, request: RunRequest) -> None:
+        """Run the program as the main module."""
+        self._hooks.install(on_step=self._count)
+        run_main(request)
 
-    def remove(self) -> None:
-        """Remove the hooks."""
+    def answer(self) -> bytes:
+        """Return what was counted. Raises `TrainError` if that are too few steps."""
         self._stop()
-        super().remove()
+        counter = self._counter
+        run = summarize(self._counted, device=counter.device if counter else "cpu", torch=str(torch.__version__))
+        return msgspec.msgpack.encode(CountAnswer(run=run, lines=counter.lines if counter else {}))
 
     def _count(self) -> None:
-        hooks = self.hooks
-        if self.counter is None:
-            if hooks.steps < self._warmup:
+        hooks = self._hooks
+        if self._counter is None:
+            if hooks.steps < self._options.warmup:
                 return
             self._optimizer = hooks.optimizer
-            self.counter = StepCounter()
-            self.counter.__enter__()
+            self._counter = StepCounter()
+            self._counter.__enter__()
         elif hooks.optimizer is self._optimizer:
-            self.counted.append(self.counter.take())
-            if len(self.counted) == self._wanted:
+            self._counted.append(self._counter.take())
+            if len(self._counted) == self._options.steps:
                 self._stop()
-                self._on_done()
+                self._done()
 
     def _stop(self) -> None:
-        if self.counter is not None and self.counter.entered:
-            self.counter.__exit__(None, None, None)
-
-    def answer(self) -> CountAnswer:
-        """What was counted."""
-        counter = self.counter
-        run = summarize(self.counted, device=counter.device if counter else "cpu", torch=str(torch.__version__))
-        return CountAnswer(run=run, lines=counter.lines if counter else {})
-
-
-class CountChild(Child):
-    """The child process that runs the script."""
-
-    answer_type = CountAnswer
-
-    def __init__(self, request: CountRequest, connection: Connection) -> None:
-        super().__init__(request, connection)
-        self._count_session = CountSession(on_done=self._done, warmup=request.warmup, steps=request.steps)
-        self.session = self._count_session
-
-    def _answer(self, failure: str | None) -> CountAnswer:
-        return self._count_session.answer() if failure is None else CountAnswer(error=f"{failure}.")
-
-
-def main(arguments: list[str]) -> NoReturn:
-    """Run the request on the command line."""
-    connection = Connection(int(arguments[0]), readable=False)
-    CountChild(msgspec.json.decode(arguments[1], type=CountRequest), connection).run()
+        if self._counter is not None and self._counter.entered:
+            self._counter.__exit__(None, None, None)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from stoker._disk import make_folder, write_file
+from stoker.compare.sides import Version, prepared
 from stoker.diagnose.measurements import SourceLine
-from stoker.errors import OptionError, TrainError
+from stoker.errors import OptionError
 from stoker.gate.budget import (
     CountAnswer,
-    CountRequest,
+    CountOptions,
     Counts,
     Gate,
     RunCounts,
@@ -149,12 +151,16 @@ def gate_script(
         >>> print(gate)  # doctest: +SKIP
         within the budget: 86 operations, 4 syncs per step
     """
-    from stoker.diagnose.child import run_child, sandbox_for
-
     (budget_to_write if write else read_budget)(Path(budget))  # an error in it is reported before the program runs
-    with sandbox_for(program, module=module) as sandbox:
-        request = CountRequest(program=str(program), module=module, arguments=list(map(str, arguments)), warmup=warmup, steps=steps)
-        answer = run_child(sandbox, request, CountAnswer, quiet=quiet, main="stoker.gate.counts")
-    if answer.run is None:
-        raise TrainError(answer.error or f"{program} gave no answer.")
-    return _compare_with_file(answer.run, answer.lines, Path(budget), write=write)
+    counted = count_steps(Version(program=str(program), module=module), arguments, quiet=quiet, steps=steps, warmup=warmup)
+    return _compare_with_file(counted.run, counted.lines, Path(budget), write=write)
+
+
+def count_steps(
+    version: Version, arguments: Sequence[str], *, quiet: bool = True, steps: int = STEPS, warmup: int = WARMUP
+) -> CountAnswer:
+    """Run a version of a program until its steps are counted. Raises `TrainError` if it fails or ends before that."""
+    options = msgspec.json.encode(CountOptions(warmup=warmup, steps=steps)).decode()
+    with prepared(replace(version, extension="stoker.gate.counts:CountedProgram", options=options)) as side:
+        run = side.run([str(word) for word in arguments], quiet=quiet, hooks=False)
+    return msgspec.msgpack.decode(run.answer, type=CountAnswer)
