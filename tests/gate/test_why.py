@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from stoker.compare.sides import Version
-from stoker.diagnose.versions import shares_of
 from stoker.gate.budget import Counts, RunCounts, summarize
 from stoker.gate.why import changed_counts, changed_shares, explain
 
@@ -64,11 +62,3 @@ def test_a_sync_that_was_removed_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(3)")
     assert "was not counted" in explain(Version(program=str(before)), Version(program=str(broken)))[0]
-
-
-@pytest.mark.slow
-def test_the_experiments_of_a_diagnosis_run_on_a_version(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("raise SystemExit(3)")
-    shares = shares_of(Version(program=str(program), edits={str(program): PROGRAM.encode()}), [])
-    assert max(shares, key=lambda name: shares[name]) == "data"

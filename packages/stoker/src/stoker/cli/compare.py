@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import msgspec
 
 from stoker.cli import command as base
 from stoker.errors import OptionError
-from stoker.sandbox import CHOICES, VARIABLE
 
 if TYPE_CHECKING:
     from stoker.compare.receipt import Receipt
@@ -68,11 +66,10 @@ class _Compare(base.Command):
 @click.option("--check", type=base.PATH, metavar="RECEIPT.json", help="Run the comparison of a receipt again.")
 @click.option("--markdown", is_flag=True, help="Print the receipt as Markdown.")
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML page with plots: one file, no scripts.")
-@click.option("--sandbox", type=click.Choice(CHOICES), help="How your files are protected, as for stoker diagnose.")
 @base.json_option
 def command(
     script: str | None, arguments: tuple[str, ...], is_module: bool, why: bool, check: str | None, markdown: bool,
-    report: str | None, sandbox: str | None, as_json: bool, **options: Any,
+    report: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run two versions of a training script in turn, and say whether AFTER is faster or better with equal results.
 
@@ -93,8 +90,6 @@ def command(
     from stoker.compare.receipt import read_receipt
     from stoker.gate.why import explain
 
-    if sandbox is not None:
-        os.environ[VARIABLE] = sandbox
     path = base.check_own_file("--report", report, (".html",), mark=MARK) if report is not None else None
     wrong: list[str] = []
     if check is not None:
