@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from tests.harness.threads import feed_threads, wait_until
 
 from stoker.feed.prefetch import Prefetcher
 
+pytestmark = pytest.mark.usefixtures("no_thread_left")
 THREADS_AND_DEPTHS = [(0, 1), (1, 1), (1, 4), (3, 1), (3, 4), (4, 2)]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_left() -> Iterator[None]:
-    yield
-    gc.collect()
-    assert wait_until(lambda: not feed_threads())
 
 
 @pytest.mark.parametrize(("threads", "depth"), [(1, 1), (1, 4), (3, 4), (4, 2)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import stoker
 from stoker.train import Trainer
 from stoker.train.callbacks import CallbackReport
 
+pytestmark = pytest.mark.usefixtures("no_thread_left")
 BATCHES = 10
 
 
@@ -47,12 +48,6 @@ def epoch_of(feed: stoker.Feed, *, ahead: bool) -> list[list[float]]:
         if ahead and len(found) == BATCHES - 1:
             feed.prefetch_next_epoch()
     return found
-
-
-@pytest.fixture(autouse=True)
-def no_thread_left() -> Iterator[None]:
-    yield
-    assert wait_until(lambda: not feed_threads())
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

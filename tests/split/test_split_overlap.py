@@ -10,24 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.split.stores import plain, timed
+from tests.split.test_split_by_time import views
 from tests.split.twin import Sample, list_samples, made_of, numbers_of
 
-from stoker import Feed, Segments, Windows
+from stoker import Feed, Windows
 from stoker.errors import LeakError, OptionError
 from stoker.sampling.subset import Runs
 from stoker.split import Split, check, chronological
-
-VIEWS = st.one_of(
-    st.builds(
-        Windows,
-        st.integers(1, 5),
-        stride=st.integers(1, 4),
-        horizon=st.integers(0, 3),
-        tail=st.sampled_from(["keep", "drop"]),
-    ),
-    st.builds(Windows, st.integers(1, 5), stride=st.integers(1, 4), shift=st.integers(1, 6)),
-    st.builds(Segments, st.integers(1, 5), horizon=st.integers(0, 3)),
-)
 
 
 def targets_of(sample: Sample, view: Any, horizon: int) -> range:
@@ -66,7 +55,7 @@ def make(
 @pytest.mark.promise("P16")
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=4),
-    VIEWS,
+    views,
     st.sampled_from([(0.5, 0.25, 0.25), (0.6, 0.4), (0.25, 0.25)]),
     st.integers(0, 2),
     st.integers(0, 3),

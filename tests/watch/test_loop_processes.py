@@ -121,9 +121,5 @@ def test_a_slowdown_that_is_made_is_named(tmp_path: Path, cause: str, change: st
     assert AT < found[1] <= AT + 100
 
 
-# Longer steps, as the all-reduce of two ranks is late wherever one of them waits for a core.
-RANK_STEPS, RANK_AT = 1000, 850
-
-
 def test_negative_control_sleeping_steps_without_a_change_have_no_alarm(tmp_path: Path) -> None:
     assert run(tmp_path, "pass", computes=False, steps=4000) == []

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.recipes.running import stop_and_resume, weights_of
 
 from stoker_recipes.icecube import make_events, pack_events
 from stoker_recipes.icecube.settings import make_settings, read_settings
-from stoker_recipes.icecube.training import TrainedIceCube, resume, train
+from stoker_recipes.icecube.training import resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
-
-
-def weights_of(done: TrainedIceCube) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in done.model.state_dict().items()}
 
 
 def test_a_run_has_checkpoints_metrics_and_settings(ice: Path, tmp_path: Path) -> None:
@@ -33,13 +30,9 @@ def test_a_run_has_checkpoints_metrics_and_settings(ice: Path, tmp_path: Path) -
 @pytest.mark.promise("P29")
 @pytest.mark.parametrize("ema", [None, 0.9])
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(ice: Path, tmp_path: Path, ema: float | None) -> None:
-    whole = weights_of(train(ice, folder=tmp_path / "whole", ema=ema, **QUICK))
-    train(ice, folder=tmp_path / "half", ema=ema, **QUICK, max_seconds=1e-9, save_every=1)
-    assert 0 < json.loads((tmp_path / "half" / "metrics.jsonl").read_text().splitlines()[-1])["step"] < 8
-    done = resume(tmp_path / "half", device="cpu", max_seconds=None)
+    done, whole = stop_and_resume(partial(train, ice), resume, tmp_path, ema=ema, **QUICK)
     assert done.result.step == 8
-    for name, tensor in weights_of(done).items():
-        assert torch.equal(tensor, whole[name]), name
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in weights_of(done).items())
 
 
 def test_a_finetune_starts_from_the_weights_of_a_run(ice: Path, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.recipes.icecube.plain_model import random_events, random_model
+from tests.recipes.running import stop_and_resume, weights_of
 from torch import Tensor
 
 import stoker
@@ -91,10 +93,6 @@ def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "ice.stoker"
 
 
-def weights_of(done: Any) -> dict[str, Tensor]:
-    return {name: tensor.cpu().clone() for name, tensor in done.model.state_dict().items()}
-
-
 @pytest.mark.promise("P29")
 def test_graphs_give_the_weights_of_eager_steps(ice: Path) -> None:
     options: dict[str, Any] = {"size": "tiny", "batch_size": 64, "epochs": 2, "warmup": 4, "device": "cuda"}
@@ -105,9 +103,7 @@ def test_graphs_give_the_weights_of_eager_steps(ice: Path) -> None:
 
 def test_a_run_with_graphs_resumes(ice: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"size": "tiny", "batch_size": 64, "epochs": 2, "warmup": 4, "device": "cuda"}
-    whole = weights_of(train(ice, folder=tmp_path / "whole", **options))
-    train(ice, folder=tmp_path / "half", **options, max_seconds=1e-9, save_every=1)
-    done = resume(tmp_path / "half", max_seconds=None)
+    done, whole = stop_and_resume(partial(train, ice), resume, tmp_path, **options)
     assert done.result.step == 32
     for name, tensor in weights_of(done).items():
         torch.testing.assert_close(tensor, whole[name], rtol=1e-3, atol=1e-5)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
+from benchmarks.before.timemoe_dataset import TimeMoEDataset
 from benchmarks.time_moe.folder import walks, write_folder
+from tests.recipes.time_moe.authors import assert_samples_are_theirs
 from tests.recipes.time_moe.waves import NAMES, make_waves, write_csv
 
 import stoker
@@ -117,21 +118,12 @@ def test_a_tree_is_read_as_the_authors_read_it_in_the_order_of_names(tmp_path: P
     theirs = TimeMoEDataset(tree)
     assert len(corpus) == len(theirs) == 12
     assert corpus.lengths.tolist() == [theirs.num_points(number) for number in range(12)]
-    assert_samples_are_theirs(CompatSamples(corpus, 8, method=method or "none"), tree, method)  # type: ignore[arg-type]
+    assert_samples_are_theirs(tree, 8, method=method, corpus=corpus)
     assert told == [
         f"{tree}: left out 2 other files or folders ({', '.join(LEFT_OUT)}). "
         "Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest separately."
     ]
     assert {path: path.stat().st_mtime_ns for path in tree.rglob("*")} == before, "nothing is written"
-
-
-def assert_samples_are_theirs(found: CompatSamples, path: Path, method: str | None) -> None:
-    expected = TimeMoEWindowDataset(TimeMoEDataset(path, method), 8)
-    assert len(found) == len(expected)
-    batch = found.gather(np.arange(len(found)))
-    for number, sample in enumerate(expected):
-        for name, values in sample.items():
-            assert batch[name][number].numpy().tobytes() == values.tobytes(), (number, name)
 
 
 @pytest.mark.promise("P2", control=True)
@@ -151,10 +143,10 @@ def test_series_of_integers_beside_floats_are_scaled_as_the_authors_scale_them(
     """Integers are divided in float64, floats in their own type: a file of both has no common one."""
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in ([3 * i % 17 for i in range(40)], [i / 7 for i in range(40)])))
-    assert_samples_are_theirs(CompatSamples(open_corpus(path), 8, method="zero"), path, "zero")
+    assert_samples_are_theirs(path, 8, method="zero")
     monkeypatch.setattr(data_module, "Flat", lambda *, own=None, **fields: Flat(own=None, **fields))
     with pytest.raises(AssertionError):
-        assert_samples_are_theirs(CompatSamples(open_corpus(path), 8, method="zero"), path, "zero")
+        assert_samples_are_theirs(path, 8, method="zero")
 
 
 @pytest.mark.promise("P2")

@@ -16,13 +16,14 @@ from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDatas
 from benchmarks.time_moe.folder import walks, write_folder
 from hypothesis import given, settings
 from tests.harness import num_examples
+from tests.recipes.time_moe.authors import assert_samples_are_theirs
 from torch.utils.data import DataLoader
 
 import stoker
 from stoker.errors import OptionError
 from stoker_recipes.time_moe import TimeMoeDataset
 from stoker_recipes.time_moe.data import Corpus, open_corpus
-from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
+from stoker_recipes.time_moe.dataset import CorpusScales, Pieces, train_ends
 
 
 @pytest.fixture
@@ -144,29 +145,13 @@ def test_scales_are_those_of_the_training_part_alone() -> None:
     assert scales.centers[0] == np.arange(50.0).mean()
 
 
-def original(path: Path, length: int, stride: int | None, method: str | None) -> list[dict[str, Array]]:
-    with np.errstate(all="ignore"):
-        return list(TimeMoEWindowDataset(TimeMoEDataset(path, method), length, stride=stride))
-
-
-def assert_the_same(found: CompatSamples, expected: list[dict[str, Array]]) -> None:
-    assert len(found) == len(expected)
-    order = np.random.default_rng(0).permutation(len(expected))
-    batch = found.gather(order)
-    for name in ("input_ids", "labels", "loss_masks"):
-        whole = np.stack([expected[i][name] for i in order])
-        assert batch[name].numpy().dtype == whole.dtype
-        assert batch[name].numpy().tobytes() == whole.tobytes()
-
-
 @pytest.mark.parametrize("method", [None, "zero", "max"])
 @pytest.mark.parametrize("stride", [None, 1, 5])
 @pytest.mark.parametrize("num_files", [1, 4])
 def test_compat_samples_of_binary_folders(tmp_path: Path, num_files: int, stride: int | None, method: str | None) -> None:
     lengths = [1, 2, 8, 9, 10, 16, 17, 33, 200]
     folder = write_folder(tmp_path / "set", walks(lengths), num_files=num_files)
-    found = CompatSamples(open_corpus(folder), 8, stride=stride, method=method or "none")  # type: ignore[arg-type]
-    assert_the_same(found, original(folder, 8, stride, method))
+    assert_samples_are_theirs(folder, 8, stride=stride, method=method)
 
 
 HUGE = 2**60 + 2**36
@@ -190,8 +175,7 @@ def test_each_series_of_a_json_file_has_a_type_of_its_own(tmp_path: Path, kind: 
     path = tmp_path / f"x.{kind}"
     elements = [{"sequence": one} if number % 2 else one for number, one in enumerate(MIXED[name])]
     path.write_text(json.dumps(elements) if kind == "json" else "".join(json.dumps(one) + "\n" for one in elements))
-    found = CompatSamples(open_corpus(path, report=lambda _: None), 8, stride=3, method=method or "none")  # type: ignore[arg-type]
-    assert_the_same(found, original(path, 8, 3, method))
+    assert_samples_are_theirs(path, 8, stride=3, method=method)
 
 
 @pytest.mark.parametrize(("name", "method"), [("integers beside floats", "zero"), ("beyond float64 alone", None)])
@@ -201,7 +185,7 @@ def test_negative_control_one_type_for_the_file_is_another_result(tmp_path: Path
     corpus = open_corpus(path, report=lambda _: None)
     corpus.flats = [replace(flat, own=None) for flat in corpus.flats]
     with pytest.raises(AssertionError):
-        assert_the_same(CompatSamples(corpus, 8, stride=3, method=method or "none"), original(path, 8, 3, method))  # type: ignore[arg-type]
+        assert_samples_are_theirs(path, 8, stride=3, method=method, corpus=corpus)
 
 
 @pytest.mark.parametrize("method", [None, "zero", "max"])
@@ -210,8 +194,7 @@ def test_integers_that_wrap_around_do_so_as_in_the_original(tmp_path: Path, dtyp
     rng = np.random.default_rng(0)
     outlier = np.where(np.arange(20_000) == 7, 100, 0)  # 141 deviations from the mean: more than int8 holds
     folder = write_folder(tmp_path / "set", [rng.integers(0, 100, 40), outlier, rng.integers(0, 9, 17)], dtype=dtype)
-    found = CompatSamples(open_corpus(folder), 8, stride=11, method=method or "none")  # type: ignore[arg-type]
-    assert_the_same(found, original(folder, 8, 11, method))
+    assert_samples_are_theirs(folder, 8, stride=11, method=method)
 
 
 @pytest.mark.parametrize("method", [None, "zero", "max"])
@@ -220,5 +203,4 @@ def test_integers_that_wrap_around_do_so_as_in_the_original(tmp_path: Path, dtyp
 def test_compat_samples_of_npy_arrays(tmp_path: Path, dtype: str, order: Any, method: str | None) -> None:
     values = np.random.default_rng(0).normal(size=(3, 9000)) * 40
     np.save(tmp_path / "x.npy", np.array(np.abs(values) if dtype[1] == "u" else values, order=order).astype(dtype))
-    found = CompatSamples(open_corpus(tmp_path / "x.npy"), 64, method=method or "none")  # type: ignore[arg-type]
-    assert_the_same(found, original(tmp_path / "x.npy", 64, None, method))
+    assert_samples_are_theirs(tmp_path / "x.npy", 64, method=method)

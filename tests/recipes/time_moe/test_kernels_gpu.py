@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import pytest
 import torch
+from tests.recipes.running import multiplied_as
 from torch import Tensor
 
 from stoker_recipes.time_moe.layers import (
@@ -133,13 +131,3 @@ def test_attention_is_that_with_a_mask(dtype: torch.dtype, products: str, allowe
 def apart(one: Tensor, other: Tensor) -> float:
     """Size of the difference, as a share."""
     return float((one.double() - other.double()).norm() / other.double().norm().clamp(min=1e-6))
-
-
-@contextlib.contextmanager
-def multiplied_as(products: str) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(products)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.time_moe.folder import walks, write_folder
+from tests.recipes.running import stop_and_resume, weights_of
 from tests.recipes.time_moe.waves import write_csv
 
 import stoker
@@ -35,10 +37,6 @@ def ett(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_csv(folder / "ett.csv", 300)
     stoker.pack(folder / "ett.csv", folder / "ett.stoker", wide=True)
     return folder / "ett.stoker"
-
-
-def weights_of(done: Trained) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in done.model.state_dict().items()}
 
 
 def test_a_run_has_checkpoints_metrics_settings_and_official_weights(ett: Path, tmp_path: Path) -> None:
@@ -66,13 +64,9 @@ def test_a_run_learns_sines(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(ett: Path, tmp_path: Path) -> None:
-    whole = weights_of(train(ett, folder=tmp_path / "whole", **QUICK))
-    train(ett, folder=tmp_path / "half", **QUICK, max_seconds=1e-9, save_every=1)
-    assert 0 < json.loads((tmp_path / "half" / "metrics.jsonl").read_text().splitlines()[-1])["step"] < 6
-    done = resume(tmp_path / "half", device="cpu", max_seconds=None)
+    done, whole = stop_and_resume(partial(train, ett), resume, tmp_path, **QUICK)
     assert done.result.step == 6
-    for name, tensor in weights_of(done).items():
-        assert torch.equal(tensor, whole[name]), name
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in weights_of(done).items())
 
 
 def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
@@ -180,15 +174,15 @@ def test_negative_control_a_config_without_weights_is_not_a_checkpoint(
 def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Path, sizes: Path, given: str) -> None:
     if given == "init":
         time_moe.save_weights(time_moe.TimeMoe(time_moe.read_size(sizes)), sizes, overwrite=True)
-    options = {**QUICK, "size": None, given: str(sizes)}
-    whole = weights_of(train(ett, folder=tmp_path / "whole", **options))
-    train(ett, folder=tmp_path / "half", **options, max_seconds=1e-9, save_every=1)
-    assert isinstance(read_settings(tmp_path / "half").size, time_moe.Size)
-    _disk.remove_folder(sizes)
-    done = resume(tmp_path / "half", device="cpu", max_seconds=None)
+
+    def resume_without(folder: Path, **changes: Any) -> Trained:
+        assert isinstance(read_settings(folder).size, time_moe.Size)
+        _disk.remove_folder(sizes)
+        return resume(folder, **changes)
+
+    done, whole = stop_and_resume(partial(train, ett), resume_without, tmp_path, **{**QUICK, "size": None, given: str(sizes)})
     assert done.result.step == 6
-    for name, tensor in weights_of(done).items():
-        assert torch.equal(tensor, whole[name]), name
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in weights_of(done).items())
     assert load_model(tmp_path / "half").model.size.hidden == 24
 
 

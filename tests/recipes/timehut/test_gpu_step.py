@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.recipes.running import multiplied_as
 
 from stoker_recipes.timehut.batches import gather_batch
 from stoker_recipes.timehut.population import make_population
@@ -34,14 +35,10 @@ def both(
     batch = gather_batch(plain.tables, torch.tensor([update]), low=0, high=plain.tables.length, width=plain.tables.length)
     expected = plain.losses_of(plain.weights, batch)
     (expected * factors).sum().backward()
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
+    with multiplied_as("highest"):
         number = torch.tensor([update], device=DEVICE)
         found = gpu_step.losses(fast.weights, number, fast.layout, fast.tables, fast.terms, dropout=fast.settings[0].dropout)
         (found * factors.to(DEVICE)).sum().backward()
-    finally:
-        torch.set_float32_matmul_precision(before)
     gradients = [one.weights.grad for one in (plain, fast)]
     assert gradients[0] is not None
     assert gradients[1] is not None

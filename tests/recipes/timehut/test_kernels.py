@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.recipes.running import multiplied_as
 from tests.recipes.timehut.test_gpu_step import DEVICE, GAPS, SMALL, pytestmark  # noqa: F401
 
 from stoker_recipes.timehut.batches import gather_batch
@@ -19,16 +20,12 @@ def test_representations_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> 
 
     seen: list[torch.Tensor] = []
     monkeypatch.setattr(gpu_step._Step, "contrast", lambda step, z: seen.append(z) or z.sum((1, 2)))
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
+    with multiplied_as("highest"):
         population = make_population(GAPS, [make_settings("ts2vec", seed=seed, **SMALL) for seed in (1, 2)], device=DEVICE)
         update = torch.tensor([1], device=DEVICE)
         gpu_step.losses(population.weights, update, population.layout, population.tables, population.terms, dropout=0.1)
         batch = gather_batch(population.tables, update, low=0, high=12, width=12)
         expected = encode(population.weights.detach(), population.layout, batch["x"], batch["keep"], crop=batch["crop"])
-    finally:
-        torch.set_float32_matmul_precision(before)
     inside = batch["crop"].expand(2, -1, -1)
     found = seen[0].detach().view_as(expected)
     assert float((found - expected)[inside].abs().max()) < 1e-5
@@ -44,14 +41,10 @@ def test_levels_and_losses_are_those_of_torch() -> None:
     data = np.zeros((5, 9, 1), np.float32)
     population = make_population(data, [make_settings("timehut", seed=seed, **SMALL) for seed in (1, 2)], device=DEVICE)
     tables, update = population.tables, torch.tensor([1], device=DEVICE)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
+    with multiplied_as("highest"):
         step = gpu_step._Step(population.weights.detach(), update, population.layout, tables, population.terms, 0.1)
         z = torch.randn(2, 8, 9, 10, generator=torch.Generator().manual_seed(0)).to(DEVICE)
         found = step.contrast(z.view(2, 72, 10))
-    finally:
-        torch.set_float32_matmul_precision(before)
     for k in range(2):
         left, right = (int(one) for one in tables.bounds[1, k, 1:3])
         steps = torch.arange(right - left, device=DEVICE)

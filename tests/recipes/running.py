@@ -1,0 +1,38 @@
+"""What tests of several recipes share: runs that are stopped and resumed, and the precision of products."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@contextlib.contextmanager
+def multiplied_as(products: str) -> Iterator[None]:
+    """Matrix products of float32 in a precision: "highest", "high" or "medium"."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(products)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def weights_of(done: Any) -> dict[str, torch.Tensor]:
+    """A copy of the weights of a finished run, on the CPU."""
+    return {name: tensor.cpu().clone() for name, tensor in done.model.state_dict().items()}
+
+
+def stop_and_resume(
+    train: Callable[..., Any], resume: Callable[..., Any], folder: Path, device: str = "cpu", **options: Any
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The end of a run that stops after its first step and is resumed, and the weights of one that does not stop."""
+    whole = weights_of(train(folder=folder / "whole", device=device, **options))
+    first = train(folder=folder / "half", device=device, **options, max_seconds=1e-9, save_every=1)
+    assert first.result.step > 0
+    done = resume(folder / "half", device=device, max_seconds=None)
+    assert first.result.step < done.result.step
+    return done, whole
