@@ -100,24 +100,12 @@ def put_link(path: Path) -> None:
     path.symlink_to(path.parent / "target")
 
 
-def put_device_link(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def put_fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def put_folder(path: Path) -> None:
-    path.mkdir()
-
-
 def put_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
 
 
-@pytest.mark.parametrize("put", [put_link, put_device_link, put_fifo, put_folder, put_socket])
+@pytest.mark.parametrize("put", [put_link, lambda path: path.symlink_to("/dev/zero"), os.mkfifo, Path.mkdir, put_socket])
 def test_what_is_not_a_plain_file_is_refused(tmp_path_factory: pytest.TempPathFactory, put: Any) -> None:
     folder = tmp_path_factory.mktemp("s")  # short: the name of a socket has at most 107 bytes
     put(folder / SHARD)

@@ -34,15 +34,9 @@ def test_rows_padded_to_different_lengths_are_the_same_sample() -> None:
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        (
-            loaders.FillsUp,
-            r"epoch 0 on 1 rank, the sample of row 2 of batch 3 of epoch 0 came twice: as row 0 of batch 0",
-        ),
+        (loaders.FillsUp, r"on 1 rank, the sample of row 2 of batch 3 of epoch 0 came twice: as row 0 of batch 0"),
         (loaders.DropsTail, r"epoch 0 on 1 rank has 9 samples; expected 11"),
-        (
-            loaders.OrderByRanks,
-            r"the order depends on the number of ranks: at position \d+ of epoch 0 on 2 ranks comes the",
-        ),
+        (loaders.OrderByRanks, r"the order depends on the number of ranks: at position \d+ of epoch 0 on 2 ranks comes the"),
         (partial(loaders.EndsEarlyOnOneRank, 13), r"in epoch 0, rank 0 of 2 ended after 2 batches, but rank 1 continues"),
     ],
 )

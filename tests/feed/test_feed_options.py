@@ -24,31 +24,32 @@ def make(**options: Any) -> Feed:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "place"),
     [
-        ({"store": "prices.stoker"}, "store is 'prices.stoker'; expected what stoker.open"),
-        ({"view": 48}, r"view is 48; expected Windows\(…\), Segments\(…\) or Sequences\(…\)."),
-        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1."),
-        ({"threads": -1}, "loading.threads is -1; expected an integer from 0 up to 1,024, or None."),
-        ({"threads": 10**6}, "loading.threads is 1000000; expected an integer from 0 up to 1,024, or None."),
-        ({"prefetch": 0}, "loading.prefetch is 0; expected an integer from 1 up to 1,024, or None."),
-        ({"last_batch": "mask"}, "last_batch is 'mask'; expected 'pad', 'short' or 'drop'."),
-        ({"order": "shuffle"}, r"order is 'shuffle'; expected Sequential\(\), Shuffle\(…\), BlockShuffle\(…\) or another order."),
-        ({"transform": "text"}, "transform is 'text'; expected a function from a dict of arrays to one."),
-        ({"device": "gpu"}, "device is 'gpu'; expected 'cpu', 'cuda' or 'cuda:N'"),
-        ({"columns": ["x", "z"]}, "<memory> has no column 'z'; it has x, n, y."),
-        ({"dtype": "int32"}, "dtype is 'int32'; expected one of float16, float32, float64"),
-        ({"normalize": "minmax"}, "normalize is 'minmax'; expected 'zero', 'max' or None."),
-        ({"residency": "gpu"}, "loading.residency is 'gpu'; expected one of 'auto', 'device', 'host', 'stream'."),
-        ({"residency": "stream"}, "residency='stream' reads from disk, but this store is in memory."),
-        ({"residency": "device", "transform": dict}, "residency='device' is not possible, because transform runs on the CPU."),
-        ({"rank": 1}, "rank is 1 and world_size None; give both"),
-        ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),
+        ({"store": "prices.stoker"}, "store"),
+        ({"view": 48}, "view"),
+        ({"view": Windows(99, tail="drop")}, "view"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"threads": -1}, "loading.threads"),
+        ({"threads": 10**6}, "loading.threads"),
+        ({"prefetch": 0}, "loading.prefetch"),
+        ({"last_batch": "mask"}, "last_batch"),
+        ({"order": "shuffle"}, "order"),
+        ({"transform": "text"}, "transform"),
+        ({"device": "gpu"}, "device"),
+        ({"columns": ["x", "z"]}, "z"),
+        ({"dtype": "int32"}, "dtype"),
+        ({"normalize": "minmax"}, "normalize"),
+        ({"residency": "gpu"}, "loading.residency"),
+        ({"residency": "stream"}, "residency"),  # of a store in memory
+        ({"residency": "device", "transform": dict}, "residency"),
+        ({"rank": 1}, "rank"),
     ],
 )
-def test_an_invalid_option_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message) as caught:
+def test_an_invalid_option_is_refused(options: dict[str, Any], place: str) -> None:
+    with pytest.raises(OptionError) as caught:
         make(**options)
+    assert (caught.value.parameter or caught.value.column) == place
     assert "\n" not in str(caught.value)
 
 

@@ -32,14 +32,15 @@ def test_a_pass_resumes_at_the_next_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("view", "last_batch", "parameter"),
     [
-        (lambda: stoker.Feed(store(), stoker.Windows(4), batch_size=2, last_batch="drop"), "expected Windows(length, horizon=N)"),
-        (lambda: feed(last_batch="pad"), "Use last_batch='drop' or 'short'"),
-        (lambda: stoker.Feed(store(), stoker.Windows(6, horizon=2, stride=3), batch_size=2, last_batch="drop"), "tail='drop'"),
+        (stoker.Windows(4), "drop", "horizon"),
+        (stoker.Windows(6, horizon=2, tail="drop"), "pad", "last_batch"),
+        (stoker.Windows(6, horizon=2, stride=3), "drop", "tail"),
     ],
+    ids=str,
 )
-def test_feeds_whose_batches_would_be_wrong_are_refused(made: Any, message: str) -> None:
+def test_feeds_whose_batches_would_be_wrong_are_refused(view: stoker.Windows, last_batch: Any, parameter: str) -> None:
     with pytest.raises(OptionError) as error:
-        Targets(made())
-    assert message in str(error.value)
+        Targets(stoker.Feed(store(), view, batch_size=2, last_batch=last_batch))
+    assert error.value.parameter == parameter

@@ -110,6 +110,10 @@ def test_few_subjects_are_an_error_and_not_single_rows(tmp_path: Path) -> None:
 ROWS = {"x": list(range(50)), "user": [number // 2 for number in range(50)]}
 
 
+def with_ids(ids: list[Any]) -> dict[str, Any]:
+    return {"ctx_data": {"id": ids}, "tgt_context_key": "user", "ctx_primary_key": "id"}
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -117,16 +121,8 @@ ROWS = {"x": list(range(50)), "user": [number // 2 for number in range(50)]}
         ({"tgt_primary_key": "user"}, BadValueError, "tgt_data has the user 0 more than once"),
         ({"ctx_data": {"user": [1]}}, OptionError, "ctx_data is given, but tgt_context_key is not"),
         ({"ctx_data": {"user": [1]}, "tgt_context_key": "user"}, OptionError, "ctx_data is given, but ctx_primary_key is not"),
-        (
-            {"ctx_data": {"id": [0, 1]}, "tgt_context_key": "user", "ctx_primary_key": "id"},
-            BadValueError,
-            "tgt_data has the user 2 in row 4, which ctx_data does not have",
-        ),
-        (
-            {"ctx_data": {"id": ["a"]}, "tgt_context_key": "user", "ctx_primary_key": "id"},
-            BadValueError,
-            "user is of the type int64 in tgt_data, but of the type string in ctx_data",
-        ),
+        (with_ids([0, 1]), BadValueError, "tgt_data has the user 2 in row 4, which ctx_data does not have"),
+        (with_ids(["a"]), BadValueError, "user is of the type int64 in tgt_data, but of the type string in ctx_data"),
         ({"model_type": "LANGUAGE"}, OptionError, "model_type is 'LANGUAGE'; expected 'TABULAR'"),
         ({"tgt_encoding_types": {"x": "LANGUAGE_TEXT"}}, OptionError, r"tgt_encoding_types\['x'\] is 'LANGUAGE_TEXT'; expected one of"),
         ({"tgt_encoding_types": {"y": "AUTO"}}, OptionError, "tgt_encoding_types names the column 'y'; expected one of 'x', 'user'"),

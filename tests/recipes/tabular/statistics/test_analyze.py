@@ -127,12 +127,7 @@ def test_a_column_without_any_value() -> None:
         (pa.table([[1], [2]], names=["a", "a"]), {}, SourceInvalidError, "<Table> has 2 columns named 'a'"),
         ({"a": [1]}, {"categories": 0}, OptionError, "categories is 0"),
         ({"a": [1]}, {"kinds": {"b": "category"}}, OptionError, "kinds names 'b', but <dict> has the columns a"),
-        (
-            {"a": [1, 2**70]},
-            {},
-            BadValueError,
-            r"column 'a' holds 1180591620717411303424 \(int\) in row 2, which does not fit into 64 bits",
-        ),
+        ({"a": [1, 2**70]}, {}, BadValueError, r"column 'a' holds 1180591620717411303424 \(int\) in row 2, which does not fit"),
         (5, {}, OptionError, "int is not data. Pass a path"),
     ],
 )
