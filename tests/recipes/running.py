@@ -1,4 +1,4 @@
-"""What tests of several recipes share: runs that are stopped and resumed, and the precision of products."""
+"""What tests of several recipes share: absurd settings, runs that are stopped and resumed, and the precision of products."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 
@@ -36,3 +37,8 @@ def stop_and_resume(
     done = resume(folder / "half", device=device, max_seconds=None)
     assert first.result.step < done.result.step
     return done, whole
+
+
+def absurd_settings(kind: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    """Each field of some settings with a value that none can have, and a field that does not exist."""
+    return [*({field.name: {"a": [object]}} for field in msgspec.structs.fields(kind)), {"no_such_setting": 1}]
