@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from tests.sampling import twins
 from tests.sampling.plans import in_pieces, plan_of, times_seen, whole
 from tests.sampling.test_views_windows import check, listed
@@ -111,6 +111,7 @@ def test_kept_tails_lose_no_step(view: Windows | Segments, lengths: list[int]) -
         begin += num_steps
 
 
+@example(lengths=[9] * 4, max_length=5, keep="last")
 @given(
     lengths=LENGTHS | st.integers(0, 60).map(lambda length: [length] * 4),
     max_length=st.integers(1, 50),

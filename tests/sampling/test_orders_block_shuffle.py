@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from tests.sampling.plans import Array, series_of, whole
+from tests.sampling.plans import Array, in_pieces, series_of, times_seen, whole
 
 from stoker.sampling.orders import WINDOW_BYTES, WORTH, BlockPlan, BlockShuffle, choose, num_blocks_for, worth
 
@@ -13,6 +15,18 @@ def block_plan(order: BlockShuffle, num_samples: int, batch_size: int = 32, samp
     plan = order.over(series_of(num_samples), batch_size=batch_size, sample_bytes=sample_bytes)
     assert isinstance(plan, BlockPlan)
     return plan
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 2, 3, 15, 16, 17, 100, 127, 128, 129, 1000, 1001])
+def test_every_sample_once_for_any_block_and_window(num_samples: int) -> None:
+    for block, window in itertools.product([1, 2, 3, 16, 100, 2000], [1, 2, 5, 16, 33, 128, 5000]):
+        if window < block:
+            continue
+        plan = block_plan(BlockShuffle(block + window, block, window), num_samples)
+        for epoch in (0, 1):
+            numbers = whole(plan, epoch)
+            assert times_seen(numbers, num_samples) == [1] * num_samples, (block, window, epoch)
+            assert (in_pieces(plan, epoch, list(range(0, num_samples, 7))) == numbers).all()
 
 
 @pytest.mark.parametrize(("num_samples", "block", "window"), [(1000, 16, 128), (1001, 16, 128), (999, 7, 30), (50, 8, 1000)])
