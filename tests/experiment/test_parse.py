@@ -134,6 +134,7 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
         ),
         ("model: transformer", "model: linear\nloss: {name: mse, a: 1}", "c.yaml:6: loss.a is not known; nothing can be set here."),
         ("1e-3", ".inf", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
+        ("1e-3", "", "c.yaml:6: optimizer.lr is nothing; expected a number from 0."),
         ("1e-3", "high", "c.yaml:6: optimizer.lr is the string 'high'; expected a number from 0."),
         (
             "transformer",

@@ -92,12 +92,16 @@ def test_odd_states_are_named(
     assert "state.json" in str(raised.value)
 
 
-def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+def test_links_out_of_the_folder_and_folders_are_refused(tmp_path: Path) -> None:
     one = write(tmp_path / "set")
     data = tmp_path / "set" / "data-00000-of-00001.arrow"
     data.rename(tmp_path / "outside.arrow")
     data.symlink_to("../outside.arrow")
     with pytest.raises(SourceInvalidError, match="a link that leads out"):
+        one.schema()
+    data.unlink()
+    data.mkdir()
+    with pytest.raises(SourceInvalidError, match="is not a plain file"):
         one.schema()
 
 

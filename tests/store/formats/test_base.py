@@ -20,9 +20,10 @@ from tests.store.formats.reading import assert_projects, assert_resumes, assert_
 from tests.store.shrink import shrunk
 
 from stoker import Csv
-from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store import DataSource, find_sources
 from stoker.store.formats.arrow import ArrowSource, HuggingFaceSource
+from stoker.store.formats.base import decoding
 from stoker.store.formats.csv import CsvSource
 from stoker.store.formats.discover import table_source
 from stoker.store.formats.jsonl import JsonLinesSource
@@ -286,3 +287,8 @@ def test_a_file_that_is_not_what_its_name_says_is_named(
         table_of(find_sources(tmp_path / name)[0])
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_decoder_that_runs_out_of_memory_names_the_file() -> None:
+    with pytest.raises(SourceTooLargeError, match=r"a\.arrow"), decoding(Path("a.arrow"), "Arrow IPC"):
+        raise MemoryError

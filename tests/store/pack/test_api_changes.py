@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,17 +17,20 @@ from stoker.store import open_store
 
 
 @pytest.mark.parametrize("phase", ["reading", "merging"])
-def test_a_source_that_is_only_touched_is_refused_and_the_store_that_was_there_stays(tmp_path: Path, phase: str) -> None:
+@pytest.mark.parametrize(
+    "change", [lambda path: os.utime(path, ns=(1, 1)), lambda path: path.unlink(missing_ok=True)], ids=["touch", "remove"]
+)
+def test_a_change_is_noticed_and_the_store_that_was_there_stays(tmp_path: Path, change: Callable[[Path], None], phase: str) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"k": [i % 7 for i in range(500)], "x": [1.5] * 500}), path, row_group_size=50)
     old = pack(path, tmp_path / "out", series="k")
 
-    def touch(now: str, share: float, rows: int) -> None:
+    def meddle(now: str, share: float, rows: int) -> None:
         if now == phase:
-            os.utime(path, ns=(1, 1))
+            change(path)
 
     with shrunk(chunk_bytes=1000, run_bytes=2000), pytest.raises(SourceChangedError, match=r"a\.parquet"):
-        pack(path, tmp_path / "out", series="k", replace=True, progress=touch)
+        pack(path, tmp_path / "out", series="k", replace=True, progress=meddle)
     assert open_store(tmp_path / "out").digest == old.digest
 
 

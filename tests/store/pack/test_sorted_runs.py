@@ -124,8 +124,9 @@ def test_runs_hold_all_rows_in_order(given: tuple[str, list[list[Segment]]], by_
         ([[(1, [(5, 0.0)])], [(1, [(6, 1.0)])]], 1),
         ([[(1, [(6, 0.0)])], [(1, [(5, 1.0)])]], 2),
         ([[(0, [(1, 0.0)])], [(0, []), (0, [(0, 0.0)])]], 2),
+        ([[(0, [(1, 0.0)])], [], [(1, [(1, 0.0)])]], 1),
     ],
-    ids=["keys in order", "a time that continues", "a time that goes back", "a series that begins with no rows"],
+    ids=["keys in order", "a time that continues", "a time that goes back", "a series that begins with no rows", "nothing"],
 )
 def test_blocks_in_order_make_one_run(tmp_path: Path, writer: BackgroundWriter, blocks: list[list[Segment]], runs: int) -> None:
     sorter = Sorter(tmp_path, layout(time_index=0, strict_time=False), writer, sort_time=True, run_bytes=1)
