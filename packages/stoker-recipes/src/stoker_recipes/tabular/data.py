@@ -17,6 +17,7 @@ from msgspec import Struct
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array
 from stoker_recipes.tabular.encodings import LEAST_SUBJECTS
+from stoker_recipes.tabular.ends import Ends
 from stoker_recipes.tabular.files import check_names, name_of, place_of
 from stoker_recipes.tabular.layout import ModelLayout, Size, make_layout
 from stoker_recipes.tabular.settings import TabularSettings
@@ -81,6 +82,13 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
                     found[number] = classes[name]
                 number += 1
         return found
+
+    def ends(self) -> dict[int, Ends]:
+        """What first and last events never have, by sub-column of the layout."""
+        places = self.layout().num_positions + np.cumsum([0, *map(len, self.target.sizes)])
+        return {
+            int(place): column.ends for place, column in zip(places, self.target.columns, strict=False) if column.ends is not None
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 from stoker.extend import Array, kernel
 from stoker_recipes.tabular import join_days, split_days
 from stoker_recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
+from stoker_recipes.tabular.rhythm import Rhythm, fit_rhythm
 from stoker_recipes.tabular.values import Values, to_column
 
 NANOS = {"D": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -187,6 +188,13 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
     """The date of the context that the first one is counted from."""
     floors: tuple[str, ...] = ()
     """Other dates of the context that the first one is never before."""
+    rhythm: Rhythm | None = None
+    """How gaps and first dates depend on weekdays and months, where they do."""
+
+    @property
+    def bases(self) -> list[str]:
+        """The dates of the context that first dates depend on."""
+        return [*([] if self.base is None else [self.base]), *self.floors]
 
     @property
     def rises(self) -> bool:
@@ -226,21 +234,33 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
     ) -> pa.Array:
         """The values of codes; `bounds` are the dates of contexts, a row per subject."""
         valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
-        width = len(self.start.sizes)
-        rest = codes[:, int(self.has_null) :]
-        begin, _ = self.start.numbers(rest[:, :width], uniform)
         of_row = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(codes))))
-        if self.base is not None:
-            begin = begin + (bounds or {})[self.base].data[of_row]
-        for name in self.floors:
-            begin = np.maximum(begin, (bounds or {})[name].data[of_row])
-        gap, has_gap = self.gap.numbers(rest[:, width:], uniform)
+        begin = self.first_dates(codes, uniform, {name: dates.data[of_row] for name, dates in (bounds or {}).items()})
+        at = int(self.has_null) + len(self.start.sizes)
+        gap, has_gap = self.gap.numbers(codes[:, at:], uniform)
         first = first_valid(valid, starts)
         # A running sum over all rows; a subject's own is the difference to its first date.
         added = np.cumsum(np.where(valid & has_gap & ~first, gap, 0))
         owner = np.maximum.accumulate(np.where(first, np.arange(len(codes)), 0)) if len(codes) else np.zeros(0, np.int64)
         data = begin[owner] + added - added[owner] if len(codes) else begin
         return to_column(np.where(valid, data, 0), valid, kind)
+
+    def first_dates(self, codes: Array, uniform: Array, bounds: Mapping[str, Array]) -> Array:
+        """First dates, of codes (rows, sub-columns) and the dates of contexts of each row."""
+        at = int(self.has_null)
+        begin, _ = self.start.numbers(codes[:, at : at + len(self.start.sizes)], uniform)
+        since = begin
+        if self.base is not None:
+            begin = begin + bounds[self.base]
+        if self.rhythm is not None and self.rhythm.first:
+            moved = self.rhythm.on_weekday(begin, uniform)
+            if isinstance(self.start, Numeric):  # a short time since the other date stays
+                begin = np.where(since >= 4 * self.rhythm.per_day, moved, begin)
+            elif any(part.name == "day" and part.is_drawn for part in self.start.parts):  # a day that is learned stays
+                begin = np.clip(moved, self.start.low, self.start.high)
+        for name in self.floors:
+            begin = np.maximum(begin, bounds[name])
+        return begin
 
 
 class Since(Encoding, frozen=True, kw_only=True, tag="since"):
@@ -389,4 +409,7 @@ def fit_relative(
     # Dates that are missing have a class of their own; a gap that is missing is that of a first date.
     start = structs.replace(start, has_null=False)
     gaps = structs.replace(gaps, decimals=None, has_null=True)
-    return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()), base=base, floors=tuple(floors))
+    rhythm = None
+    if values.family == "time" and values.valid.all() and gaps.lows[0] >= 0:
+        rhythm = fit_rhythm(values.data, subjects.starts, DAY // NANOS[unit_of(kind)])
+    return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()), base=base, floors=tuple(floors), rhythm=rhythm)

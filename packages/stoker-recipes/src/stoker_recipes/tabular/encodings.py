@@ -376,7 +376,7 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     # Values of few subjects between two frequent ones must not be generated exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
-    decimals, step = _decimals(own), _step(own)
+    decimals, step = decimals_of(own), _step(own)
     found = make_numeric(
         lows.tolist(), highs.tolist(), counts=sizes, decimals=decimals, has_null=not bool(values.valid.all()), is_exact=not subjects.least
     )  # fmt: skip
@@ -427,7 +427,7 @@ def _step(sorted_values: Array) -> int:
     return max(1, found) if found < 2**62 else 1
 
 
-def _decimals(sorted_values: Array) -> int | None:
+def decimals_of(sorted_values: Array) -> int | None:
     """Places after the point that all values have at most; None for integers, and for more than 9."""
     if sorted_values.dtype.kind != "f":
         return None

@@ -14,7 +14,7 @@ the batch, the device and the other subjects. A matmul of another size may round
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from torch.nn import functional as F
 
 from stoker.extend import Array
 from stoker_recipes.tabular.batches import position_codes
+from stoker_recipes.tabular.clock import CANDIDATES, Clock, DatedColumn
+from stoker_recipes.tabular.ends import Ends
 from stoker_recipes.tabular.model import NEVER, TabularModel
 
 BLOCK = {"cpu": 65536, "cuda": 131072}
@@ -31,6 +33,8 @@ CHUNK = {"cpu": 4096, "cuda": 16384}
 """Subjects that are generated together."""
 LEAST_REPLAYS = 4
 """Steps for which a CUDA graph is captured; fewer run eagerly."""
+BELOW_ONE = 1 - 2.0**-24
+"""Times a random number from (0, 1], it is below 1."""
 _GOLDEN = -7046029254386353131
 """2**64 divided by the golden ratio, as int64."""
 
@@ -56,6 +60,10 @@ class GivenCodes:
     """(subjects, steps, columns of data): other codes are drawn."""
     lengths: Array
     """Given events of each subject: sequences are not shorter."""
+    has_ended: Array | None = None
+    """Subjects whose last given event can only be the last one."""
+    times: Array | None = None
+    """(subjects, steps, columns with a rhythm): given dates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +76,14 @@ class DrawOptions:
     """Draw from the likeliest classes that together have this probability."""
     never: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """Classes that are not generated, by sub-column."""
+    ends: Mapping[int, Ends] = field(default_factory=dict)
+    """Classes that first and last events do not have, by sub-column."""
     shares: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     """Probabilities that classes get, by sub-column; the others share the rest in proportion."""
     order: Sequence[int] | None = None
     """The columns of data, as they are drawn. Default: the order of the table."""
+    dated: Sequence[DatedColumn] = ()
+    """Columns whose dates have a rhythm."""
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:
@@ -113,7 +125,7 @@ def draw(
 
     Args:
         logits: (rows, classes)
-        numbers: (rows,), from (0, 1].
+        numbers: (rows,) or (rows, draws), from (0, 1].
         temperature: Below 1 makes likely classes likelier.
         top_p: Draw from the likeliest classes that together have this probability.
         shares: Whether a class has a fixed probability, and which.
@@ -129,8 +141,8 @@ def draw(
         free = chances.masked_fill(shares[0], 0.0)
         chances = shares[1] + free * ((1 - shares[1].sum()) / free.sum(-1, keepdim=True).clamp(min=1e-30))
     total = chances.cumsum(-1)
-    found = torch.searchsorted(total, numbers[:, None] * total[:, -1:])
-    return found[:, 0].clamp(max=logits.shape[-1] - 1)
+    found = torch.searchsorted(total, numbers.view(len(numbers), -1) * total[:, -1:])
+    return found.view_as(numbers).clamp(max=logits.shape[-1] - 1)
 
 
 class _Sampler:
@@ -163,6 +175,9 @@ class _Sampler:
                         model.second_biases[group_number][member, 0, : sub.hidden[1]],
                     )
                 self.heads[number] = (slice(begin, end), seen[begin:end].t().contiguous(), second, weight, bias)
+        self._ends = {number: self._at_ends(number, ends) for number, ends in options.ends.items()}
+        device = self.free_weight.device
+        self.clocks = {dated.column: Clock(dated, place, device) for place, dated in enumerate(options.dated)}
         self._shares = {}
         for number, own_shares in options.shares.items():
             share = self.free_weight.new_zeros(layout.subs[number].num_classes)
@@ -178,6 +193,20 @@ class _Sampler:
                 sub = layout.subs[number]
                 self.tables[number] = table[first : first + sub.num_classes, : sub.width].contiguous()
                 first += sub.num_classes
+
+    def _at_ends(self, number: int, ends: Ends) -> torch.Tensor:
+        """What is added to logits: (is later, is last, classes)."""
+        bias = self.heads[number][4]
+        added = torch.zeros(2, 2, len(bias), device=bias.device)
+        for place, classes in (
+            (added[:, 1], ends.last),
+            (added[:, 0], ends.earlier),
+            (added[0], ends.first),
+            (added[1], ends.later),
+        ):
+            place[:, classes] = NEVER
+        added[(added + bias <= NEVER / 2).all(-1)] = 0.0  # the only event of a subject may have nothing to choose from
+        return added
 
     def new_inputs(self, count: int) -> torch.Tensor:
         """Embeddings and compressed columns of an event of which nothing is known."""
@@ -208,9 +237,13 @@ class _Sampler:
             hidden = torch.addmm(second[1], hidden, second[0])
         return torch.addmm(bias, torch.relu_(hidden), weight)
 
-    def sample(self, number: int, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    def sample(
+        self, number: int, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, is_last: torch.Tensor | None, *, is_first: bool
+    ) -> torch.Tensor:  # fmt: skip
         """Draw a sub-column."""
         logits = self.logits(number, base, inputs)
+        if number in self._ends and is_last is not None:
+            logits = logits + self._ends[number][int(not is_first)][is_last.long()]
         return draw(logits, numbers, temperature=self._temperature, top_p=self._top_p, shares=self._shares.get(number))
 
     def put(self, number: int, codes: torch.Tensor, inputs: torch.Tensor, is_known: torch.Tensor | None = None) -> None:
@@ -228,12 +261,17 @@ class _Sampler:
             inputs[:, begin:end] = found if is_known is None else found * is_known[:, None]
 
     def event(
-        self, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: _GivenEvent | None, *, is_first: bool
-    ) -> torch.Tensor:
-        """Draw the data of one event: codes (subjects, sub-columns of data). Given columns of a row are known to all its heads."""
+        self, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: _GivenEvent | None, chunk: _Chunk | None = None,
+        *, is_first: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        """Draw the data of one event: codes (subjects, sub-columns of data). Given columns of a row are known to all its heads.
+
+        Where dates have a rhythm, the times of the chunk are those of the event afterwards, and so are its random numbers.
+        """
         layout = self.layout
         first, skipped = int(layout.is_sequence), layout.num_positions
         codes = torch.zeros(len(base), len(layout.subs) - skipped, dtype=torch.long, device=base.device)
+        is_last = None if chunk is None else chunk.step == chunk.length - 1
         if given is not None:
             for column, numbered in self.order:
                 is_known = given.is_given[:, column]
@@ -241,24 +279,72 @@ class _Sampler:
                     self.put(number, given.codes[:, number - skipped], inputs, is_known)
                 self.finish(column + first, inputs, is_known)
         for column, numbered in self.order:
+            clock = None if chunk is None else self.clocks.get(column)
+            gap: tuple[dict[int, torch.Tensor], torch.Tensor] | None = None
             for number in numbered:
-                place = number - skipped
-                if layout.subs[number].moment == ("later" if is_first else "first"):
+                place, moment = number - skipped, layout.subs[number].moment
+                if moment == ("later" if is_first else "first"):
                     self.put(number, codes[:, place], inputs)  # which is 0
                     continue
-                found = self.sample(number, base, inputs, numbers[:, place])
+                if clock is not None and chunk is not None and moment == "later":
+                    gap = gap or self._draw_gap(clock, column, base, inputs, numbers, chunk)
+                    found = gap[0][number]
+                else:
+                    found = self.sample(number, base, inputs, numbers[:, place], is_last, is_first=is_first)
                 if given is not None:
                     found = torch.where(given.is_given[:, column], given.codes[:, place], found)
                 codes[:, place] = found
                 self.put(number, found, inputs)
+            if clock is not None and chunk is not None:
+                own = codes[:, numbered[0] - skipped : numbered[-1] + 1 - skipped]
+                time = clock.first(own, self._inside(numbers, column), chunk.who) if gap is None else gap[1]
+                if given is not None and given.times is not None:
+                    time = torch.where(given.is_given[:, column], given.times[:, clock.place], time)
+                chunk.time[:, clock.place] = time
             self.finish(column + first, inputs)
         return codes
+
+    def _inside(self, numbers: torch.Tensor, column: int) -> torch.Tensor:
+        """The random numbers of a column that say where in their intervals values are, as the decoder gets them."""
+        return numbers[:, self._inside_place(column)] * BELOW_ONE
+
+    def _inside_place(self, column: int) -> int:
+        return len(self.layout.subs) + int(self.layout.is_sequence) + column
+
+    def _draw_gap(
+        self, clock: Clock, column: int, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, chunk: _Chunk
+    ) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
+        """Draw several gaps and choose one by the rhythm: its codes, and the time after it. Its random number is put among `numbers`."""
+        coarse, *fines = (number for number in dict(self.order)[column] if self.layout.subs[number].moment == "later")
+        count, skipped = CANDIDATES, self.layout.num_positions
+        at = len(self.layout.subs) + self.layout.num_columns + clock.first_number
+        inside, time = numbers[:, at + count : at + 2 * count], chunk.time[:, clock.place]
+        options: dict[str, Any] = {"temperature": self._temperature, "top_p": self._top_p}
+        found = {coarse: draw(self.logits(coarse, base, inputs), numbers[:, at : at + count], **options)}
+        for fine in fines:
+            several = []
+            for candidate in found[coarse].unbind(1):
+                self.put(coarse, candidate, inputs)
+                several.append(draw(self.logits(fine, base, inputs), numbers[:, fine - skipped], **options))
+            found[fine] = torch.stack(several, 1)
+        gaps = clock.gaps(found[coarse], found[fines[0]] if fines else None, inside * BELOW_ONE)
+        chances = clock.chances(time, gaps).cumsum(1)
+        chosen = torch.searchsorted(chances, numbers[:, at + 2 * count, None] * chances[:, -1:]).clamp(max=count - 1)
+        numbers[:, self._inside_place(column)] = inside.gather(1, chosen)[:, 0]
+        return {number: codes.gather(1, chosen)[:, 0] for number, codes in found.items()}, time + gaps.gather(1, chosen)[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _GivenEvent:
     codes: torch.Tensor
     is_given: torch.Tensor
+    times: torch.Tensor | None = None
+
+    def first(self, count: int) -> _GivenEvent:
+        """Those of the first subjects."""
+        return _GivenEvent(
+            codes=self.codes[:count], is_given=self.is_given[:count], times=None if self.times is None else self.times[:count]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,20 +354,27 @@ class _Given:
     codes: torch.Tensor
     is_given: torch.Tensor
     lengths: torch.Tensor
+    has_ended: torch.Tensor
+    times: torch.Tensor | None
 
     @staticmethod
     def of(given: GivenCodes, first: int, last: int, device: torch.device) -> _Given:
-        codes, is_given, lengths = (
+        ended = np.zeros(len(given.lengths), bool) if given.has_ended is None else given.has_ended
+        times = np.zeros((len(ended), 0, 0), np.int64) if given.times is None else given.times
+        codes, is_given, lengths, has_ended, own = (
             torch.from_numpy(np.ascontiguousarray(one[first:last])).to(device)
-            for one in (given.codes, given.is_given, given.lengths)
+            for one in (given.codes, given.is_given, given.lengths, ended, times)
         )
-        return _Given(codes=codes.long(), is_given=is_given, lengths=lengths)
+        return _Given(
+            codes=codes.long(), is_given=is_given, lengths=lengths, has_ended=has_ended, times=None if given.times is None else own
+        )
 
     def event(self, subjects: torch.Tensor, step: int) -> _GivenEvent | None:
         """The codes of a step; None after the last given one."""
         if step >= self.codes.shape[1]:
             return None
-        return _GivenEvent(codes=self.codes[subjects, step], is_given=self.is_given[subjects, step])
+        times = None if self.times is None else self.times[subjects, step]
+        return _GivenEvent(codes=self.codes[subjects, step], is_given=self.is_given[subjects, step], times=times)
 
 
 def generate_codes(
@@ -314,7 +407,8 @@ def generate_codes(
         last = min(first + block, num_subjects)
         own = None if context is None else torch.from_numpy(context[first:last]).to(device)
         found = generate_tensors(
-            model, torch.from_numpy(subjects[first:last]).to(device), seed=seed, context=own, lengths=lengths, options=drawing,
+            model, torch.from_numpy(subjects[first:last]).to(device), seed=seed, context=own, lengths=lengths,
+            options=replace(drawing, dated=[dated.part(first, last) for dated in drawing.dated]),
             given=None if given is None else _Given.of(given, first, last, device),
         )  # fmt: skip
         parts.append([to_host(one) for one in found])
@@ -352,7 +446,7 @@ def generate_tensors(
     generate = _generate_events if model.layout.is_sequence else _generate_rows
     codes, sizes, numbers = generate(sampler, subjects, seed=seed, context=context, given=given, limits=lengths)
     model.train(was_training)
-    return codes, sizes, numbers * (1 - 2.0**-24)  # below 1
+    return codes, sizes, numbers * BELOW_ONE
 
 
 def _chunks(count: int, device: torch.device) -> list[torch.Tensor]:
@@ -415,10 +509,14 @@ class _Chunk:
     step: torch.Tensor
     context: torch.Tensor
     """(subjects, width): what the LSTM sees of the context; width 0 where it does not."""
+    who: torch.Tensor
+    """The place of each subject in its block."""
+    time: torch.Tensor
+    """(subjects, columns with a rhythm): the date of the last event."""
 
     def first(self, count: int) -> _Chunk:
         """The first subjects of it."""
-        many = {name: getattr(self, name)[:count] for name in ("subjects", "length", "start", "base", "context")}
+        many = {name: getattr(self, name)[:count] for name in ("subjects", "length", "start", "base", "context", "who", "time")}
         return _Chunk(**many, hidden=self.hidden[:, :count], cell=self.cell[:, :count], step=self.step)
 
 
@@ -439,7 +537,8 @@ def _make_event(
 ) -> None:  # fmt: skip
     """Draw the next event of each subject, and write it to `codes` and `numbers`; the last row takes those beyond the lengths."""
     layout = sampler.layout
-    drawn = uniform(seed, chunk.subjects, chunk.step, len(layout.subs) + layout.num_columns)
+    extra = sum(clock.count_numbers for clock in sampler.clocks.values())
+    drawn = uniform(seed, chunk.subjects, chunk.step, len(layout.subs) + layout.num_columns + extra)
     inputs = sampler.new_inputs(len(chunk.base))
     position = torch.zeros_like(chunk.length) + chunk.step
     for number, code in enumerate(position_codes(layout, position, chunk.length).unbind(-1)):
@@ -447,10 +546,10 @@ def _make_event(
             sampler.put(number, code, inputs)
     sampler.finish(0, inputs)
     base = torch.addmm(chunk.base, chunk.hidden[-1], sampler.of_history)
-    found = sampler.event(base, inputs, drawn, given, is_first=is_first)
+    found = sampler.event(base, inputs, drawn, given, chunk, is_first=is_first)
     row = torch.where(position < chunk.length, chunk.start + position, len(codes) - 1)
     codes[row] = found.to(codes.dtype)
-    numbers[row] = drawn[:, len(layout.subs) :]
+    numbers[row] = drawn[:, len(layout.subs) : len(layout.subs) + layout.num_columns]
     _advance(sampler.model, inputs[:, : sampler.model.seen_width], chunk)
     chunk.step.add_(1)
 
@@ -472,6 +571,8 @@ def _generate_events(
         drawn[:, first] = spread(seed, subjects[own])
         parts.append(_draw_lengths(sampler, base, drawn, least[own], min(limits[1], layout.max_length or 0)))
     lengths = torch.cat(parts)[:count]
+    if given is not None:
+        lengths = torch.where(given.has_ended, given.lengths, lengths)
     starts = lengths.cumsum(0) - lengths
     ordered, order = lengths.sort(descending=True, stable=True)
     sizes = to_host(ordered)  # the only wait for the device
@@ -495,6 +596,8 @@ def _generate_events(
             cell=cell.expand(-1, len(own), -1).contiguous(),
             step=torch.zeros((), dtype=torch.long, device=device),
             context=seen.expand(len(own), -1).contiguous(),
+            who=who,
+            time=torch.zeros(len(own), len(sampler.clocks), dtype=torch.long, device=device),
         )
         if chunk is None or device.type == "cpu":
             chunk = made
@@ -505,7 +608,7 @@ def _generate_events(
             event = None if given is None else given.event(who, step)
             if device.type == "cpu":
                 going = int(np.searchsorted(-sizes[own[0] : own[-1] + 1], -step, side="left"))
-                part = None if event is None else _GivenEvent(codes=event.codes[:going], is_given=event.is_given[:going])
+                part = None if event is None else event.first(going)
                 _make_event(sampler, chunk.first(going), codes, numbers, seed, part, is_first=step == 0)
             elif step == 0 or event is not None or longest.sum() < LEAST_REPLAYS:
                 _make_event(sampler, chunk, codes, numbers, seed, event, is_first=step == 0)
@@ -518,13 +621,13 @@ def _generate_events(
 
 def _capture(sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int) -> torch.cuda.CUDAGraph:
     """A later step, as a graph. Its warm-up is undone."""
-    kept = [one.clone() for one in (chunk.hidden, chunk.cell, chunk.step)]
+    kept = [one.clone() for one in (chunk.hidden, chunk.cell, chunk.step, chunk.time)]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         _make_event(sampler, chunk, codes, numbers, seed, is_first=False)
-        for one, before in zip((chunk.hidden, chunk.cell, chunk.step), kept, strict=True):
+        for one, before in zip((chunk.hidden, chunk.cell, chunk.step, chunk.time), kept, strict=True):
             one.copy_(before)
         graph.capture_begin(capture_error_mode="thread_local")
         try:

@@ -14,6 +14,7 @@ import stoker
 from stoker.errors import OptionError
 from stoker.extend import Array, disk
 from stoker_recipes.run_folder import read_recipe
+from stoker_recipes.tabular.computed import compute
 from stoker_recipes.tabular.data import ModelSpec, Say, check_unique
 from stoker_recipes.tabular.dates import Relative, Since, rise
 from stoker_recipes.tabular.encodings import Categorical, LatLong, Numeric
@@ -23,6 +24,7 @@ from stoker_recipes.tabular.report import check_options, quality
 from stoker_recipes.tabular.settings import make_settings
 from stoker_recipes.tabular.tables import (
     GroupedRows,
+    dated_columns,
     decode_table,
     encode_table,
     group_rows,
@@ -231,7 +233,7 @@ class Synthesizer:
         known = None if first is None else self._codes_of_given(first, filled, users)
         rows, lengths = self._rows(
             num_subjects, seed=seed, subjects=numbers, context=codes, given=known, users=users,
-            temperature=temperature, top_p=top_p, **_draw_options(spec, own, filled),
+            temperature=temperature, top_p=top_p, dated=dated_columns(spec.target, users), **_draw_options(spec, own, filled),
         )  # fmt: skip
         if first is not None and known is not None:
             rows = _continued(rows, lengths, first.rows, known, spec)
@@ -368,9 +370,30 @@ class Synthesizer:
                     )
                 there = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
             is_given[owner, inside, number] = there
-        return GivenCodes(codes=padded, is_given=is_given, lengths=lengths)
+        has_ended, places = np.zeros(len(lengths), bool), np.cumsum([0, *map(len, spec.target.sizes)])
+        begun = np.flatnonzero(lengths)
+        for number, column in enumerate(spec.target.columns):
+            if column.ends is not None:
+                final = (begun, lengths[begun] - 1)
+                has_ended[begun] |= is_given[(*final, number)] & np.isin(padded[(*final, places[number])], column.ends.earlier)
+        times = [
+            read_values(column.name, whole[column.name]).data
+            for column in spec.target.columns
+            if isinstance(column.encoding, Relative) and column.encoding.rhythm is not None
+        ]
+        dates = np.zeros((*padded.shape[:2], len(times)), np.int64)
+        dates[owner, inside] = np.stack(times, -1) if times else 0
+        return GivenCodes(codes=padded, is_given=is_given, lengths=lengths, has_ended=has_ended, times=dates if times else None)
 
     def _check_bases(self, given: pa.Table) -> None:
+        """Check that what a given column is counted or computed from is given, too."""
+        for name, rule in self.trained.spec.target.rules.items():
+            missing = [operand for operand in rule.in_row if operand not in given.column_names]
+            if name in given.column_names and missing:
+                raise OptionError(
+                    f"given has {name!r} but not {missing[0]!r}; {name!r} is computed from {' and '.join(map(repr, rule.operands))}. "
+                    f"Give these, or encodings={{{name!r}: …}} with a kind to fit."
+                )
         for column in self.trained.spec.target.columns:
             if not isinstance(column.encoding, Since) or column.name not in given.column_names:
                 continue
@@ -410,7 +433,7 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
     if spec.any_order:
         names = [column.name for column in spec.target.columns]
         order = sorted(range(len(names)), key=lambda one: (names[one] not in rebalance, names[one] in filled))
-    return {"never": never, "shares": shares, "order": order}
+    return {"never": never, "ends": spec.ends(), "shares": shares, "order": order}
 
 
 def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[Any, float]) -> dict[int, float]:
@@ -489,7 +512,15 @@ def _continued(drawn: pa.Table, lengths: Array, given: pa.Table, codes: GivenCod
         rows = rows.set_column(
             number, rows.schema.field(name), to_column(np.where(valid, data, 0), valid, rows.schema.field(name).type)
         )
-    return rows
+    rules = spec.target.rules
+    if not rules:
+        return rows
+    stays = {name: np.zeros(len(rows), np.bool_) for name in rules}
+    for number, column in columns:
+        if column.name in rules:
+            stays[column.name][starts[owner] + inside] = codes.is_given[owner, inside, number]
+    found = compute({name: rows[name].combine_chunks() for name in rows.column_names}, rules, rows.schema, starts, stays)
+    return pa.table([found[name] for name in rows.column_names], schema=rows.schema)
 
 
 def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes) -> pa.Table:

@@ -20,11 +20,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import xxhash
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array, disk
 from stoker_recipes.tabular import analyze
+from stoker_recipes.tabular.clock import DatedColumn
+from stoker_recipes.tabular.computed import IN_ROW, Computed, First, Formula, compute, find_rules
 from stoker_recipes.tabular.dates import (
     LEAST_RISES,
     Datetime,
@@ -52,10 +54,11 @@ from stoker_recipes.tabular.encodings import (
     fit_lat_long,
     fit_numeric,
 )
+from stoker_recipes.tabular.ends import Ends, find_ends
 from stoker_recipes.tabular.files import SUFFIXES, are_files, check_names, find_files, name_of, plain, read_files
 from stoker_recipes.tabular.values import Values, family_of, read_values
 
-AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Since
+AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Since | Computed
 KINDS = ("auto", "categorical", "numeric", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
 LEAST_TABLE = 20
@@ -260,6 +263,8 @@ class ColumnSpec(Struct, frozen=True, kw_only=True):
 
     name: str
     encoding: AnyEncoding
+    ends: Ends | None = None
+    """What the first and the last event of a subject never have."""
 
 
 class TableSpec(Struct, frozen=True, kw_only=True):
@@ -283,6 +288,11 @@ class TableSpec(Struct, frozen=True, kw_only=True):
     def moments(self) -> list[dict[str, Moment]]:
         """The sub-columns of each column that only some events have."""
         return [column.encoding.moments() for column in self.columns]
+
+    @property
+    def rules(self) -> dict[str, Formula]:
+        """How computed columns follow from others."""
+        return {column.name: column.encoding.formula for column in self.columns if isinstance(column.encoding, Computed)}
 
 
 def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjects, *, is_sequence: bool) -> str:
@@ -345,17 +355,26 @@ def fit_table(
         OptionError: A kind is unknown, or not possible for its column.
         BadValueError: A column cannot be learned.
     """
-    names, bases = table.column_names, find_bases(table, encodings)
+    names = table.column_names
     drawn = np.random.default_rng([seed, 1]).integers(3, size=len(names))
     has_events = np.diff(np.append(starts, len(table))) > 0
     owned = starts[has_events]
     users = context.filter(pa.array(has_events)) if context is not None and is_sequence else None
+    free = [
+        name for name in names if encodings.get(name, "auto") == "auto" and family_of(table.schema.field(name).type) is not None
+    ]
+    rules = find_rules(table.select(free), owned, free, is_sequence=is_sequence) if len(owned) > 1 else {}
+    bases = find_bases(table.select([name for name in names if name not in rules]), encodings)
 
     def fit(number: int) -> tuple[ColumnSpec, int]:
         """Return the encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
         name, column = names[number], table[names[number]]
         least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
         subjects = Subjects(starts=owned, num_rows=len(table), least=least)
+        if name in rules:
+            return ColumnSpec(
+                name=name, encoding=Computed(formula=rules[name], first=_fit_first(name, column, rules[name], subjects))
+            ), 0
         if name in bases:
             base = bases[name]
             dates = read_values(name, column)
@@ -380,6 +399,20 @@ def fit_table(
     return TableSpec(columns=columns, types=types)
 
 
+def _fit_first(name: str, column: pa.ChunkedArray, rule: Formula, subjects: Subjects) -> First | None:
+    """The encoding of first events, where a column follows from the event before."""
+    if rule.operation in IN_ROW:
+        return None
+    rows = column.take(pa.array(subjects.starts))
+    own = Subjects(starts=np.arange(len(rows)), num_rows=len(rows), least=subjects.least)
+    kind = choose_kind(name, rows, "auto", own, is_sequence=False)
+    found = _fit(name, rows, kind, own, is_asked=False, users=None)
+    if found is None:
+        return fit_categorical(read_values(name, rows, family="text"), own, column.type)
+    assert not isinstance(found, Relative | Since | Computed)  # which need other rows or columns
+    return found
+
+
 def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **options: Any) -> tuple[TableSpec, Array]:
     """Fit and encode all columns.
 
@@ -399,10 +432,25 @@ def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **opti
     """
     try:
         spec = fit_table(table, starts=starts, **options)
-        return spec, encode_table(table, spec, starts=starts, context=options.get("context"))
+        codes = encode_table(table, spec, starts=starts, context=options.get("context"))
+        return (_with_ends(spec, codes, starts) if options["is_sequence"] else spec), codes
     except BadValueError:
         check_values(given, what)
         raise
+
+
+def _with_ends(spec: TableSpec, codes: Array, starts: Array) -> TableSpec:
+    """The columns, with what first and last events never have."""
+    places = np.cumsum([0, *map(len, spec.sizes)])
+
+    def find(number: int) -> ColumnSpec:
+        column = spec.columns[number]
+        if not column.encoding.sizes:
+            return column
+        ends = find_ends(column.encoding, codes[:, places[number]], starts, num_columns=len(spec.columns))
+        return structs.replace(column, ends=ends)
+
+    return structs.replace(spec, columns=_on_threads(find, range(len(spec.columns)), num_rows=len(codes)))
 
 
 def check_values(given: Any, what: str) -> None:
@@ -516,7 +564,10 @@ def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: 
     """The codes of a column, (rows, sub-columns)."""
     given = table[column.name]
     given = given if given.type == field.type else _cast(given, field)
-    values = _values(column.name, given, str(column.encoding.__struct_config__.tag))
+    learned = column.encoding.first if isinstance(column.encoding, Computed) else column.encoding
+    if learned is None:
+        return np.zeros((len(table), 0), np.int64)
+    values = _values(column.name, given, str(learned.__struct_config__.tag))
     if isinstance(column.encoding, Since):
         base = table[column.encoding.base]
         values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
@@ -532,6 +583,18 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         raise OptionError(
             f"column {field.name!r} is of the type {column.type}, but was {field.type} in training. Convert it."
         ) from error
+
+
+def dated_columns(spec: TableSpec, context: pa.Table | None) -> list[DatedColumn]:
+    """The columns whose dates have a rhythm, with the dates of contexts that they depend on."""
+    found = []
+    for number, column in enumerate(spec.columns):
+        if isinstance(column.encoding, Relative) and column.encoding.rhythm is not None:
+            names = column.encoding.bases
+            bounds = context_dates(context, spec.schema.field(column.name).type, names) if names else {}
+            dates = {name: values.data for name, values in bounds.items()}
+            found.append(DatedColumn(column=number, encoding=column.encoding, bounds=dates))
+    return found
 
 
 def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array, context: pa.Table | None = None) -> pa.Table:
@@ -554,9 +617,11 @@ def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array
             base = read_values(column.encoding.base, found[column.encoding.base])
             found[column.name] = column.encoding.decode_since(own, field.type, starts, base, uniform[:, number])
         elif isinstance(column.encoding, Relative):
-            names = [*([] if column.encoding.base is None else [column.encoding.base]), *column.encoding.floors]
+            names = column.encoding.bases
             bounds = context_dates(context, field.type, names) if names else {}
             found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number], bounds)
         else:
             found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number])
+    if spec.rules:
+        found = compute(found, spec.rules, spec.schema, starts)
     return pa.table([found[name] for name in spec.schema.names], schema=spec.schema) if found else pa.table({})
