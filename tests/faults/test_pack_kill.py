@@ -24,7 +24,7 @@ from tests.faults.shapes import (
     record_operations,
     whole_content,
 )
-from tests.harness import FaultyFiles, Operation, Zygote, take_snapshot
+from tests.harness import FaultyFiles, Operation, Zygote, flip_byte, take_snapshot
 
 from stoker import _disk, verify
 from stoker._disk import AppendFile
@@ -199,22 +199,17 @@ def test_killed_within_any_write_a_pack_continues(pack_zygote: Zygote, quick_pat
 # ---- what a killed pack left is not believed ----
 
 
-def change_last_byte(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-
-
 def test_a_changed_work_file_is_found_and_the_pack_starts_over(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
     trial.kill(trial.journals[-1])
-    change_last_byte(trial.store / "work" / "run0.c1")
+    flip_byte(trial.store / "work" / "run0.c1")
     assert trial.restart() == trial.num_blocks
 
 
 def test_a_changed_shard_that_was_just_sealed_is_found_and_the_pack_starts_over(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
     trial.kill(trial.all_sealed)
-    change_last_byte(sorted(trial.store.glob("*.npy"))[0])
+    flip_byte(sorted(trial.store.glob("*.npy"))[0])
     assert trial.restart() == trial.num_blocks
 
 
@@ -222,7 +217,7 @@ def test_a_changed_shard_that_was_just_sealed_is_found_and_the_pack_starts_over(
 def test_negative_control_a_work_file_that_is_believed_makes_another_store(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
     trial.kill(trial.journals[-1])
-    change_last_byte(trial.store / "work" / "run0.c1")
+    flip_byte(trial.store / "work" / "run0.c1")
     with mock.patch.object(ColumnFile, "mark", return_value=mock.ANY), pytest.raises(AssertionError):
         trial.restart()
 

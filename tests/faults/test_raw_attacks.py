@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.harness import tiny_store
-from tests.store.tampering import edit_manifest
+from tests.harness import edit_manifest, tiny_store
 
 from stoker import pack
 from stoker.errors import StokerError
@@ -75,7 +74,7 @@ NAMES += ["0123456789abcdef.npy.tmp", "\u0660\u0661\u066223456789abcdef.npy", "\
 def test_a_shard_whose_name_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.npy").write_bytes(b"\x93NUMPY a private file that lies outside of the store")
     built = tiny_store(tmp_path / "store", columns=["price"])
-    edit_manifest(built, lambda tree: tree["columns"][0]["values"].update(file=name))
+    edit_manifest(built.path, lambda tree: tree["columns"][0]["values"].update(file=name))
     with pytest.raises(StokerError):
         open_store(built.path).column("price")
 

@@ -87,6 +87,16 @@ NOT_JSON: Mapping[str, bytes] = {
 """What no file of ours holds: not JSON, not an object, or made to exhaust whoever reads it."""
 
 
+def flip_byte(path: Path, at: int = -1) -> None:
+    """Flip the lowest bit of one byte, in place; counted from the end where `at` is negative."""
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(at, 0 if at >= 0 else 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
 def corrupt(path: Path, rng: np.random.Generator, *, kind: str | None = None) -> str:
     """Damage a file in a random way, or in that of `kind`, and say how. Afterwards its bytes are surely others.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,14 @@ def seal_manifest(tree: Mapping[str, Any]) -> bytes:
     zeros = "0" * 32
     text = msgspec.json.format(msgspec.json.encode({**tree, "digest": zeros}), indent=1) + b"\n"
     return text.replace(zeros.encode(), xxhash.xxh3_128_hexdigest(text).encode(), 1)
+
+
+def edit_manifest(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change a manifest and seal it again, so that only the rules behind its digest can find the change."""
+    tree = json.loads((folder / MANIFEST_NAME).read_bytes())
+    change(tree)
+    (folder / MANIFEST_NAME).unlink()
+    (folder / MANIFEST_NAME).write_bytes(seal_manifest(tree))
 
 
 def write_shard(folder: Path, values: Array) -> Shard:

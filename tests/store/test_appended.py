@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness import edit_manifest
 from tests.store.appending import assert_same_content
 
 import stoker
@@ -82,14 +82,7 @@ def test_a_column_that_does_not_fit_into_memory_is_refused_and_compact_needs_no_
     ],
 )
 def test_a_manifest_whose_parts_break_a_rule_is_refused(folder: Path, field: str, value: Any) -> None:
-    from tests.harness.tiny import seal_manifest
-
-    tree = json.loads((folder / "manifest.json").read_bytes())
-    tree[field] = value
-    if value is None:
-        del tree[field]
-    (folder / "manifest.json").unlink()
-    (folder / "manifest.json").write_bytes(seal_manifest(tree))
+    edit_manifest(folder, lambda tree: tree.pop(field) if value is None else tree.update({field: value}))
     with pytest.raises(ManifestError, match=r"manifest.json"):
         stoker.open(folder)
 

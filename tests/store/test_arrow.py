@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.harness import COLUMNS, TinyStore, tiny_store, write_shard
-from tests.store.tampering import edit_manifest
+from tests.harness import COLUMNS, TinyStore, edit_manifest, tiny_store, write_shard
 
 from stoker import pack
 from stoker.store import decimals_as_floats, from_numpy, from_texts, to_numpy
@@ -97,7 +96,7 @@ def test_numbers_in_arrow_are_shared_and_not_copied(built: TinyStore) -> None:
 def test_every_kind_may_be_wide(built: TinyStore, name: str) -> None:
     rows = built.values[name][:8].reshape(-1, 1).repeat(2, axis=1)
     entry = msgspec.to_builtins(write_shard(built.path, np.ascontiguousarray(np.vstack([rows, rows[:1]]))))
-    edit_manifest(built, lambda tree: tree["columns"][COLUMNS.index(name)].update(values=entry))
+    edit_manifest(built.path, lambda tree: tree["columns"][COLUMNS.index(name)].update(values=entry))
     store = built.open()
     table = store.to_arrow()
     table.validate(full=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from tests.harness import TinyStore, seal_manifest, tiny_store, write_shard
+from tests.harness import COLUMNS, TinyStore, edit_manifest, flip_byte, tiny_store, write_shard
 
 from stoker import Store, Time, inspect, pack, verify
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store import shards as shards
-from stoker.store.manifest import MANIFEST_NAME, Shard
+from stoker.store.manifest import Shard
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 100_000)), min_size=1, max_size=30))
@@ -92,13 +92,6 @@ def tiny(tmp_path: Path) -> TinyStore:
     return tiny_store(tmp_path / "store", lengths=(300, 0, 500, 1))
 
 
-def flip(path: Path, at: int) -> None:
-    path.chmod(0o644)
-    with path.open("r+b") as file:
-        byte = os.pread(file.fileno(), 1, at)[0]
-        os.pwrite(file.fileno(), bytes([byte ^ 1]), at)
-
-
 def values_of(tiny: TinyStore, name: str) -> Shard:
     found = next(column for column in tiny.manifest.columns if column.name == name).values
     return found
@@ -117,7 +110,7 @@ def test_a_whole_store_is_counted(tiny: TinyStore) -> None:
 
 def test_all_damage_is_reported_at_once(tiny: TinyStore) -> None:
     for name in ("price", "wide", "mood"):
-        flip(tiny.path / values_of(tiny, name).file, 128)
+        flip_byte(tiny.path / values_of(tiny, name).file, 128)
     with pytest.raises(StoreDamagedError) as caught:
         verify(tiny.path)
     text = str(caught.value)
@@ -128,23 +121,17 @@ def test_all_damage_is_reported_at_once(tiny: TinyStore) -> None:
 
 
 def test_offsets_that_fall_are_found_though_their_hash_is_right(tiny: TinyStore) -> None:
-    tree = manifests.msgspec.to_builtins(tiny.manifest)
-    bad = write_shard(tiny.path, np.array([0, 500, 300, 800, 801], dtype="<i8"))
-    tree["offsets"] = manifests.msgspec.to_builtins(bad)
-    (tiny.path / MANIFEST_NAME).chmod(0o644)
-    (tiny.path / MANIFEST_NAME).write_bytes(seal_manifest(tree))
+    bad = msgspec.to_builtins(write_shard(tiny.path, np.array([0, 500, 300, 800, 801], dtype="<i8")))
+    edit_manifest(tiny.path, lambda tree: tree.update(offsets=bad))
     with pytest.raises(StoreDamagedError, match="the offsets decrease somewhere"):
         verify(tiny.path)
 
 
 @pytest.mark.parametrize("code", [-2, 4, 2**31 - 1])
 def test_codes_without_a_text_are_found(tiny: TinyStore, code: int) -> None:
-    tree = manifests.msgspec.to_builtins(tiny.manifest)
     codes = tiny.values["mood"].copy()
     codes[-1] = code
-    column = next(column for column in tree["columns"] if column["name"] == "mood")
-    column["values"] = manifests.msgspec.to_builtins(write_shard(tiny.path, codes))
-    (tiny.path / MANIFEST_NAME).chmod(0o644)
-    (tiny.path / MANIFEST_NAME).write_bytes(seal_manifest(tree))
+    values = msgspec.to_builtins(write_shard(tiny.path, codes))
+    edit_manifest(tiny.path, lambda tree: tree["columns"][COLUMNS.index("mood")].update(values=values))
     with pytest.raises(StoreDamagedError, match="column 'mood' holds a code without a category"):
         verify(tiny.path)

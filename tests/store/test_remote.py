@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from tests.harness import edit_manifest, flip_byte
 from tests.harness.object_folder import ObjectFolder, Storage
 from tests.harness.range_server import FAULTS, Folder, serve
-from tests.harness.tiny import seal_manifest
 
 import stoker
 from stoker.errors import (
@@ -144,11 +143,7 @@ def test_of_two_writers_one_wins(storage: Storage, local: stoker.Store, tmp_path
 
 def test_a_damaged_store_is_not_uploaded(storage: Storage, local: stoker.Store, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(local.path, tmp_path / "copy.stoker"))
-    shard = max(copy.glob("*.npy"), key=lambda path: path.stat().st_size)
-    shard.chmod(0o600)
-    data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
-    shard.write_bytes(data)
+    flip_byte(max(copy.glob("*.npy"), key=lambda path: path.stat().st_size))
     with pytest.raises(StoreDamagedError, match=r"is damaged \(block 0\)"):
         upload(copy, "test://a")
     assert not (storage.backend("test://a").folder / MANIFEST_NAME).exists()
@@ -213,10 +208,7 @@ def test_a_manifest_with_names_that_lead_elsewhere_is_refused(
     storage: Storage, local: stoker.Store, tmp_path: Path, name: str
 ) -> None:
     backend = uploaded(storage, local)
-    path = backend.folder / MANIFEST_NAME
-    manifest = msgspec.json.decode(path.read_bytes())
-    manifest["columns"][0]["values"]["file"] = name
-    path.write_bytes(seal_manifest(manifest))
+    edit_manifest(backend.folder, lambda tree: tree["columns"][0]["values"].update(file=name))
     with pytest.raises(ManifestError, match=r"test://a/manifest\.json at \$\.columns\[0\]\.values\.file: expected 16 hex digits"):
         opened(tmp_path)
     assert not (tmp_path / "cache").exists()
@@ -310,9 +302,6 @@ def test_inspect_and_verify_take_the_url_of_a_store(storage: Storage, local: sto
 def test_verify_finds_a_changed_byte_of_a_remote_store(storage: Storage, local: stoker.Store, at: int) -> None:
     backend = uploaded(storage, local)
     shard = next(column.values for column in local.manifest.columns if column.name == "y")
-    path = backend.folder / shard.file
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
+    flip_byte(backend.folder / shard.file, at)
     with pytest.raises(StoreDamagedError, match=f"test://a is damaged: {shard.file} .column 'y'.* Upload the store again"):
         stoker.verify("test://a")

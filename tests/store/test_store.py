@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
-from tests.store.tampering import edit_manifest
+from tests.harness import COLUMNS, TinyStore, Zygote, edit_manifest, tiny_store, write_shard
 
 from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
 from stoker.store import open_store
@@ -112,7 +111,7 @@ def test_a_series_is_found_by_a_number_as_key(built: TinyStore) -> None:
         tree["columns"][COLUMNS.index("label")]["values"] = entry
         tree["key"] = "label"
 
-    edit_manifest(built, use_numbers)
+    edit_manifest(built.path, use_numbers)
     store = built.open()
     assert [store.find(int(key)) for key in keys] == [0, 1, 2, 3]
     with pytest.raises(KeyError, match="label 4"):
@@ -173,7 +172,7 @@ def test_each_missing_shard_is_named_with_what_it_held(built: TinyStore) -> None
 
 def put_offsets(built: TinyStore, offsets: list[int]) -> None:
     entry = msgspec.to_builtins(write_shard(built.path, np.array(offsets, dtype="<i8")))
-    edit_manifest(built, lambda tree: tree.update(offsets=entry))
+    edit_manifest(built.path, lambda tree: tree.update(offsets=entry))
 
 
 @pytest.mark.promise("P7")
@@ -208,7 +207,7 @@ def put_texts(built: TinyStore, name: str, utf8: bytes, offsets: list[int]) -> N
         "utf8": msgspec.to_builtins(write_shard(built.path, np.frombuffer(utf8, "|u1"))),
         "offsets": msgspec.to_builtins(write_shard(built.path, np.array(offsets, "<i8"))),
     }
-    edit_manifest(built, lambda tree: tree["columns"][COLUMNS.index(name)].update(texts=texts))
+    edit_manifest(built.path, lambda tree: tree["columns"][COLUMNS.index(name)].update(texts=texts))
 
 
 @pytest.mark.promise("P7")
@@ -255,7 +254,7 @@ def test_a_store_with_another_dtype_is_refused_before_its_shards_are_opened(
         path.write_bytes(shards.header(dtype, [9]) + path.read_bytes()[HEADER_BYTES:])
         entry["dtype"] = dtype
 
-    edit_manifest(built, use_dtype)
+    edit_manifest(built.path, use_dtype)
     monkeypatch.setattr(stores, "map_shard", lambda *_: pytest.fail("opened"))
     with pytest.raises(ManifestError, match="dtype"):
         built.open()
@@ -295,7 +294,7 @@ def test_series_beyond_2_to_the_31_and_32_have_their_values(tmp_path: Path) -> N
         tree["offsets"] = msgspec.to_builtins(write_shard(built.path, np.array(edges)))
         tree["num_series"], tree["num_steps"] = len(edges) - 1, num_steps
 
-    edit_manifest(built, use_large)
+    edit_manifest(built.path, use_large)
     store = built.open()
     assert store.lengths.tolist() == np.diff(edges).tolist()
     assert [series["flag"].nonzero()[0].tolist() for series in (store[1], store[3])] == [[0, 9], [0, 9]]
