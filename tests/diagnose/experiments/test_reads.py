@@ -48,6 +48,35 @@ def test_every_way_to_read_a_value_is_removed(reads: WithoutReads, clock: StepNu
         assert stale == read(5)
 
 
+def test_conversions_on_the_device_keep_no_read_fresh(reads: WithoutReads, clock: StepNumber) -> None:
+    """Models of transformers convert types on the GPU many times before the loss is read."""
+
+    def step(value: float) -> list[float]:
+        for _ in range(2):
+            tensor = torch.tensor(value).to(torch.float64).to(torch.float32)
+        return [tensor.item(), tensor.to(torch.float64).tolist()]
+
+    reads.install()
+    assert step(1.0) == [1.0, 1.0]
+    for value in (2.0, 3.0):
+        clock.step += 1
+        assert step(value) == [1.0, 1.0]
+    assert reads.places.total() == 2
+
+
+def test_reads_on_another_way_are_made(reads: WithoutReads, clock: StepNumber) -> None:
+    def step(value: float, *, logs: bool) -> list[float]:
+        values = [torch.tensor(value).item()]
+        return [*values, *([torch.tensor(value).item()] if logs else []), torch.tensor(value + 10).item()]
+
+    reads.install()
+    assert step(1.0, logs=False) == [1.0, 11.0]
+    clock.step += 1
+    assert step(2.0, logs=True) == [1.0, 2.0, 12.0]
+    clock.step += 1
+    assert step(3.0, logs=True) == [1.0, 2.0, 12.0]
+
+
 def test_a_wait_for_the_gpu_takes_no_time(clock: StepNumber, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))

@@ -180,18 +180,18 @@ class StaleCalls(Experiment):
         if (step := self._steps()) != self._step:
             self._step, self._next = step, 0
         number, call = self._next, (caller.f_code, caller.f_lasti, *arguments)
-        self._next += 1
+        if number < len(self._calls) and self._calls[number][0] == call:
+            self._next += 1
+            return self._calls[number][1]
+        result = make()
+        if isinstance(result, torch.Tensor) and result.device.type == self.device:
+            return result  # no copy to or from the GPU: such calls, as `.to(dtype)`, are not counted
         if number < len(self._calls):
-            if self._calls[number][0] == call:
-                return self._calls[number][1]
             self.places.clear()
             del self._calls[number:]  # the program has taken another way: from here on calls are made, and kept again
             self._kept_bytes = sum(_bytes_of(kept) for _, kept in self._calls)
-        result = make()
-        if isinstance(result, torch.Tensor) and result.device.type == self.device:
-            self._next -= 1  # no copy to or from the GPU
-            return result
-        if self._next == len(self._calls) + 1 and self._kept_bytes + _bytes_of(result) <= MAX_KEPT_BYTES:
+        self._next += 1
+        if number == len(self._calls) and self._kept_bytes + _bytes_of(result) <= MAX_KEPT_BYTES:
             self._kept_bytes += _bytes_of(result)
             self._calls.append((call, result))
             self.places[own_line(caller)] += 1
