@@ -503,7 +503,9 @@ class Tfa(ScaledModel):
     def forward(self, x_snf: torch.Tensor) -> torch.Tensor:
         """The logits of all windows."""
         if x_snf.shape[1] < self.length:
-            raise OptionError(f"tfa: a run has {x_snf.shape[1]} rows; expected at least the {self.length} of a window.")
+            raise OptionError(
+                f"tfa: a run has {x_snf.shape[1]} rows; expected at least the {self.length} of a window.", parameter="run"
+            )
         rows_snd = self.inp(self.scale(x_snf))
         if self.positions is not None:
             rows_snd = to_windows(rows_snd, self.length) + self.positions

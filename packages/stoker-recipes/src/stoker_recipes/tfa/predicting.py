@@ -47,7 +47,8 @@ def _predict(
     """The chance of a rise at each bar (or the last of each series) that has enough bars before it."""
     if horizon is not None or stride is not None:
         raise OptionError(
-            f"the model predicts the label of each bar (label_horizon {settings.label_horizon}). Leave out horizon, stride."
+            f"the model predicts the label of each bar (label_horizon {settings.label_horizon}). Leave out horizon, stride.",
+            parameter="horizon",
         )
     if isinstance(data, stoker.Store):
         bars = bars_of(data, DatasetSettings(path=data.name))

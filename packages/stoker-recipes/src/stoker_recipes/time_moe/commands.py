@@ -165,7 +165,7 @@ def forecast(
     number = corpus.find(series) if series is not None else None
     if number is None and not score and len(corpus) > 1:
         names = ", ".join(corpus.series_name(i) for i in range(min(len(corpus), 8))) + (" …" if len(corpus) > 8 else "")
-        raise OptionError(f"{corpus.name} has {len(corpus):,} series: {names}. Choose one: --series NAME")
+        raise OptionError(f"{corpus.name} has {len(corpus):,} series: {names}. Choose one: --series NAME", parameter="series")
     loaded = load_model(run, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if score:
         chosen = corpus if number is None else corpus.only(number)
@@ -194,7 +194,9 @@ def _forecast(
     values, name = corpus.series(number), corpus.series_name(number)
     end = len(values) if at is None else at
     if not 1 <= end <= len(values):
-        raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, the points of series {name!r}.")
+        raise OptionError(
+            f"--at is {end:,}; expected a step from 1 to {len(values):,}, the points of series {name!r}.", parameter="at"
+        )
     known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
     predicted = predicting.forecast(loaded, known[None], horizon)[0]
     came = np.asarray(values[end : end + horizon], dtype=np.float64)

@@ -193,7 +193,7 @@ class PathType(click.ParamType[str]):
         try:
             if value == "-":
                 if self._stdin is None:
-                    raise OptionError(f"- (standard input) cannot be read here; expected {self._needs}.")
+                    raise OptionError(f"- (standard input) cannot be read here; expected {self._needs}.", path="-")
                 return save_stdin(self._stdin, ctx)
             if self._url and is_url(value):
                 from stoker.store.object_storage import check_url
@@ -228,15 +228,15 @@ def save_stdin(ending: str, ctx: click.Context | None) -> str:
     Readers seek, map and read twice, none of which a pipe can do.
     """
     if _output.stdin_folder is not None:
-        raise OptionError("- (standard input) is given twice, but it can be read only once.")
+        raise OptionError("- (standard input) is given twice, but it can be read only once.", path="-")
     if sys.stdin is None or sys.stdin.closed:
-        raise OptionError("- (standard input) is closed.")
+        raise OptionError("- (standard input) is closed.", path="-")
     if sys.stdin.isatty():
         announce("reading standard input; Ctrl-D ends it …")
     source: io.BufferedReader[Any] = io.BufferedReader(cast(Any, sys.stdin.buffer), 1 << 16)
     head = source.peek()
     if not head.strip():
-        raise OptionError("- (standard input) is empty.")
+        raise OptionError("- (standard input) is empty.", path="-")
     root = (ctx or click.get_current_context()).find_root()
     folder = root.with_resource(_disk.temporary_folder())
     path = folder / f"stdin{_ending(head) if ending == '?' else ending}"
@@ -249,7 +249,9 @@ def _ending(head: bytes) -> str:
     """The ending of a file that begins like this."""
     for magic, name in _COMPRESSED.items():
         if head.startswith(magic):
-            raise OptionError(f"- (standard input) is compressed with {name}. Decompress it first, as in: zcat FILE | stoker …")
+            raise OptionError(
+                f"- (standard input) is compressed with {name}. Decompress it first, as in: zcat FILE | stoker …", path="-"
+            )
     for magic, ending in _BINARY.items():
         if head.startswith(magic):
             return ending
@@ -597,7 +599,7 @@ def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overw
     path = Path(name)
     if endings and path.suffix.lower() not in endings:
         known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
-        raise OptionError(f"{option} is {path}; expected a name that ends in {known}.")
+        raise OptionError(f"{option} is {path}; expected a name that ends in {known}.", path=path)
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.", path=path)
     try:
@@ -608,7 +610,7 @@ def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overw
             path=path,
         ) from error
     if path.is_dir():
-        raise OptionError(f"{option} is {path}, which is a folder; expected the name of a file.")
+        raise OptionError(f"{option} is {path}, which is a folder; expected the name of a file.", path=path)
     if os.path.lexists(path) and not overwrite:
         raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.", path=path)
     return path

@@ -101,7 +101,9 @@ def command(
         option = "--try" if tries else "--apply"
         raise OptionError(f"{option} was given to {processes} processes; expected one. Run {option} without torchrun.")
     if budget is not None and not (tries or patch):
-        raise OptionError("--budget was given without --try or --apply; expected one of them. --seconds bounds a diagnosis.")
+        raise OptionError(
+            "--budget was given without --try or --apply; expected one of them. --seconds bounds a diagnosis.", parameter="budget"
+        )
     finding = diagnose_script(
         script,
         arguments,

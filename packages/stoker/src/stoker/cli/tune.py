@@ -194,7 +194,7 @@ def show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: str
         )
         raise SystemExit(130)
     if not study.has_result:
-        raise OptionError(f"no trial is complete: {study.first_error or 'the budget is too small'}")
+        raise OptionError(f"no trial is complete: {study.first_error or 'the budget is too small'}", parameter="budget")
 
 
 def _less_is_better(metric: str) -> bool:

@@ -47,11 +47,11 @@ def command(
     """
     if Path(target).is_dir() and not is_module:
         if arguments:
-            raise OptionError(f"{arguments[0]!r} is not expected: {target} is a folder, not a script.")
+            raise OptionError(f"{arguments[0]!r} is not expected: {target} is a folder, not a script.", path=target)
         _follow(Path(target), once=once, as_json=as_json)
         return
     if once:
-        raise OptionError(f"--once is for the folder of a run, but {target} is not a folder.")
+        raise OptionError(f"--once is for the folder of a run, but {target} is not a folder.", parameter="once")
     target, arguments, is_module = launch(ctx, ScriptCall(target, arguments, is_module))
     from stoker.watch.script import run_script
 

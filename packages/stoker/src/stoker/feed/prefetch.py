@@ -97,7 +97,7 @@ def _from_environment(name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.") from None
+        raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.", parameter=name) from None
 
 
 @dataclass

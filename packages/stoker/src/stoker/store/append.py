@@ -202,7 +202,9 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
     order: Order = "new" if is_files else "key"
     if is_wide or (absent and base.key not in names and values == ["value"] and (not has_time or base.time in names)):
         if base.key is None:
-            raise OptionError(f"{base.name} does not name its series, so columns cannot be matched to them. Pack all rows again.")
+            raise OptionError(
+                f"{base.name} does not name its series, so columns cannot be matched to them. Pack all rows again.", path=base.name
+            )
         order, arguments["wide"] = "name", options.get("wide") or True
     elif not is_files:
         if base.key not in names:
@@ -402,9 +404,9 @@ def add_column(
     """
     manifest, source = store.manifest, store.path
     if source is None or manifest is None:
-        raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
+        raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).", parameter="store")
     if manifest.parts is not None:
-        raise OptionError(f"{store.name} was appended to. Run `stoker append {source} --compact` first.")
+        raise OptionError(f"{store.name} was appended to. Run `stoker append {source} --compact` first.", path=source)
     if name in store.schema:
         raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.", column=name)
 

@@ -45,7 +45,7 @@ def open_store(
 
         return open_remote(str(path), cache=cache, cache_size=cache_size)
     if cache is not None or cache_size is not None:
-        raise OptionError(f"cache and cache_size are for URLs, but {path} is a path. Leave them out.")
+        raise OptionError(f"cache and cache_size are for URLs, but {path} is a path. Leave them out.", parameter="cache")
     folder = check_path(path)
     while True:
         stamp = manifest_stamp(folder)

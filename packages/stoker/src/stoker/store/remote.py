@@ -219,7 +219,7 @@ def open_remote(url: str, *, cache: str | os.PathLike[str] | None = None, cache_
     from stoker.store.pack.options import parse_bytes
 
     root = check_path(cache) if cache is not None else default_cache()
-    limit = int(_disk.free_bytes(root) * DEFAULT_SHARE) if cache_size is None else parse_bytes(cache_size)
+    limit = int(_disk.free_bytes(root) * DEFAULT_SHARE) if cache_size is None else parse_bytes(cache_size, parameter="cache_size")
     if limit < 1:
         raise OptionError(f"cache_size is {cache_size!r}; expected a size above 0, like '200GB'.", parameter="cache_size")
     bucket = open_bucket(url)

@@ -186,7 +186,7 @@ def _leave() -> None:
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
     if not text.isdecimal() and text:
-        raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.")
+        raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.", parameter=name)
     return int(text) if text else default
 
 

@@ -261,7 +261,9 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], *, allow: Coll
     for name in allowed:
         if name not in names:
             near = difflib.get_close_matches(name, sorted(names), n=1)
-            raise OptionError(f"allow={name!r}: there is no such field" + (f". Did you mean {near[0]!r}?" if near else "."))
+            raise OptionError(
+                f"allow={name!r}: there is no such field" + (f". Did you mean {near[0]!r}?" if near else "."), parameter="allow"
+            )
     return [
         f"{field}: {shown(old)} saved, {shown(new)} now"
         for field, (old, new) in fields.items()

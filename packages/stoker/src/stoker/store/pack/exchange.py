@@ -86,7 +86,10 @@ class _FolderExchange:
     def put(self, name: str, data: bytes) -> None:
         if not (self._folder / _MARKER).is_file():
             if os.path.lexists(self._folder) and (not self._folder.is_dir() or any(self._folder.iterdir())):
-                raise OptionError(f"{self._folder} is needed for the parts of the pack, but Stoker did not make it. Move it away.")
+                raise OptionError(
+                    f"{self._folder} is needed for the parts of the pack, but Stoker did not make it. Move it away.",
+                    path=self._folder,
+                )
             _disk.make_folder(self._folder)
             _disk.write_file(self._folder / _MARKER, b"parts of a pack of Stoker\n", durable=False)
         _disk.write_file(self._folder / name, data)

@@ -240,11 +240,11 @@ def _check_choice(parameter: str, value: object, choices: Any, *others: object) 
         raise OptionError(f"{parameter}={value!r} is invalid; expected one of {expected}.", parameter=parameter)
 
 
-def parse_bytes(given: str | int) -> int:
+def parse_bytes(given: str | int, *, parameter: str = "memory") -> int:
     """Parse a size like "256MB", "2G" or a number of bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(given), re.IGNORECASE)
     if not found:
-        raise OptionError(f"{given!r} is not a size; write it like 256MB or 2GB.")
+        raise OptionError(f"{given!r} is not a size; write it like 256MB or 2GB.", parameter=parameter)
     return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
 
 
@@ -276,7 +276,7 @@ def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | 
 def _dtype_name(given: str | np.dtype[np.generic] | type) -> str:
     name = given.strip() if isinstance(given, str) else np.dtype(given).name
     if name not in DTYPE_NAMES:
-        raise OptionError(f"{name!r} is not a column type; expected one of {' '.join(DTYPE_NAMES)}.")
+        raise OptionError(f"{name!r} is not a column type; expected one of {' '.join(DTYPE_NAMES)}.", parameter="dtype")
     return name
 
 

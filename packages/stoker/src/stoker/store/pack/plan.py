@@ -188,7 +188,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
     _refuse_large_manifest(sources, schema)
     if not step:
         beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
-        raise OptionError(f"{where} {beside}.")
+        raise OptionError(f"{where} {beside}.", path=where)
     if options.time is not None and all(field.name != options.time for field in step):
         raise OptionError(
             f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.", parameter="time"

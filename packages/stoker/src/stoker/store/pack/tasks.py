@@ -238,7 +238,8 @@ class PackTasks:
         if self._exchange.get("begun") is None:
             raise OptionError(
                 f"a node of the cluster does not see {self._exchange.label}, where tasks leave their results. Pack to a folder that all "
-                "nodes share, or to a URL."
+                "nodes share, or to a URL.",
+                path=self._exchange.label,
             )
         self._first_plan = plan_pack(source, options, self._know)
         self.plan = self._first_plan

@@ -30,7 +30,9 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     for role, name in asked:
         if name not in there:
             many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
-            raise OptionError(f"{role} names {name!r}, but {many}{columns_of(sources[0], schemas[0])}.")
+            raise OptionError(
+                f"{role} names {name!r}, but {many}{columns_of(sources[0], schemas[0])}.", parameter=role.removesuffix("=")
+            )
     for source, schema in zip(sources, schemas, strict=True):
         if options.time is not None and options.time not in schema.names:
             raise OptionError(
