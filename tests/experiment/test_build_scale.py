@@ -55,7 +55,7 @@ def load(*overrides: str) -> Any:
         ("null", None),
     ],
 )
-def test_scale_in_a_config(folder: Path, text: str, value: object) -> None:
+def test_scale_is_a_word_a_truth_value_or_a_section(folder: Path, text: str, value: object) -> None:
     assert load(f"data.scale={text}").data.scale == value
     assert load(f"data.scale={text}", "data.scale.method=meanabs").data.scale.method == "meanabs"
 

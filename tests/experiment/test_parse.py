@@ -45,7 +45,7 @@ from stoker.train import Constant
         ("9" * 5000, "9" * 5000),
     ],
 )
-def test_plain_words(text: str, value: object) -> None:
+def test_plain_words_become_numbers_truth_values_or_texts(text: str, value: object) -> None:
     found = scalar(text)
     assert (found, type(found)) == (value, type(value))
 
@@ -70,7 +70,7 @@ def test_plain_words(text: str, value: object) -> None:
         ("a: {" * 200, "f:1"),
     ],
 )
-def test_what_is_refused(text: str, message: str) -> None:
+def test_yaml_that_is_ambiguous_or_code_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "f")
     assert str(caught.value).startswith(message)
@@ -226,7 +226,7 @@ def test_a_choice_can_be_changed_with_its_options(tmp_path: Path) -> None:
         ("model=gru", ""),
     ],
 )
-def test_what_cannot_be_set(tmp_path: Path, assignment: str, message: str) -> None:
+def test_an_override_that_names_no_field_is_refused_with_the_nearest(tmp_path: Path, assignment: str, message: str) -> None:
     if not message:  # the control: this one can
         read(tmp_path, SMALL, assignment)
         return

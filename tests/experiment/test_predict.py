@@ -218,26 +218,21 @@ def test_files_are_packed_like_the_training_store_and_nothing_is_left(runs: Path
 
 def test_what_does_not_fit_is_named(runs: Path) -> None:
     loaded = stoker.load("runs/horizon", device="cpu")
-    table = table_of({"a": 8, "b": 5, "c": 2})
-    with pytest.raises(OptionError, match=r"series 'b' .* is too short: .* 6 steps in a row, and it has 5"):
-        loaded.predict(table)
+    table, memory = table_of({"a": 8, "b": 5, "c": 2}), stoker.Store.from_arrays
     assert set(loaded.predict(table, short="skip")["series"].to_pylist()) == {"a"}
-    with pytest.raises(OptionError, match="has no series that is long enough for the model: it needs 6 steps"):
-        loaded.predict(table_of({"b": 5}), short="skip")
-    with pytest.raises(OptionError, match="'temp', a column that the model reads, is missing"):
-        loaded.predict({name: table[name] for name in ("shop", "ts", "sales")})
-    with pytest.raises(OptionError, match="has no column 'temp', which the model reads; it has sales"):
-        loaded.predict(stoker.Store.from_arrays(sales=np.ones((1, 8))))
-    with pytest.raises(OptionError, match=r"column 'temp' of <memory> holds float64\[2\] per step"):
-        loaded.predict(stoker.Store.from_arrays(sales=np.ones((1, 8)), temp=np.ones((1, 8, 2))))
-    with pytest.raises(OptionError, match="horizon is 5, but the model was trained with 3 steps"):
-        loaded.predict(table, horizon=5)
-    with pytest.raises(OptionError, match="stride= is for which='all'"):
-        loaded.predict(table, stride=2)
-    with pytest.raises(OptionError, match="which is 'first'"):
-        loaded.predict(table, which="first")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="batch_size is 0"):
-        loaded.predict(table, batch_size=0)
+    for data, options, words in (
+        (table, {}, r"series 'b' .* is too short: .* 6 steps in a row, and it has 5"),
+        (table_of({"b": 5}), {"short": "skip"}, "has no series that is long enough for the model: it needs 6 steps"),
+        ({name: table[name] for name in ("shop", "ts", "sales")}, {}, "'temp', a column that the model reads, is missing"),
+        (memory(sales=np.ones((1, 8))), {}, "has no column 'temp', which the model reads; it has sales"),
+        (memory(sales=np.ones((1, 8)), temp=np.ones((1, 8, 2))), {}, r"column 'temp' of <memory> holds float64\[2\] per step"),
+        (table, {"horizon": 5}, "horizon is 5, but the model was trained with 3 steps"),
+        (table, {"stride": 2}, "stride= is for which='all'"),
+        (table, {"which": "first"}, "which is 'first'"),
+        (table, {"batch_size": 0}, "batch_size is 0"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            loaded.predict(data, **options)
 
 
 def test_what_is_not_a_run_is_named(runs: Path, tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_times_between_two_grid_points_are_found() -> None:
         ("S", "1s"),
     ],
 )
-def test_spellings(text: str, same: str) -> None:
+def test_frequencies_of_pandas_and_polars_are_understood(text: str, same: str) -> None:
     assert str(parse_frequency(text, "freq")) == same
 
 

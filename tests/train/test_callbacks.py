@@ -32,7 +32,7 @@ class Seen:
         self.epochs.append((report.step, report.epoch, sorted(report.metrics), report.loss))
 
 
-def test_they_are_called_with_the_numbers_of_the_plain_loop() -> None:
+def test_callbacks_are_called_with_the_numbers_of_the_plain_loop() -> None:
     seen, model, batches = Seen(), network(), pairs(5)
     result = trainer_of(model, callbacks=[seen], log_every=2).fit(batches, valid=pairs(1, seed=3), epochs=2)
     assert [(step, epoch) for step, epoch, _, _ in seen.batches] == [(i + 1, i // 5) for i in range(10)]
@@ -52,7 +52,7 @@ def test_they_are_called_with_the_numbers_of_the_plain_loop() -> None:
     assert result.stopped == "finished"
 
 
-def test_one_may_end_the_run_which_is_saved_and_resumes(tmp_path: Path) -> None:
+def test_a_callback_may_end_the_run_which_is_saved_and_resumes(tmp_path: Path) -> None:
     batches, whole = pairs(6), network()
     trainer_of(whole).fit(batches, epochs=3)
     model = network()
@@ -74,7 +74,7 @@ def test_an_epoch_may_be_the_last(tmp_path: Path) -> None:
     assert trainer_of(network(), callbacks=[Stop()]).fit(pairs(3), epochs=2).stopped == "finished", "it was the last anyway"
 
 
-def test_what_they_raise_ends_the_run_with_its_checkpoint(tmp_path: Path) -> None:
+def test_what_callbacks_raise_ends_the_run_with_its_checkpoint(tmp_path: Path) -> None:
     class Broken:
         def on_epoch_end(self, report: CallbackReport) -> None:
             raise ZeroDivisionError("of the user")

@@ -17,7 +17,7 @@ def verdicts(stopping: EarlyStopping, values: list[float]) -> list[tuple[bool, b
     return [(verdict.improved, verdict.stop) for verdict in found]
 
 
-def test_stops_after_patience_evaluations_in_a_row_without_progress() -> None:
+def test_a_run_stops_after_patience_evaluations_in_a_row_without_progress() -> None:
     stopping = EarlyStopping("val_loss", patience=2)
     assert verdicts(stopping, [3, 2, 2, 1, 1, 1.5]) == [
         (True, False),

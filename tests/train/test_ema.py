@@ -48,7 +48,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_equals_the_formula_tensor_by_tensor() -> None:
+def test_the_average_equals_its_formula_tensor_by_tensor() -> None:
     model = Model()
     ema = Ema(model, 0.9)
     slow = {name: weight.detach().double() for name, weight in model.named_parameters()}

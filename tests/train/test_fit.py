@@ -78,7 +78,7 @@ def test_negative_control_without_the_handler_a_signal_kills(zygote: Zygote, num
     assert zygote.run(die_by, number=number).signal == number
 
 
-def test_handlers_are_put_back_also_after_an_error() -> None:
+def test_handlers_of_signals_are_put_back_also_after_an_error() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     with pytest.raises(ZeroDivisionError), Signals():
         _ = 1 / 0

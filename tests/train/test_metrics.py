@@ -152,7 +152,7 @@ scores_and_targets = st.lists(
 
 
 @given(scores_and_targets)
-def test_equals_the_count_of_all_pairs(rows: list[tuple[float, bool]]) -> None:
+def test_the_area_equals_the_count_of_all_pairs(rows: list[tuple[float, bool]]) -> None:
     scores, target = torch.tensor([score for score, _ in rows]), torch.tensor([int(kind) for _, kind in rows])
     metric = AUC()
     for part in torch.split(torch.arange(len(rows)), 7):

@@ -47,7 +47,7 @@ def test_ranks_times_accumulation_is_equal_to_the_last_bit(world: int, runs: dic
 
 
 @pytest.mark.slow
-def test_so_is_a_number_of_ranks_that_does_not_divide_the_batches(
+def test_a_number_of_ranks_that_does_not_divide_the_batches_is_equal_to_the_last_bit(
     torch_zygote: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]
 ) -> None:
     found = together(torch_zygote, tmp_path, 3, "three")

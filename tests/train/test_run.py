@@ -28,7 +28,7 @@ def record_of(folder: Path) -> dict[str, object]:
     return found
 
 
-def test_says_what_ran_where_and_how_it_ended(tmp_path: Path) -> None:
+def test_a_record_says_what_ran_where_and_how_it_ended(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
     config = {"batch_size": 512, "lr": 1e-3, "path": Path("data"), 3: ["a", None, True]}
     run = Run(folder, config=config, stores={"train": "0123abcd"}, command=["stoker", "train", "config.yaml"])

@@ -64,7 +64,7 @@ def test_every_end_has_its_state(tmp_path: Path, zygote: Zygote) -> None:
     assert states(tmp_path)["running"] == "finished"
 
 
-def test_they_come_in_the_order_of_their_start_and_damaged_ones_last_with_the_reason(tmp_path: Path) -> None:
+def test_runs_come_in_the_order_of_their_start_and_damaged_ones_last_with_the_reason(tmp_path: Path) -> None:
     for name in ("c", "a", "b"):
         write_run(tmp_path / name)
     started = (tmp_path / "c" / "run.json").read_text()

@@ -70,7 +70,7 @@ TWINS: dict[str, tuple[Schedule, Callable[[torch.optim.Optimizer], Any]]] = {
 
 
 @pytest.mark.parametrize(("ours", "torchs"), TWINS.values(), ids=TWINS)
-def test_equals_torch(ours: Schedule, torchs: Callable[[torch.optim.Optimizer], Any]) -> None:
+def test_schedules_equal_those_of_torch(ours: Schedule, torchs: Callable[[torch.optim.Optimizer], Any]) -> None:
     expected = rates_of_torch(torchs)
     assert [ours(step, TOTAL) for step in range(TOTAL)] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
@@ -89,7 +89,7 @@ def test_the_first_update_of_a_warm_up_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("schedule", [Linear(), Cosine(), OneCycle(), Constant(warmup=0.1), StepDecay(every=0.5)])
-def test_others_say_that_they_need_it(schedule: Schedule) -> None:
+def test_schedules_that_need_the_end_say_so(schedule: Schedule) -> None:
     with pytest.raises(OptionError, match=f"{type(schedule).__name__} needs the number of all updates"):
         schedule(3, None)
 

@@ -24,7 +24,7 @@ from stoker.train.step import Readout
     ],
     ids=["fused", "foreach", "sgd", "rmsprop"],
 )
-def test_equals_the_plain_loop_bit_for_bit(make: Any, clip: float | None) -> None:
+def test_a_step_equals_the_plain_loop_bit_for_bit(make: Any, clip: float | None) -> None:
     ours, plain = network(norm=True, dropout=0.2), network(norm=True, dropout=0.2)
     plain_loop(plain, make(plain), pairs(), epochs=3, clip=clip)
     torch.manual_seed(0)

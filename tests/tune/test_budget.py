@@ -21,7 +21,7 @@ from stoker.tune.budget import SearchBudget, parse_budget
         (2.5, (2.5, None)),
     ],
 )
-def test_budgets(text: Any, found: Any) -> None:
+def test_a_budget_is_seconds_or_trials(text: Any, found: Any) -> None:
     assert parse_budget(text) == found
 
 

@@ -73,7 +73,9 @@ def text(tmp_path: Path) -> CsvFile:
         ("a\ntrue\nfalse\n", {}, {"a": [True, False]}),
     ],
 )
-def test_dialects(text: CsvFile, content: str, dialect: dict[str, Any], expected: dict[str, list[Any]]) -> None:
+def test_values_of_every_dialect_arrive(
+    text: CsvFile, content: str, dialect: dict[str, Any], expected: dict[str, list[Any]]
+) -> None:
     assert text.table(content, **dialect) == expected
 
 

@@ -238,7 +238,7 @@ def test_columns_of_series_beside_values_of_series(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "label"), [("D", "timestamp[s]"), ("s", "timestamp[s]"), ("us", "timestamp[us]"), ("ns", "timestamp[ns]")]
 )
-def test_moments_of_numpy(tmp_path: Path, unit: str, label: str) -> None:
+def test_moments_of_numpy_keep_their_unit_and_nat_is_missing(tmp_path: Path, unit: str, label: str) -> None:
     moments = np.array(["2020-01-01", "NaT"], dtype=f"datetime64[{unit}]")
     store = pack({"t": moments}, tmp_path / "out")
     assert store.schema["t"].label == label
@@ -275,7 +275,7 @@ def test_an_index_with_a_name_is_data(tmp_path: Path) -> None:
     ],
     ids=lambda value: str(value.dtype) if hasattr(value, "dtype") else None,
 )
-def test_types_of_pandas(tmp_path: Path, values: Any, label: str, missing: int) -> None:
+def test_types_of_pandas_become_those_of_a_store(tmp_path: Path, values: Any, label: str, missing: int) -> None:
     store = pack(pd.DataFrame({"v": values}), tmp_path / "out")
     assert (store.schema["v"].label, store.schema["v"].missing) == (label, missing)
 

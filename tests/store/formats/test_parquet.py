@@ -82,7 +82,7 @@ MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5)
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else None,
 )
-def test_types(tmp_path: Path, values: pa.Array, label: str, numbers: list[Any]) -> None:
+def test_every_type_becomes_one_of_a_store(tmp_path: Path, values: pa.Array, label: str, numbers: list[Any]) -> None:
     store = packed(tmp_path, {"v": values})
     assert store.schema["v"].label == label
     assert store.schema["v"].missing == values.null_count

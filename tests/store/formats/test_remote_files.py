@@ -71,7 +71,7 @@ def test_tasks_of_urls_make_the_bytes_of_one_pack(raw: Path, tmp_path: Path, mon
     assert store.digest == stoker.pack(source, tmp_path / "one.stoker", series="user").digest
 
 
-def test_what_a_url_names(raw: Path) -> None:
+def test_a_url_names_an_object_a_folder_or_a_pattern(raw: Path) -> None:
     def found(url: str) -> list[str]:
         return [str(one).removeprefix(f"file://{raw}/") for one in find_remote(url)]
 

@@ -31,7 +31,7 @@ from stoker.errors import BadValueError, OptionError, TimeOrderError
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else None,
 )
-def test_kinds_of_keys(tmp_path: Path, keys: pa.Array, label: str, stored: list[Any]) -> None:
+def test_keys_of_every_kind_are_sorted_and_keep_their_values(tmp_path: Path, keys: pa.Array, label: str, stored: list[Any]) -> None:
     store = pack(pa.table({"k": keys, "x": [1, 2, 3]}), tmp_path / "out", series="k")
     assert store.schema["k"].label == label
     assert [one["k"] for one in store] == stored
@@ -227,7 +227,7 @@ def series_of(store: Any, name: str) -> list[list[Any]]:
     return [[None if isinstance(v, float) and math.isnan(v) else v for v in row] for row in shown]
 
 
-def test_ffill(tmp_path: Path) -> None:
+def test_a_missing_value_takes_the_last_one_before_it_in_its_series(tmp_path: Path) -> None:
     for limits in ({}, {"chunk_bytes": 1, "run_bytes": 1}):
         with shrunk(**limits):
             store = pack(pa.table(TABLE), tmp_path / "out", replace=True, series="k", missing="ffill")
@@ -237,7 +237,7 @@ def test_ffill(tmp_path: Path) -> None:
         assert (store.schema["x"].nonfinite.nan, store.schema["x"].nonfinite.first) == (1, [0, 0])
 
 
-def test_error(tmp_path: Path) -> None:
+def test_a_missing_value_is_named_where_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,a\n2,b\n,c\n")
     for source, row in ((tmp_path / "a.csv", 3), ({"x": [1.0, math.nan]}, 2)):
         with pytest.raises(BadValueError, match=rf"column 'x' is missing in row {row} of"):
@@ -256,7 +256,7 @@ def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:
     assert pack(table, tmp_path / "out", replace=True, dtype="n=int64", missing="drop").column("n").tolist() == [1, 3]
 
 
-def test_gaps_within_lists(tmp_path: Path) -> None:
+def test_missing_values_within_lists_are_kept_dropped_or_filled(tmp_path: Path) -> None:
     table = pa.table({"x": pa.array([[1, None], [None], []], pa.list_(pa.int32())), "label": [1, None, 3]})
     store = pack(table, tmp_path / "keep")
     assert store.schema["x"].label == "float64"
