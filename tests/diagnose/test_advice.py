@@ -193,6 +193,14 @@ def test_what_failed_in_this_program_or_reads_values_back_gets_no_graph() -> Non
 
 
 @pytest.mark.promise("P17")
+@pytest.mark.parametrize(("framework", "what"), [(None, "capture the step"), ("lightning", "CUDA graphs of forward and backward")])
+def test_of_a_framework_s_loop_the_passes_of_the_model_are_captured(framework: str | None, what: str) -> None:
+    launch = msgspec.structs.replace(on_gpu(10.2, device=1.4, kernels=2000), framework=framework)
+    [step] = [step for step in conclude(launch).next if step.name == "graph"]
+    assert step.sentence.startswith(what)
+
+
+@pytest.mark.promise("P17")
 def test_faster_kernels_are_not_advised_on_a_gpu_that_waits_for_its_host() -> None:
     computing = on_gpu(10.0, device=9.9, reached=0.3, shares=COMPUTING)
     assert "autocast" in names(computing)

@@ -179,13 +179,13 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
     """A run of a program that raises an error, in the process of the test, which stays as it is."""
     child = Child(Request(program="train.py"), connection=None)  # type: ignore[arg-type]
 
-    def raises() -> None:
+    def raises(*arguments: object, **options: object) -> None:
         raise ValueError("a batch has 8 rows")
 
-    monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources, edits: None)
+    monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources: None)
     monkeypatch.setattr("stoker.diagnose.child.OtherProcesses.install", lambda others: None)
     monkeypatch.setattr(os, "_exit", os._exit)  # which it replaces
-    monkeypatch.setattr(child, "_run_program", raises)
+    monkeypatch.setattr("stoker.diagnose.child.run_main", raises)
     yield child
     child.session.remove()
 

@@ -9,16 +9,20 @@ from typing import Any
 import torch
 
 from stoker.diagnose.experiments.between import WithoutBetween
-from stoker.diagnose.rewriting import SKIP, make_skippable
+from stoker.diagnose.rewriting import SKIP, WATCHED, Rewriter
 
 
 def test_an_experiment_skips_them_and_puts_them_back() -> None:
     """The statements run in unchanged steps, and not while the experiment is on."""
     skips: list[Callable[[], bool]] = []
-    names: dict[str, Any] = {SKIP: skips, "opt": torch.optim.SGD([torch.zeros(1)], 0.1), "seen": [], "watched": iter}
-    tree = ast.parse("for x in watched(loader):\n    opt.step()\n    seen.append(x)")
-    make_skippable(tree, ("watched",))
-    code = compile(tree, "train.py", "exec")
+    names: dict[str, Any] = {
+        SKIP: skips,
+        "opt": torch.optim.SGD([torch.zeros(1)], 0.1),
+        "seen": [],
+        WATCHED: lambda batches, number: batches,
+    }
+    tree = ast.parse("for x in loader:\n    opt.step()\n    seen.append(x)")
+    code = compile(Rewriter("train.py").visit(tree), "train.py", "exec")
 
     def run(value: int) -> list[int]:
         exec(code, {**names, "loader": [value]})

@@ -159,7 +159,9 @@ class SpeedPredictor:
             return []
         if name in _ADVISERS:
             return _ADVISERS[name](self, verdict)
-        kind = "graph_of_model" if name == "graph" and name in self.measured.what_ifs else name
+        # The step of a framework's loop cannot be captured as a whole, the passes of its model can.
+        of_model = name == "graph" and (name in self.measured.what_ifs or self.measured.framework is not None)
+        kind = "graph_of_model" if of_model else name
         causes = [cause for cause, names in ADVISED.items() if name in names]
         return self.measured_fix(name, self.sentence(kind), self.division.seconds(*causes))
 

@@ -25,6 +25,7 @@ import site
 import socket
 import sys
 import sysconfig
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ from typing import Literal, Self, get_args
 import msgspec
 
 from stoker import _cache_files, _disk
+from stoker._clock import now_ns
 from stoker.errors import OptionError, TrainError
 from stoker.sandbox import files, landlock, overlay
 from stoker.sandbox.unreadable import is_above, is_below, other_mounts
@@ -51,6 +53,7 @@ SYSTEM = {"/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin
 SCRATCH_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 ENOUGH_SCRATCH = 16 << 30  # bytes of room, if TMPDIR has as much, for the files that a program changes
 MAX_NAMED = 3
+PATIENCE_SECONDS = 5.0  # until processes of a program that has ended have ended, too
 NOTES: dict[SandboxMode, str] = {
     "overlay": "Your files are unchanged: the program ran in an overlay of them, and what it wrote was discarded.",
     "landlock": "Your files are unchanged: the program ran in a mirror of its folder, and the kernel (Landlock) refused changes elsewhere.",
@@ -170,7 +173,7 @@ class Sandbox:
                 self._open.callback(os.close, held)
                 fcntl.flock(held, fcntl.LOCK_SH)  # until this process ends: then the folder is a leftover
                 if os.path.samestat(os.fstat(held), os.stat(folder)):
-                    self._open.callback(files.remove_tree, folder)
+                    self._open.callback(_remove_scratch, folder)
                     return folder
 
     def plan(self, descriptor: int) -> str:
@@ -314,6 +317,18 @@ def _remove_leftovers() -> None:
                         files.remove_tree(folder)
                 finally:
                     os.close(held)
+
+
+def _remove_scratch(folder: Path) -> None:
+    """Remove a scratch folder, to which processes that the program has started may write for a moment after its end."""
+    until = now_ns() + int(PATIENCE_SECONDS * 1e9)
+    while folder.exists():
+        try:
+            files.remove_tree(folder)
+        except OSError:
+            if now_ns() > until:
+                return  # the next diagnosis removes it
+            time.sleep(0.05)
 
 
 def _first_few(names: list[str]) -> str:
