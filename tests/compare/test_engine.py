@@ -76,7 +76,9 @@ class PlayedSide:
 def played(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> tuple[Comparisons, dict[str, Version], list[dict[str, Any]]]:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(
-        sys.modules[Comparisons.__module__], "prepared", lambda version: nullcontext(PlayedSide(version, seconds, asked))
+        sys.modules[Comparisons.__module__],
+        "prepared",
+        lambda version, confined=None: nullcontext(PlayedSide(version, seconds, asked)),
     )
     versions = {name: Version(program=__file__, title=name) for name in seconds}
     return Comparisons(next(iter(versions.values()))), versions, asked

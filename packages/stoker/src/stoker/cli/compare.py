@@ -13,6 +13,7 @@ from stoker.cli import command as base
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
+    from stoker.compare.evaluation import Evaluation
     from stoker.compare.receipt import Receipt
     from stoker.compare.sides import Version
 
@@ -61,6 +62,18 @@ class _Compare(base.Command):
     "--tolerance", type=click.FloatRange(min=0, min_open=True), metavar="X",
     help="Averaged losses, and the metric, may differ by this share.",
 )  # fmt: skip
+@click.option(
+    "--evaluate", metavar="COMMAND", help="Judge both by this command, which gets a checkpoint as {checkpoint} and prints a number."
+)
+@click.option("--checkpoint", type=base.PATH, metavar="PATH", help="The file or folder that the scripts write, for --evaluate.")
+@click.option(
+    "--hold-out",
+    multiple=True,
+    type=base.PATH,
+    metavar="PATH",
+    help="The scripts cannot read PATH; --evaluate can. May be repeated.",
+)
+@click.option("--log", type=base.PATH, metavar="FILE.jsonl", help="Add each judgement of --evaluate to this file.")
 @click.option("--require", default="", metavar="CLAUSES", help="Decide the exit code by clauses, like speed>=1.2,loss=equal.")
 @click.option("--why", is_flag=True, help="Diagnose both versions, too: what a step spends its time on. Takes up to a minute more.")
 @click.option("--check", type=base.PATH, metavar="RECEIPT.json", help="Run the comparison of a receipt again.")
@@ -82,6 +95,7 @@ def command(
     stoker compare --git main fast train.py
     stoker compare --env-after OMP_NUM_THREADS=1 train.py
     stoker compare --seeds 8 --metric 'accuracy ([0-9.]+)' --higher old.py new.py
+    stoker compare --evaluate 'python evaluate.py {checkpoint}' --checkpoint model.pt --hold-out valid.pt old.py new.py
     stoker compare --json old.py new.py > receipt.json   # --json brief: at most 2 KB
     stoker compare --check receipt.json
     """
@@ -100,8 +114,8 @@ def command(
         before, after, words = _versions(script, arguments, is_module, options)
         names = ("steps", "budget", "metric", "higher", "tolerance", "require")
         receipt = compare(
-            before, after, words, seeds=options["seeds"] or 0, quiet=base.drops_script_output(), progress=base.announce,
-            **{name: options[name] for name in names},
+            before, after, words, seeds=options["seeds"] or 0, evaluation=_evaluation(options),
+            quiet=base.drops_script_output(), progress=base.announce, **{name: options[name] for name in names},
         )  # fmt: skip
         if why or receipt.speed is not None:
             lines = explain(before, after, words, diagnose=why, progress=base.announce)
@@ -127,6 +141,22 @@ def _show(receipt: Receipt, wrong: list[str], *, as_json: bool, brief: bool, mar
             base.report(
                 "next: the same command with --json > receipt.json, and stoker compare --check receipt.json where it matters"
             )
+
+
+def _evaluation(options: dict[str, Any]) -> Evaluation | None:
+    """How both are judged, if a command for it is given."""
+    from stoker.compare.evaluation import Evaluation
+
+    command, checkpoint = options["evaluate"], options["checkpoint"]
+    if command is None:
+        if alone := next((name for name in ("checkpoint", "hold_out", "log") if options[name]), None):
+            raise OptionError(f"--{alone.replace('_', '-')} was given without --evaluate; expected both.", parameter=alone)
+        return None
+    if checkpoint is None:
+        raise OptionError(
+            "--evaluate was given without --checkpoint; expected the file or folder that the scripts write.", parameter="checkpoint"
+        )
+    return Evaluation(command=command, checkpoint=checkpoint, hold_out=options["hold_out"], log=options["log"])
 
 
 def _versions(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stoker.compare.evaluation import Evaluation
     from stoker.compare.receipt import Receipt
     from stoker.compare.sides import Version
 
@@ -27,6 +28,7 @@ def compare(
     higher: bool = False,
     tolerance: float | None = None,
     require: str = "",
+    evaluation: Evaluation | None = None,
     quiet: bool = True,
     progress: Callable[[str], object] = lambda line: None,
 ) -> Receipt:
@@ -47,6 +49,8 @@ def compare(
         metric: A regular expression with one group for what the programs print. By default, the mean loss of the last tenth of the steps.
         higher: Whether a higher metric is better.
         tolerance: The relative difference of averaged losses, and of the metric, that does not count as a change.
+        evaluation: Has an evaluator of yours judge the checkpoints of both, as `stoker.compare.evaluation.Evaluation` says. `metric` is
+            then for what it prints, and `seeds` is 6 by default.
         require: Clauses like "speed>=1.2,loss=equal" which decide the status instead.
         quiet: Whether to discard what the programs print.
         progress: Called with a line before each run.
@@ -67,5 +71,5 @@ def compare(
 
     return compare_versions(
         before, after, arguments, steps=steps, budget=budget, width=width, seeds=seeds, metric=metric, higher=higher,
-        tolerance=tolerance, require=require, quiet=quiet, progress=progress,
+        tolerance=tolerance, require=require, evaluation=evaluation, quiet=quiet, progress=progress,
     )  # fmt: skip

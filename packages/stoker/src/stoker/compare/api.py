@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import stoker
 from stoker.compare.engine import LEAST_STEPS, OBSERVED_SECONDS, Comparisons, Seeds
+from stoker.compare.evaluation import USUAL_SEEDS, Evaluation, Judging
 from stoker.compare.losses import LossComparison
 from stoker.compare.quality import check_pattern
 from stoker.compare.receipt import Receipt
 from stoker.compare.sides import Version
 from stoker.compare.verdict import check_requirements
-from stoker.errors import OptionError
+from stoker.errors import OptionError, TrainError
 
+FAILED = 2  # the status of a judgement in which a version failed: the exit code of the command
 OBSERVED_SHARE = 0.1  # of the budget, for the first run
 
 
 def compare_versions(
     before: str | Path | Version, after: str | Path | Version, arguments: Sequence[str], *, steps: int | None, budget: float, width: float,
     seeds: int, metric: str | None, higher: bool, tolerance: float | None, require: str, quiet: bool, progress: Callable[[str], object],
+    evaluation: Evaluation | None = None,
 ) -> Receipt:  # fmt: skip
     """Compare two versions. The arguments are those of `stoker.compare`."""
+    seeds = seeds or (USUAL_SEEDS if evaluation is not None else 0)
     _check(steps=steps, budget=budget, width=width, seeds=seeds, tolerance=tolerance)
     check_requirements(require, LossComparison(verdict="unknown"), [], None, None, None)
     if metric is not None:
@@ -35,13 +42,31 @@ def compare_versions(
     first, second = (version if isinstance(version, Version) else Version(program=str(version)) for version in (before, after))
     repeats = Seeds(number=seeds, metric=metric, higher=higher, steps=steps) if seeds else None
     seconds = budget * OBSERVED_SHARE or OBSERVED_SECONDS
-    with Comparisons(first, arguments, steps=steps, seconds=seconds, quiet=quiet, progress=progress) as comparisons:
-        receipt = comparisons.compare(second, budget=budget, width=width, tolerance=tolerance, require=require, seeds=repeats)
+    with ExitStack() as stack:
+        judging = None if evaluation is None else stack.enter_context(Judging(evaluation, metric, Path.cwd()))
+        comparisons = stack.enter_context(
+            Comparisons(first, arguments, steps=steps, seconds=seconds, quiet=quiet, progress=progress, judging=judging)
+        )
+        try:
+            receipt = comparisons.compare(second, budget=budget, width=width, tolerance=tolerance, require=require, seeds=repeats)
+        except TrainError as error:
+            if judging is not None:
+                judging.record({"status": FAILED, "verdict": str(error), "versions": [first.describe(), second.describe()]})
+            raise
+        if judging is not None:
+            judging.record(_ledger_line(receipt))
     options = {
         "steps": steps, "budget": budget, "width": width, "seeds": seeds, "metric": metric, "higher": higher, "tolerance": tolerance,
-        "require": require,
+        "require": require, "evaluation": None if evaluation is None else asdict(evaluation),
     }  # fmt: skip
     return msgspec.structs.replace(receipt, call={**receipt.call, **options})
+
+
+def _ledger_line(receipt: Receipt) -> dict[str, Any]:
+    """Return what the ledger keeps of a receipt."""
+    brief = receipt.brief()
+    versions = {"versions": receipt.names, "code": [receipt.before.code, receipt.after.code], "stoker": stoker.__version__}
+    return {**versions, **{name: brief[name] for name in ("status", "verdict", "quality", "speed", "differences", "required")}}
 
 
 def _check(**values: Any) -> None:
@@ -62,6 +87,8 @@ def compare_again(
     """Run the comparison of a receipt again. Returns the new receipt, and what does not hold."""
     call = dict(receipt.call)
     before, after = (msgspec.convert(call.pop(name), Version) for name in ("before", "after"))
+    if call.get("evaluation") is not None:
+        call["evaluation"] = Evaluation(**call["evaluation"])
     again = compare_versions(before, after, call.pop("arguments"), **call, quiet=quiet, progress=progress)
     wrong = [f"the code of {name} is another one" for name, old, new in _codes(receipt, again) if old != new]
     if again.verdict.status != receipt.verdict.status:

@@ -20,25 +20,28 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import msgspec
 
 from stoker import _disk
 from stoker._clock import now_ns
 from stoker._lazy import import_first
+from stoker.compare.checkpoint import pack_checkpoint
+from stoker.compare.keeper import keep
 from stoker.compare.observed import Observed, RunRequest
 from stoker.errors import TrainError
-from stoker.sandbox import Sandbox, enter, mirrored, refusal
+from stoker.sandbox import Sandbox, enter, mirrored, original, refusal
 
+Answer = TypeVar("Answer")
 POLL_SECONDS = 0.5
 SHOWN_LINES = 20  # last lines of stderr that are shown of a program that fails
 ANSWERS = 200
 """The file descriptor on which a run answers to its sandbox."""
-CODE = "import sys; sys.path[: not sys.flags.safe_path] = []; from stoker.compare.child import main, serve; {call}"
+CODE = "import sys; sys.path[: not sys.flags.safe_path] = []; from stoker.compare import {module}; {module}.{call}"
 """Modules of the current folder must not hide those that stoker imports; the program gets its own path later."""
 _exit = os._exit
 
@@ -59,27 +62,42 @@ class Extension(Protocol):
 # ---- in the process that compares ----
 
 
+Start = Callable[[str, tuple[int, ...]], "RunningProcess"]
+"""Starts a process with the request and the plan, and the files for its answers and its output."""
+
+
 def run_program(
     request: RunRequest, sandbox: Sandbox, *, python: str = sys.executable, environment: Mapping[str, str] | None = None,
     quiet: bool = True, time_limit: float | None = None, starter: Starter | None = None,
 ) -> Observed:  # fmt: skip
     """Run a program in a fresh process, or in a fork of `starter`. Raises `TrainError` with the reason if it fails."""
     request = msgspec.structs.replace(request, begin_ns=now_ns())
+    handed = [] if request.checkpoint_to is None else [request.checkpoint_to]
+    start = starter.start if starter is not None else functools.partial(_start_python, "child", python, environment or {}, handed)
+    observed, output, errors = run_in_sandbox(request, sandbox, start, type_of=Observed, time_limit=time_limit)
+    shows = not quiet and (request.observe or not request.hooks)
+    if shows:
+        sys.stderr.write(output + errors)
+    if isinstance(observed, Observed) and observed.error is None:
+        return msgspec.structs.replace(observed, output=output)
+    if not shows:
+        sys.stderr.write("".join(f"{line}\n" for line in errors.splitlines()[-SHOWN_LINES:]))
+    raise TrainError(f"{request.program} {observed if isinstance(observed, str) else observed.error}")
+
+
+def run_in_sandbox(
+    request: msgspec.Struct, sandbox: Sandbox, start: Start | None = None, *, type_of: type[Answer], module: str = "child",
+    time_limit: float | None = None,
+) -> tuple[Answer | str, str, str]:  # fmt: skip
+    """Run `main` of a module of this package. Returns its answer or how it ended without one, and what it printed."""
+    start = start or functools.partial(_start_python, module, sys.executable, {}, [])
     with _memory_file("stdout") as stdout, _memory_file("stderr") as stderr:
-        start = starter.start if starter is not None else functools.partial(_start_python, python, environment or {})
-        observed = _wait(*_start(request, sandbox, start, stdout.fileno(), stderr.fileno()), time_limit)
+        answer = _wait(*_start(request, sandbox, start, stdout.fileno(), stderr.fileno()), type_of, time_limit)
         texts = []
         for file in (stdout, stderr):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    shows = not quiet and (request.observe or not request.hooks)
-    if shows:
-        sys.stderr.write(texts[0] + texts[1])
-    if isinstance(observed, Observed) and observed.error is None:
-        return msgspec.structs.replace(observed, output=texts[0])
-    if not shows:
-        sys.stderr.write("".join(f"{line}\n" for line in texts[1].splitlines()[-SHOWN_LINES:]))
-    raise TrainError(f"{request.program} {observed if isinstance(observed, str) else observed.error}")
+    return answer, texts[0], texts[1]
 
 
 def _memory_file(name: str) -> Any:
@@ -103,9 +121,7 @@ class RunningProcess(Protocol):
         """End it."""
 
 
-def _start(
-    request: RunRequest, sandbox: Sandbox, start: Callable[[str, tuple[int, ...]], RunningProcess], stdout: int, stderr: int
-) -> tuple[RunningProcess, Connection]:
+def _start(request: msgspec.Struct, sandbox: Sandbox, start: Start, stdout: int, stderr: int) -> tuple[RunningProcess, Connection]:
     """Start the process, and wait until it is in its sandbox."""
     reading, writing = Pipe(duplex=False)
     ours, theirs = socket.socketpair()
@@ -123,11 +139,13 @@ def _start(
     return child, reading
 
 
-def _start_python(python: str, environment: Mapping[str, str], words: str, files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def _start_python(
+    module: str, python: str, environment: Mapping[str, str], handed: Sequence[int], words: str, files: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
     connection, answers, stdout, stderr = files
     return subprocess.Popen(
-        [python, "-c", CODE.format(call=f"main(*sys.argv[1:], {connection}, {answers})"), words],
-        pass_fds=[connection, answers], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=_environment(environment),
+        [python, "-c", CODE.format(module=module, call=f"main(*sys.argv[1:], {connection}, {answers})"), words],
+        pass_fds=[connection, answers, *handed], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=_environment(environment),
     )  # fmt: skip
 
 
@@ -146,7 +164,7 @@ class Starter:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", CODE.format(call=f"serve({theirs.fileno()})")],
+                [sys.executable, "-c", CODE.format(module="child", call=f"serve({theirs.fileno()})")],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=_environment({}),
             )  # fmt: skip
 
@@ -198,7 +216,7 @@ class Forked:
         return self.returncode
 
 
-def _wait(child: RunningProcess, reading: Connection, time_limit: float | None) -> Observed | str:
+def _wait(child: RunningProcess, reading: Connection, type_of: type[Answer], time_limit: float | None) -> Answer | str:
     """Wait for the answer. Returns how the process ended if there is none."""
     until = None if time_limit is None else now_ns() + int(time_limit * 1e9)
     try:
@@ -208,13 +226,19 @@ def _wait(child: RunningProcess, reading: Connection, time_limit: float | None) 
                     return _how(child.returncode)
                 if until is not None and now_ns() > until:
                     return f"was stopped after its time limit of {time_limit:,.0f} s"
-            return msgspec.msgpack.decode(reading.recv_bytes(), type=Observed)
+            answer = msgspec.msgpack.decode(reading.recv_bytes(), type=type_of)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_SECONDS)  # it has answered and ends
+            # A program that ends its keeper could leave something behind.
+            return answer if (child.poll() or 0) >= 0 else _how(child.returncode)
     except EOFError:
         return _how(child.wait())
     finally:
         if child.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(POLL_SECONDS)  # it has answered and ends
+            if isinstance(child, subprocess.Popen):
+                child.terminate()  # a keeper ends all that the run has left
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(POLL_SECONDS)
             child.kill()
         child.wait()
 
@@ -268,15 +292,30 @@ def serve(descriptor: int) -> NoReturn:
             requests.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
 
 
+def note_reads(opened: set[str]) -> None:
+    """Note from now on which files Python opens to read, moves or links in this process."""
+    # What C++ and Rust open, such as safetensors, is not seen. Held-out files do not rely on this.
+    moves = ("os.rename", "os.link", "os.symlink")
+
+    def note(event: str, details: tuple[Any, ...]) -> None:
+        reads = event == "open" and not set(str(details[1] or "r")) & set("wax")
+        if (reads or event in moves) and isinstance(details[0], str | bytes | os.PathLike):
+            opened.add(str(Path.cwd() / os.fsdecode(details[0])))
+
+    sys.addaudithook(note)
+
+
 def main(words: str, descriptor: int, answers: int) -> NoReturn:
     """Enter the sandbox, and run the request. `descriptor` is for what was observed, `answers` for the sandbox."""
     text, plan = json.loads(words)
     connection, request = Connection(descriptor, readable=False), msgspec.json.decode(text, type=RunRequest)
     os.dup2(answers, ANSWERS)
     os.close(answers)
+    if request.kept:
+        keep()
     enter(plan)
     write_version(request)
-    pid = os.getpid()
+    pid, opened = os.getpid(), set[str]()
 
     def leave(error: str | None, *, finished: bool) -> NoReturn:
         """Send what was observed, and end this process: nothing else of the program runs."""
@@ -285,8 +324,10 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
             answer = extension.answer() if extension is not None and error is None else b""
         except TrainError as refused:
             error = str(refused)
+        if error is None and request.checkpoint is not None and request.checkpoint_to is not None:
+            error = pack_checkpoint(request.checkpoint, request.checkpoint_to)
         seen = observer.observed(error, finished=finished) if request.hooks else Observed(error=error, finished=finished)
-        observed = msgspec.structs.replace(seen, answer=answer)
+        observed = msgspec.structs.replace(seen, answer=answer, inputs=sorted(map(original, opened)))
         connection.send_bytes(msgspec.msgpack.encode(observed))
         for worker in multiprocessing.active_children():
             worker.terminate()
@@ -310,6 +351,8 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
     extension = _extension(request, done)
     if request.hooks:
         observer.install()
+    if request.kept:
+        note_reads(opened)
     error: str | None = None
     try:
         sys.argv = [request.program, *request.arguments]
@@ -320,7 +363,7 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
         error = "was interrupted"
     except BaseException as failure:
         traceback.print_exc()
-        error = _describe(failure, is_users)
+        error = _describe(failure, is_users, request.hidden)
     if os.getpid() != pid:
         raise SystemExit(error is not None)
     leave(error, finished=True)
@@ -346,8 +389,12 @@ def _extension(request: RunRequest, done: Callable[[], None]) -> Extension | Non
     return extension
 
 
-def _describe(failure: BaseException, is_users: Callable[[str], bool]) -> str:
+def _describe(failure: BaseException, is_users: Callable[[str], bool], hidden: Sequence[str]) -> str:
     """An error of the program with the user's line that raised it."""
+    if isinstance(failure, OSError) and isinstance(failure.filename, str):
+        path = original(os.path.realpath(failure.filename))
+        if any(path == held or path.startswith(f"{held}/") for held in hidden):
+            return f"opened {failure.filename}, which is held out: only the evaluator may read it"
     lines = [frame for frame in traceback.extract_tb(failure.__traceback__) if is_users(frame.filename)]
     place = f" ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else ""
     message = (str(failure).strip().splitlines() or ["(no message)"])[0]

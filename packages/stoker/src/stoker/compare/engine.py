@@ -30,18 +30,21 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
+import msgspec
+
 import stoker
 from stoker._clock import now_ns, now_utc
 from stoker.compare import BUDGET_SECONDS, WIDTH
 from stoker.compare.child import Starter
-from stoker.compare.facts import facts_of, repeats_of
+from stoker.compare.evaluation import Judgement, Judging
+from stoker.compare.facts import JUDGING, Fact, facts_of, repeats_of
 from stoker.compare.losses import compare_losses
 from stoker.compare.observed import Observed
 from stoker.compare.quality import Quality, Repeat, final_loss, printed_metric, quality_of
 from stoker.compare.receipt import Conditions, Receipt, SideResult
 from stoker.compare.rounds import LEAST_PAIRS, Pairs, Speed, alternate, is_narrow, shows_no_gain, speed_of
 from stoker.compare.sides import Side, Version, prepared
-from stoker.compare.verdict import Decision, check_requirements, decide, status_of
+from stoker.compare.verdict import UNBIASED, Decision, check_requirements, decide, status_of
 from stoker.errors import TrainError
 
 OBSERVED_SECONDS = 12.0
@@ -69,16 +72,20 @@ class Comparisons:
     """Versions of a program, each compared with the best one so far. A context manager.
 
     `steps` are compared; by default, those of the first epoch and a third of the next, or what runs in `seconds`. With `same_draws`,
-    loaders with persistent workers draw the seeds that others draw, so that keeping workers changes no sample.
+    loaders with persistent workers draw the seeds that others draw, so that keeping workers changes no sample. With `judging` runs
+    are confined, and an evaluator computes the metric of repeats with other seeds.
     """
 
     def __init__(
         self, before: Version, arguments: Sequence[str] = (), *, steps: int | None = None, seconds: float = OBSERVED_SECONDS,
         quiet: bool = True, same_draws: bool = False, progress: Callable[[str], object] = lambda line: None,
+        judging: Judging | None = None,
     ) -> None:  # fmt: skip
         self.best = before
         self._arguments = [str(word) for word in arguments]
         self._steps, self._seconds, self._quiet, self._same_draws, self._progress = steps, seconds, quiet, same_draws, progress
+        self._judging = judging
+        self._confined = None if judging is None else judging.held.hidden
         self._limit: float | None = None
         self._files = ExitStack()
         self._starter: Starter | None = None
@@ -88,7 +95,7 @@ class Comparisons:
         self._last: tuple[Side, Observed] | None = None  # AFTER of the last comparison
 
     def __enter__(self) -> Self:
-        self._side = self._files.enter_context(prepared(self.best))
+        self._side = self._files.enter_context(prepared(self.best, self._confined))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,8 +107,10 @@ class Comparisons:
     ) -> Receipt:  # fmt: skip
         """Compare a version with the best one. No round starts after `budget` seconds. Raises `TrainError` if a version fails."""
         begin = now_ns()
+        side = self._files.enter_context(prepared(after, self._confined))
+        if self._judging is not None:
+            self._judging.start(self._side, side)
         first = self._observe_before()
-        side = self._files.enter_context(prepared(after))
         self._last = None
         self._progress(f"observing {_title(after, 'AFTER')}")
         options: dict[str, Any] = {"whole": True} if first.finished and self._steps is None else {"steps": len(first.ends)}
@@ -136,6 +145,8 @@ class Comparisons:
             require=require,
             names=_names(self.best, after),
             call=call,
+            judging=() if self._judging is None else self._judging.facts(first, second),
+            judgement=None if self._judging is None else self._judging.judgement(),
         )
 
     def accept(self) -> None:
@@ -173,6 +184,9 @@ class Comparisons:
             def run() -> Repeat:
                 seed = next(numbers)
                 self._progress(f"running {name} with seed {seed} of {seeds.number}")
+                if self._judging is not None:
+                    observed, value = self._judging.run(run_of, self._arguments, quiet=self._quiet, seed=seed)
+                    return Repeat(seed=seed, metric=value, losses=observed.losses)
                 observed = self._run(run_of, seed=seed, steps=seeds.steps, whole=seeds.steps is None, limited=False, forks=forks)
                 value = final_loss(observed.losses) if seeds.metric is None else printed_metric(observed.output, seeds.metric)
                 return Repeat(seed=seed, metric=value, losses=observed.losses)
@@ -180,12 +194,19 @@ class Comparisons:
             return run
 
         pairs = alternate(repeat(self._side, "BEFORE"), repeat(side, "AFTER"), enough=lambda pairs: False, most=seeds.number)
-        name = seeds.metric or "final loss"
-        return quality_of(pairs.before, pairs.after, name=name, higher=seeds.higher, margin=margin, of_losses=seeds.metric is None)
+        judged = self._judging is not None
+        name = "metric of the evaluator" if judged else seeds.metric or "final loss"
+        of_losses = seeds.metric is None and not judged
+        quality = quality_of(pairs.before, pairs.after, name=name, higher=seeds.higher, margin=margin, of_losses=of_losses)
+        # Weights that are averaged after training have another metric with the same losses. Whether AFTER took them from elsewhere is
+        # a fact of the judge.
+        return msgspec.structs.replace(quality, unexplained=0) if judged else quality
 
     def _run(self, side: Side, *, limited: bool = True, forks: bool = False, **options: Any) -> Observed:
         """Run a side. Observed runs are fresh interpreters, so their first step includes all imports; timed runs may be forks."""
         limit = self._limit if limited else None
+        if self._judging is not None:  # each in a fresh interpreter: nothing of another run is in it
+            return self._judging.watch(side, self._arguments, quiet=self._quiet, time_limit=limit, **options)
         if forks and self._starter is None:
             self._starter = self._files.enter_context(Starter())
         starter = self._starter if forks else None
@@ -229,21 +250,25 @@ def judge(
     require: str = "",
     names: tuple[str, str] = ("BEFORE", "AFTER"),
     call: Mapping[str, Any] = MappingProxyType({}),
+    judging: Sequence[Fact] = (),
+    judgement: Judgement | None = None,
 ) -> Receipt:
     """Return the receipt of what was observed. Pure: the same observations give the same receipt.
 
     `first` and `second` are the observed runs of both, `yardsticks` losses of BEFORE with other rounding, and `timed` further runs.
+    `judging` are facts about an evaluator. Where there is one, evaluations in the program itself judge nothing.
     """
     runs = [[run.losses for run in side] for side in (timed.before, timed.after)]
     repeats = [repeats_of("BEFORE", [first.losses, *runs[0]]), repeats_of("AFTER", [second.losses, *runs[1]])]
     yardsticks = [*yardsticks, *(runs[0] if repeats[0] is not None else [])]
     losses = compare_losses(first.losses, second.losses, yardsticks=yardsticks, epsilon=first.epsilon, tolerance=tolerance)
-    facts = [*facts_of(first, second, parted=losses.first), *filter(None, repeats)]
+    facts = [fact for fact in facts_of(first, second, parted=losses.first) if judgement is None or fact.name not in JUDGING]
+    facts += [*judging, *filter(None, repeats)]
     speed = _speed(timed, _samples_per_step(first, second)) if timed.before else None
     sides = (timed.before or [first], timed.after or [second])
     requirements = check_requirements(require, losses, facts, speed, quality, _memory_ratio(*sides))
     verdict = decide(losses, facts, speed, quality)
-    if requirements:
+    if requirements and not any(fact.name in UNBIASED and fact.same is False for fact in facts):
         verdict = Decision(status=status_of(requirements), title=verdict.title, why=verdict.why)
     return Receipt(
         verdict=verdict,
@@ -254,6 +279,7 @@ def judge(
         speed=speed,
         quality=quality,
         requirements=requirements,
+        judgement=judgement,
         before=_run(first, sides[0], timed.before),
         after=_run(second, sides[1], timed.after),
         conditions=_conditions(first, second, [*sides[0], *sides[1]]),

@@ -23,6 +23,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     same_draws: bool = False  # whether persistent workers of a loader draw the seeds that others draw
     extension: str = ""  # "module:class" of an `Extension` of the run
     options: str = ""  # of the extension
+    kept: bool = False  # whether all that it starts ends with it
+    checkpoint: str | None = None  # a file or folder that it writes, which is handed over
+    checkpoint_to: int | None = None  # the open file that gets it
+    hidden: list[str] = []  # files that it cannot read
     begin_ns: int = 0
 
 
@@ -57,6 +61,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     epoch_samples: int | None = None
     epsilon: float = 2.0**-23  # of the least precise type that the model computed in
     packages: dict[str, str] = {}
+    inputs: list[str] = []  # files that a confined run opened to read, or moved
     code: dict[str, str] = {}  # SHA-256 of the user's files that were run
     answer: bytes = b""  # of the extension
 

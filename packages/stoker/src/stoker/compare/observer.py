@@ -296,6 +296,11 @@ class Observer:
             code=code_hashes(self._main) if request.observe else {},
         )
 
+    def evaluated(self) -> SeenSamples:
+        """Return the samples that models were called with, whether or not gradients were enabled: for an evaluator."""
+        seen = [self._samples(training) for training in (True, False)]
+        return SeenSamples(exact=[*seen[0].exact, *seen[1].exact], rounded=[*seen[0].rounded, *seen[1].rounded])
+
     def _samples(self, training: bool) -> SeenSamples:
         rows = self._rows[training]
         if not rows:

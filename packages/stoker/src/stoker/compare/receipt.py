@@ -11,6 +11,7 @@ import msgspec
 
 from stoker._disk import write_file
 from stoker._text import html_text, printable, printable_lines, readable_bytes, readable_seconds
+from stoker.compare.evaluation import Judgement
 from stoker.compare.facts import Fact
 from stoker.compare.losses import LossComparison
 from stoker.compare.quality import Quality
@@ -21,7 +22,7 @@ from stoker.errors import OptionError
 TEMPLATE = "receipt.html.jinja"
 BRIEF_BYTES = 2048
 DISTURBED = 0.05  # share of the time in which other programs had the cores, from which on it is said
-SHOWN = ("samples", "repeats", "epoch", "random", "weights", "parameters", "mode", "steps", "evaluation", "leak")
+SHOWN = ("samples", "repeats", "epoch", "random", "weights", "parameters", "mode", "steps", "evaluation", "leak", "judge", "inputs")
 
 
 class SideResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     speed: Speed | None
     quality: Quality | None
     requirements: list[Requirement]
+    judgement: Judgement | None = None
     before: SideResult
     after: SideResult
     conditions: Conditions
@@ -93,7 +95,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         facts = {name: [fact.text for fact in self.facts if fact.name == name] for name in SHOWN}
         groups = (
             ("samples", ("samples", "repeats", "epoch", "steps")), ("random", ("random",)), ("model", ("weights", "parameters", "mode")),
-            ("evaluation", ("evaluation", "leak")),
+            ("evaluation", ("evaluation", "judge", "inputs", "leak")),
         )  # fmt: skip
         said = [(title, "; ".join(text for name in names for text in facts[name])) for title, names in groups]
         again = "; ".join(fact.text for fact in self.facts if fact.name.endswith("again"))
@@ -107,6 +109,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             ("again", again),
             ("why", "; ".join(self.why)),
             ("quality", quality_words(self.quality) if self.quality is not None else ""),
+            ("judge", judge_words(self.judgement) if self.judgement is not None else ""),
             ("required", "; ".join(f"{required.clause} {_holds(required.holds)}" for required in self.requirements)),
             ("conditions", self._conditions()),
         ]
@@ -155,6 +158,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             },
             "differences": {fact.name: fact.text[:120] for fact in self.facts if fact.same is False},
             "quality": quality,
+            "judgement": None if self.judgement is None else self.judgement.number,
             "memory": _rounded(memory),
             "required": {required.clause[:40]: required.holds for required in self.requirements[:8]},
         }
@@ -225,6 +229,16 @@ def quality_words(quality: Quality) -> str:
     if quality.verdict == "unknown" and quality.needed is not None:
         text += f"; this difference needs about {quality.needed:,} seeds"
     return text
+
+
+def judge_words(judgement: Judgement) -> str:
+    """Return how a comparison was judged in words."""
+    text = f"{judgement.command}, from {len(judgement.files):,} files of BEFORE"
+    if judgement.held_out:
+        how = "which nothing could make unreadable" if judgement.protected == "watched" else f"unreadable by {judgement.protected}"
+        more = f" and {len(judgement.held_out) - 2} more" if len(judgement.held_out) > 2 else ""
+        text += f"; held out: {', '.join(judgement.held_out[:2])}{more}, {how}"
+    return text if judgement.number is None else f"{text}; judgement {judgement.number} of its log"
 
 
 def plot(series: list[list[float]], width: int = 640, height: int = 200) -> list[str]:

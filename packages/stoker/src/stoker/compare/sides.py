@@ -10,15 +10,17 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from stoker import _disk
 from stoker.compare.child import Starter, run_program
 from stoker.compare.observed import Observed, RunRequest
 from stoker.errors import OptionError
-from stoker.sandbox import VARIABLE, Sandbox
+from stoker.sandbox import VARIABLE, Sandbox, SandboxMode
 
 WORKING_TREE = "WORK"
 """The name of the files as they are now, where a commit is expected."""
@@ -71,31 +73,49 @@ class Version:
 
 
 class Side:
-    """A version that can be run. Made by `prepared`."""
+    """A version that can be run. Made by `prepared`.
 
-    def __init__(self, version: Version, files: Path | None, removed: list[str]) -> None:
+    With `confined` its runs leave nothing behind, and cannot read the files that it names.
+    """
+
+    def __init__(self, version: Version, files: Path | None, removed: list[str], confined: Sequence[str] | None = None) -> None:
         self.version = version
-        self._files, self._removed = files, removed
+        self._files, self._removed, self._confined = files, removed, confined
+        self.mode: SandboxMode | None = None
+        """How its last run was protected."""
+
+    @property
+    def request(self) -> RunRequest:
+        """The program and the files of this version, as a run needs them."""
+        version = self.version
+        return RunRequest(
+            program=version.program,
+            module=version.module,
+            files=None if self._files is None else str(self._files),
+            removed=self._removed,
+            extension=version.extension,
+            options=version.options,
+        )
+
+    def content(self, path: str) -> bytes | None:
+        """Return what a file has in this version; None if it does not exist there."""
+        changed = None if self._files is None else Path(f"{self._files}{path}")
+        if changed is not None and changed.is_file():
+            return changed.read_bytes()
+        return Path(path).read_bytes() if Path(path).is_file() and path not in self._removed else None
 
     def run(
         self, arguments: list[str], *, quiet: bool = True, time_limit: float | None = None, starter: Starter | None = None,
         **options: object,
     ) -> Observed:  # fmt: skip
         """Run it in a fresh process, or in a fork of `starter`. `options` are fields of a `RunRequest`."""
-        version = self.version
-        request = RunRequest(
-            program=version.program,
-            module=version.module,
-            arguments=arguments,
-            files=None if self._files is None else str(self._files),
-            removed=self._removed,
-            extension=version.extension,
-            options=version.options,
-            **options,  # type: ignore[arg-type]
-        )
+        version, confined = self.version, self._confined is not None
+        hidden = list(self._confined or ())
+        request = msgspec.structs.replace(self.request, arguments=arguments, kept=confined, hidden=hidden, **options)
         replaces = request.files is not None or bool(request.removed)
-        with Sandbox(None if version.module else Path(version.program).absolute(), required=replaces) as sandbox:
-            return run_program(
+        program = None if version.module else Path(version.program).absolute()
+        with Sandbox(program, required=replaces, hidden=hidden, sealed=confined) as sandbox:
+            observed = run_program(
                 request,
                 sandbox,
                 python=version.python or sys.executable,
@@ -104,15 +124,17 @@ class Side:
                 time_limit=time_limit,
                 starter=starter,
             )
+            self.mode = sandbox.mode
+        return observed
 
 
 @contextlib.contextmanager
-def prepared(version: Version) -> Iterator[Side]:
-    """Make the files of a version in a temporary folder."""
+def prepared(version: Version, confined: Sequence[str] | None = None) -> Iterator[Side]:
+    """Make the files of a version in a temporary folder. See `Side` for `confined`."""
     if version.python is not None:
         _check_python(version.python)
     if version.patch is None and not version.edits and version.commit in (None, WORKING_TREE):
-        yield Side(version, None, [])
+        yield Side(version, None, [], confined)
         return
     if os.environ.get(VARIABLE) == "off":
         raise OptionError(f"{VARIABLE} is off, so the files of another version would replace yours; expected a sandbox. Unset it.")
@@ -130,7 +152,7 @@ def prepared(version: Version) -> Iterator[Side]:
                 )
         elif version.patch is not None:
             removed = _files_of_patch(Path(version.patch), files)
-        yield Side(version, files, removed)
+        yield Side(version, files, removed, confined)
 
 
 def _path_of(program: str, removed: list[str], files: Path) -> Path | None:

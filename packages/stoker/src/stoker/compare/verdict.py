@@ -18,6 +18,8 @@ BETTER, WORSE, UNKNOWN, CHANGED = 0, 1, 3, 4
 """Exit statuses: faster or better with equal results; slower or worse; undecided; results changed and not shown to be better."""
 MOST_AT_START = 0.01
 """Relative difference of the first loss from which on the loss is another function: training has changed no weight yet."""
+UNBIASED = ("judge", "inputs", "leak")
+"""Facts without which an evaluator judges what it should: no requirement is met where one of them is wrong."""
 LOSSES = {"equal": ("equal",), "rounding": ("equal", "rounding"), "tolerance": ("equal", "rounding", "tolerance")}
 
 
@@ -33,7 +35,7 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
     """Return the verdict."""
     pace = speed.verdict if speed is not None else "unknown"
     wrong = [fact for fact in facts if fact.same is False]
-    judged = [fact.text for fact in wrong if fact.name in JUDGING]
+    judged = [fact.text for fact in wrong if fact.name in (*JUDGING, *UNBIASED)]
     changed = [fact.text for fact in wrong if fact.name in CHANGES]
     result = quality.verdict if quality is not None else "unknown"
     if losses.verdict == "changed":

@@ -1,8 +1,8 @@
 """Files that a program in the sandbox cannot read: neither itself, nor by what it starts, nor by another of their names.
 
-In an overlay, a node without permissions is mounted over each file (an empty folder over each folder), and the program cannot unmount
-it: mounts of another user namespace are locked, and root loses the capabilities that it would need. Under Landlock no rule permits to
-read them. Both ask for the file that a path leads to, so links, /proc/self/fd and maps of memory are covered.
+In an overlay, a socket, which no program can open as a file, is mounted over each file, and an empty folder over each folder. The
+program cannot unmount it: mounts of another user namespace are locked, and root loses the capabilities that it would need. Under
+Landlock no rule permits to read them. Both ask for the file that a path leads to, so links, /proc/self/fd and maps of memory are covered.
 
 A file can have several paths: where its disk is mounted twice, and by hard links. `other_mounts` returns the former; the latter must be
 searched for, because the kernel keeps no list of them.

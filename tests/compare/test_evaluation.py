@@ -1,0 +1,149 @@
+"""Comparisons that an evaluator judges: honest edits, cheats, the ledger, and edits that were kept apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.compare import apart_judged
+from tests.compare.judged import CHEATS, DATA, EVALUATE, GAIN, TRAIN
+
+import stoker
+from stoker.compare.evaluation import Evaluation
+from stoker.compare.ledger import read_ledger
+from stoker.compare.receipt import Receipt
+from stoker.compare.sides import Version
+from stoker.errors import OptionError, TrainError
+
+COMMAND = "python evaluate.py {checkpoint}"
+FEW = ("validation data read", "evaluator edited")
+"""Cheats of the quick tests; the others are slow."""
+Judge = Callable[..., Receipt]
+
+
+def edited(text: str, edit: dict[str, str]) -> str:
+    for old, new in edit.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """Judge an edit in a new project."""
+    project = tmp_path / "project"
+    project.mkdir()
+    for name, text in {"evaluate.py": EVALUATE, "train.py": TRAIN}.items():
+        (project / name).write_text(text)
+    subprocess.run([sys.executable, "-c", DATA], cwd=project, check=True)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def judged(edit: dict[str, str], files: dict[str, str] | None = None, *, seeds: int = 2, **options: Any) -> Receipt:
+        texts = {"train.py": edited(TRAIN, edit), **(files or {})}
+        after = Version(program="train.py", edits={str(project / name): text.encode() for name, text in texts.items()})
+        asked = Evaluation(command=COMMAND, checkpoint="model.pt", hold_out=("valid.pt",), log=tmp_path / "results.jsonl")
+        return stoker.compare("train.py", after, evaluation=asked, seeds=seeds, budget=0, **options)
+
+    return judged
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P35", control=True)
+def test_negative_control_a_true_gain_is_accepted_and_recorded(judge: Judge, tmp_path: Path) -> None:
+    receipt = judge(GAIN, seeds=6, require="quality=better")
+    assert receipt.status == 0, str(receipt)
+    assert receipt.judgement is not None
+    assert (receipt.judgement.number, receipt.judgement.read) == (1, [])
+    (line,) = read_ledger(tmp_path / "results.jsonl")
+    assert (line["status"], line["held_out"], line["quality"]["verdict"]) == (0, ["valid.pt"], "better")
+    assert {Path(path).name for path in line["files"]} == {"evaluate.py", "valid.pt"}
+    assert {Path(path).name for path in Path.cwd().iterdir()} == {"evaluate.py", "train.py", "train.pt", "valid.pt", "best.pt"}
+
+
+@pytest.mark.promise("P35")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in CHEATS])
+def test_a_cheat_is_said_and_not_accepted(judge: Judge, tmp_path: Path, name: str) -> None:
+    cheat = CHEATS[name]
+    if cheat.fails:
+        with pytest.raises(TrainError, match=cheat.fails):
+            judge(cheat.edit, cheat.files)
+    else:
+        receipt = judge(cheat.edit, cheat.files, require="loss=tolerance", tolerance=1e9)
+        wrong = [fact.text for fact in receipt.facts if fact.same is False]
+        assert any(cheat.says in text for text in wrong), wrong
+        assert receipt.status == 4, str(receipt)
+        assert len(json.dumps(receipt.brief())) <= 2048
+    (line,) = read_ledger(tmp_path / "results.jsonl")
+    assert line["status"] in (2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P35")
+def test_an_evaluator_that_changed_since_the_last_judgement_is_said(judge: Judge) -> None:
+    judge({})
+    Path("evaluate.py").write_text(EVALUATE.replace(".item()", ".item() / 2"))
+    receipt = judge({})
+    assert receipt.status == 4
+    assert "evaluate.py changed since judgement 1" in str(receipt)
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P35")
+def test_reads_are_reported_where_nothing_prevents_them(judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STOKER_SANDBOX", "off")
+    after = tmp_path / "project" / "after.py"
+    after.write_text("import subprocess\nsubprocess.run(['cat', 'valid.pt'], stdout=subprocess.DEVNULL)\n" + TRAIN)
+    asked = Evaluation(command=COMMAND, checkpoint="model.pt", hold_out=("valid.pt",))
+    receipt = stoker.compare("train.py", after, evaluation=asked, seeds=2, budget=0)
+    assert receipt.judgement is not None
+    assert (receipt.judgement.protected, receipt.judgement.read) == ("watched", ["valid.pt"])
+    assert receipt.status == 4
+    honest = stoker.compare("train.py", "train.py", evaluation=asked, seeds=2, budget=0)
+    assert honest.judgement is not None
+    assert honest.judgement.read == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"log": "nowhere/results.jsonl"}, "its folder does not exist"), ({"hold_out": ("nothing.pt",)}, "does not exist"),
+     ({"command": "python evaluate.py"}, "{checkpoint}")],
+)  # fmt: skip
+def test_a_wrong_argument_is_refused_before_anything_runs(judge: Judge, options: dict[str, Any], words: str) -> None:
+    asked = Evaluation(**{"command": COMMAND, "checkpoint": "model.pt", **options})
+    with pytest.raises(OptionError, match=words):
+        stoker.compare("train.py", "train.py", evaluation=asked)
+
+
+def keeps(folder: Path, edit: apart_judged.Edit) -> bool:
+    """Whether a loop would keep an edit: by the exit code of the command."""
+    for name in ("data", "runs"):
+        (folder / name).mkdir()
+    after = edited(apart_judged.TRAIN, edit.edit)
+    for name, text in {**apart_judged.PROJECT, "after.py": after, **edit.files}.items():
+        (folder / name).write_text(text)
+    for text in (apart_judged.DATA, edit.before):
+        subprocess.run([sys.executable, "-c", text], cwd=folder, check=True)
+    command = [
+        sys.executable, "-m", "stoker", "compare", "--json", "brief", "--budget", "0", "--evaluate", COMMAND, "--checkpoint", "model.pt",
+        "--hold-out", "data/valid.pt", "--log", str(folder / "results.jsonl"), "train.py", "after.py",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    print(done.returncode, done.stdout, done.stderr[-400:])
+    return done.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P35")
+@pytest.mark.parametrize("name", apart_judged.EDITS)
+def test_edits_that_were_kept_apart(tmp_path: Path, name: str) -> None:
+    edit = apart_judged.EDITS[name]
+    assert keeps(tmp_path, edit) == edit.accepted
