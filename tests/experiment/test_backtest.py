@@ -13,7 +13,8 @@ from tests.cli.calling import Done
 
 import stoker
 from stoker.errors import OptionError
-from stoker.experiment.backtest import plot_names, season_of
+from stoker.experiment.backtest import plot_names, plot_series, season_of
+from stoker.train.plots import Panel, draw
 
 Stoker = Callable[..., Done]
 
@@ -118,3 +119,35 @@ def test_names_of_series_never_leave_the_folder() -> None:
     paths = plot_names(Path("p"), names)
     assert all(path.parent == Path("p") for path in paths.values())
     assert [path.name for path in paths.values()] == ["a.png", *(f"series-{number}.png" for number in range(1, 6))]
+
+
+@pytest.mark.parametrize("unit", ["D", "h"])
+def test_plots_have_dates_where_the_data_has_times(tmp_path: Path, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    drawn: list[Panel] = []
+    monkeypatch.setattr("stoker.train.plots.save_plot", lambda path, panels, **options: drawn.extend(panels))
+    first = np.datetime64("2024-03-01", unit)
+    times = (first + np.arange(20)).astype("datetime64[ns]")
+    store = stoker.pack({"t": times, "x": np.arange(20.0)}, tmp_path / "s.stoker", time="t")
+    ahead = (first + np.arange(20, 23)).astype("datetime64[ns]")
+    columns = {
+        "series": [0] * 3,
+        "time": ahead,
+        "step": [20, 21, 22],
+        "ahead": [1, 2, 3],
+        "column": ["x"] * 3,
+        "prediction": [1.0] * 3,
+    }
+    plot_series(tmp_path / "plots", store, pa.table(columns))
+    [panel] = drawn
+    assert panel.axis == "time"
+    assert panel.times is not None
+    assert panel.times.tolist() == [*times.tolist(), *ahead.tolist()]
+    figure = draw(drawn, title="x")
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    assert "2024-Mar" in axes.xaxis.get_offset_text().get_text() or any("Mar" in text.get_text() for text in axes.get_xticklabels())
+    assert {line.get_xdata()[0].dtype.kind for line in axes.lines} == {"M"}
+    drawn.clear()
+    plot_series(tmp_path / "plots", store, pa.table(columns).drop_columns("time"))  # negative control: without times, steps
+    assert (drawn[0].times, drawn[0].axis) == (None, "step")

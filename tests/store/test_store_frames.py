@@ -124,3 +124,12 @@ def test_what_from_frame_refuses() -> None:
 def test_series_without_steps_or_names() -> None:
     store = stoker.Store.from_arrays(x=[[1.0, 2.0], [], [3.0]], label=[7, 8, 9])
     assert store.to_pandas().to_dict("list") == {"series": [0, 0, 2], "x": [1.0, 2.0, 3.0], "label": [7, 7, 9]}
+
+
+def test_the_nearest_name_of_a_series_is_suggested() -> None:
+    frame = pd.DataFrame({"meter": ["north", "south", "south"], "x": [1.0, 2.0, 3.0]})
+    store = stoker.Store.from_frame(frame, series="meter")
+    with pytest.raises(KeyError, match=r"no series with meter 'nort'; did you mean 'north'\?"):
+        store["nort"]
+    with pytest.raises(KeyError, match="it has north, south"):  # negative control: nothing is near
+        store["zzz"]

@@ -224,3 +224,10 @@ def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: p
     with pytest.raises(TrainError, match="need what the model predicts"):
         trainer_of(model, without_predictions, metrics={"mae": MeanAbsoluteError()}).fit(pairs(), valid=pairs(2))
     assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+def test_a_trainer_shows_what_it_trains_and_where(tmp_path: Path) -> None:
+    trainer = trainer_of(network(), folder=tmp_path / "run")
+    assert repr(trainer).startswith("<Trainer of Sequential with ")
+    assert repr(trainer).endswith(f"on cpu, folder {tmp_path / 'run'}>")
+    assert "folder" not in repr(trainer_of(network()))

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from stoker import _disk
 from stoker._types import Array
-from stoker.experiment.prediction_table import Predicted, series_name
+from stoker.experiment.prediction_table import Predicted, series_name, time_column
 from stoker.store.manifest import NANOSECONDS, parse_frequency
 from stoker.store.store import Store
 
@@ -120,11 +120,16 @@ def plot_series(
     where = {name: number for number, name in enumerate(names)}
     rows = table.select(["series", "step", "ahead", "column", "prediction"]).to_pylist()
     by_series: dict[Any, list[dict[str, Any]]] = {}
-    for row in rows:
+    for number, row in enumerate(rows):
+        row["number"] = number
         by_series.setdefault(row["series"], []).append(row)
     paths = plot_names(folder, list(by_series))
+    time = time_column(store, None)
+    dated = time is not None and store.schema[time].kind == "timestamp" and "time" in table.column_names
+    dates = np.asarray(table["time"]).astype("datetime64[ns]") if dated else None
     for done, (name, predicted) in enumerate(by_series.items(), 1):
         panels = []
+        times = None if dates is None or time is None else _times(store, where[name], time, predicted, dates)
         for column in dict.fromkeys(row["column"] for row in predicted):
             chosen = [row for row in predicted if row["column"] == column]
             first, horizon = min(row["step"] - row["ahead"] + 1 for row in chosen), max(row["ahead"] for row in chosen)
@@ -136,7 +141,7 @@ def plot_series(
                 joined = [(origin, values[origin])] if 0 <= origin < len(values) else []
                 steps, forecast = zip(*joined, *points, strict=True)
                 curves.append(Curve(colour=1 % len(COLOURS), steps=steps, values=forecast, smooth=False))
-            panels.append(Panel(title=str(column), curves=curves))
+            panels.append(Panel(title=str(column), curves=curves, times=times, axis="step" if times is None else "time"))
         save_plot(paths[name], panels, title=str(name), legend=["known", "forecast"])
         progress(done, len(by_series))
     return len(by_series)
@@ -150,6 +155,17 @@ def plot_names(folder: Path, names: Sequence[Any]) -> dict[Any, Path]:
         plain = re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", stem, re.ASCII) is not None
         paths[name] = folder / f"{stem if plain else f'series-{number}'}.png"
     return paths
+
+
+def _times(store: Store, number: int, time: str, predicted: Sequence[dict[str, Any]], dates: Array) -> Array | None:
+    """Return the time of each step of a series, and of the steps that were predicted after it; None where one is unknown."""
+    unit = (store.schema[time].unit or "ns").partition(",")[0]
+    known = np.asarray(store[number][time], dtype=np.int64).view(f"datetime64[{unit}]").astype("datetime64[ns]")
+    times = np.full(max(len(known), 1 + max(row["step"] for row in predicted)), np.datetime64("NaT"), dtype="datetime64[ns]")
+    times[: len(known)] = known
+    for row in predicted:
+        times[row["step"]] = dates[row["number"]]
+    return None if np.isnat(times).any() else times
 
 
 def _values(store: Store, number: int, column: str) -> Array:

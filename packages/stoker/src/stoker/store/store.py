@@ -6,6 +6,8 @@ Columns and series are read-only views; nothing is copied until the caller does.
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +24,8 @@ from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.manifest import ColumnEntry, Manifest, SourceEntry, read_manifest
 from stoker.store.shards import SERIES_OFFSETS, Column, Texts, check_ends, map_shard
+
+MOST_SUGGESTED = 10_000  # names that one which is not there is compared with
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -352,7 +356,12 @@ class Store:
         return found[0] if found else self._not_found(key)
 
     def _not_found(self, key: str | int) -> NoReturn:
-        raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
+        column = self.schema[self.key or ""]
+        keys: Iterable[Any] = column.texts if column.texts is not None else self._values[column.name]
+        names = [str(name) for name in itertools.islice(keys, MOST_SUGGESTED)]
+        near = difflib.get_close_matches(str(key), names, n=1)
+        known = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:3])}{', …' if len(self) > 3 else ''}."
+        raise KeyError(f"{self.name} has no series with {self.key} {key!r}; {known}")
 
     def where(self, expression: str) -> Array:
         """The numbers of the series that fulfil a condition, int64 and rising. `stoker.split.where` makes a subset of them.

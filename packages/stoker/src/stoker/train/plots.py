@@ -77,6 +77,8 @@ class Panel:
         curves: The curves.
         from_zero: Let the values begin at zero, on a linear axis.
         percent: Show values as percentages.
+        times: The time of each step, datetime64: the axis then has dates instead of steps.
+        axis: What the axis of steps or times is called.
 
     Example:
         >>> Panel(title="loss", curves=[Curve(colour=0, steps=[1, 2], values=[1.0, 0.5])]).title
@@ -87,6 +89,8 @@ class Panel:
     curves: Sequence[Curve]
     from_zero: bool = False
     percent: bool = False
+    times: Array | None = None
+    axis: str = "step"
 
 
 def plot(runs: Sequence[RunSummary], path: str | Path, *, title: str | None = None) -> Path:
@@ -236,22 +240,34 @@ def colour_of(number: int) -> str:
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
+    import matplotlib.dates
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     is_log = _scale(axes, panel)
     axes.set_title(_shown(panel.title) + (" (log)" if is_log else ""), loc="left", fontweight="bold", parse_math=False)
-    axes.set_xlabel("step", loc="right", fontsize=8, color="#666666", labelpad=1)
+    axes.set_xlabel(panel.axis, loc="right", fontsize=8, color="#666666", labelpad=1)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, color="#888888")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if panel.times is not None:
+        dates: Any = matplotlib.dates  # its classes have no types
+        locator = dates.AutoDateLocator(minticks=3, maxticks=6)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     for curve in panel.curves:
-        steps, values = (np.asarray(numbers, dtype=np.float64) for numbers in (curve.steps, curve.values))
+        values = np.asarray(curve.values, dtype=np.float64)
+        steps = (
+            np.asarray(curve.steps, dtype=np.float64)
+            if panel.times is None
+            else panel.times[np.asarray(curve.steps, dtype=np.int64)]
+        )
         values = np.where(np.isfinite(values), values, np.nan)
         style: dict[str, Any] = {"color": colour_of(curve.colour), "dashes": (5, 3) if curve.dashed else (None, None)}
         if len(values) <= MANY_POINTS:
@@ -263,6 +279,10 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         axes.plot(steps, values, linewidth=1.4 if curve.smooth else 1.1, **style)
     ends = [step for curve in panel.curves for step in (*curve.steps[:1], *curve.steps[-1:])]
     first, last = min(ends, default=0), max(ends, default=1) or 1
+    if panel.times is not None:
+        if first < last:
+            axes.set_xlim(panel.times[first], panel.times[last])
+        return
     # A run that begins near zero is shown from zero on.
     first = 0 if first < 0.2 * last else first
     axes.set_xlim(first, max(first + 1, last))

@@ -209,6 +209,14 @@ class Trainer:
         self.trials: tuple[Trial, ...] = ()
         """What was tried to find that out."""
 
+    def __repr__(self) -> str:
+        parameters = sum(weight.numel() for weight in self.model.parameters())
+        folder = f", folder {self.folder}" if self.folder is not None else ""
+        return (
+            f"<Trainer of {type(self.model).__name__} with {parameters:,} parameters, {type(self.optimizer).__name__}, on {self.device}"
+            f"{folder}>"
+        )
+
     def fit(
         self,
         train: Iterable[Any],
