@@ -326,3 +326,17 @@ def test_an_audit_can_be_read_raised_and_sent() -> None:
     found = report.to_dict()
     assert (found["ok"], found["num_samples"], found["entries"]) == (False, 401, ["[0]", "[1]"])
     assert found["checks"][0] == {"kind": "seen twice", "severity": "fault", "count": 1, "text": report.checks[0].text}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda rows: (rows * 100).round() / 100, lambda rows: rows * 2, lambda rows: rows + 1e-4],
+    ids=["rounded", "scaled", "noise"],
+)
+def test_what_a_comparison_by_content_cannot_find_is_said(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    rows = torch.rand(64, 3, generator=torch.Generator().manual_seed(0))
+    near = audit([rows[:32], rows[32:]], apart_from=[change(rows)])
+    for kind in ("shared samples", "seen twice"):
+        assert of(near, kind).severity == "passed"
+        assert "rounded, scaled or changed by noise are not found" in of(near, kind).text
+    assert of(audit([rows[:32], rows[32:]], apart_from=[rows.clone()]), "shared samples").severity == "fault"  # negative control

@@ -96,3 +96,11 @@ def test_a_run_of_the_trainer_is_predicted_with_the_function_of_its_model(stoker
     ):
         refused = stoker("predict", "runs/mine", *arguments)
         assert (refused.code, refused.err.count("\n")) == (2, 1), refused.err
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "nothing", "cpu:x"])
+def test_a_device_without_results_is_one_line(stoker: Stoker, folder: Path, device: str) -> None:
+    done = stoker("predict", "runs/c", "--data", "new.csv", "--device", device)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert "device" in done.err
+    assert stoker("predict", "runs/c", "--data", "new.csv", "--device", "cpu").code == 0  # negative control

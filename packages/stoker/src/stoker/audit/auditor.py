@@ -20,7 +20,7 @@ import numpy as np
 
 from stoker._types import Array
 from stoker.audit import checks, samples
-from stoker.audit.checks import AuditFinding, Coverage, EpochLog, Kind, counted, shown
+from stoker.audit.checks import EXACT, AuditFinding, Coverage, EpochLog, Kind, counted, shown
 from stoker.audit.fingerprints import BatchForm, BatchRows, Hashes, rows_of
 from stoker.audit.samples import UNKNOWN, Catalogue, LoaderClaims, MatcherSetup, MixedRow, ReferenceIndex, SampleMatcher
 from stoker.errors import BatchError, OptionError
@@ -281,7 +281,8 @@ def judge_repeats(
 ) -> AuditFinding:
     """Samples that came more than once in an epoch; `again_by_chance` may seem so where the catalogue lists only some."""
     if not cover.num_again:
-        return AuditFinding("seen twice", "passed", "No sample came more than once per epoch.")
+        limits = "" if catalogue is not None else f" {EXACT}"
+        return AuditFinding("seen twice", "passed", f"No sample came more than once per epoch.{limits}")
     known, times = catalogue is not None, cover.times
     certain = known and cover.num_again > again_by_chance
     every = times >= 2 and (certain or (not known and cover.num_listed >= max(checks.MIN_CONTENTS, 4 * times)))

@@ -29,6 +29,8 @@ Kind = Literal[
     "not finite", "shapes", "length",
 ]  # fmt: skip
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+EXACT = "Contents were compared bit for bit: copies that were rounded, scaled or changed by noise are not found."
+"""What a comparison by content leaves out; where samples are numbered, numbers are compared."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -301,7 +303,8 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference, *, ar
     aside = f" {counted(num_frequent, 'content')} that are frequent on either side were left out." if num_frequent else ""
     num_shared = len(ours) - num_frequent
     if not num_shared:
-        return AuditFinding("shared samples", "passed", f"No identical sample is in apart_from.{aside}")
+        limits = "" if matcher.numbered else f" {EXACT}"
+        return AuditFinding("shared samples", "passed", f"No identical sample is in apart_from.{aside}{limits}")
     # Without a reference, samples that come again look like contents that repeat.
     chance = _chance(counts) if matcher.catalogue is not None else min(_chance(counts), _chance(their_counts))
     explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())
