@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,16 +38,6 @@ def as_language_model(batch: dict[str, Any]) -> dict[str, Any]:
     masks = masks & batch["valid"][:, None] if "valid" in batch else masks
     entries = {"input_ids": batch["x"], "labels": batch["x_target"], "loss_masks": masks.astype(np.int32)}
     return entries | {name: batch[name] for name in ("sample",) if name in batch}
-
-
-def run_example(heading: str) -> dict[str, Any]:
-    """Run what the page on other libraries shows under a heading; returns the names it made."""
-    text = (Path(__file__).parents[2] / "docs" / "ecosystem.md").read_text()
-    names: dict[str, Any] = {"__name__": heading}
-    for section in text.split("\n## ")[:1] + [part for part in text.split("\n## ") if part.startswith(heading + "\n")]:
-        for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
-            exec(compile(block, "ecosystem.md", "exec"), names)
-    return names
 
 
 def series_of(batch: dict[str, torch.Tensor]) -> list[int]:

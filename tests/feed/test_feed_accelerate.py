@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import run_example, window_feed
+from tests.feed.ecosystem import window_feed
 
 import stoker
 
@@ -133,9 +133,3 @@ def test_two_ranks_share_one_order() -> None:
     assert first["weight"] == second["weight"]
     assert first["loaded"] == second["loaded"]
     assert sorted(chain(*first["loaded"])) == list(range(18))
-
-
-def test_the_example_of_the_manual_runs(accelerator: Any) -> None:
-    names = run_example("Accelerate")
-    assert names["feed"].epoch == 2
-    assert names["loss"] > 0

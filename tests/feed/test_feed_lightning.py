@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import run_example, window_feed
+from tests.feed.ecosystem import window_feed
 
 import stoker
 
@@ -122,10 +122,3 @@ def test_a_rank_that_only_lightning_knows_must_be_given(monkeypatch: pytest.Monk
     ):
         shuffled()
     assert shuffled(rank=1, world_size=2).ranks.rank == 1
-
-
-def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = run_example("Lightning")
-    assert names["trainer"].global_step == 16
-    assert names["trainer"].callback_metrics["loss"] > 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import assert_same, ragged, run_example, window_feed
+from tests.feed.ecosystem import assert_same, ragged, window_feed
 from tests.harness.flat_feed import flat_feed
 from torch.utils.data import (
     BatchSampler,
@@ -84,9 +84,3 @@ def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> Non
         assert_same(batch, dataset[batch["sample"]])
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
         list(DataLoader(parts, batch_size=4))
-
-
-def test_the_example_of_the_manual_runs() -> None:
-    names = run_example("DataLoader")
-    assert names["batch"]["x"].shape == (8, 48)
-    assert names["feed"].epoch == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, run_example, series_of
+from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, series_of
 
 import stoker
 from stoker.errors import OptionError
@@ -113,9 +113,3 @@ def test_a_training_run_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_s
     )
     assert rest.series == whole.series[4:]
     assert torch.equal(rest.layer.weight, whole.layer.weight)
-
-
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found:UserWarning")
-def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_example("Hugging Face Trainer")["arguments"].max_steps == 10
