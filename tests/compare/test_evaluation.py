@@ -147,3 +147,46 @@ def keeps(folder: Path, edit: apart_judged.Edit) -> bool:
 def test_edits_that_were_kept_apart(tmp_path: Path, name: str) -> None:
     edit = apart_judged.EDITS[name]
     assert keeps(tmp_path, edit) == edit.accepted
+
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "research_loop"
+
+
+def example(folder: Path) -> Path:
+    """The project of the example, with its data."""
+    project = folder / "loop"
+    project.mkdir()
+    for path in EXAMPLE.glob("*.py"):
+        (project / path.name).write_bytes(path.read_bytes())
+    subprocess.run([sys.executable, "make_data.py"], cwd=project, check=True)
+    return project
+
+
+@pytest.mark.slow
+def test_the_loop_of_the_example_keeps_what_is_better(tmp_path: Path) -> None:
+    project = example(tmp_path)
+    command = [sys.executable, "loop.py", "../results.jsonl"]
+    done = subprocess.run(
+        command, cwd=project, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["kept", "reverted", "reverted", "reverted"], done.stdout
+    assert "Adam" in (project / "train.py").read_text()
+    assert (project / "evaluate.py").read_bytes() == (EXAMPLE / "evaluate.py").read_bytes()
+    assert len(read_ledger(tmp_path / "results.jsonl")) == 4
+
+
+@pytest.mark.slow
+def test_every_command_of_the_guide_for_agents_runs(tmp_path: Path) -> None:
+    project = example(tmp_path)
+    (project / "candidate.py").write_bytes((project / "train.py").read_bytes())
+    guide = (ROOT / "packages" / "stoker" / "src" / "stoker" / "SKILL.md").read_text()
+    commands = [line for line in guide.splitlines() if line.startswith("stoker ")]
+    assert {command.split()[1] for command in commands} == {"compare", "diagnose", "audit"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for command in commands:
+        text = command.replace("--budget 60", "--budget 0")
+        done = subprocess.run(["bash", "-c", text], cwd=project, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 1, 3, 4), (command, done.stderr)
+        assert len(done.stdout) <= 2048
+        json.loads(done.stdout)

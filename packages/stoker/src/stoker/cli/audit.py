@@ -9,6 +9,7 @@ import click
 
 from stoker._text import printable, printable_lines
 from stoker.cli import command as base
+from stoker.cli.brief import BriefCommand, print_result
 from stoker.cli.launchers import ScriptCall, launch
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
 
 
-@click.command("audit", cls=base.Command, doing="auditing the batches of {script}", runs_script=True)
+@click.command("audit", cls=BriefCommand, doing="auditing the batches of {script}", runs_script=True)
 @click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py[:NAME]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @base.module_option
@@ -62,7 +63,7 @@ def command(
         )
     assert report is not None
     if as_json:
-        base.print_json(report.to_dict())
+        print_result(report.to_dict())
     else:
         _print(report)
         base.report(

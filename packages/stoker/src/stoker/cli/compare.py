@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from stoker.cli import command as base
+from stoker.cli.brief import BriefCommand, is_brief
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -17,26 +18,13 @@ if TYPE_CHECKING:
     from stoker.compare.receipt import Receipt
     from stoker.compare.sides import Version
 
-BRIEF = "stoker.compare.brief"
 MARK = b'content="stoker compare"'
 """What reports begin with: other files are not replaced."""
 DIFFERS = 1
 """The exit code of --check where the receipt does not hold."""
 
 
-class _Compare(base.Command):
-    """A command whose `--json` may be followed by the word `brief`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and keep whether the brief form is asked for."""
-        for place in range(len(args) - 1):
-            if args[place : place + 2] == ["--json", "brief"]:
-                args, ctx.meta[BRIEF] = [*args[: place + 1], *args[place + 2 :]], True
-                break
-        return super().parse_args(ctx, args)
-
-
-@click.command("compare", cls=_Compare, doing="comparing two versions of {script}", runs_script=True)
+@click.command("compare", cls=BriefCommand, doing="comparing two versions of {script}", runs_script=True)
 @click.argument("script", type=base.SCRIPT, required=False, metavar="BEFORE.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[AFTER.py] [ARGUMENTS]")
 @base.module_option
@@ -120,7 +108,7 @@ def command(
         if why or receipt.speed is not None:
             lines = explain(before, after, words, diagnose=why, progress=base.announce)
             receipt = msgspec.structs.replace(receipt, why=lines)
-    _show(receipt, wrong, as_json=as_json, brief=BRIEF in click.get_current_context().meta, markdown=markdown)
+    _show(receipt, wrong, as_json=as_json, brief=is_brief(), markdown=markdown)
     if path is not None:
         receipt.write_html(path)
         base.announce(f"the report is {path}")

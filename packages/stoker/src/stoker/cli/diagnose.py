@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from stoker.cli import command as base
+from stoker.cli.brief import BriefCommand, print_result
 from stoker.cli.launchers import LAUNCHED, ScriptCall, launch
 from stoker.errors import OptionError
 from stoker.sandbox import CHOICES, VARIABLE
@@ -32,7 +33,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     ctx.exit()
 
 
-@click.command("diagnose", cls=base.Command, doing="measuring the steps of {script}", runs_script=True)
+@click.command("diagnose", cls=BriefCommand, doing="measuring the steps of {script}", runs_script=True)
 @click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @base.module_option
@@ -128,7 +129,7 @@ def command(
             finding, script, arguments, path=patch_path, module=is_module, quiet=True, at_most=budget, tell=base.announce
         )
     if as_json:
-        base.print_json(finding.as_dict())
+        print_result(finding.as_dict())
     else:
         show(finding)
     if path is not None:

@@ -6,12 +6,13 @@ import click
 
 from stoker._text import printable, printable_lines
 from stoker.cli import command as base
+from stoker.cli.brief import BriefCommand, print_result
 from stoker.cli.launchers import ScriptCall, launch
 
 
 @click.command(
     "gate",
-    cls=base.Command,
+    cls=BriefCommand,
     doing="counting what a step of {script} does",
     runs_script=True,
 )
@@ -55,7 +56,7 @@ def command(
     if write:
         base.report(f"wrote {budget}")
     if as_json:
-        base.print_json(gate.as_dict())
+        print_result(gate.as_dict())
     else:
         click.echo(printable_lines(str(gate)))
     if gate.ok and not as_json:

@@ -13,6 +13,7 @@ import click
 
 from stoker._text import printable
 from stoker.cli import command as base
+from stoker.cli.brief import BriefCommand, print_result
 from stoker.cli.launchers import ScriptCall, launch
 from stoker.errors import OptionError
 
@@ -23,7 +24,7 @@ POLL_SECONDS = 0.5
 TARGET = base.PathType(needs="the file of a script, or the folder of a run")
 
 
-@click.command("watch", cls=base.Command, doing="watching {target}", runs_script=True)
+@click.command("watch", cls=BriefCommand, doing="watching {target}", runs_script=True)
 @click.argument("target", type=TARGET, metavar="SCRIPT.py|FOLDER")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @base.module_option
@@ -73,7 +74,7 @@ def command(
 
 
 def _print_json(slowdowns: Sequence[Slowdown]) -> None:
-    base.print_json({"slowdowns": [slowdown.as_dict() for slowdown in slowdowns]})
+    print_result({"slowdowns": [slowdown.as_dict() for slowdown in slowdowns]})
 
 
 def _follow(folder: Path, *, once: bool, as_json: bool) -> None:
