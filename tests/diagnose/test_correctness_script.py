@@ -9,7 +9,6 @@ from tests.diagnose import programs
 
 from stoker.diagnose import api
 from stoker.diagnose.finding import text
-from stoker.diagnose.rule import conclude
 
 pytestmark = pytest.mark.slow  # a process for each
 
@@ -27,9 +26,8 @@ FAULTS = {
 
 
 def wrong_with(program: Path, *words: str) -> list[str]:
-    options = {"pace": 0.05, "check_seconds": 20.0}  # enough on any machine: it is over when all is read
-    measured, wrong = api._measure(program, words, module=False, quiet=True, with_compile=False, seconds=None, **options)
-    finding = conclude(measured, correctness=wrong)
+    finding = api.diagnose_script(program, words, quiet=True, pace=0.05)
+    wrong = finding.correctness
     assert finding.as_dict()["correctness"] == wrong
     assert all(one in text(finding) for one in wrong)
     return wrong
@@ -38,6 +36,7 @@ def wrong_with(program: Path, *words: str) -> list[str]:
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api, "CHECK_SECONDS", 400.0)  # 20 at this pace: enough on any machine, as it is over when all is read
     path = Path("train.py")
     path.write_text(programs.FAULTY)
     return path
