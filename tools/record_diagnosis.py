@@ -1,6 +1,7 @@
-"""Records a real run of `stoker diagnose examples/slow.py` as docs/images/diagnose.svg: `python tools/record_diagnosis.py`.
+"""Records real runs on the examples as images: `python tools/record_diagnosis.py [diagnose] [receipt]`.
 
-Run it on an idle machine: beside other programs the answer is NO VERDICT, and the script keeps the old image and exits with 1.
+They are docs/images/diagnose.svg (`stoker diagnose slow.py`) and receipt.svg (`stoker compare slow.py fast.py`). Run it on an idle machine:
+beside other programs there is no verdict, and the script keeps the old image and exits with 1.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 ROOT = Path(__file__).parent.parent
-IMAGE = ROOT / "docs" / "images" / "diagnose.svg"
+IMAGES = ROOT / "docs" / "images"
 WIDTH = 116
-COMMAND = ["diagnose", "--quiet", "slow.py"]
+COMMANDS = {"diagnose": ["diagnose", "--quiet", "slow.py"], "receipt": ["compare", "--quiet", "slow.py", "fast.py"]}
 THEME = TerminalTheme(
     (22, 27, 34),
     (201, 209, 217),
@@ -39,7 +40,7 @@ THEME = TerminalTheme(
 # Rich's own template loads a font from a web site. This one uses the reader's monospaced font.
 FORMAT = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
-<title>Output of stoker diagnose</title>
+<title>Output of stoker TITLE</title>
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace; font-size: {char_height}px;
   line-height: {line_height}px; }}
@@ -78,23 +79,25 @@ def run_in_terminal(words: list[str], folder: Path) -> tuple[int, str]:
 
 
 def main() -> None:
-    """Run the example and write the image."""
+    """Run the examples and write the images that are named, or all of them."""
     sys.path.insert(0, str(ROOT / "examples"))
     from demo import make_data
 
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copy(ROOT / "examples" / "slow.py", folder)
-        make_data(folder)
-        code, output = run_in_terminal([sys.executable, "-m", "stoker", *COMMAND], folder)
-    print(output)
-    if code != 0:
-        sys.exit(f"stoker diagnose ended with exit code {code}: {IMAGE.name} stays as it is.")
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    console.print(Text("$ stoker " + " ".join(COMMAND)))
-    console.print(Text.from_ansi(output.strip("\n")))
-    svg = console.export_svg(title="", theme=THEME, code_format=FORMAT, unique_id="stoker")
-    IMAGE.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+    for image in sys.argv[1:] or COMMANDS:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for script in ("slow.py", "fast.py"):
+                shutil.copy(ROOT / "examples" / script, folder)
+            make_data(folder)
+            code, output = run_in_terminal([sys.executable, "-m", "stoker", *COMMANDS[image]], folder)
+        print(output)
+        if code != 0:
+            sys.exit(f"stoker {COMMANDS[image][0]} ended with exit code {code}: {image}.svg stays as it is.")
+        console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+        console.print(Text("$ stoker " + " ".join(COMMANDS[image])))
+        console.print(Text.from_ansi(output.strip("\n")))
+        svg = console.export_svg(title="", theme=THEME, code_format=FORMAT.replace("TITLE", COMMANDS[image][0]), unique_id="stoker")
+        (IMAGES / f"{image}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
 
 if __name__ == "__main__":

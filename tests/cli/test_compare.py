@@ -47,13 +47,14 @@ def test_json_is_a_receipt_that_can_be_checked(stoker: Stoker) -> None:
 
 
 @pytest.mark.slow
-def test_one_script_in_two_environments(stoker: Stoker) -> None:
+def test_one_script_in_two_environments(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LR", "0.1")
     Path("train.py").write_text(BEFORE.replace("lr=3e-3", "lr=float(__import__('os').environ['LR'])"))
-    done = stoker(*QUICK, "--env-before", "LR=0.1", "--env-after", "LR=0.1", "--markdown", "--report", "page.html", "train.py")
+    done = stoker(*QUICK, "--env-after", "LR=0.1", "--markdown", "--report", "page.html", "train.py")
     assert done.code == 3, done.err
     assert "| losses | bit-equal over 20 steps |" in done.out
     assert Path("page.html").read_text().startswith("<!doctype html>")
-    assert stoker(*QUICK, "--env-before", "LR=0.1", "--env-after", "LR=0.2", "train.py").code == 4
+    assert stoker(*QUICK, "--env-after", "LR=0.2", "train.py").code == 4
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,8 @@ def test_one_script_in_two_environments(stoker: Stoker) -> None:
         (["gone.py", "old.py"], "gone.py"),
         (["--check", "gone.json"], "gone.json"),
         (["--check", "gone.json", "old.py"], "--check"),
+        (["--until", "soon", "old.py", "old.py"], "90s, 10min or 2h"),
+        (["--until", "1s", "--steps", "9", "old.py", "old.py"], "expected one of them"),
         (["--env-after", "LR", "old.py"], "NAME=VALUE"),
         (["--require", "fast", "old.py", "old.py"], "fast"),
         (["--report", "page.txt", "old.py", "old.py"], ".html"),

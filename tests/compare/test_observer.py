@@ -57,6 +57,13 @@ def test_a_run_ends_after_its_steps(tmp_path: Path) -> None:
     assert not seen.training.exact, "a run that is timed records no fingerprints"
 
 
+def test_a_run_ends_after_its_time(tmp_path: Path) -> None:
+    text = MODEL + LOOPS["optimizer"].replace("range(30)", "range(10**9)")
+    seen = run(tmp_path, text, until=0.5, observe=True)
+    assert 0.5 <= seen.ends[-1] - seen.ends[0] < 50
+    assert len(seen.ends) != 200, "not the usual number of steps"
+
+
 def test_a_perturbed_run_differs_by_rounding(tmp_path: Path) -> None:
     losses = [run(tmp_path, MODEL + LOOPS["optimizer"], steps=10, perturb=perturb).losses for perturb in (False, False, True)]
     assert losses[0] == losses[1]

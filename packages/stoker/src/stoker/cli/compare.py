@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import msgspec
 
 from stoker.cli import command as base
 from stoker.cli.brief import BriefCommand, is_brief
+from stoker.cli.launchers import words_of_launcher
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,17 +26,35 @@ DIFFERS = 1
 """The exit code of --check where the receipt does not hold."""
 
 
+class _Duration(click.ParamType[float]):
+    """A time such as 90s, 10min or 2h, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        match = re.fullmatch(r"([0-9.]+)(s|min|h)", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no time; expected one like 90s, 10min or 2h.", param, ctx)
+        return float(match[1]) * {"s": 1, "min": 60, "h": 3600}[match[2]]
+
+
+DURATION = _Duration()
+
+
 @click.command("compare", cls=BriefCommand, doing="comparing two versions of {script}", runs_script=True)
 @click.argument("script", type=base.SCRIPT, required=False, metavar="BEFORE.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[AFTER.py] [ARGUMENTS]")
 @base.module_option
 @click.option("--patch", type=base.PATH, metavar="FILE", help="AFTER is the script with this patch.")
 @click.option("--git", nargs=2, metavar="A B", help="Compare two commits, branches or tags; WORK is the files as they are now.")
-@click.option("--env-before", multiple=True, metavar="NAME=VALUE", help="Set an environment variable of BEFORE. May be repeated.")
 @click.option("--env-after", multiple=True, metavar="NAME=VALUE", help="Set an environment variable of AFTER. May be repeated.")
 @click.option("--python-before", type=base.PATH, metavar="FILE", help="The interpreter of BEFORE, with stoker in its packages.")
 @click.option("--python-after", type=base.PATH, metavar="FILE", help="The interpreter of AFTER.")
 @click.option("--steps", type=click.IntRange(min=4), metavar="N", help="Optimizer steps to compare. [default: more than an epoch]")
+@click.option(
+    "--until", type=DURATION, metavar="TIME", help="Compare what BEFORE does in 90s or 10min: some differences come late."
+)
 @click.option(
     "--budget", type=click.FloatRange(min=0), default=120.0, show_default=True, metavar="S",
     help="Start no round after S seconds; 0 compares results only.",
@@ -82,6 +102,7 @@ def command(
     stoker compare --patch fix.patch train.py --lr 1e-3
     stoker compare --git main fast train.py
     stoker compare --env-after OMP_NUM_THREADS=1 train.py
+    stoker compare torchrun --nproc-per-node 2 old.py new.py
     stoker compare --seeds 8 --metric 'accuracy ([0-9.]+)' --higher old.py new.py
     stoker compare --evaluate 'python evaluate.py {checkpoint}' --checkpoint model.pt --hold-out valid.pt old.py new.py
     stoker compare --json old.py new.py > receipt.json   # --json brief: at most 2 KB
@@ -100,7 +121,7 @@ def command(
         receipt, wrong = compare_again(read_receipt(Path(check)), quiet=base.drops_script_output(), progress=base.announce)
     else:
         before, after, words = _versions(script, arguments, is_module, options)
-        names = ("steps", "budget", "metric", "higher", "tolerance", "require")
+        names = ("steps", "until", "budget", "metric", "higher", "tolerance", "require")
         receipt = compare(
             before, after, words, seeds=options["seeds"] or 0, evaluation=_evaluation(options),
             quiet=base.drops_script_output(), progress=base.announce, **{name: options[name] for name in names},
@@ -157,8 +178,9 @@ def _versions(
         raise OptionError(
             "no script was given; expected BEFORE.py and AFTER.py, or one script with --patch, --git, --env-after or --python-after."
         )
-    environments = [_environment(name, options[f"env_{name}"]) for name in ("before", "after")]
+    environments: list[dict[str, str]] = [{}, _environment(options["env_after"])]
     pythons = options["python_before"], options["python_after"]
+    launcher, script, arguments = words_of_launcher(script, arguments)
     commits, patch = options["git"] or (None, None), options["patch"]
     after = script
     if not (patch or options["git"] or any(environments) or any(pythons)):
@@ -169,16 +191,16 @@ def _versions(
         after, arguments = arguments[0], arguments[1:]
     made = [
         Version(
-            program=program, module=is_module, patch=patch if side else None, commit=commits[side], environment=environments[side],
-            python=pythons[side],
+            program=program, module=is_module, launcher=launcher, patch=patch if side else None, commit=commits[side],
+            environment=environments[side], python=pythons[side],
         )
         for side, program in enumerate((script, after))
     ]  # fmt: skip
     return made[0], made[1], arguments
 
 
-def _environment(side: str, assignments: tuple[str, ...]) -> dict[str, str]:
+def _environment(assignments: tuple[str, ...]) -> dict[str, str]:
     for text in assignments:
         if "=" not in text:
-            raise OptionError(f"--env-{side} is {text!r}; expected NAME=VALUE.")
+            raise OptionError(f"--env-after is {text!r}; expected NAME=VALUE.")
     return dict(text.split("=", 1) for text in assignments)

@@ -67,6 +67,19 @@ def launch(ctx: click.Context, program: ScriptCall, *, in_workers: bool = True) 
     os.execvpe(command[0], command, {**os.environ, LAUNCHED: "1"})
 
 
+def words_of_launcher(script: str, arguments: tuple[str, ...]) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """Return the words of the launcher that is named, or none, then the script and its arguments."""
+    if Path(script).name not in MODULE_FLAG:
+        return (), script, arguments
+    words = (script, *arguments)
+    at = _start_of_script(words)
+    if at is None:
+        raise OptionError(f"{shlex.join(words)} starts no script; expected the name of a script (FILE.py).")
+    if shutil.which(script) is None:
+        raise OptionError(f"{script} is not installed, so it cannot start {words[at]}.")
+    return words[:at], words[at], words[at + 1 :]
+
+
 def _start_of_script(words: Sequence[str]) -> int | None:
     """Return the place of the script or module in the words of a launcher."""
     for at, word in enumerate(words[1:], 1):

@@ -21,6 +21,7 @@ def compare(
     arguments: Sequence[str] = (),
     *,
     steps: int | None = None,
+    until: float | None = None,
     budget: float = BUDGET_SECONDS,
     width: float = WIDTH,
     seeds: int = 0,
@@ -42,6 +43,7 @@ def compare(
         arguments: The arguments of both.
         steps: Optimizer steps that are compared. By default, those of the first epoch and a third of the next, from 200 to 2,000, or
             fewer where they take longer than a tenth of the budget.
+        until: Compare the steps that BEFORE makes in so many seconds instead, for differences that come late.
         budget: Seconds after which no further round starts; 0 compares results only, in two or three runs. Runs with other seeds are
             not limited.
         width: The width of the interval of the speed-up, relative to it, at which rounds end.
@@ -70,6 +72,6 @@ def compare(
     from stoker.compare.api import compare_versions
 
     return compare_versions(
-        before, after, arguments, steps=steps, budget=budget, width=width, seeds=seeds, metric=metric, higher=higher,
+        before, after, arguments, steps=steps, until=until, budget=budget, width=width, seeds=seeds, metric=metric, higher=higher,
         tolerance=tolerance, require=require, evaluation=evaluation, quiet=quiet, progress=progress,
     )  # fmt: skip

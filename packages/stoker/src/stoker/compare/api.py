@@ -25,13 +25,13 @@ OBSERVED_SHARE = 0.1  # of the budget, for the first run
 
 
 def compare_versions(
-    before: str | Path | Version, after: str | Path | Version, arguments: Sequence[str], *, steps: int | None, budget: float, width: float,
-    seeds: int, metric: str | None, higher: bool, tolerance: float | None, require: str, quiet: bool, progress: Callable[[str], object],
-    evaluation: Evaluation | None = None,
+    before: str | Path | Version, after: str | Path | Version, arguments: Sequence[str], *, steps: int | None, until: float | None,
+    budget: float, width: float, seeds: int, metric: str | None, higher: bool, tolerance: float | None, require: str, quiet: bool,
+    progress: Callable[[str], object], evaluation: Evaluation | None = None,
 ) -> Receipt:  # fmt: skip
     """Compare two versions. The arguments are those of `stoker.compare`."""
     seeds = seeds or (USUAL_SEEDS if evaluation is not None else 0)
-    _check(steps=steps, budget=budget, width=width, seeds=seeds, tolerance=tolerance)
+    _check(steps=steps, until=until, budget=budget, width=width, seeds=seeds, tolerance=tolerance)
     check_requirements(require, LossComparison(verdict="unknown"), [], None, None, None)
     if metric is not None:
         check_pattern(metric)
@@ -40,12 +40,14 @@ def compare_versions(
                 "metric was given without seeds; expected both: one run says nothing about a metric.", parameter="metric"
             )
     first, second = (version if isinstance(version, Version) else Version(program=str(version)) for version in (before, after))
-    repeats = Seeds(number=seeds, metric=metric, higher=higher, steps=steps) if seeds else None
+    repeats = Seeds(number=seeds, metric=metric, higher=higher) if seeds else None
     seconds = budget * OBSERVED_SHARE or OBSERVED_SECONDS
     with ExitStack() as stack:
         judging = None if evaluation is None else stack.enter_context(Judging(evaluation, metric, Path.cwd()))
         comparisons = stack.enter_context(
-            Comparisons(first, arguments, steps=steps, seconds=seconds, quiet=quiet, progress=progress, judging=judging)
+            Comparisons(
+                first, arguments, steps=steps, until=until, seconds=seconds, quiet=quiet, progress=progress, judging=judging
+            )
         )
         try:
             receipt = comparisons.compare(second, budget=budget, width=width, tolerance=tolerance, require=require, seeds=repeats)
@@ -56,8 +58,8 @@ def compare_versions(
         if judging is not None:
             judging.record(_ledger_line(receipt))
     options = {
-        "steps": steps, "budget": budget, "width": width, "seeds": seeds, "metric": metric, "higher": higher, "tolerance": tolerance,
-        "require": require, "evaluation": None if evaluation is None else asdict(evaluation),
+        "steps": steps, "until": until, "budget": budget, "width": width, "seeds": seeds, "metric": metric, "higher": higher,
+        "tolerance": tolerance, "require": require, "evaluation": None if evaluation is None else asdict(evaluation),
     }  # fmt: skip
     return msgspec.structs.replace(receipt, call={**receipt.call, **options})
 
@@ -76,7 +78,9 @@ def _check(**values: Any) -> None:
             raise OptionError(f"{name} is {values[name]}; expected at least {least}.", parameter=name)
     if values["budget"] < 0:
         raise OptionError(f"budget is {values['budget']}; expected seconds, or 0 to compare results only.", parameter="budget")
-    for name in ("width", "tolerance"):
+    if values["steps"] and values["until"]:
+        raise OptionError("steps and until were given; expected one of them.", parameter="until")
+    for name in ("until", "width", "tolerance"):
         if values[name] is not None and not values[name] > 0:
             raise OptionError(f"{name} is {values[name]}; expected a number above 0.", parameter=name)
 

@@ -315,6 +315,19 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
         keep()
     enter(plan)
     write_version(request)
+    if not request.launcher:
+        run_observed(request, connection.send_bytes)
+    from stoker.compare import ranks
+
+    try:
+        connection.send_bytes(ranks.launch(request))
+    except TrainError as error:
+        connection.send_bytes(ranks.failed(error))
+    _exit(0)
+
+
+def run_observed(request: RunRequest, send: Callable[[bytes], object]) -> NoReturn:
+    """Run the program of a request in this process, and send what was observed."""
     pid, opened = os.getpid(), set[str]()
 
     def leave(error: str | None, *, finished: bool) -> NoReturn:
@@ -328,7 +341,7 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
             error = pack_checkpoint(request.checkpoint, request.checkpoint_to)
         seen = observer.observed(error, finished=finished) if request.hooks else Observed(error=error, finished=finished)
         observed = msgspec.structs.replace(seen, answer=answer, inputs=sorted(map(original, opened)))
-        connection.send_bytes(msgspec.msgpack.encode(observed))
+        send(msgspec.msgpack.encode(observed))
         for worker in multiprocessing.active_children():
             worker.terminate()
         for stream in (sys.stdout, sys.stderr):

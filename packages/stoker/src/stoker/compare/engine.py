@@ -59,31 +59,33 @@ LEAST_TIMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """Repeats with other seeds, compared by a metric: a regular expression for what the program prints, or the final loss."""
+    """Repeats with other seeds, compared by a metric: a regular expression for what the program prints, or the final loss.
+
+    Runs go to their end, unless the number of steps is given.
+    """
 
     number: int
     metric: str | None = None
     higher: bool = False
-    steps: int | None = None
-    """Steps of each run; by default, runs go to their end."""
 
 
 class Comparisons:
     """Versions of a program, each compared with the best one so far. A context manager.
 
-    `steps` are compared; by default, those of the first epoch and a third of the next, or what runs in `seconds`. With `same_draws`,
-    loaders with persistent workers draw the seeds that others draw, so that keeping workers changes no sample. With `judging` runs
-    are confined, and an evaluator computes the metric of repeats with other seeds.
+    `steps` are compared; by default, those of the first epoch and a third of the next, or what runs in `seconds`. With `until`, the steps
+    that BEFORE makes in so many seconds. With `same_draws`, loaders with persistent workers draw the seeds that others draw, so that
+    keeping workers changes no sample. With `judging` runs are confined, and an evaluator computes the metric of repeats with other seeds.
     """
 
     def __init__(
-        self, before: Version, arguments: Sequence[str] = (), *, steps: int | None = None, seconds: float = OBSERVED_SECONDS,
-        quiet: bool = True, same_draws: bool = False, progress: Callable[[str], object] = lambda line: None,
-        judging: Judging | None = None,
+        self, before: Version, arguments: Sequence[str] = (), *, steps: int | None = None, until: float | None = None,
+        seconds: float = OBSERVED_SECONDS, quiet: bool = True, same_draws: bool = False,
+        progress: Callable[[str], object] = lambda line: None, judging: Judging | None = None,
     ) -> None:  # fmt: skip
         self.best = before
         self._arguments = [str(word) for word in arguments]
-        self._steps, self._seconds, self._quiet, self._same_draws, self._progress = steps, seconds, quiet, same_draws, progress
+        self._steps, self._until, self._seconds = steps, until, seconds
+        self._quiet, self._same_draws, self._progress = quiet, same_draws, progress
         self._judging = judging
         self._confined = None if judging is None else judging.held.hidden
         self._limit: float | None = None
@@ -161,7 +163,9 @@ class Comparisons:
         if self._first is None:
             self._progress("observing BEFORE")
             begin = now_ns()
-            self._first = _trained(self._run(self._side, observe=True, steps=self._steps, seconds=self._seconds), "BEFORE")
+            self._first = _trained(
+                self._run(self._side, observe=True, steps=self._steps, until=self._until, seconds=self._seconds), "BEFORE"
+            )
             self._limit = LIMIT_FACTOR * (now_ns() - begin) / 1e9 + LIMIT_SECONDS
         return self._first
 
@@ -177,6 +181,7 @@ class Comparisons:
     def _quality(self, side: Side, seeds: Seeds, margin: float | None) -> Quality:
         """Run both sides with other seeds, and compare a metric."""
         forks = _can_fork(self._side.version, side.version)
+        steps = self._steps if self._until is None else len(self._observe_before().ends)
 
         def repeat(run_of: Side, name: str) -> Callable[[], Repeat]:
             numbers = iter(range(1, seeds.number + 1))
@@ -187,7 +192,7 @@ class Comparisons:
                 if self._judging is not None:
                     observed, value = self._judging.run(run_of, self._arguments, quiet=self._quiet, seed=seed)
                     return Repeat(seed=seed, metric=value, losses=observed.losses)
-                observed = self._run(run_of, seed=seed, steps=seeds.steps, whole=seeds.steps is None, limited=False, forks=forks)
+                observed = self._run(run_of, seed=seed, steps=steps, whole=steps is None, limited=False, forks=forks)
                 value = final_loss(observed.losses) if seeds.metric is None else printed_metric(observed.output, seeds.metric)
                 return Repeat(seed=seed, metric=value, losses=observed.losses)
 
@@ -222,8 +227,8 @@ def _trained(run: Observed, name: str) -> Observed:
 
 
 def _can_fork(*versions: Version) -> bool:
-    """Whether runs may be forks of one process: if no version has another interpreter or environment."""
-    return not any(version.python or version.environment for version in versions)
+    """Whether runs may be forks of one process: if no version has another interpreter, environment or launcher."""
+    return not any(version.python or version.environment or version.launcher for version in versions)
 
 
 def _title(version: Version, name: str) -> str:

@@ -11,10 +11,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     program: str  # a path, or the name of a module with `module=True`
     module: bool = False
     arguments: list[str] = []
+    launcher: list[str] = []  # the words before the program, such as those of torchrun
     files: str | None = None  # a folder with files that replace those of the user, by their absolute paths
     removed: list[str] = []  # files of the user that this version does not have
     steps: int | None = None  # optimizer steps after which the run ends
     seconds: float | None = None  # time after the first step at which a run without `steps` ends
+    until: float | None = None  # time after the first step at which a run without `steps` ends, whatever its number of steps
     whole: bool = False  # whether it runs to its own end
     seed: int = 0  # added to all seeds
     observe: bool = False  # whether fingerprints are recorded

@@ -114,8 +114,8 @@ class Observer:
         if request.steps is not None:
             return steps >= request.steps
         seconds = (self._ends[-1] - self._ends[0]) / 1e9
-        if steps < MIN_STEPS:
-            return False
+        if request.until is not None or steps < MIN_STEPS:
+            return request.until is not None and seconds >= request.until
         epoch = self._loaders.steps_per_epoch
         wanted = USUAL_STEPS if epoch is None else max(USUAL_STEPS, int(INTO_NEXT_EPOCH * epoch))
         return steps >= min(wanted, MOST_STEPS) or (request.seconds is not None and seconds >= request.seconds)

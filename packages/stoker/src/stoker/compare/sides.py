@@ -38,6 +38,8 @@ class Version:
     program: str
     """A script, or the name of a module with `module=True`."""
     module: bool = False
+    launcher: tuple[str, ...] = ()
+    """Words before the program that start it in several processes, such as ("torchrun", "--nproc-per-node", "2")."""
     patch: str | None = None
     """A unified diff that is applied to the user's files, with paths as `git diff` writes them or relative to the current folder."""
     commit: str | None = None
@@ -69,7 +71,7 @@ class Version:
         other = [f"with {self.patch}" if self.patch else "", f"at {self.commit}" if self.commit else ""]
         other += [f"{name}={value}" for name, value in self.environment.items()]
         other.append(f"by {self.python}" if self.python else "")
-        return " ".join([self.program, *filter(None, other)])
+        return " ".join([*self.launcher, self.program, *filter(None, other)])
 
 
 class Side:
@@ -91,6 +93,7 @@ class Side:
         return RunRequest(
             program=version.program,
             module=version.module,
+            launcher=list(version.launcher),
             files=None if self._files is None else str(self._files),
             removed=self._removed,
             extension=version.extension,
@@ -111,6 +114,10 @@ class Side:
         """Run it in a fresh process, or in a fork of `starter`. `options` are fields of a `RunRequest`."""
         version, confined = self.version, self._confined is not None
         hidden = list(self._confined or ())
+        if confined and version.launcher:
+            raise OptionError(
+                "an evaluator was given with a launcher; expected one of them: only runs of one process are confined."
+            )
         request = msgspec.structs.replace(self.request, arguments=arguments, kept=confined, hidden=hidden, **options)
         replaces = request.files is not None or bool(request.removed)
         program = None if version.module else Path(version.program).absolute()

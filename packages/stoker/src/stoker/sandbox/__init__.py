@@ -8,6 +8,7 @@ Other packages use these names alone.
 from stoker.sandbox.landlock import mirrored as mirrored
 from stoker.sandbox.landlock import original as original
 from stoker.sandbox.landlock import refusal as refusal
+from stoker.sandbox.overlay import end_with_parent as end_with_parent
 from stoker.sandbox.sandbox import CHOICES as CHOICES
 from stoker.sandbox.sandbox import VARIABLE as VARIABLE
 from stoker.sandbox.sandbox import Sandbox as Sandbox
