@@ -292,3 +292,10 @@ def test_a_file_that_is_not_what_its_name_says_is_named(
 def test_a_decoder_that_runs_out_of_memory_names_the_file() -> None:
     with pytest.raises(SourceTooLargeError, match=r"a\.arrow"), decoding(Path("a.arrow"), "Arrow IPC"):
         raise MemoryError
+
+
+@pytest.mark.parametrize("raised", [SourceEmptyError("empty"), ZeroDivisionError()])
+def test_negative_control_other_errors_pass_a_decoder_unchanged(raised: Exception) -> None:
+    with pytest.raises(type(raised)) as caught, decoding(Path("a.arrow"), "Arrow IPC"):
+        raise raised
+    assert caught.value is raised
