@@ -20,6 +20,10 @@ def test_a_sequence_that_has_ended_is_not_continued() -> None:
     ended = table.rows.groupby("stay").filter(lambda rows: len(rows) <= 4)
     found = model.sample(given=ended, context=table.context[table.context["stay"].isin(ended["stay"].unique())])
     assert len(found) == len(ended)
+    begun = table.rows.groupby("stay").head(2)
+    begun = begun[~begun["event"].isin(["discharge", "death"])]
+    users = table.context[table.context["stay"].isin(begun["stay"].unique())]
+    assert set(table.laws(model.sample(given=begun, context=users), users).values()) == {0.0}
 
 
 def test_ends_are_counted_as_by_the_plain_rule(rng: np.random.Generator) -> None:

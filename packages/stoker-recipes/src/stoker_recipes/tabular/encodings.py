@@ -556,11 +556,11 @@ def fit_lat_long(name: str, values: Values, subjects: Subjects) -> LatLong | Non
 
 
 # ---- tails: numbers beyond the protected range, drawn from a law ----
-# Protection cuts the values of the 5 to 7 subjects with the largest ones. That lowers the mean of the largest values: by 20 % for the top
-# 1 % of 2,000 Pareto values. So a generalized Pareto law is fitted to the largest fifth of the values, after the cut, and what was cut is
-# drawn from it. Smaller tails count where they are much lighter: a bump of large values makes the fit to a fifth too heavy. The fit sees how
-# many values were cut, not by how much: no extreme value has a part in it, however large it is. Tails that are lighter than exponential
-# ones have no law, and generated values stay in the protected range.
+# Protection cuts the values of the 5 to 7 subjects with the largest ones. That lowers the mean of the largest values: by 20 % for the
+# top 1 % of 2,000 Pareto values. So a generalized Pareto law is fitted to the largest fifth of the values, after the cut, and what was
+# cut is drawn from it. Smaller tails count where they are much lighter: a bump of large values makes the fit to a fifth too heavy. The
+# fit sees how many values were cut, not by how much: no extreme value has a part in it, however large it is. Tails that are lighter than
+# exponential ones have no law, and generated values stay in the protected range.
 
 BODIES = (0.8, 0.95, 0.985)
 """The shares of values below the tail."""

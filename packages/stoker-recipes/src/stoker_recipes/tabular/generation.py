@@ -59,9 +59,9 @@ class GivenCodes:
     is_given: Array
     """(subjects, steps, columns of data): other codes are drawn."""
     lengths: Array
-    """Given events of each subject: sequences are not shorter."""
-    has_ended: Array | None = None
-    """Subjects whose last given event can only be the last one."""
+    """Given events of each subject."""
+    limits: Array | None = None
+    """(subjects, 2): the shortest and the longest sequence that may begin so. Default: not shorter than what is given."""
     times: Array | None = None
     """(subjects, steps, columns with a rhythm): given dates."""
 
@@ -353,21 +353,18 @@ class _Given:
 
     codes: torch.Tensor
     is_given: torch.Tensor
-    lengths: torch.Tensor
-    has_ended: torch.Tensor
+    limits: torch.Tensor
     times: torch.Tensor | None
 
     @staticmethod
     def of(given: GivenCodes, first: int, last: int, device: torch.device) -> _Given:
-        ended = np.zeros(len(given.lengths), bool) if given.has_ended is None else given.has_ended
-        times = np.zeros((len(ended), 0, 0), np.int64) if given.times is None else given.times
-        codes, is_given, lengths, has_ended, own = (
-            torch.from_numpy(np.ascontiguousarray(one[first:last])).to(device)
-            for one in (given.codes, given.is_given, given.lengths, ended, times)
-        )
-        return _Given(
-            codes=codes.long(), is_given=is_given, lengths=lengths, has_ended=has_ended, times=None if given.times is None else own
-        )
+        limits = np.stack([given.lengths, np.full(len(given.lengths), 2**31)], 1) if given.limits is None else given.limits
+        times = np.zeros((len(limits), 0, 0), np.int64) if given.times is None else given.times
+        parts = [
+            torch.from_numpy(np.ascontiguousarray(part[first:last])).to(device)
+            for part in (given.codes, given.is_given, limits, times)
+        ]
+        return _Given(codes=parts[0].long(), is_given=parts[1], limits=parts[2], times=None if given.times is None else parts[3])
 
     def event(self, subjects: torch.Tensor, step: int) -> _GivenEvent | None:
         """The codes of a step; None after the last given one."""
@@ -560,7 +557,7 @@ def _generate_events(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Sequences of events."""
     layout, count, device = sampler.layout, len(subjects), subjects.device
-    least = torch.full_like(subjects, limits[0]) if given is None else given.lengths.clamp(min=limits[0])
+    least = torch.full_like(subjects, limits[0]) if given is None else given.limits[:, 0].clamp(min=limits[0])
     parts = []
     for own in _chunks(count, device):
         base = sampler.base(None if context is None else context[own], len(own))
@@ -572,7 +569,7 @@ def _generate_events(
         parts.append(_draw_lengths(sampler, base, drawn, least[own], min(limits[1], layout.max_length or 0)))
     lengths = torch.cat(parts)[:count]
     if given is not None:
-        lengths = torch.where(given.has_ended, given.lengths, lengths)
+        lengths = torch.minimum(lengths, given.limits[:, 1])
     starts = lengths.cumsum(0) - lengths
     ordered, order = lengths.sort(descending=True, stable=True)
     sizes = to_host(ordered)  # the only wait for the device

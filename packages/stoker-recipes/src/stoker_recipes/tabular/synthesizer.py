@@ -370,12 +370,14 @@ class Synthesizer:
                     )
                 there = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
             is_given[owner, inside, number] = there
-        has_ended, places = np.zeros(len(lengths), bool), np.cumsum([0, *map(len, spec.target.sizes)])
+        limits, places = np.stack([lengths, np.full(len(lengths), 2**31)], 1), np.cumsum([0, *map(len, spec.target.sizes)])
         begun = np.flatnonzero(lengths)
         for number, column in enumerate(spec.target.columns):
-            if column.ends is not None:
+            if column.ends is not None:  # after what is never last there is another event, and none after what is only last
                 final = (begun, lengths[begun] - 1)
-                has_ended[begun] |= is_given[(*final, number)] & np.isin(padded[(*final, places[number])], column.ends.earlier)
+                is_known, code = is_given[(*final, number)], padded[(*final, places[number])]
+                limits[begun, 0] = np.where(is_known & np.isin(code, column.ends.last), lengths[begun] + 1, limits[begun, 0])
+                limits[begun, 1] = np.where(is_known & np.isin(code, column.ends.earlier), lengths[begun], limits[begun, 1])
         times = [
             read_values(column.name, whole[column.name]).data
             for column in spec.target.columns
@@ -383,7 +385,7 @@ class Synthesizer:
         ]
         dates = np.zeros((*padded.shape[:2], len(times)), np.int64)
         dates[owner, inside] = np.stack(times, -1) if times else 0
-        return GivenCodes(codes=padded, is_given=is_given, lengths=lengths, has_ended=has_ended, times=dates if times else None)
+        return GivenCodes(codes=padded, is_given=is_given, lengths=lengths, limits=limits, times=dates if times else None)
 
     def _check_bases(self, given: pa.Table) -> None:
         """Check that what a given column is counted or computed from is given, too."""
