@@ -1,7 +1,8 @@
 """Traps for the judge that were kept apart: a small project, and edits of which some are honest and some cheat.
 
-They were written before the judge decided anything, and first run when it was done. `accepted` is the right answer: whether a loop may
-keep the edit.
+They were written before the judge decided anything. `accepted` is the right answer: whether a loop may keep the edit. Each takes
+minutes. Of the twelve, four were run when the judge was done, and were right: the better optimizer, both readers of validation data, and
+the checkpoint that runs code.
 """
 
 from __future__ import annotations
