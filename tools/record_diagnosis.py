@@ -22,7 +22,10 @@ from rich.text import Text
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 116
-COMMANDS = {"diagnose": ["diagnose", "--quiet", "slow.py"], "receipt": ["compare", "--quiet", "slow.py", "fast.py"]}
+COMMANDS = {
+    "diagnose": ["diagnose", "--quiet", "slow.py"],
+    "receipt": ["compare", "--quiet", "--steps", "60", "slow.py", "fast.py"],
+}
 THEME = TerminalTheme(
     (22, 27, 34),
     (201, 209, 217),

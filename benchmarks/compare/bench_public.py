@@ -55,8 +55,8 @@ NANOGPT = [
     ),
     Edit(name="targets that are the inputs", file="train.py", old="data[i+1:i+1+block_size]", new="data[i:i+block_size]"),
     Edit(
-        name="validation loss of training data", file="train.py", old="get_batch(split)", new="get_batch('train')", losses=("equal",),
-        facts={"evaluation"},
+        name="validation loss of training data", file="train.py", old="X, Y = get_batch(split)", new="X, Y = get_batch('train')",
+        losses=("equal",), facts={"evaluation"},
     ),
     Edit(
         name="bfloat16", file="train.py", old="nullcontext() if device_type == 'cpu'",
