@@ -1,4 +1,5 @@
-"""The demo: a slow training script, its bottleneck, the fix, the proof that the losses are the same, a kill and an exact resume.
+"""The demo: a slow training script, its bottleneck, the fix, the proof that the losses are the same, a kill and an exact resume,
+and the receipt of the fix.
 
 Everything runs in a temporary folder, on data that is generated here.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 EXAMPLES = Path(__file__).parent
-NO_VERDICT = 3  # exit code of `stoker diagnose` without a verdict
+NO_VERDICT = UNDECIDED = 3  # exit codes of `stoker diagnose` without a verdict, and of `stoker compare` without a difference
 CONFIG = """\
 data:
   store: scaled.stoker
@@ -60,6 +61,12 @@ def main() -> None:
         kill(folder, "stoker", "train", "config.yaml", "--set", "folder=runs/killed", "--quiet")
         run(folder, "stoker", "train", "--resume", "runs/killed", "--quiet", last=2)
         compare_weights(folder / "runs" / "whole", folder / "runs" / "killed")
+
+        say("6. The receipt of the fix: both scripts in turn, in processes of their own")
+        if run(
+            folder, "stoker", "compare", "--quiet", "--steps", "40", "--budget", "40", "slow.py", "fast.py", expect=(0, UNDECIDED)
+        ):
+            print("Other programs use the CPU, so there were too few rounds. Losses were compared all the same.")
     say("Done. Next: stoker diagnose your_script.py")
 
 

@@ -321,8 +321,10 @@ def _run(observed: Observed, runs: Sequence[Observed], timed: Sequence[Observed]
 
 
 def _conditions(first: Observed, second: Observed, runs: Sequence[Observed]) -> Conditions:
-    names = sorted(first.packages.keys() | second.packages.keys())
-    versions = [(name, first.packages.get(name, "none"), second.packages.get(name, "none")) for name in names]
+    # A package that one version alone imports is no other version.
+    versions = [
+        (name, first.packages[name], second.packages[name]) for name in sorted(first.packages.keys() & second.packages.keys())
+    ]
     shares = [run.disturbed for run in runs if run.disturbed is not None]
     return Conditions(
         date=now_utc(),
