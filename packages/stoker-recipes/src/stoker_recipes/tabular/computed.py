@@ -22,6 +22,7 @@ from msgspec import Struct, structs
 from stoker.extend import Array
 from stoker_recipes.tabular.dates import Datetime
 from stoker_recipes.tabular.encodings import Categorical, Character, Encoding, LatLong, Moment, Numeric, decimals_of
+from stoker_recipes.tabular.rhythm import later_rows
 from stoker_recipes.tabular.values import Values, family_of, read_values, to_column
 
 Operation = Literal["copy", "constant", "sum", "product", "previous", "running"]
@@ -124,7 +125,7 @@ class _Search:
     def __init__(self, table: pa.Table, starts: Array, *, is_sequence: bool) -> None:
         self.table, self.rules = table, dict[str, Formula]()
         lengths = np.diff(np.append(starts, len(table)))
-        self.later = np.setdiff1d(np.arange(len(table)), starts) if is_sequence else np.zeros(0, np.int64)
+        self.later = later_rows(len(table), starts) if is_sequence else np.zeros(0, np.int64)
         middles = starts + np.minimum(np.maximum(lengths // 2, 1), lengths - 1)
         few = len(starts) < FEW_SUBJECTS
         self._shown = {True: np.arange(len(table)) if few else middles, False: self.later if few else middles[lengths > 1]}

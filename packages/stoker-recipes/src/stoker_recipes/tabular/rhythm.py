@@ -10,6 +10,7 @@ events are shifted by up to 3, so that weekdays have their shares, where the day
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,18 @@ class Rhythm(Struct, frozen=True, kw_only=True):
         return np.asarray(data + shifts[np.minimum(place, WEEK - 1)] * self.per_day)
 
 
+@functools.cache
 def months_of_days() -> Array:
     """The month, counted from 1970, of each day from `MONTHS_FROM` on."""
     days = np.arange(np.datetime64(MONTHS_FROM), np.datetime64(MONTHS_TO))
     return np.asarray(days.astype("M8[M]").astype(np.int64))
+
+
+def later_rows(num_rows: int, starts: Array) -> Array:
+    """The rows that are not the first of a subject."""
+    is_later = np.ones(num_rows, bool)
+    is_later[starts] = False
+    return np.flatnonzero(is_later)
 
 
 def _month_place(days: Any) -> Any:
@@ -84,14 +93,13 @@ def fit_rhythm(data: Array, starts: Array, per_day: int) -> Rhythm | None:
         starts: The first row of each subject that has rows.
         per_day: The unit of dates in a day.
     """
-    later = np.setdiff1d(np.arange(len(data)), starts)
+    later = later_rows(len(data), starts)
     days = data // per_day
     lifts = []
     for size, (row, column) in zip(
         ((WEEK, 2 * WEEK), (12, 13)), places_of_gaps(months_of_days(), days[later - 1], days[later]), strict=True
     ):
-        counts = np.zeros(size)
-        np.add.at(counts, (row, column), 1)
+        counts = np.bincount(row * size[1] + column, minlength=size[0] * size[1]).reshape(size)
         expected = counts.sum(1, keepdims=True) * counts.sum(0, keepdims=True) / max(1, len(later))
         has_rhythm = _deviations(counts) > LEAST_DEVIATIONS
         lifts.append(((counts + PRIOR) / (expected + PRIOR)).tolist() if has_rhythm else [])
