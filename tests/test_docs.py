@@ -200,6 +200,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_hooks",
         "bench_ordered_sums",
         "bench_packing",
+        "bench_public",
         "bench_remote",
         "bench_restructure",
         "bench_tabular",
