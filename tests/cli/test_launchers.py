@@ -12,7 +12,8 @@ import click
 import pytest
 
 from stoker.cli import command as base
-from stoker.cli.launchers import ScriptCall, launch
+from stoker.cli.launchers import ScriptCall, launch, words_of_launcher
+from stoker.errors import OptionError
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise SystemExit
 
     monkeypatch.setattr(os, "execvpe", execvpe)
-    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name != "deepspeed" else None)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: f"/bin/{name}" if path is None and name != "deepspeed" else None)
     return commands
 
 
@@ -58,6 +59,47 @@ def test_a_launcher_starts_the_command_in_its_workers(
     with pytest.raises(SystemExit):
         launch(ctx, program(text))
     assert " ".join(started[0]) == expected.replace("OPTIONS", "--seconds 9 -q")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The programs of an environment that is not activated: its interpreter runs, and PATH does not lead there."""
+    programs = tmp_path / "environment" / "bin"
+    programs.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+    return programs
+
+
+def install(launcher: Path) -> str:
+    launcher.parent.mkdir(exist_ok=True)
+    launcher.write_text("")
+    launcher.chmod(0o755)
+    return str(launcher)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["nowhere else", "another in PATH"])
+def test_a_launcher_beside_the_interpreter_needs_no_activated_environment(
+    ctx: click.Context, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    """One of another environment could not import Stoker in its workers."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(os, "execvpe", lambda file, words, variables: commands.append(words))
+    here = install(environment / "accelerate")
+    if elsewhere:
+        install(tmp_path / "elsewhere" / "accelerate")
+    launch(ctx, program("accelerate launch --cpu train.py"))
+    assert commands == [[here, *"launch --cpu -m stoker diagnose --seconds 9 -q train.py".split()]]
+    assert words_of_launcher("accelerate", ("launch", "a.py", "b.py")) == ((here, "launch"), "a.py", ("b.py",))
+
+
+def test_a_launcher_that_is_nowhere_is_not_installed(ctx: click.Context, environment: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="accelerate is not installed"):
+        launch(ctx, program("accelerate launch train.py"))
+    with pytest.raises(OptionError, match="accelerate is not installed"):
+        words_of_launcher("accelerate", ("launch", "a.py"))
+    install(tmp_path / "elsewhere" / "accelerate")
+    assert words_of_launcher("accelerate", ("launch", "a.py"))[0] == ("accelerate", "launch"), "PATH leads there"
 
 
 SCRIPT = """

@@ -66,8 +66,9 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
     one = source(tmp_path, np.arange(100.0))
     schema = one.schema()
     (tmp_path / "a.npy").write_bytes(saved(np.arange(100.0))[:-100])
-    with pytest.raises(SourceChangedError, match="changed while it was read"):
+    with pytest.raises(SourceChangedError, match="changed while it was read") as caught:
         chunks_of(one, schema)
+    assert caught.value.path == str(tmp_path / "a.npy")
 
 
 # `.npz` archives

@@ -29,8 +29,9 @@ def test_a_change_is_noticed_and_the_store_that_was_there_stays(tmp_path: Path, 
         if now == phase:
             change(path)
 
-    with shrunk(chunk_bytes=1000, run_bytes=2000), pytest.raises(SourceChangedError, match=r"a\.parquet"):
+    with shrunk(chunk_bytes=1000, run_bytes=2000), pytest.raises(SourceChangedError, match=r"a\.parquet") as caught:
         pack(path, tmp_path / "out", series="k", replace=True, progress=meddle)
+    assert caught.value.path == str(path)
     assert open_store(tmp_path / "out").digest == old.digest
 
 
@@ -43,6 +44,7 @@ def test_types_that_differ_between_two_looks(tmp_path: Path) -> None:
         if phase == "settling types":
             path.write_text("x\n" + "1\n" * 100 + "abc\n" * 100)
 
-    with shrunk(line_bytes=150), pytest.raises(SourceError, match=r"a\.csv"):
+    with shrunk(line_bytes=150), pytest.raises(SourceError, match=r"a\.csv") as caught:
         pack(path, tmp_path / "out", progress=meddle)
+    assert caught.value.path == str(path)
     assert not (tmp_path / "out").exists()

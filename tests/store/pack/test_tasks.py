@@ -145,8 +145,9 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyt
         return count
 
     monkeypatch.setattr(PackTasks, "_read_range", touch)
-    with pytest.raises(SourceChangedError, match=r"0\.parquet changed while it was packed"):
+    with pytest.raises(SourceChangedError, match=r"0\.parquet changed while it was packed") as caught:
         pack_on_fake(source, tmp_path / "a.stoker", series="user")
+    assert caught.value.path == str(tmp_path / "raw" / "0.parquet")
     assert not [path.name for path in tmp_path.iterdir() if path.name != "raw"], "a pack that fails leaves nothing"
 
 
@@ -158,8 +159,11 @@ def test_nodes_that_see_other_sources_or_no_target_are_refused(tmp_path: Path) -
         PackTasks(source, target, PackOptions(), plan, replace=False)
     tasks.start(target, replace=False)
     os.utime(tmp_path / "raw" / "1.parquet", ns=(1, 1))
-    with pytest.raises(SourceChangedError, match=r"the sources differ between nodes, or changed since the pack began: 1\.parquet"):
+    with pytest.raises(
+        SourceChangedError, match=r"the sources differ between nodes, or changed since the pack began: 1\.parquet"
+    ) as caught:
         PackTasks(source, target, PackOptions(), plan, replace=False)
+    assert caught.value.path == str(tmp_path / "raw" / "1.parquet")
 
 
 def test_errors_of_rows_name_them_as_in_one_pack(tmp_path: Path) -> None:

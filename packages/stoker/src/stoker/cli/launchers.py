@@ -56,12 +56,13 @@ def launch(ctx: click.Context, program: ScriptCall, *, in_workers: bool = True) 
     if not in_workers:
         words = ["stoker", str(ctx.info_name), *ctx.meta[base.OPTIONS], *(["-m"] if is_module else []), *words[at:]]
         raise OptionError(f"{name} starts several processes, and stoker {ctx.info_name} is for one. Run: {shlex.join(words)}")
-    if shutil.which(program.script) is None:
+    starter = _program(program.script)
+    if starter is None:
         alone = shlex.join(["stoker", str(ctx.info_name), *ctx.meta[base.OPTIONS], *(["-m"] if is_module else []), *words[at:]])
         raise OptionError(f"{program.script} is not installed, so it cannot start {words[at]}. In one process: {alone}")
     options = [*ctx.meta[base.OPTIONS], *(["-m"] if is_module else [])]
-    before = words[: at - 1] if is_module else words[:at]
-    command = [*before, MODULE_FLAG[name], "stoker", str(ctx.info_name), *options, *words[at:]]
+    before = words[1 : at - 1] if is_module else words[1:at]
+    command = [starter, *before, MODULE_FLAG[name], "stoker", str(ctx.info_name), *options, *words[at:]]
     base.announce(f"starting {shlex.join(command)}")
     sys.stdout.flush()
     os.execvpe(command[0], command, {**os.environ, LAUNCHED: "1"})
@@ -75,9 +76,22 @@ def words_of_launcher(script: str, arguments: tuple[str, ...]) -> tuple[tuple[st
     at = _start_of_script(words)
     if at is None:
         raise OptionError(f"{shlex.join(words)} starts no script; expected the name of a script (FILE.py).")
-    if shutil.which(script) is None:
+    starter = _program(script)
+    if starter is None:
         raise OptionError(f"{script} is not installed, so it cannot start {words[at]}.")
-    return words[:at], words[at], words[at + 1 :]
+    return (starter, *words[1:at]), words[at], words[at + 1 :]
+
+
+def _program(name: str) -> str | None:
+    """Return what starts a launcher: its name, or its path in the folder of this interpreter if no PATH leads there.
+
+    The launcher of this interpreter comes first: its workers import Stoker from the same environment, whether that is activated or not.
+    """
+    beside = None if Path(name).name != name else shutil.which(name, path=Path(sys.executable).parent)
+    by_name = shutil.which(name)
+    if beside is None or (by_name is not None and Path(beside).samefile(by_name)):
+        return name if by_name is not None else None
+    return beside
 
 
 def _start_of_script(words: Sequence[str]) -> int | None:

@@ -311,11 +311,12 @@ def decoding(path: Path, form: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise SourceTooLargeError(
-            f"{path} holds a value or a page that is larger than the memory left. Pass a larger Resources(memory=), or leave it out."
+            f"{path} holds a value or a page that is larger than the memory left. Pass a larger Resources(memory=), or leave it out.",
+            path=path,
         ) from error
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise SourceInvalidError(f"{path} is damaged or not {form}: {reason}") from error
+        raise SourceInvalidError(f"{path} is damaged or not {form}: {reason}", path=path) from error
 
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:
@@ -352,5 +353,5 @@ def read_fully(fd: int, buffer: memoryview, offset: int, path: Path) -> None:
     while done < buffer.nbytes:
         count = os.preadv(fd, [buffer[done:]], offset + done)
         if count == 0:
-            raise SourceChangedError(f"{path} changed while it was read: it now ends at byte {offset + done:,}.")
+            raise SourceChangedError(f"{path} changed while it was read: it now ends at byte {offset + done:,}.", path=path)
         done += count

@@ -150,7 +150,9 @@ class RangedFile(io.RawIOBase):
         try:
             return self._path.bucket.get_range(self._path.name_in_bucket, start, stop, lambda data: True)
         except (StoreDamagedError, StoreNotFoundError):
-            raise SourceChangedError(f"{self._path} changed while it was read. Pack again when nothing writes to it.") from None
+            raise SourceChangedError(
+                f"{self._path} changed while it was read. Pack again when nothing writes to it.", path=self._path
+            ) from None
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -181,7 +181,11 @@ def refuse_settled(error: InferredTypeError | MissingIntegersError) -> NoReturn:
     """Types that were found by reading all rows do not fit: raise what that means."""
     if isinstance(error, MissingIntegersError):
         raise BadValueError(str(error), parameter="dtype", column=error.column, **place_fields(error.place)) from None
-    raise SourceChangedError(f"{error}: its values differ between two reads. Do not change sources during a pack.") from None
+    raise SourceChangedError(
+        f"{error}: its values differ between two reads. Do not change sources during a pack.",
+        path=error.source.path,
+        column=error.column,
+    ) from None
 
 
 class Packer:
@@ -485,7 +489,9 @@ class Packer:
         # Last, so that no change slips in between: what was read and what was hashed are the same bytes.
         for source in self._origins:
             if stat_source(source) != self._stats[source]:
-                raise SourceChangedError(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
+                raise SourceChangedError(
+                    f"{source.label} changed while it was packed. Pack again when nothing writes to it.", path=source.path
+                )
         if run is None or run.num_steps == 0:
             raise nothing_to_pack(plan)
         self._progress("sealing", 0.0, run.num_steps)
@@ -613,7 +619,9 @@ def _still_there(source: DataSource) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise SourceChangedError(f"{source.label} can no longer be read: {reason}. Pack again when it is back.") from error
+        raise SourceChangedError(
+            f"{source.label} can no longer be read: {reason}. Pack again when it is back.", path=source.path
+        ) from error
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -253,8 +253,12 @@ class PackTasks:
         planned = {source.key: source for source in self._tasks.sources}
         seen = _seen(listed)
         if [one.key for one in seen] != list(planned):
-            other = next((one.name for one in seen if one.key not in planned), "their number or order")
-            raise SourceChangedError(f"the sources differ between nodes, or changed since the pack began: {other}. Pack again.")
+            other = next((source for source, now in zip(listed, seen, strict=True) if now.key not in planned), None)
+            raise SourceChangedError(
+                "the sources differ between nodes, or changed since the pack began: "
+                f"{'their number or order' if other is None else other.name}. Pack again.",
+                path=None if other is None else other.path,
+            )
         schemas = [_schema(data) for data in self._tasks.schemas]
         return [KnownSource(one, schemas[planned[there.key].schema]) for one, there in zip(listed, seen, strict=True)]
 
@@ -374,7 +378,9 @@ class PackTasks:
     def _refuse_changed(self, number: int) -> None:
         source, planned = self.plan.sources[number], self._tasks.sources[number]
         if stat_source(source) != (planned.num_bytes, planned.stamp):
-            raise SourceChangedError(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
+            raise SourceChangedError(
+                f"{source.label} changed while it was packed. Pack again when nothing writes to it.", path=source.path
+            )
 
     # Merge
 
