@@ -88,6 +88,27 @@ def test_several_steps_per_batch_belong_to_the_loop_over_batches(sources: Source
     assert sources.training.place == place(1)
 
 
+MODEL = torch.nn.Linear(2, 1)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [torch.optim.SGD(MODEL.parameters(), lr=0.1)],
+        [MODEL],
+        list(MODEL.parameters()),
+        [("net", MODEL, torch.optim.SGD(MODEL.parameters()))],
+    ],
+    ids=["optimizers", "modules", "parameters", "pairs"],
+)
+def test_a_loop_over_what_is_trained_does_not_train(sources: Sources, parts: list[Any]) -> None:
+    for _ in sources.watched(BATCHES, place(1)):
+        for _ in sources.watched(parts, place(2)):
+            step(sources)
+    assert sources.training is not None
+    assert sources.training.place == place(1)
+
+
 def test_a_generator_that_prepares_batches_is_what_the_loop_goes_through(sources: Sources) -> None:
     loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
 

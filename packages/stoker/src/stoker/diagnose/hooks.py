@@ -456,7 +456,9 @@ MAX_DEPTH = 6
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors and arrays in a batch, also those that are attributes of an object of another kind."""
+    """The tensors and arrays in a batch, also those that are attributes of an object of another kind; not what is trained."""
+    if isinstance(value, torch.nn.Parameter | torch.nn.Module | Optimizer):
+        return  # a loop over them is not one over batches
     if isinstance(value, torch.Tensor | np.ndarray):
         yield value
     elif depth < MAX_DEPTH and not isinstance(value, type):
