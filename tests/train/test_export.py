@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from tests.experiment.tasks import NETWORKS, TASKS, model, task_and_batch
+from tests.harness import FaultyFiles
 from torch import nn
 
-from stoker.errors import OptionError, TrainError
+from stoker.errors import DiskError, OptionError, TrainError
 from stoker.train import export, export_model
+from stoker.train.export import golden_path
 
 HAS_ONNX = all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnxscript"))
 
@@ -60,6 +64,25 @@ def test_a_program_that_answers_otherwise_is_not_written(tmp_path: Path, monkeyp
     with pytest.raises(TrainError, match="the program is nan off"):
         export_model(model("mlp", task), entries, tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fails_leaves_no_half_of_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A golden batch without its program would make the command refuse the same export again."""
+    task, batch = task_and_batch("horizon")
+    trained, entries = model("mlp", task), {key: batch[key] for key in task.entries}
+    monkeypatch.setattr(export, "_program", lambda model, entries: (b"a program", model))
+    with FaultyFiles() as disk:
+        export_model(trained, entries, tmp_path / "whole.pt2")
+    for number in range(disk.operations):
+        path = tmp_path / f"{number}.pt2"
+        with FaultyFiles(error_at=(number, errno.ENOSPC)), contextlib.suppress(DiskError):
+            export_model(trained, entries, path)
+        assert path.exists() == golden_path(path).exists(), number
+    golden_path(path).write_bytes(b"of an earlier export")
+    path.unlink()
+    with FaultyFiles(error_at=(disk.operations - 2, errno.ENOSPC)), pytest.raises(DiskError):
+        export_model(trained, entries, path)
+    assert golden_path(path).exists(), "only a new one is removed"
 
 
 class Fixed(nn.Module):

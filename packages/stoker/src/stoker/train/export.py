@@ -6,11 +6,11 @@ export_model                                a program for torch.export.load or O
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from torch import nn
 
 from stoker import _disk
 from stoker._text import how_to_install
-from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, TrainError
+from stoker.errors import CheckpointError, CheckpointInvalidError, DiskError, OptionError, TrainError
 from stoker.train import resume
 from stoker.train.checkpoint import Checkpoint, CheckpointFolder
 
@@ -171,8 +171,15 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
         difference = max(difference, apart)
     golden = golden_path(path)
     _disk.make_folder(path.parent)
-    _disk.write_file(golden, save({**entries, ANSWER: answers[0][1].contiguous()}))
-    _disk.write_file(path, data)
+    is_new = not golden.exists()
+    try:
+        _disk.write_file(golden, save({**entries, ANSWER: answers[0][1].contiguous()}))
+        _disk.write_file(path, data)
+    except BaseException:
+        if is_new and not path.exists():  # or the next export would be refused, as a batch of another program
+            with contextlib.suppress(DiskError):
+                _disk.remove_file(golden)
+        raise
     return Exported(path=path, golden=golden, num_bytes=len(data), rows=rows, difference=difference)
 
 
@@ -219,7 +226,7 @@ def _export(model: nn.Module, entries: Entries) -> torch.export.ExportedProgram:
     return torch.export.export(model, (entries,), dynamic_shapes=(any_rows,))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _exporting() -> Iterator[None]:
     """Without the warnings of torch about its own layers and formats; a model that cannot be exported is one line."""
     logger = logging.getLogger("torch.onnx")
