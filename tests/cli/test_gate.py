@@ -109,6 +109,15 @@ def test_other_files_than_budgets_are_an_error_and_are_not_replaced(
     assert {one.name: one.lstat() for one in folder.iterdir()} == before
 
 
+@pytest.mark.parametrize("content", [None, '{"schema": 1}', "\xff"], ids=["none", "of no fields", "not UTF-8"])
+def test_a_budget_that_cannot_be_used_is_answered_in_flags(stoker: Stoker, folder: Path, content: str | None) -> None:
+    if content is not None:
+        (folder / "budget.json").write_bytes(content.encode("latin-1"))
+    done = stoker(*WORDS, "train.py")
+    assert (done.code, done.out, "=True" in done.err) == (2, "", False)
+    assert "--write" in done.err or content == "\xff"
+
+
 def test_a_budget_behind_a_link_is_written_there(gate: Stoker, folder: Path) -> None:
     (folder / "budgets").mkdir()
     (folder / "budget.json").symlink_to("budgets/step.json")

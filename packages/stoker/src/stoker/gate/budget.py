@@ -171,15 +171,17 @@ def read_budget(path: Path) -> Budget:
             raise OptionError(f"{path} is {what}; expected a budget in JSON.", parameter="budget", path=path)
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        raise OptionError(f"{path} is not there; expected a budget. Write one from this run with write=True.") from None
+        raise OptionError(
+            f"{path} is not there; expected a budget. Write one from this run with write=True.", parameter="write", path=path
+        ) from None
     except OSError as error:
         raise OptionError(f"{path} cannot be read: {error.strerror}; expected a budget.", parameter="budget", path=path) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text; expected a budget in JSON.") from None
+        raise ConfigError(f"{path} is not UTF-8 text; expected a budget in JSON.", parameter="budget", path=path) from None
     try:
         budget = msgspec.convert(parse_json(text, str(path)), Budget)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}. Write it again with write=True.") from None
+        raise ConfigError(f"{path}: {error}. Write it again with write=True.", parameter="write", path=path) from None
     unknown = [name for name in (*budget.allowed, *budget.varying) if name not in TITLES]
     if unknown:
         raise ConfigError(f"{path}: {unknown[0]!r} is not a count; expected some of {', '.join(TITLES)}.")
