@@ -42,6 +42,36 @@ def test_elsewhere_an_error_is_raised(tmp_path: Path, number: int, name: str) ->
     assert (done.returncode, done.stdout) == (0, f"{name}\n")
 
 
+LOST = """
+class Value:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        sum(range(1000))
+try:
+    Value()
+    for _ in range(500):
+        time.sleep(0.01)
+    print("went on")
+except BaseException as error:
+    print(type(error).__name__)
+"""
+"""A signal that comes in a destructor, where Python prints errors and goes on."""
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "Terminated")])
+def test_a_signal_whose_error_cannot_be_raised_comes_again(tmp_path: Path, number: int, name: str) -> None:
+    done = run(LOST.format(number=number), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{name}\n", "")
+    # Negative control: with the hook of Python the signal is lost, and a traceback printed.
+    control = run("sys.unraisablehook = sys.__unraisablehook__\n" + LOST.format(number=number), tmp_path)
+    assert (control.stdout, "Exception ignored" in control.stderr) == ("went on\n", True)
+
+
+def test_other_errors_that_cannot_be_raised_are_printed(tmp_path: Path) -> None:
+    done = run("class Value:\n    def __del__(self):\n        raise KeyboardInterrupt\nValue()\nprint('went on')", tmp_path)
+    assert (done.stdout, "Exception ignored" in done.stderr) == ("went on\n", True)
+
+
 def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
     code = (
         f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{START}os.kill(os.getpid(), signal.SIGINT)\nprint('alive')"

@@ -27,7 +27,7 @@ This page is generated from the source by `make reference`. Do not edit it by ha
 | 1 | a check failed: `audit` found an error, a count of `gate` grew |
 | 2 | an error: one line on stderr, with the [name of the error](errors.md) on a terminal. `--debug` shows its traceback |
 | 3 | `diagnose` has no verdict, or `diagnose --apply` no patch |
-| 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM. `pack`, `append` and `train` resume |
+| 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM. `pack`, `append` and `train` resume. `live` ends by Ctrl-C with 0 |
 | another | `watch SCRIPT.py` ends with the exit code of the script |
 
 ## What all commands share

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cli.calling import call, environment, slow_command
+from tests.cli.calling import Done, call, environment, slow_command
 
+from stoker.cli.main import cli
+from stoker.errors import StokerError
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 
@@ -71,6 +75,38 @@ def test_a_stopped_pack_keeps_the_store_that_was_there(inputs: Path, tmp_path: P
     process.communicate(timeout=200)
     assert process.returncode == 130
     assert open_store(tmp_path / "out").digest == old.digest
+
+
+@pytest.mark.parametrize("replacement", [TypeError, OSError, StokerError], ids=lambda kind: kind.__name__)
+def test_an_error_that_a_library_makes_of_a_stop_ends_the_command_as_the_stop(
+    stoker: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, replacement: type[Exception]
+) -> None:
+    """As where safetensors reads a file: "could not determine the shape"."""
+    numbers = iter([signal.SIGINT, signal.SIGTERM])
+
+    def command(*arguments: object, **options: object) -> None:
+        if (number := next(numbers, None)) is None:
+            raise replacement("damaged")
+        try:
+            os.kill(os.getpid(), number)
+            sum(range(1000))
+        except BaseException:
+            raise replacement("damaged") from None
+
+    monkeypatch.setattr(cli, "main", command)
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    try:
+        for code in (130, 143):
+            assert stoker("inspect") == Done(code, "", "stoker: stopped. Run the same command again.\n")
+        # Negative control: without a signal it is the error, also after a command that was stopped.
+        if replacement is TypeError:
+            with pytest.raises(TypeError, match="damaged"):
+                stoker("inspect")
+        else:
+            assert stoker("inspect") == Done(2, "", "stoker: damaged\n")
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        sys.unraisablehook = before[1]
 
 
 def test_no_one_waits_for_the_hash_of_a_huge_file(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import importlib
 import io
 import re
 import shlex
+import signal
 import sys
 from typing import NoReturn
 
@@ -17,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 import stoker
 from stoker import extend
-from stoker._signals import Terminated, handle_stops
+from stoker._signals import Terminated, handle_stops, last_stop
 from stoker._text import how_to_install, printable
 from stoker.cli.command import PACK_FLAGS, Asked, CommandGroup, reset_output, volume_options, without_stdin_folder
 from stoker.errors import StokerError, shorten
@@ -112,8 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         cli.main(arguments, prog_name="stoker", standalone_mode=False, obj=asked)
     except (click.exceptions.Abort, KeyboardInterrupt, Terminated) as stop:
-        resumes = " to resume" if "pack" in arguments or "append" in arguments else ""
-        _end(128 + stop.number if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
+        _end_stopped(stop.number if isinstance(stop, Terminated) else signal.SIGINT, arguments)
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None
         hint = f" See: {context.command_path} --help" if context is not None else ""
@@ -123,12 +123,21 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
-    except (StokerError, OSError) as error:
+    except Exception as error:
         if asked.debug:
+            raise
+        if (number := last_stop()) is not None:  # a library has made this error of the stop
+            _end_stopped(number, arguments)
+        if not isinstance(error, StokerError | OSError):
             raise
         # On a terminal, the name under which docs/errors.md explains the error; a log or a program gets the line alone.
         name = f" [{type(error).__name__}]" if isinstance(error, StokerError) and sys.stderr.isatty() else ""
         _end(2, shorten(printable(without_stdin_folder(in_flags(error, asked.command)))) + name)
+
+
+def _end_stopped(number: int, arguments: list[str]) -> NoReturn:
+    resumes = " to resume" if "pack" in arguments or "append" in arguments else ""
+    _end(128 + number, f"stopped. Run the same command again{resumes}.")
 
 
 def _end(code: int, line: str) -> NoReturn:
