@@ -43,6 +43,20 @@ def test_a_config_is_loaded_run_and_resumed(folder: Path) -> None:
     assert stoker.experiment.run(config, overwrite=True, progress=False).epoch == 1
 
 
+def test_a_dict_is_a_config_with_the_same_weights_as_its_file(folder: Path) -> None:
+    from stoker.experiment.parse import read_document
+
+    tree = read_document(Path("c.yaml")).tree
+    stoker.experiment.run("c.yaml", progress=False)
+    stoker.experiment.run(tree, folder="runs/dict", progress=False)
+    weights = [stoker.load(run).model.state_dict() for run in ("runs/c", "runs/dict")]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    with pytest.raises(ConfigError, match="the config.*batch_sise.*batch_size"):
+        stoker.experiment.run({**tree, "data": {**tree["data"], "batch_sise": 4}}, folder="runs/bad", progress=False)
+    with pytest.raises(OptionError, match="the config has no folder for the run"):
+        stoker.experiment.run(tree, progress=False)
+
+
 def test_a_run_on_some_of_the_series(folder: Path) -> None:
     """The feeds and the scaler see the chosen series alone, with a split and without."""
     from stoker.experiment.build import make_trained, open_data

@@ -160,3 +160,21 @@ def test_columns_and_words_that_differ_are_in_one_error_whose_advice_works_at_on
     assert text.endswith("pass columns='a,b', which all of them have, and Csv(null=['-', 'off']) if they mean missing.")
     options = {"columns": "a,b", "csv": stoker.Csv(null=["-", "off"])}
     assert len(pack(str(tmp_path / "*.csv"), tmp_path / "out", **options)) == 3
+
+
+MESSY = {
+    "a.csv": "station,time,temp\nA,2024-01-01 00:00,1.5\nA,2024-01-01 01:00,2.5\n",
+    "b.csv": "station;time;temp;wind\nB;01.01.2024 00:00;1,5;-\nB;13.01.2024 00:00;2,5;3\n",
+}
+
+
+def test_times_in_another_notation_are_never_advised_to_be_missing(tmp_path: Path) -> None:
+    for name, text in MESSY.items():
+        (tmp_path / name).write_text(text)
+    source = str(tmp_path / "*.csv")
+    with pytest.raises(SchemaError, match="All have the columns station, time, temp, but write their values in different ways") as error:
+        pack(source, tmp_path / "out", series="station", time="time")
+    assert "share no columns" not in str(error.value)
+    with pytest.raises(SchemaError, match=r"Csv\(time_format='...'\) if all times are like '01.01.2024 00:00'") as bad:
+        pack(source, tmp_path / "out", series="station", time="time", columns="station,time,temp")
+    assert "null=" not in str(bad.value)

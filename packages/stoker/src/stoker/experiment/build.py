@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -24,7 +24,7 @@ from stoker._text import how_to_install
 from stoker.errors import ConfigError, OptionError, StokerError
 from stoker.experiment import config as named
 from stoker.experiment.config import Config, Data
-from stoker.experiment.parse import CONFIG_NAME, to_tree, to_yaml
+from stoker.experiment.parse import CONFIG_NAME, Document, check, to_tree, to_yaml
 from stoker.experiment.prepare import RunPlan, choose_device, find_ranks, prepare, ranks_of
 from stoker.train.settings import TrainerSettings
 
@@ -328,7 +328,7 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
 
 
 def run(
-    config: Config | str | Path,
+    config: Config | Mapping[str, Any] | str | Path,
     *,
     overrides: Sequence[str] = (),
     folder: str | Path | None = None,
@@ -344,7 +344,7 @@ def run(
     Started by torchrun, all processes train together; rank 0 writes and reports.
 
     Args:
-        config: A config, or the path of one. With `resume=True` the folder of a run.
+        config: A config, the path of one, or a dict with the sections of one. With `resume=True` the folder of a run.
         overrides: Values that replace those of the config, as `NAME=VALUE`.
         folder: Folder of the run; by default `train.folder` of the config.
         resume: Continue the run of this folder from its newest checkpoint.
@@ -378,6 +378,8 @@ def run(
         raise OptionError("allow= is for resume=True: a new run has nothing to differ from.", parameter="allow")
     if overwrite and resume:
         raise OptionError("overwrite=True is for a new run, not for resume=True.", parameter="overwrite")
+    if isinstance(config, Mapping):
+        config = check(Document("the config", dict(config)), Config)
     train = partial(_train, progress=progress, report=report, on_saved=on_saved)
     begin = partial(prepare, config, overrides=overrides, folder=folder, resume=resume, allow=allow, overwrite=overwrite)
     if find_ranks().world_size == 1:

@@ -20,6 +20,8 @@ from stoker.store.formats.words import mostly
 from stoker.store.pack.column_types import plain_type, type_word
 
 COMMA_NUMBER = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")
+OTHER_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}\b.*")
+"""A date in another notation: no word that could mean missing."""
 MOST_SHOWN = 8
 """Different words that an error names."""
 SEARCHED_BYTES = 256 << 20
@@ -136,12 +138,15 @@ def advice_on(misfits: Sequence[Misfit], *, complete: bool) -> str:
     files = "file" if len({misfit.source.label for misfit in misfits}) == 1 else "files"
     columns = ", ".join(f"{name!r}: 'category'" for name in dict.fromkeys(misfit.column for misfit in misfits))
     null = null_advice(misfits) if complete else ""
+    dates = [misfit for misfit in misfits if _is_date(misfit)]
+    if dates:
+        return f"Fix the {files}, pass Csv(time_format='...') if all times are like {dates[0].text!r}, or pack a query that parses them."
     return f"Fix the {files}{null}, or pass dtype={{{columns}}} to keep all as words."
 
 
 def null_advice(misfits: Sequence[Misfit]) -> str:
     """What options help with words: a decimal comma, or names of missing values."""
-    if not all(misfit.source.has_null_texts for misfit in misfits):
+    if not all(misfit.source.has_null_texts and not _is_date(misfit) for misfit in misfits):
         return ""
     texts = list(dict.fromkeys(misfit.text for misfit in misfits))
     words = [text for text in texts if not COMMA_NUMBER.fullmatch(text.strip())]
@@ -153,6 +158,11 @@ def null_advice(misfits: Sequence[Misfit]) -> str:
     if len(words) < len(texts):
         return f", pass Csv(decimal=',', null={null}) if the comma is the decimal point and the words mean missing"
     return f", pass Csv(null={null}) if {'it means' if len(words) == 1 else 'they mean'} missing"
+
+
+def _is_date(misfit: Misfit) -> bool:
+    """Whether a value of a column of times is a time, too, in another notation."""
+    return values_word(misfit.kind) == "times" and OTHER_DATE.fullmatch(misfit.text.strip()) is not None
 
 
 def values_word(kind: pa.DataType) -> str:

@@ -60,7 +60,10 @@ def unify_schemas(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], o
         if not differences:
             advice = advice_on(misfits, complete=complete) if misfits else _advice_on_columns(list(common), options)
         elif len(differences) > 1 or words or not advice:
-            advice = _advice_on_columns(list(common), options, [misfit for misfit in misfits if misfit.column in common])
+            told = [misfit for misfit in misfits if misfit.column in common]
+            in_all = set[str].intersection(*(set(schema.names) for schema in schemas))
+            shared = [name for name in names if name in in_all]
+            advice = _advice_on_columns(list(common), options, told, shared=shared)
         differences += words
         shown = "; ".join(differences[:_MOST_SHOWN])
         shown += f"; and {len(differences) - _MOST_SHOWN:,} more" if len(differences) > _MOST_SHOWN else ""
@@ -75,10 +78,15 @@ def _may_hold_words(first: DataSource, known: pa.DataType, source: DataSource, f
     return is_text[0] != is_text[1] and not (source if is_text[1] else first).typed
 
 
-def _advice_on_columns(common: list[str], options: PackOptions, misfits: Sequence[Misfit] = ()) -> str:
+def _advice_on_columns(
+    common: list[str], options: PackOptions, misfits: Sequence[Misfit] = (), *, shared: Sequence[str] = ()
+) -> str:
     """What helps where files have different columns, of which those that all have may hold words among numbers."""
     roles = {options.series, options.time} - {None}
     values = [name for name in common if name not in roles]
+    if set(common) < set(shared) and roles <= set(shared) and not (values and roles <= set(common)):
+        names = ", ".join(shared[:_MOST_ADVISED])
+        return f"All have the columns {names}, but write their values in different ways: fix the files, or pack a query that parses them."
     if not values or not roles <= set(common):
         return "They share no columns to pack: pack them separately."
     shown = ",".join(values) if len(values) <= _MOST_ADVISED and not any("," in name for name in values) else None
