@@ -271,9 +271,12 @@ def test_negative_control_such_an_installation_is_recognised() -> None:
 
 
 def test_the_common_forecast_of_the_first_page_is_short() -> None:
-    """300 series with covariates, scaling, early stopping, a forecast and plots: 12 lines and 3 commands."""
+    """300 series with covariates, scale, early stopping, a forecast, plots, a backtest: 12 lines and 4 commands, or 12 lines of Python."""
     page = (ROOT / "docs" / "quickstart.md").read_text()
-    config = re.search(r"```yaml\n# sales.yaml\n(.*?)```\n(.*?)```sh\n(.*?)```", page, re.DOTALL)
+    config = re.search(r"```yaml\n# sales.yaml\n(.*?)```\n(.*?)```sh\n(.*?)```(.*?)```python\n(.*?)```", page, re.DOTALL)
     assert config is not None
     assert len(config[1].splitlines()) <= 12
-    assert [line.split()[1] for line in config[3].splitlines()] == ["pack", "train", "predict"]
+    commands = [line.split()[1] for line in config[3].splitlines() if line.startswith("stoker ")]
+    assert commands == ["pack", "train", "predict", "predict"]
+    assert "experiment.run(" in config[5]
+    assert len([line for line in config[5].splitlines() if line]) <= 12

@@ -110,7 +110,9 @@ def test_a_script_with_a_main_is_audited_as_a_module(stoker: Stoker, tmp_path: P
 def test_faults_end_with_1(stoker: Stoker, script: Path) -> None:
     done = stoker("audit", "-q", "--apart-from", "valid", f"{script}:train_loader")
     assert (done.code, done.err) == (1, "")
-    assert re.search(r"^FAULT +shared samples +10 of 150 samples are in the validation data \(apart_from\), too: ", done.out, re.MULTILINE)
+    assert re.search(
+        r"^FAULT +shared samples +10 of 150 samples are in the validation data \(apart_from\), too: ", done.out, re.MULTILINE
+    )
 
 
 def test_names_from_data_do_not_steer_the_terminal(stoker: Stoker, script: Path) -> None:

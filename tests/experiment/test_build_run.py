@@ -51,7 +51,7 @@ def test_a_dict_is_a_config_with_the_same_weights_as_its_file(folder: Path) -> N
     stoker.experiment.run(tree, folder="runs/dict", progress=False)
     weights = [stoker.load(run).model.state_dict() for run in ("runs/c", "runs/dict")]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-    with pytest.raises(ConfigError, match="the config.*batch_sise.*batch_size"):
+    with pytest.raises(ConfigError, match=r"the config.*batch_sise.*batch_size"):
         stoker.experiment.run({**tree, "data": {**tree["data"], "batch_sise": 4}}, folder="runs/bad", progress=False)
     with pytest.raises(OptionError, match="the config has no folder for the run"):
         stoker.experiment.run(tree, progress=False)

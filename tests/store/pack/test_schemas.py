@@ -172,7 +172,9 @@ def test_times_in_another_notation_are_never_advised_to_be_missing(tmp_path: Pat
     for name, text in MESSY.items():
         (tmp_path / name).write_text(text)
     source = str(tmp_path / "*.csv")
-    with pytest.raises(SchemaError, match="All have the columns station, time, temp, but write their values in different ways") as error:
+    with pytest.raises(
+        SchemaError, match="All have the columns station, time, temp, but write their values in different ways"
+    ) as error:
         pack(source, tmp_path / "out", series="station", time="time")
     assert "share no columns" not in str(error.value)
     with pytest.raises(SchemaError, match=r"Csv\(time_format='...'\) if all times are like '01.01.2024 00:00'") as bad:

@@ -319,7 +319,8 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference, *, ar
         place = log.place(int(np.flatnonzero(log.identities == identity)[0]))
         here = place if matcher.catalogue is None else f"sample {matcher.catalogue.numbers[identity]:,} ({place})"
         examples.append(f"{here} is row {there:,} there")
-    text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in the validation data (apart_from), too: {shown(examples, num_shared)}{aside}"
+    places = shown(examples, num_shared)
+    text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in the validation data (apart_from), too: {places}{aside}"
     text += (
         " They repeat as copies do: split the data first, and copy samples (oversampling) of the training part alone."
         if copied
