@@ -185,7 +185,8 @@ class Sources:
         self.stepless: list[Any] = []  # iterables of loops without optimizer steps
         self.passed: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
         """Loaders iterated by other loops since the training loop is known."""
-        self.skips: list[Callable[[], bool]] = []  # of one experiment, while statements after the update are skipped (rewriting.py)
+        self.skips: list[Callable[[str, int], bool]] = []
+        """Of one experiment: whether statements after the update of the loop at a place are skipped (rewriting.py)."""
         self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # loaders with optimizer steps between their batches
         self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}

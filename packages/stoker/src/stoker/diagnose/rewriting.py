@@ -69,7 +69,7 @@ class Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if not self._may_train(node):
             return node
-        make_skippable(node.body, node.target)
+        make_skippable(node.body, node.target, self._file, node.lineno)
         owner: ast.For | ast.Call = node
         inner = node.iter
         while isinstance(inner, ast.Call) and _name(inner.func) in PASSING_ON and inner.args:
@@ -86,7 +86,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> ast.AST:  # noqa: D102
         self.generic_visit(node)
         if self._may_train(node):
-            make_skippable(node.body, node.test)
+            make_skippable(node.body, node.test, self._file, node.lineno)
             node.body.insert(0, ast.copy_location(ast.Expr(self._call(ITERATION, node, [])), node))
         return node
 
@@ -216,8 +216,8 @@ STAYING = (
 )
 
 
-def make_skippable(body: list[ast.stmt], head: ast.expr) -> None:
-    """Rewrite the statements of a loop in place; `head` is its target or its condition."""
+def make_skippable(body: list[ast.stmt], head: ast.expr, file: str, line: int) -> None:
+    """Rewrite the statements of the loop at a place; `head` is its target or its condition."""
     steps = [
         number for number, part in enumerate(body) if any(word in name.lower() for name in called_names(part) for word in STEPS)
     ]
@@ -226,7 +226,7 @@ def make_skippable(body: list[ast.stmt], head: ast.expr) -> None:
     for number in range(after, len(body)):
         statement = body[number]
         if _can_be_skipped(statement, needed):
-            test = ast.parse(f"not ({SKIP} and {SKIP}[0]())", mode="eval").body
+            test = ast.parse(f"not ({SKIP} and {SKIP}[0]({file!r}, {line}))", mode="eval").body
             for part in ast.walk(test):
                 ast.copy_location(part, statement)
             body[number] = ast.copy_location(ast.If(test, [statement], []), statement)
