@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.harness import NOT_JSON
 
 import stoker
 from stoker.errors import CheckpointInvalidError
+from stoker.experiment.inputs import read_inputs
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,11 @@ def test_a_damaged_file_is_one_line(run: Path, kind: str) -> None:
 
 def test_negative_control_the_file_as_it_was_written_is_read(run: Path) -> None:
     assert stoker.load(run, device="cpu").inputs is not None
+
+
+def test_a_pipe_in_the_place_of_the_inputs_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "inputs.json")
+    with pytest.raises(CheckpointInvalidError, match="is not a plain file"):
+        read_inputs(tmp_path / "inputs.json")
+    with pytest.raises(CheckpointInvalidError, match="is missing"):  # negative control
+        read_inputs(tmp_path / "gone.json")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.live.follow import MOST_POINTS, Board, ThinnedCurve
+from stoker.live.follow import MOST_POINTS, Board, ThinnedCurve, newest_checkpoint
 from stoker.train.run import Run
 from stoker.watch.cause import Slowdown
 
@@ -166,6 +166,14 @@ def test_a_file_that_no_run_writes_hides_no_other_run(tmp_path: Path, file: str,
     json.dumps(view, allow_nan=False)
     assert {row["name"] for row in view["runs"]} == {"good", "odd"}
     assert rows(board)["good"]["reason"] is None
+
+
+def test_a_pipe_in_the_place_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "LATEST")
+    assert newest_checkpoint(tmp_path) is None
+    (tmp_path / "LATEST").unlink()
+    (tmp_path / "LATEST").write_text("step-000000020\n")
+    assert (newest_checkpoint(tmp_path) or {})["step"] == 20, "negative control"
 
 
 def test_a_configuration_of_many_levels_is_shown_as_text(tmp_path: Path) -> None:

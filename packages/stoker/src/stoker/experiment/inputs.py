@@ -98,6 +98,8 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_inputs(path: Path) -> Inputs:
     """Read what the run kept about its training store."""
+    if path.exists() and not path.is_file():  # a pipe never ends
+        raise CheckpointInvalidError(f"{path} is not a plain file. Put it back, or train the run again.", path=path)
     try:
         with path.open("rb") as file:
             inputs = msgspec.json.decode(file.read(MAX_BYTES), type=Inputs)

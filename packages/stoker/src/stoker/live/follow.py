@@ -277,6 +277,8 @@ class Board:
 def newest_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The step and the time of the checkpoint that a run would resume from."""
     path = folder / "LATEST"
+    if not path.is_file():  # a pipe never ends
+        return None
     try:
         name, seconds = path.read_text(encoding="ascii").strip(), path.stat().st_mtime
         step = int(name.removeprefix("step-"))
