@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import stoker
+from stoker.diagnose.measurements import SourceLine
 from stoker.errors import OptionError
 from stoker.notebook import run_cell
 
@@ -77,6 +78,15 @@ def test_a_line_keeps_its_number_in_the_cell(programs: list[str]) -> None:
     function, line, cell = magic("a = 1", "%%stoker diagnose\n\nimport sys\noutputs.append(sys._getframe().f_lineno)")
     function(line, cell)
     assert programs == [4], "the fourth line of the cell, whose first is the magic"
+
+
+def test_a_finding_names_cells_and_no_files_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diagnose(path: Path, **options: object) -> SourceLine:
+        return SourceLine(file=f"{path}", line=3, function=f"{path.parent}/In [1]:2")
+
+    monkeypatch.setattr("stoker.diagnose.api.diagnose_script", diagnose)
+    function, line, cell = magic("a = 1", "%%stoker diagnose\na")
+    assert function(line, cell) == SourceLine(file="In [2]", line=3, function="In [1]:2")
 
 
 def test_two_cells_are_compared_after_the_same_cells(programs: list[str]) -> None:

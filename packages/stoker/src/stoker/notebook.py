@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import ast
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from stoker import _disk
 from stoker.errors import OptionError
@@ -77,7 +79,11 @@ def run_cell(line: str, cell: str, history: Sequence[str]) -> Finding | Receipt:
         if asked.command == "diagnose":
             from stoker.diagnose.api import diagnose_script
 
-            return diagnose_script(_program(folder, number, cell, cells), quiet=True, time_limit=asked.time_limit)
+            program = _program(folder, number, cell, cells)
+            finding = diagnose_script(program, quiet=True, time_limit=asked.time_limit)
+            # The files are gone when the finding is read: cells have the names that the notebook shows.
+            plain = _rename(msgspec.to_builtins(finding), {str(program): f"In [{number}]", f"{folder}/": ""})
+            return msgspec.convert(plain, type(finding))
         if asked.before not in range(1, number):
             raise OptionError(
                 f"In [{asked.before}] is not an earlier cell; expected a number from 1 to {number - 1}.", parameter="before"
@@ -92,6 +98,18 @@ def run_cell(line: str, cell: str, history: Sequence[str]) -> Finding | Receipt:
             for named, text in ((asked.before, before), (number, cell))
         )
         return compare(first, second, budget=asked.budget, seeds=asked.seeds)
+
+
+def _rename(value: Any, names: Mapping[str, str]) -> Any:
+    """Replace names in all strings of plain values."""
+    if isinstance(value, dict):
+        return {key: _rename(part, names) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_rename(part, names) for part in value]
+    if isinstance(value, str):
+        for name, new in names.items():
+            value = value.replace(name, new)
+    return value
 
 
 def _numbers(text: str, end: int) -> list[int]:
