@@ -1,4 +1,4 @@
-"""Stoker finds what holds PyTorch training on sequences back, removes it, and proves that the result did not change.
+"""Find the bottleneck of a PyTorch training run, fix it, and verify that the results are unchanged.
 
     store = stoker.pack("prices/*.csv", "prices.stoker", series="symbol", time="ts")
     store = stoker.open("prices.stoker")
