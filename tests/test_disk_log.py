@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.harness import FaultyFiles, Zygote
 
 from stoker._disk import LogFile
-from stoker.errors import DiskFullError
+from stoker.errors import DiskError, DiskFullError
 
 LINES = [b"%d %s\n" % (number, b"x" * number) for number in range(8)]
 
@@ -68,3 +69,10 @@ def test_a_log_is_synced_when_asked_and_its_name_when_made(tmp_path: Path) -> No
         log.sync()
         log.close()
     assert [operation.kind for operation in disk.log] == ["create", "sync_folder", "write", "sync"]
+
+
+def test_a_fifo_in_place_of_a_log_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    with pytest.raises(DiskError, match="not a plain file"):
+        LogFile(path)

@@ -242,7 +242,17 @@ def test_every_input_file_may_be_standard_input(path: str) -> None:
         "--export",
         "--budget",
     }
-    others = {"--resume", "--folder", "--archive", "--python-before", "--python-after", "--check"}
+    others = {
+        "--resume",
+        "--folder",
+        "--archive",
+        "--python-before",
+        "--python-after",
+        "--check",
+        "--checkpoint",
+        "--hold-out",
+        "--log",
+    }
     for one in COMMANDS[path].params:
         if isinstance(one, click.Option) and isinstance(one.type, base.PathType):
             expected = not set(one.opts) & (outputs | others) and one.metavar not in ("STORE", "FOLDER")

@@ -287,6 +287,7 @@ OUTPUTS = [
     "tune batch config.yaml --out t.yaml",
     "tune search config.yaml --out t.yaml",
     "compare --budget 0 --report why.html script.py script.py",
+    "compare --budget 0 --evaluate {checkpoint} --checkpoint out --log judged.jsonl script.py script.py",
     "diagnose --report why.html script.py",
     "diagnose --apply a.patch script.py",
     "tabular generate folder new.csv",
@@ -313,6 +314,8 @@ INPUTS = {
     "--python-before",
     "--python-after",
     "--check",
+    "--checkpoint",
+    "--hold-out",
 }
 
 

@@ -262,6 +262,8 @@ class LogFile:
     def __init__(self, path: Path, *, keep: Callable[[bytes], bool] = lambda line: True) -> None:
         self.path = path
         if path.exists():
+            if not path.is_file():  # opening a FIFO would wait for a writer
+                raise DiskError(f"{path} is not a plain file. Remove it, or use another folder.", path=path)
             with naming(path), path.open("rb") as lines:
                 whole = itertools.takewhile(lambda line: line.endswith(b"\n") and keep(line), lines)
                 self._file = AppendFile.reopen(path, sum(map(len, whole)))

@@ -203,7 +203,9 @@ class _Search:
         if len(self.later):
             several.append(("running", self._matrix_before, np.add))
         for operation, left, join in several:
-            fitting = _fits(join(left[:, None], self._matrix[None, :]), wanted, places).all(-1) & varied[:, None] & varied[None, :]
+            with np.errstate(over="ignore"):  # a product of large numbers is infinite, and fits nothing
+                made = join(left[:, None], self._matrix[None, :])
+            fitting = _fits(made, wanted, places).all(-1) & varied[:, None] & varied[None, :]
             for first, second in np.argwhere(fitting).tolist():
                 if second != place and (operation == "running" or (first < second and first != place)):
                     yield Formula(operation=operation, operands=[self.numbers[first], self.numbers[second]])
@@ -228,7 +230,8 @@ def _join(rule: Formula, operands: Sequence[Array]) -> Array:
     """What follows from operands."""
     if len(operands) == 1:
         return operands[0]
-    made = operands[0] * operands[1] if rule.operation == "product" else operands[0] + operands[1]
+    with np.errstate(over="ignore"):
+        made = operands[0] * operands[1] if rule.operation == "product" else operands[0] + operands[1]
     return made if rule.decimals is None else np.round(made, rule.decimals)
 
 

@@ -35,7 +35,7 @@ class _Duration(click.ParamType[float]):
         """Return the seconds."""
         match = re.fullmatch(r"([0-9.]+)(s|min|h)", str(value))
         if match is None:
-            self.fail(f"{value!r} is no time; expected one like 90s, 10min or 2h.", param, ctx)
+            self.fail(f"{value!r} is not a time; expected one like 90s, 10min or 2h.", param, ctx)
         return float(match[1]) * {"s": 1, "min": 60, "h": 3600}[match[2]]
 
 
@@ -117,7 +117,9 @@ def command(
     wrong: list[str] = []
     if check is not None:
         if script is not None:
-            raise OptionError(f"{script} was given with --check; expected one of them: a receipt names its scripts.")
+            raise OptionError(
+                f"{script} was given with --check; expected one of them: a receipt names its scripts.", parameter="check"
+            )
         receipt, wrong = compare_again(read_receipt(Path(check)), quiet=base.drops_script_output(), progress=base.announce)
     else:
         before, after, words = _versions(script, arguments, is_module, options)
@@ -202,5 +204,5 @@ def _versions(
 def _environment(assignments: tuple[str, ...]) -> dict[str, str]:
     for text in assignments:
         if "=" not in text:
-            raise OptionError(f"--env-after is {text!r}; expected NAME=VALUE.")
+            raise OptionError(f"--env-after is {text!r}; expected NAME=VALUE.", parameter="env_after")
     return dict(text.split("=", 1) for text in assignments)

@@ -78,7 +78,7 @@ def words_of_launcher(script: str, arguments: tuple[str, ...]) -> tuple[tuple[st
         raise OptionError(f"{shlex.join(words)} starts no script; expected the name of a script (FILE.py).")
     starter = _program(script)
     if starter is None:
-        raise OptionError(f"{script} is not installed, so it cannot start {words[at]}.")
+        raise OptionError(f"{script} is not installed, so it cannot start {words[at]}.", parameter="script")
     return (starter, *words[1:at]), words[at], words[at + 1 :]
 
 

@@ -38,6 +38,7 @@ def command(folder: str, metric: str | None, plot: str | None, overwrite: bool, 
         return
     if not runs:
         click.echo(f"{printable(folder)} has no runs.")
+        base.report("next: stoker train CONFIG")
         return
     from rich.console import Console
 

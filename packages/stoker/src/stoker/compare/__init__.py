@@ -43,7 +43,7 @@ def compare(
         arguments: The arguments of both.
         steps: Optimizer steps that are compared. By default, those of the first epoch and a third of the next, from 200 to 2,000, or
             fewer where they take longer than a tenth of the budget.
-        until: Compare the steps that BEFORE makes in so many seconds instead, for differences that come late.
+        until: Compare the steps that BEFORE makes in this many seconds instead, for differences that come late.
         budget: Seconds after which no further round starts; 0 compares results only, in two or three runs. Runs with other seeds are
             not limited.
         width: The width of the interval of the speed-up, relative to it, at which rounds end.

@@ -30,6 +30,7 @@ import msgspec
 from stoker import _disk
 from stoker._clock import now_ns
 from stoker._lazy import import_first
+from stoker.compare import ranks
 from stoker.compare.checkpoint import pack_checkpoint
 from stoker.compare.keeper import keep
 from stoker.compare.observed import Observed, RunRequest
@@ -317,8 +318,6 @@ def main(words: str, descriptor: int, answers: int) -> NoReturn:
     write_version(request)
     if not request.launcher:
         run_observed(request, connection.send_bytes)
-    from stoker.compare import ranks
-
     try:
         connection.send_bytes(ranks.launch(request))
     except TrainError as error:

@@ -73,7 +73,7 @@ class Comparisons:
     """Versions of a program, each compared with the best one so far. A context manager.
 
     `steps` are compared; by default, those of the first epoch and a third of the next, or what runs in `seconds`. With `until`, the steps
-    that BEFORE makes in so many seconds. With `same_draws`, loaders with persistent workers draw the seeds that others draw, so that
+    that BEFORE makes in this many seconds. With `same_draws`, loaders with persistent workers draw the seeds that others draw, so that
     keeping workers changes no sample. With `judging` runs are confined, and an evaluator computes the metric of repeats with other seeds.
     """
 

@@ -1,20 +1,19 @@
 """A run of several processes on this machine: `torchrun --nproc-per-node 2 train.py`. What rank 0 does is observed.
 
-`launch` runs in the process of the sandbox: it starts the launcher with this module instead of the program. In each rank, `main` runs the
-program with the hooks, so that all ranks end after the same step. Rank 0 writes what was observed to a file.
+`launch` runs in the process of the sandbox: it starts the launcher with rank.py instead of the program. Each rank runs the program with
+the hooks, so that all ranks end after the same step. Rank 0 writes what was observed to a file.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from stoker import _disk
-from stoker.compare.child import run_observed
 from stoker.compare.observed import Observed, RunRequest
 from stoker.errors import TrainError
 from stoker.sandbox import end_with_parent, mirrored
@@ -26,6 +25,11 @@ POLL_SECONDS = 0.1
 ENDING_SECONDS = 5.0  # of the launcher, after rank 0 has answered
 
 
+def module_flag(launcher: Sequence[str]) -> str:
+    """Return the option by which a launcher starts a module."""
+    return MODULE_FLAGS.get(Path(launcher[0]).name, "-m")
+
+
 def launch(request: RunRequest) -> bytes:
     """Run the program by its launcher. Returns what rank 0 has observed, as a message."""
     here = str(Path.cwd())
@@ -35,9 +39,8 @@ def launch(request: RunRequest) -> bytes:
     with _disk.temporary_folder() as folder:
         answer = folder / "answer"
         environment = {**os.environ, REQUEST: msgspec.json.encode(alone).decode(), ANSWER: str(answer)}
-        words = [*request.launcher, MODULE_FLAGS.get(Path(request.launcher[0]).name, "-m"), __name__]
         # The kernel ends the launcher with this process, which the comparison may kill.
-        child = subprocess.Popen(words, env=environment, preexec_fn=end_with_parent)
+        child = subprocess.Popen(request.launcher, env=environment, preexec_fn=end_with_parent)
         while child.poll() is None and not answer.exists():
             try:
                 child.wait(POLL_SECONDS)
@@ -55,23 +58,6 @@ def launch(request: RunRequest) -> bytes:
         return answer.read_bytes()
 
 
-def send(data: bytes) -> None:
-    """Write the answer of rank 0, whole or not at all."""
-    if int(os.environ.get("RANK", "0")) == 0:
-        _disk.write_file(Path(os.environ[ANSWER]), data, durable=False)
-
-
-def main() -> None:
-    """Run the program in this rank."""
-    end_with_parent()
-    sys.argv = sys.argv[:1]
-    run_observed(msgspec.json.decode(os.environ[REQUEST], type=RunRequest), send)
-
-
 def failed(error: TrainError) -> bytes:
     """Return the message of a run that has no answer."""
     return msgspec.msgpack.encode(Observed(error=str(error).rstrip(".")))
-
-
-if __name__ == "__main__":
-    main()

@@ -19,9 +19,12 @@ import msgspec
 from stoker import _disk
 from stoker.compare.child import Starter, run_program
 from stoker.compare.observed import Observed, RunRequest
+from stoker.compare.ranks import module_flag
 from stoker.errors import OptionError
 from stoker.sandbox import VARIABLE, Sandbox, SandboxMode
 
+IN_EACH_RANK = "stoker.compare.rank"
+"""The module that a launcher starts in place of the program."""
 WORKING_TREE = "WORK"
 """The name of the files as they are now, where a commit is expected."""
 
@@ -93,7 +96,7 @@ class Side:
         return RunRequest(
             program=version.program,
             module=version.module,
-            launcher=list(version.launcher),
+            launcher=[*version.launcher, module_flag(version.launcher), IN_EACH_RANK] if version.launcher else [],
             files=None if self._files is None else str(self._files),
             removed=self._removed,
             extension=version.extension,
