@@ -54,12 +54,14 @@ def test_a_line_that_was_changed_later_is_refused(tmp_path: Path, change: str) -
     assert caught.value.path == str(path)
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"note": 1}\n', '{"note": 1}', "my notes", "7"], ids=["lines", "object", "text", "number"])
+def test_another_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    """A last line without an end is one of a killed process only if it is the beginning of a judgement."""
     path = tmp_path / "notes.jsonl"
-    path.write_text('{"note": 1}\n')
+    path.write_text(text)
     with pytest.raises(OptionError, match="line 1 is not a judgement"):
         append_to_ledger(path, {})
-    assert path.read_text() == '{"note": 1}\n'
+    assert path.read_text() == text
 
 
 def test_a_torn_last_line_is_removed_by_the_next(tmp_path: Path) -> None:

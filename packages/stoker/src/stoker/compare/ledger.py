@@ -30,15 +30,17 @@ def read_ledger(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     previous = START
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], 1):
-        if not line.endswith(b"\n"):
-            break  # torn by a process that was killed
         try:
             values = json.loads(line)
             earlier = values["previous"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError) as error:
+            if not line.endswith(b"\n") and line.startswith(b"{") and isinstance(error, ValueError):
+                break  # torn by a process that was killed
             raise OptionError(
                 f"{path}, line {number} is not a judgement; expected a file that --log has written.", path=path
             ) from None
+        if not line.endswith(b"\n"):
+            break  # torn in front of its end
         if earlier != previous:
             raise OptionError(
                 f"{path}, line {number} does not follow the line before it: a line was changed or removed. Start a new file.",
