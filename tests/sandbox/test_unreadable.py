@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sandbox.reading_attacks import ATTACKS
@@ -17,8 +20,29 @@ from stoker.sandbox.unreadable import is_above, other_mounts, readable_around
 
 WHO = ["root", "user"] if os.geteuid() == 0 else ["user"]
 PLAIN = {"read", "copy", "map", "symbolic link", "symbolic link that was there", "link to the folder", "hard link", "descriptor",
-         "folder's descriptor", "another process", "a copy by another process", "folder that is held out", "rename"}  # fmt: skip
+         "folder's descriptor", "another process", "a copy by another process", "folder that is held out", "rename",
+         "root of other processes"}  # fmt: skip
 """Attacks that need no rights."""
+
+
+SAME_RIGHTS = """
+import os, sys
+from stoker.sandbox.unreadable import drop_capabilities
+if os.geteuid() == 0:
+    drop_capabilities()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def process_with_the_same_rights() -> Iterator[None]:
+    """A process outside the sandbox that a sealed one may look into by its capabilities, such as that of another judgement."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", SAME_RIGHTS], **pipes) as process:
+        process.stdout.readline()  # type: ignore[union-attr]
+        yield
+        process.kill()
 
 
 @functools.cache
@@ -27,7 +51,8 @@ def attempts(mode: str, who: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         command = [sys.executable, "-m", "tests.sandbox.reading_attacks", folder, mode, who]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        with process_with_the_same_rights():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     results: dict[str, str] = json.loads(done.stdout)
     return results

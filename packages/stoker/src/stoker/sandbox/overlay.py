@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker import _disk
-from stoker.sandbox import files, unreadable
+from stoker.sandbox import files, landlock, unreadable
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
@@ -72,6 +72,7 @@ def enter(
         _drop_capabilities()
     elif confined:
         unreadable.drop_capabilities()
+        landlock.hide_other_processes()
     _move_between_views(devices)
     missing = [path for path in devices if rules[path] and not overlaid.get(innermost(path, overlaid) or "", False)]
     if lacking := needed.intersection(missing):
