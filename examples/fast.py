@@ -12,7 +12,7 @@ series = np.load("series.npy")
 
 scaled = np.stack([((values - values.mean()) / values.std()).astype(np.float32) for values in series])
 store = stoker.Store.from_arrays(value=scaled)
-store.save("scaled.stoker")  # for the run that is killed and resumed later
+store.save("scaled.stoker", replace=True)  # for the run that is killed and resumed later
 view = stoker.Windows(PAST, horizon=FUTURE, stride=STRIDE, tail="drop")
 feed = stoker.Feed(store, view, batch_size=256, order=stoker.Shuffle(seed=0), last_batch="drop")
 
