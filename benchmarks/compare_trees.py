@@ -26,14 +26,15 @@ from pathlib import Path
 import numpy as np, pandas as pd, torch
 import pyarrow.csv as pa_csv, pyarrow.parquet as pq
 import stoker
-from benchmarks.tfa import bench_indicators
-from benchmarks.tabular import bench_sequences
-from benchmarks.train import bench_trainers
-from benchmarks.store import tables
 if Path("packages").exists():
+    from benchmarks.store import tables
+    from benchmarks.tabular import bench_sequences
+    from benchmarks.tfa import bench_indicators
+    from benchmarks.train import bench_trainers
     from stoker_recipes.tabular import join_digits, pad_sequences, split_digits
     from stoker_recipes.tfa import features
 else:  # before there were two packages
+    from benchmarks import bench_indicators, bench_sequences, bench_trainers, tables
     from stoker.encode import features, join_digits, pad_sequences, split_digits
 
 torch.set_num_threads(1)
