@@ -9,7 +9,7 @@ from transformers import HfArgumentParser, Trainer, TrainingArguments, set_seed
 
 @dataclass
 class Options:
-    without: list[str] = field(default_factory=list, metadata={"action": "append"})
+    without: list[str] = field(default_factory=list, metadata={"help": "data or host"})
     recordings: int = 640
     species: int = 30
 

@@ -17,7 +17,7 @@ parser.add_argument("--without", action="append", default=[], choices=["host", "
 parser.add_argument("--draw-every", type=int, default=15)
 args = parser.parse_args()
 big = torch.cuda.is_available()
-BATCH, WIDTH, SHEET, EULER = (128, 384, 100, 50) if big else (8, 48, 8, 30)
+BATCH, WIDTH, SHEET, EULER = (128, 384, 100, 60) if big else (8, 48, 8, 30)
 
 
 class Layer(nn.Module):

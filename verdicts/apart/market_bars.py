@@ -56,17 +56,16 @@ get_batch = at_once if "data" in without else one_by_one
 
 # %%
 class BarNet(nn.Module):
-    def __init__(self, width=48):
+    def __init__(self, width=32):
         super().__init__()
         self.conv1 = nn.Conv1d(CFG.channels, width, 5, stride=2)
         self.conv2 = nn.Conv1d(width, width, 3, stride=2)
-        self.gru = nn.GRU(width, width, batch_first=True)
-        self.out = nn.Linear(width, 1)
+        self.out = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, x):
         x = torch.relu(self.conv1(x.transpose(1, 2)))
         x = torch.relu(self.conv2(x))
-        return self.out(self.gru(x.transpose(1, 2))[1][0]).squeeze(1)
+        return self.out(torch.cat([x.amax(2), x[:, :, -1]], 1)).squeeze(1)
 
 
 model = BarNet()

@@ -10,7 +10,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--without", action="append", default=[], choices=["data", "host", "optimizer", "compute"])
 without = parser.parse_args().without
 set_seed(64)
-LINES, KINDS, BATCH = 96, 9, 16
+LINES, KINDS, BATCH = 96, 9, 12
 
 
 class Pages(torch.utils.data.Dataset):

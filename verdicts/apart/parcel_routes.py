@@ -8,7 +8,7 @@ from torch import nn
 
 cli = argparse.ArgumentParser()
 cli.add_argument("--without", action="append", default=[], choices=["host", "data", "optimizer"])
-cli.add_argument("--stops", type=int, default=14)
+cli.add_argument("--stops", type=int, default=22)
 cli.add_argument("--compare", type=int, default=18)
 cli = cli.parse_args()
 torch.manual_seed(77)
@@ -60,11 +60,11 @@ def two_opt(places, tour):
 
 policy = Pointer()
 adam = torch.optim.Adam(policy.parameters(), lr=1e-3, fused="optimizer" in cli.without)
-held = torch.rand(160, cli.stops, 2)
-pool = torch.rand(64, 128, cli.stops, 2)
+held = torch.rand(1200, cli.stops, 2)
+pool = torch.rand(64, 40, cli.stops, 2)
 baseline, gaps, update = None, [], 0
 while True:
-    places = pool[update % 64] if "data" in cli.without else torch.rand(128, cli.stops, 2)
+    places = pool[update % 64] if "data" in cli.without else torch.rand(40, cli.stops, 2)
     tour, logp = policy(places)
     cost = length(places, tour)
     baseline = cost.mean() if baseline is None else 0.95 * baseline + 0.05 * cost.mean()

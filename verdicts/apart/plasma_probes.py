@@ -26,7 +26,9 @@ class Archive:
             whole = length // (BATCH * STEPS) * BATCH * STEPS
             table = np.stack([(s[:whole] - self.stats[n][0]) / self.stats[n][1] for n, s in self.signals.items()]).clip(-5, 5)
             windows = table.reshape(len(names), -1, BATCH, STEPS)
-            self.windows = np.ascontiguousarray((windows - windows.mean(-1, keepdims=True)).swapaxes(0, 1))
+            windows = windows - windows.mean(-1, keepdims=True)
+            windows = windows + 0.5 * np.diff(windows, axis=-1, prepend=windows[..., :1])
+            self.windows = np.ascontiguousarray(windows.swapaxes(0, 1))
 
     def batches(self):
         blocks = self.length // (BATCH * STEPS)
@@ -41,7 +43,8 @@ class Archive:
             for name, signal in self.signals.items():
                 mean, std = self.stats[name]
                 window = np.clip((signal[start : start + BATCH * STEPS] - mean) / std, -5, 5).reshape(BATCH, STEPS)
-                shot[name] = window - window.mean(1, keepdims=True)
+                window = window - window.mean(1, keepdims=True)
+                shot[name] = window + 0.5 * np.diff(window, axis=1, prepend=window[:, :1])
             yield shot, target
 
 

@@ -7,10 +7,10 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--without", action="append", default=[], choices=["dispatch", "data", "host", "optimizer"])
-parser.add_argument("--trees", type=int, default=20)
+parser.add_argument("--trees", type=int, default=10)
 parser.add_argument("--depth", type=int, default=5)
 opt = parser.parse_args()
-FEATURES, CLASSES, BATCH = 40, 6, 64
+FEATURES, CLASSES, BATCH = 40, 6, 128
 torch.manual_seed(3)
 
 

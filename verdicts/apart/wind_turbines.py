@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-SETTINGS = {"threads": 24, "seed": 101, "batch": 64, "lr": 1e-3, "width": 64}
+SETTINGS = {"threads": 24, "seed": 101, "batch": 32, "lr": 1e-3, "width": 32}
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--without", action="append", default=[], choices=["oversubscribed", "data", "host"])
@@ -36,7 +36,7 @@ class Turbine(nn.Module):
 
 
 def loader():
-    day, power = torch.randn(9600, 9, 144), torch.rand(9600, 6)
+    day, power = torch.randn(9600, 9, 96), torch.rand(9600, 6)
     size = SETTINGS["batch"]
     if "data" in without:
         return DataLoader(list(zip(day.split(size), power.split(size))), batch_size=None, shuffle=True)
