@@ -17,7 +17,7 @@ parser.add_argument("--without", action="append", default=[], choices=["host", "
 parser.add_argument("--draw-every", type=int, default=15)
 args = parser.parse_args()
 big = torch.cuda.is_available()
-BATCH, WIDTH, SHEET, EULER = (128, 384, 100, 60) if big else (8, 48, 8, 30)
+BATCH, WIDTH, SHEET, EULER = (96, 384, 100, 60) if big else (8, 48, 8, 30)
 
 
 class Layer(nn.Module):
@@ -84,7 +84,8 @@ for epoch in itertools.count():
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.001)
+        with torch.no_grad():
+            torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.001)
         step += 1
         if "sync" not in args.without:
             smooth = loss.item() if smooth is None else 0.99 * smooth + 0.01 * loss.item()

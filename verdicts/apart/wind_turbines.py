@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-SETTINGS = {"threads": 24, "seed": 101, "batch": 32, "lr": 1e-3, "width": 32}
+SETTINGS = {"threads": 16, "seed": 101, "batch": 96, "lr": 1e-3, "width": 32}
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--without", action="append", default=[], choices=["oversubscribed", "data", "host"])
