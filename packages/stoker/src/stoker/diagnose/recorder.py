@@ -53,6 +53,10 @@ MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
 MAX_PERIOD = 4  # of steps that alternate; long steps with a longer period are rare steps
 PERIODIC = 0.4  # spread of the means of periods, relative to that of single steps, up to which steps alternate
+NEW_SIZES = (
+    "{} of the time, batches of a size that did not come before took longer, because kernels are chosen for each size. It is not in the "
+    "verdict. To have fewer sizes, pad to multiples of 64 (`pad_to_multiple_of` of a collator)."
+)
 WORTH_A_NOTE = 0.10  # share of the time between epochs from which on a note reports it
 
 
@@ -148,6 +152,10 @@ class StepSeries:
         return [[window[begin:end] for begin, end in pairwise(at)] for window, at in zip(self.windows, starts, strict=True)]
 
 
+def _total(series: StepSeries) -> float:
+    return sum(series.seconds())
+
+
 class BetweenEpochs(NamedTuple):
     """Time between two epochs, in seconds per step."""
 
@@ -208,6 +216,7 @@ class Recorder:
     loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
     batch_rows: int | None = None
+    batches_on_gpu: bool = False  # whether batches come from their iterable on the GPU
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
     rare_line: SlowLine | None = None  # where rare steps spend their time
@@ -253,8 +262,18 @@ class Recorder:
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
         if self.batch_times.usual is not None:
-            like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
-            same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)
+            times, loop = self.batch_times, self.loop
+            # Where torch compiles for each size, that is the cause: cached batches are of known sizes.
+            known = (
+                loop
+                if self.recompiled
+                else StepSeries(*([times.of_known_size(step) for step in window] for window in loop.windows))
+            )
+            usual = {"loop": known.of_usual_batches(times), "cached": self.cached.of_usual_batches(times)}
+            note = [NEW_SIZES.format(percent(1 - _total(known) / _total(loop)))] if _total(known) < _total(loop) else []
+            same = replace(self, batch_times=BatchTimes(), notes=[*self.notes, *note], **usual).measurements(
+                sources, hooks, device, machine
+            )
             return msgspec.structs.replace(same, sized=True)
         source, batches = sources.training, self._batches
         together = self._steps_together(source, len(self.loop.steps))
@@ -442,9 +461,10 @@ class Recorder:
     def _loader(self, source: Source | None) -> Loader:
         if source is None or not source.gives_batches:
             return Loader(kind="loop", place=source.place if source is not None else None)
-        loader = source.loader
+        loader, on_gpu = source.loader, self.batches_on_gpu
         if loader is None:
-            return Loader(kind=type(source.iterable).__name__, place=source.place, functions=self.batch_lines)
+            kind = type(source.iterable).__name__
+            return Loader(kind=kind, place=source.place, functions=self.batch_lines, on_gpu=on_gpu)
         return Loader(
             kind=type(loader).__name__,
             workers=loader.num_workers,
@@ -453,6 +473,7 @@ class Recorder:
             persistent=loader.persistent_workers if loader.num_workers else None,
             place=source.place,
             functions=self.batch_lines,
+            on_gpu=on_gpu,
         )
 
 

@@ -44,7 +44,12 @@ class Thresholds:
     inside_small: float = _limit(
         0.5, "share of a dispatch (CPU) inside the operation, where a profile shows it as work; measured: 0.55"
     )
+    uncrowded_gain: float = _limit(
+        0.33,
+        "share of a step that fewer threads must save where each thread has a core; measured: 0.22 on two hyperthreads of a core",
+    )
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
+    page_return: float = _limit(0.2, "share of what a page from the system costs that its return takes; measured: 0.10-0.14")
     float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
 
     # Which cause is the verdict? Waste comes before work.
