@@ -54,8 +54,8 @@ MIN_GROUPS = 16
 MAX_PERIOD = 4  # of steps that alternate; long steps with a longer period are rare steps
 PERIODIC = 0.4  # spread of the means of periods, relative to that of single steps, up to which steps alternate
 NEW_SIZES = (
-    "{} of the time, batches of a size that did not come before took longer, because kernels are chosen for each size. It is not in the "
-    "verdict. To have fewer sizes, pad to multiples of 64 (`pad_to_multiple_of` of a collator)."
+    "{} of the time of steps is spent on batches of a new size, because kernels are chosen for each size. It is not in the verdict, as "
+    "sizes come again. To have fewer of them, pad to multiples of 64 (`pad_to_multiple_of` of a collator)."
 )
 WORTH_A_NOTE = 0.10  # share of the time between epochs from which on a note reports it
 
@@ -150,10 +150,6 @@ class StepSeries:
         """The steps of each epoch that was measured from start to end, by window."""
         starts = [[number for number, step in enumerate(window) if step.new_epoch] for window in self.windows]
         return [[window[begin:end] for begin, end in pairwise(at)] for window, at in zip(self.windows, starts, strict=True)]
-
-
-def _total(series: StepSeries) -> float:
-    return sum(series.seconds())
 
 
 class BetweenEpochs(NamedTuple):
@@ -262,18 +258,7 @@ class Recorder:
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
         if self.batch_times.usual is not None:
-            times, loop = self.batch_times, self.loop
-            # Where torch compiles for each size, that is the cause: cached batches are of known sizes.
-            known = (
-                loop
-                if self.recompiled
-                else StepSeries(*([times.of_known_size(step) for step in window] for window in loop.windows))
-            )
-            usual = {"loop": known.of_usual_batches(times), "cached": self.cached.of_usual_batches(times)}
-            note = [NEW_SIZES.format(percent(1 - _total(known) / _total(loop)))] if _total(known) < _total(loop) else []
-            same = replace(self, batch_times=BatchTimes(), notes=[*self.notes, *note], **usual).measurements(
-                sources, hooks, device, machine
-            )
+            same = self._of_usual_batches().measurements(sources, hooks, device, machine)
             return msgspec.structs.replace(same, sized=True)
         source, batches = sources.training, self._batches
         together = self._steps_together(source, len(self.loop.steps))
@@ -339,6 +324,16 @@ class Recorder:
             notes=[*self.notes, *notes],
             losses=[float(loss) for loss in hooks.losses],
         )
+
+    def _of_usual_batches(self) -> Recorder:
+        """Return the same with each step brought to the time of a usual batch of a known size."""
+        times, known = self.batch_times, self.loop
+        if not self.recompiled:  # else that is the cause: torch has compiled for the sizes of cached batches
+            known = StepSeries(*([times.of_known_size(step) for step in window] for window in self.loop.windows))
+        first = 1 - sum(known.seconds()) / max(1e-9, sum(self.loop.seconds()))
+        notes = [*self.notes, NEW_SIZES.format(percent(first))] if first >= RULE.mention else self.notes
+        loop, cached = known.of_usual_batches(times), self.cached.of_usual_batches(times)
+        return replace(self, batch_times=BatchTimes(), notes=notes, loop=loop, cached=cached)
 
     def slow_steps(self, *, bursts: bool) -> Slow | None:
         """The slow steps of T that take a share of its time worth reporting; None without any."""
