@@ -461,9 +461,8 @@ def measure_all(session: Session) -> Plan:
     ranks = session.ranks = find_ranks()
     yield from warm_up(session)
     session.begin_ns = now_ns()
-    tell_progress(
-        session
-    )  # the time limit may come at any moment: next to a thread that holds the interpreter lock, a step takes seconds
+    # The time limit may come at any moment: next to a thread that holds the interpreter lock, a step takes seconds.
+    tell_progress(session)
     yield from phases(session)
     yield from baseline(session, seconds=1.0, least=BASELINE_STEPS, periods=periods_for(session))
     tell_progress(session)
