@@ -14,6 +14,7 @@ from tests.diagnose.measured import COMPUTING, LOG, MS, NO_PHASES, TWO_CORES, ar
 from stoker.diagnose.division import divide
 from stoker.diagnose.measurements import BusyThread, Loader, Measurements, Work
 from stoker.diagnose.rule import conclude, rank
+from stoker.diagnose.wording import why_first
 
 # Milliseconds of a step: as it is, without loading, without uploads, without reads, without all of them; kernels; `rest` in the last.
 PROGRAMS = {
@@ -110,6 +111,18 @@ def test_on_a_gpu_it_is_what_steps_gain_without_the_code_after_the_update_too() 
     skipped = msgspec.structs.replace(measured, removed={**measured.removed, "between": changed(10.0, 4.0)})
     assert divide(skipped).share("host") == pytest.approx(0.6)
     assert (rank(skipped)[0].verdict, rank(measured)[0].verdict) == ("host", "launch"), "the second is the negative control"
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(6.5, "host"), (7.8, "launch")])
+def test_a_removal_comes_before_launches_that_are_not_far_more(left: float, verdict: str) -> None:
+    """The GPU idles for half of the step, whatever is removed: nobody knows how much of that can be had."""
+    measured = on_gpu(10.0, everything=left, device=left - 4.5)
+    hooks = msgspec.structs.replace(measured, removed={**measured.removed, "callbacks": changed(10.0, left)})
+    causes = rank(hooks)
+    assert causes[0].verdict == verdict
+    assert ("idle time" in why_first(causes)) == (verdict == "host")
+    captured = msgspec.structs.replace(hooks, what_ifs={"graph": changed(10.0, 5.5)})
+    assert rank(captured)[0].verdict == "launch", "without launches, steps were measured, too"
 
 
 def test_what_is_uploaded_while_a_batch_is_made_is_no_loading() -> None:

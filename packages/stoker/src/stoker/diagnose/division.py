@@ -98,6 +98,15 @@ def removal_ratio(measured: Measurements, experiment: str) -> float | None:
     return removal.with_fix.median / removal.as_it_is.median if experiment == "data" else statistics.median(ratios_of(removal))
 
 
+def saved_by_removal(measured: Measurements) -> dict[Verdict, float]:
+    """Return the share of a step that was saved without each cause, by its largest removal, as far as it was measured."""
+    saved: dict[Verdict, float] = {}
+    for name, cause in {**CAUSES_OF_EXPERIMENTS, "between": "host"}.items():
+        if (ratio := removal_ratio(measured, name)) is not None:
+            saved[cause] = max(saved.get(cause, 0.0), 1 - ratio)
+    return saved
+
+
 def scaled_phases(measured: Measurements, step: float) -> Phases:
     """Return the phases scaled so that their sum is the step: each is a median of its own, and medians do not add up."""
     phases = msgspec.structs.asdict(measured.phases)

@@ -16,7 +16,16 @@ from typing import Any
 
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
-from stoker.diagnose.division import Division, comparable, crowded, divide, fix_gain_of, has_unused_rows, precision_gain
+from stoker.diagnose.division import (
+    Division,
+    comparable,
+    crowded,
+    divide,
+    fix_gain_of,
+    has_unused_rows,
+    precision_gain,
+    saved_by_removal,
+)
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import WORK, Cause, Confidence, Measurements, RareSteps, SourceLine, Verdict
 from stoker.diagnose.rare import verdict_of
@@ -66,6 +75,11 @@ def _rank_parts(measured: Measurements, division: Division) -> list[Cause]:
     # What a fix was measured to save can be had, as a waste can; an optimizer can only be replaced by a faster one.
     if precision_gain(measured) is not None and shares["precision"] >= RULE.waste_first:
         first.add("precision")
+    launch = shares.get("launch", 0.0)
+    if launch and "graph" not in measured.what_ifs:  # else launches were removed, too (gpu-activation-hooks)
+        for cause, saved in saved_by_removal(measured).items():
+            if saved >= RULE.removal_first and shares[cause] >= RULE.removal_of_launch * launch:
+                weights[cause] = max(shares[cause], launch)
     fused = fix_gain_of(measured, "fused")
     if "optimizer" in first and fused is not None and not has_unused_rows(measured):
         weights["optimizer"] = min(shares["optimizer"], max(0.0, fused) * (1 - shares["data"]))
@@ -73,12 +87,9 @@ def _rank_parts(measured: Measurements, division: Division) -> list[Cause]:
         weights["straggler"] = max(shares["straggler"], shares["communication"])
     if shares.get("dispatch", 0.0) < sum(shares[name] for name in WORK):  # apart-song-sequence: the work as a whole is larger
         weights[work] = max(shares[work], shares.get("dispatch", 0.0))
-    last = WORK if "launch" in first else ()  # faster kernels gain nothing on a GPU that waits for its host
+    last = set(WORK) - first if "launch" in first else ()  # faster kernels gain nothing on a GPU that waits for its host
     # The order of the names decides between equal shares, but work comes before calls.
-    order = sorted(
-        names,
-        key=lambda name: (name in last and name not in first, name not in first, -weights[name], name != work, names.index(name)),
-    )
+    order = sorted(names, key=lambda name: (name in last, name not in first, -weights[name], name != work, names.index(name)))
     return [
         Cause(verdict=name, share=shares[name], sentence=wording.cause(name, shares[name], measured))
         for place, name in enumerate(order)

@@ -55,6 +55,12 @@ class Thresholds:
     # Which cause is the verdict? Waste comes before work.
     waste_first: float = _limit(0.10, "share from which waste (data, transfer, sync, host, launch, …) comes before work")
     optimizer_first: float = _limit(0.40, "share of the work from which the optimizer comes before the rest of it")
+    removal_first: float = _limit(
+        0.25, "share that a removal must save to come before launches, of which only the idle time is known"
+    )
+    removal_of_launch: float = _limit(
+        2 / 3, "part of that idle time that it must save for this; measured: 0.75, and 0.55 of launches"
+    )
     straggler_first: float = _limit(
         0.5,
         "times the all-reduce from which a straggler comes first: ranks that sleep until it arrives wake up late; measured: 0.7-1.0",

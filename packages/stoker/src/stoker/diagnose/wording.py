@@ -208,6 +208,7 @@ WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "ov
 WHY_FIRST: dict[str, str] = {
     "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
     **dict.fromkeys(WORK, "the work as a whole takes longer than issuing it"),
+    "precision": "a shorter type saves it, and the rest of the work stays",
     **dict.fromkeys(WASTES, "waste comes before work, because it can be removed"),
     "straggler": "ranks that wait for it start the all-reduce late",
 }
@@ -321,6 +322,8 @@ def why_first(causes: list[Cause]) -> str:
     first, second = causes[:2]
     if percent(second.share) == percent(first.share) or second.share <= first.share:
         return ""
+    if second.verdict == "launch" and not first.rare:
+        return "what it costs was measured without it; of launches only the idle time of the GPU is known"
     return WHY_FIRST.get(first.verdict, "")
 
 
