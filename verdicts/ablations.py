@@ -62,8 +62,8 @@ def accepted(seconds: Mapping[str, float], stated: str) -> list[str]:
 
 
 def accepted_causes(program: Program) -> list[str]:
-    """The accepted causes of a program by the kept ablations; its stated cause where it has none."""
-    causes: list[str] = _kept().get(program.name, {}).get("accepted", [program.verdict])
+    """The accepted causes of a program by the kept ablations; its stated causes where it has none."""
+    causes: list[str] = _kept().get(program.name, {}).get("accepted", [program.verdict, *program.also])
     return causes
 
 

@@ -146,7 +146,7 @@ def with_stoker(rows: dict[str, Row]) -> list[Row]:
         if program.name not in rows:
             continue
         row = {"name": program.name, "device": program.device, "put_in": program.verdict, **rows[program.name]}
-        if program.without:
+        if program.without or program.also:
             row["accepted"] = accepted_causes(program)
         said = known.get(program.name, {})
         if "verdict" in said:

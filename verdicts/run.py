@@ -120,7 +120,7 @@ def replay(program: Program, folder: Path) -> Row | None:
 
 def _row(program: Program) -> Row:
     row: Row = {"name": program.name, "kind": program.kind, "device": program.device, "put_in": program.verdict}
-    if program.without:
+    if program.without or program.also:
         row["accepted"] = accepted_causes(program)
     return row | {"put_in_second": program.second}
 

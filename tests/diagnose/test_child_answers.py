@@ -87,6 +87,7 @@ def test_at_the_time_limit_what_is_known_is_reported(tmp_path: Path) -> None:
     out, err = diagnose(tmp_path, "--time-limit", "6", each=HANGS).communicate(timeout=120)
     assert time.monotonic() - started < 60
     assert "time limit of 6 s" in out + err
+    assert "VERDICT" in out, "steps of the warm-up are known"
 
 
 @pytest.mark.slow

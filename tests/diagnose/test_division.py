@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.diagnose.measured import COMPUTING, LOG, MS, NO_PHASES, around, changed, on_cpu, on_gpu
+from tests.diagnose.measured import COMPUTING, LOG, MS, NO_PHASES, TWO_CORES, around, changed, on_cpu, on_gpu
 
 from stoker.diagnose.division import divide
-from stoker.diagnose.measurements import BusyThread, Measurements, Work
+from stoker.diagnose.measurements import BusyThread, Loader, Measurements, Work
 from stoker.diagnose.rule import conclude, rank
+from stoker.diagnose.wording import why_first
 
 # Milliseconds of a step: as it is, without loading, without uploads, without reads, without all of them; kernels; `rest` in the last.
 PROGRAMS = {
@@ -102,3 +103,77 @@ def test_what_the_code_after_the_update_takes_is_what_steps_gain_without_it() ->
     assert divide(skipped).share("host") == pytest.approx(0.8, abs=0.02)
     assert conclude(skipped).causes[0].sentence == "without code after the update, a step takes 2 ms instead of 10 ms (5.00x)"
     assert divide(measured).share("host") < 0.78, "negative control: by the phase alone"
+
+
+def test_on_a_gpu_it_is_what_steps_gain_without_the_code_after_the_update_too() -> None:
+    """Its kernels are launched by the phases around it, so its own phase is shorter than what it costs."""
+    measured = on_gpu(10.0, device=1.0, rest=3.0)
+    skipped = msgspec.structs.replace(measured, removed={**measured.removed, "between": changed(10.0, 4.0)})
+    assert divide(skipped).share("host") == pytest.approx(0.6)
+    assert (rank(skipped)[0].verdict, rank(measured)[0].verdict) == ("host", "launch"), "the second is the negative control"
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(6.5, "host"), (7.8, "launch")])
+def test_a_removal_comes_before_launches_that_are_not_far_more(left: float, verdict: str) -> None:
+    """The GPU idles for half of the step, whatever is removed: nobody knows how much of that can be had."""
+    measured = on_gpu(10.0, everything=left, device=left - 4.5)
+    hooks = msgspec.structs.replace(measured, removed={**measured.removed, "callbacks": changed(10.0, left)})
+    causes = rank(hooks)
+    assert causes[0].verdict == verdict
+    assert ("idle time" in why_first(causes)) == (verdict == "host")
+    captured = msgspec.structs.replace(hooks, what_ifs={"graph": changed(10.0, 5.5)})
+    assert rank(captured)[0].verdict == "launch", "without launches, steps were measured, too"
+
+
+def test_what_is_uploaded_while_a_batch_is_made_is_no_loading() -> None:
+    """A generator that gathers for 4 ms and uploads for 5: without it, both are gone."""
+    times = {"cached": 1.0, "copies": 5.0, "everything": 1.0, "device": 0.9}
+    gathers = on_gpu(10.0, **times, loader=Loader(kind="generator", on_gpu=True))
+    assert divide(gathers).share("data") == pytest.approx(0.4)
+    assert divide(gathers).share("transfer") == pytest.approx(0.5)
+    assert rank(gathers)[0].verdict == "transfer"
+    later = on_gpu(10.0, **times, loader=Loader(kind="generator"))
+    assert divide(later).share("data") == pytest.approx(0.9), "negative control: each may hide behind the other"
+
+
+@pytest.mark.parametrize(("precision", "fix"), [("fp32", "tf32"), ("fp32", "autocast"), ("fp64", "float32")])
+def test_a_shorter_type_that_was_measured_is_the_part_of_the_precision(precision: str, fix: str) -> None:
+    """Kernels alone say that the precision costs 78 %; steps save 15 % of it, or nothing."""
+    estimated = on_gpu(10.0, device=8.5, shares=COMPUTING, precision=precision)
+    measured = msgspec.structs.replace(estimated, what_ifs={fix: changed(10.0, 8.4)})
+    assert divide(measured).share("precision") == pytest.approx(0.16)
+    assert divide(measured).share("compute") > 0.5 > 0.1 > divide(estimated).share("compute")
+    assert (rank(measured)[0].verdict, rank(estimated)[0].verdict) == ("precision", "launch")
+    refuted = msgspec.structs.replace(estimated, what_ifs={fix: changed(10.0, 10.5)})
+    assert divide(refuted).share("precision") == 0
+    assert rank(refuted)[0].verdict == "launch"
+
+
+def test_an_optimizer_comes_before_a_waste_if_more_of_it_can_be_saved() -> None:
+    """Batches take 3 ms of 10, the optimizer 4; how much of it its fused implementation saves was measured."""
+    both = on_cpu(next=3.0, forward=1.0, backward=1.7, optimizer=4.0)
+    saves = {share: msgspec.structs.replace(both, what_ifs={"fused": changed(10.0, 10.0 * (1 - share))}) for share in (0.1, 0.5)}
+    assert [rank(measured)[0].verdict for measured in saves.values()] == ["data", "optimizer"]
+    assert rank(both)[0].verdict == "optimizer", "its whole part counts where nothing was measured"
+    assert both.work is not None
+    table = msgspec.structs.replace(both.work, table_rows=1e5, table_rows_used=100.0)
+    assert rank(msgspec.structs.replace(saves[0.1], work=table))[0].verdict == "optimizer", "sparse gradients save more"
+
+
+@pytest.mark.parametrize(
+    ("threads", "fewer", "verdict"), [(2, 0.8, "compute"), (2, 0.4, "oversubscribed"), (4, 0.8, "oversubscribed")]
+)
+def test_threads_with_a_core_each_are_a_waste_only_if_fewer_are_far_faster(threads: int, fewer: float, verdict: str) -> None:
+    """Two hyperthreads of a core are hardly faster than one, and a container may have fewer cores than it sees."""
+    machine = msgspec.structs.replace(TWO_CORES, threads=threads)
+    measured = on_cpu(machine=machine, fewer_threads={str(threads): 10 * MS, "1": 10 * MS * fewer})
+    assert rank(measured)[0].verdict == verdict
+
+
+def test_memory_that_goes_back_to_the_system_is_not_python() -> None:
+    """30,000 pages per step: to free them takes 1.6 of 11 ms, in which no operation runs."""
+    machine = msgspec.structs.replace(TWO_CORES, page_seconds=2.6e-6)
+    shares = {"elementwise": 0.7, "copy": 0.1, "python": 0.15, "other": 0.05}
+    frees = on_cpu(machine=machine, shares=shares, pages={"loop": [3100.0] * 4})
+    assert divide(frees).share("host") < 0.02
+    assert divide(msgspec.structs.replace(frees, pages={})).share("host") > 0.14, "negative control"

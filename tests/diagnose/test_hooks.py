@@ -106,6 +106,32 @@ def test_each_phase_gets_its_own_time(listening: StepHooks, clock: Clock) -> Non
     assert [float(one) for one in listening.losses] == [pytest.approx(float(net(torch.ones(1, 2)).detach()), abs=10)]
 
 
+@pytest.mark.parametrize("same_batch", [True, False])
+def test_what_runs_between_the_backward_passes_of_a_batch_is_a_part_of_its_gradients(
+    listening: StepHooks, clock: Clock, monkeypatch: pytest.MonkeyPatch, same_batch: bool
+) -> None:
+    """Per-sample clipping: neither the update nor code after it. Between batches, loops do other things."""
+    net, optimizer = made(clock)
+    listening.pause()
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda weights, norm: clock.tick(20))
+    listening.unpause()
+    find(listening, net)
+    for _ in range(3):
+        if not same_batch:
+            listening.enter(PREPARE)
+            clock.tick(1)
+        net(torch.ones(1, 2)).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        clock.tick(4)
+    optimizer.step()
+    phases = by_name(listening)
+    assert {name: phases.get(name, 0) for name in ("backward", "optimizer", "rest")} == (
+        {"backward": 2 * 24, "optimizer": 20 + 7, "rest": 4} if same_batch else {"backward": 0, "optimizer": 60 + 7, "rest": 12}
+    )
+    net(torch.ones(1, 2)).backward()
+    assert by_name(listening).keys() == {"forward"}, "the update has ended"
+
+
 def test_accumulated_batches_are_one_step(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)

@@ -195,3 +195,15 @@ def test_others_have_the_cores_for_no_more_than_all_of_the_time() -> None:
     measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert (measured.waited_for_cores, measured.cores_taken) == (1.0, 1.0)
     assert "for 100 % of the time other programs had the cores" in conclude(measured).why
+
+
+@pytest.mark.parametrize(("recompiled", "usual"), [(0, 0.010), (20, 0.080)])
+def test_first_batches_of_a_size_are_left_out_unless_torch_compiles_for_them(recompiled: int, usual: float) -> None:
+    steps = [StepTimes((0, 0, 35 * MS, 45 * MS, 0, 0), False, 0, at) for at in range(20)]
+    known = [step._replace(phases_ns=(0, 0, 5 * MS, 5 * MS, 0, 0)) for step in steps]
+    recorder, hooks = Recorder(loop=StepSeries(steps), cached=StepSeries(known), recompiled=recompiled), StepHooks()
+    recorder.batch_times.add(known)
+    measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert measured.sized
+    assert measured.loop.median == pytest.approx(usual)
+    assert any(note.startswith("88 % of the time") for note in measured.notes) == (not recompiled)

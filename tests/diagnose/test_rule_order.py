@@ -88,7 +88,8 @@ def test_fewer_threads_gain_no_more_than_steps_with_them_in_turn() -> None:
 
     def share(fewer: float, in_turn: float) -> float:
         tried = WhatIf(as_it_is=around(9.8 * MS), with_fix=around(in_turn * MS))
-        measured = on_cpu(fewer_threads={"1": fewer * MS, "2": 9.7 * MS}, what_ifs={"threads": tried})
+        machine = msgspec.structs.replace(TWO_CORES, threads=4)
+        measured = on_cpu(machine=machine, fewer_threads={"1": fewer * MS, "4": 9.7 * MS}, what_ifs={"threads": tried})
         return divide(measured).share("oversubscribed")
 
     assert share(7.0, 7.1) == pytest.approx(0.27, abs=0.02)

@@ -46,6 +46,21 @@ def test_a_rare_step_stays_slow() -> None:
     assert level[5] == pytest.approx(20 * level[4])
 
 
+@pytest.mark.parametrize(
+    ("phases", "seconds"),
+    [((1, 0, 4, 6, 0, 0), 3), ((1, 0, 9, 1, 0, 0), 11), ((1, 0, 1, 1, 0, 8), 11), ((9, 0, 1, 1, 0, 0), 11)],
+    ids=["first of its size", "code in the forward pass", "code after the update", "loading"],
+)
+def test_what_the_first_batch_of_a_size_takes_longer_is_left_out(phases: tuple[int, ...], seconds: int) -> None:
+    times = BatchTimes()
+    times.add([StepTimes((0, 0, MS, MS, 0, 0), False, 0, 0)])
+    step = times.of_known_size(StepTimes(tuple(spent * MS for spent in phases), False, 0, 0))
+    assert step.seconds == pytest.approx(seconds / 1e3)
+    assert step.phases_ns[0] == phases[0] * MS
+    unknown = StepTimes(tuple(spent * MS for spent in phases), False, 0, 1)
+    assert times.of_known_size(unknown) is unknown
+
+
 def test_a_smaller_last_batch_does_not_count() -> None:
     assert not differ([4096] * 31 + [1024])
     assert not differ([0] * 32)

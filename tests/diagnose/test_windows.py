@@ -11,6 +11,7 @@ import torch
 from tests.diagnose.fake_cuda import FakeCuda
 from tests.diagnose.measured import changed, on_cpu
 
+from stoker._clock import now_ns
 from stoker.diagnose import windows
 from stoker.diagnose.division import Division
 from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepTimes
@@ -83,7 +84,7 @@ def times(seconds: float) -> StepTimes:
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Session, FakeCuda]:
     session, cuda = Session(measure_all, on_done=lambda: None), FakeCuda()
-    session.device = "cuda"
+    session.device, session.begin_ns = "cuda", now_ns()
     monkeypatch.setattr("stoker.diagnose.hooks.cuda", cuda)
     return session, cuda
 
@@ -121,6 +122,21 @@ def test_each_suspect_is_removed_alone_where_all_together_save_something(
     assert sorted(asked[1:]) == alone
 
 
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.01, 4), (0.2, 2), (3.0, 2)])
+def test_suspects_of_long_steps_are_removed_in_fewer_rounds(
+    on_gpu: tuple[Session, FakeCuda], seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, asked = on_gpu[0], list[Any]()
+    session.recorder.loop.windows.append([times(seconds)] * 12)
+    monkeypatch.setattr(windows, "fix_gain", lambda *_, rounds: iter(asked.append(rounds) or ()))
+    list(windows.removals(session))
+    assert set(asked) == {rounds}
+    asked.clear()
+    monkeypatch.setattr(Session, "late", True)
+    list(windows.removals(session))
+    assert not asked, "there is no time left"
+
+
 # ---- the order of measurement windows ----
 
 
@@ -141,6 +157,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
         loop = ("warm_up", "phases", "baseline", "rare_steps", "with_core", "without_data", "other_threads")
         for name in (*loop, "lines", "operations", "operation_times", "removals", "device_alone", "profile_batches"):
             monkeypatch.setattr(windows, name, noted(name))
+        monkeypatch.setattr(windows, "tell_progress", lambda session: names.append("progress"))
         monkeypatch.setattr(windows, "measure_fixes", noted("measure_fixes"))
         monkeypatch.setattr(windows, "find_ranks", lambda: None)
         monkeypatch.setattr(windows, "so_far", lambda session: on_cpu())
@@ -156,6 +173,11 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+def test_what_is_known_is_told_from_the_warm_up_on(order: Any) -> None:
+    """Next to a thread that holds the interpreter lock a step takes seconds: the time limit may come in the first windows."""
+    assert order("cpu")[:5] == ["warm_up", "progress", "phases", "baseline", "progress"]
+
+
 @pytest.mark.parametrize("host_limits", [True, False])
 def test_the_kernels_of_a_gpu_that_waits_for_its_host_are_not_profiled(
     order: Any, host_limits: bool, monkeypatch: pytest.MonkeyPatch
@@ -163,7 +185,7 @@ def test_the_kernels_of_a_gpu_that_waits_for_its_host_are_not_profiled(
     """After a profile the host starts kernels slower."""
     monkeypatch.setattr(Session, "measurements", lambda session, machine=None: None)
     monkeypatch.setattr(windows, "divide", lambda measured: Division(step=1.0, parts={"launch": 0.5 * host_limits}))
-    names = order("cuda")
+    names = [name for name in order("cuda") if name != "progress"]
     profiled = [] if host_limits else ["operation_times"]
     assert names[names.index("removals") :] == ["removals", "device_alone", "profile_batches", *profiled, "measure_fixes"]
 

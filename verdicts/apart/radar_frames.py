@@ -13,18 +13,14 @@ dev = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch.manual_seed(1)
 T, SIDE, BATCH = (12, 160, 48) if dev.type == "cuda" else (4, 48, 4)
 frames = np.random.default_rng(0).random((600, SIDE, SIDE), dtype=np.float32)
-kept = torch.from_numpy(frames).to(dev) if "transfer" in gone else None
+uploaded = torch.from_numpy(frames[: BATCH * T].reshape(BATCH, T, SIDE, SIDE)).to(dev) if "transfer" in gone else None
 
 
 def batches(rng=np.random.default_rng(3)):
     while True:
         starts = rng.integers(0, len(frames) - T, BATCH)
-        if kept is not None:
-            yield kept[torch.as_tensor(starts, device=dev)[:, None] + torch.arange(T, device=dev)]
-        elif "data" in gone:
-            yield torch.from_numpy(frames[: BATCH * T].reshape(BATCH, T, SIDE, SIDE)).to(dev)
-        else:
-            yield torch.from_numpy(frames[starts[:, None] + np.arange(T)]).to(dev)
+        clips = frames[: BATCH * T].reshape(BATCH, T, SIDE, SIDE) if "data" in gone else frames[starts[:, None] + np.arange(T)]
+        yield torch.from_numpy(clips).to(dev) if uploaded is None else uploaded
 
 
 net = nn.Sequential(

@@ -32,6 +32,8 @@ class Program:
     """Arguments that take the cause away; None where nothing was put in, in `others`, where `fixes.py` has edits, and in `gpu`."""
     verdict: str
     """What `stoker diagnose` must say."""
+    also: tuple[str, ...] = ()
+    """Causes that come first on some machines: `verdict` on others."""
     second: str | None = None
     """What it must say next; None where only one cause was put in."""
     second_clean: str | None = None

@@ -256,6 +256,7 @@ class Child:
                 failure = f"{self._request.program} {EXITED} {end.code!r}"
         except KeyboardInterrupt:
             failure = f"{self._request.program} was interrupted"
+            self._request = msgspec.structs.replace(self._request, check_seconds=0.0)  # the answer is waited for
         except BaseException as error:
             failure = f"{self._request.program}{describe(error)}"
             session = self.session

@@ -30,6 +30,8 @@ from stoker.diagnose.thresholds import RULE
 
 CAUSES_OF_EXPERIMENTS: dict[str, Verdict] = {"data": "data", "copies": "transfer", "reads": "sync", "callbacks": "host"}
 """The cause that each experiment removes."""
+SHORTER_TYPES = {"fp64": ("float32",), "fp32": ("tf32", "autocast")}
+"""The fixes that compute in a shorter type, by the type of most matmuls."""
 MOVING = ("elementwise", "reduce", "copy")
 """Classes of operations that move memory."""
 
@@ -69,6 +71,16 @@ def gain_of(what_if: WhatIf | None) -> float | None:
     return 1 - statistics.median(ratios_of(what_if)) if what_if is not None and what_if.with_fix.seconds else None
 
 
+def fix_gain_of(measured: Measurements, *names: str) -> float | None:
+    """Return the largest share of a step without its data that one of these fixes saves, or None if none was measured."""
+    return max((gain for name in names if (gain := gain_of(measured.what_ifs.get(name))) is not None), default=None)
+
+
+def precision_gain(measured: Measurements) -> float | None:
+    """Return the same of a type shorter than the program's, or None if none was measured."""
+    return fix_gain_of(measured, *SHORTER_TYPES.get(measured.precision, ()))
+
+
 def removal_of(measured: Measurements, experiment: str) -> WhatIf | None:
     """Return the steps without a suspect and those next to them; None if they were not measured."""
     if experiment != "data":
@@ -84,6 +96,15 @@ def removal_ratio(measured: Measurements, experiment: str) -> float | None:
         return None
     # T and C are numbers of their own.
     return removal.with_fix.median / removal.as_it_is.median if experiment == "data" else statistics.median(ratios_of(removal))
+
+
+def saved_by_removal(measured: Measurements) -> dict[Verdict, float]:
+    """Return the share of a step that was saved without each cause, by its largest removal, as far as it was measured."""
+    saved: dict[Verdict, float] = {}
+    for name, cause in {**CAUSES_OF_EXPERIMENTS, "between": "host"}.items():
+        if (ratio := removal_ratio(measured, name)) is not None:
+            saved[cause] = max(saved.get(cause, 0.0), 1 - ratio)
+    return saved
 
 
 def scaled_phases(measured: Measurements, step: float) -> Phases:
@@ -106,6 +127,12 @@ def flops_seconds(measured: Measurements) -> float:
     if work is None or not peaks:
         return 0.0
     return work.flops / (peaks.get(measured.precision) or min(peaks.values()) or math.inf)
+
+
+def has_unused_rows(measured: Measurements) -> bool:
+    """Say whether embeddings have many more rows than a step looks up, so that sparse gradients would save most of their update."""
+    work = measured.work
+    return work is not None and work.table_rows >= RULE.unused_rows * max(1.0, work.table_rows_used)
 
 
 def interpreter_seconds(measured: Measurements, step: float) -> float:
@@ -198,6 +225,8 @@ def _on_gpu(measured: Measurements, step: float) -> dict[str, float]:
     together = removal_ratio(measured, "everything")
     # All removed together save what they save: a small suspect hides behind a larger one, or is noise (gpu-activation-hooks).
     gone = max(0.0 if together is None else step - base * together, *saved.values())
+    if measured.loader.on_gpu:  # without loading, nothing is uploaded: what is uploaded while a batch is made is no loading
+        saved["data"] = max(0.0, saved["data"] - saved["transfer"])
     for cause in sorted(saved, key=lambda name: -saved[name]):
         saved[cause] = min(saved[cause], gone)
         gone -= saved[cause]
@@ -209,12 +238,16 @@ def _on_gpu(measured: Measurements, step: float) -> dict[str, float]:
     idle = left - busy
     # A loop without an iterable of batches makes them before the forward pass (gpu-bank-columns).
     making = min(idle, alone.prepare) if measured.loader.kind == "loop" else 0.0
-    rest = min(idle - making, alone.rest)  # gpu-risk-scores
+    # Without the code after the update, nothing waits for its kernels either (gpu-risk-scores).
+    without = step * (gain_of(measured.removed.get("between")) or 0.0)
+    rest = min(idle - making, max(alone.rest, without))
     launch = idle - making - rest
     # More than launches take is Python between them (host-gpu-gru), or waits for a thread that computes in Python.
     most = RULE.issue_cost * (measured.machine.launch_seconds or 0.0) * max(measured.work.ops, measured.work.kernels or 0.0)
     python = max(launch - most if most > 0 else 0.0, min(launch, interpreter_seconds(measured, step)))
     parts = {**_kernels(measured, measured.work, busy), **saved, "launch": launch - python}
+    if (shorter := precision_gain(measured)) is not None:
+        parts = _in_shorter_type(parts, max(0.0, shorter) * (step - saved["data"]))
     return parts | {"data": saved["data"] + making, "host": saved["host"] + rest + python}
 
 
@@ -238,6 +271,16 @@ def _kernels(measured: Measurements, work: Work, seconds: float) -> dict[str, fl
     return {**parts, "kernel": max(0.0, seconds * (1 - matmuls - moving))}
 
 
+def _in_shorter_type(parts: dict[str, float], seconds: float) -> dict[str, float]:
+    """Divide the work of a GPU again, where the seconds that a shorter type saves are known: of matmuls first."""
+    divided = {**parts, "compute": parts["compute"] + parts["precision"], "precision": 0.0}
+    for cause in ("compute", "memory", "kernel", "optimizer"):
+        saved = min(seconds - divided["precision"], divided[cause])
+        divided[cause] -= saved
+        divided["precision"] += saved
+    return divided
+
+
 def _on_cpu(measured: Measurements, step: float) -> dict[str, float]:
     """Divide a step on a CPU, which does one thing after the other: by what was removed, by phase, and by kind of operation."""
     phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
@@ -259,9 +302,14 @@ def _on_cpu(measured: Measurements, step: float) -> dict[str, float]:
     left = step - data - oversubscribed - host
     held = min(left, interpreter_seconds(measured, step))  # everyday-busy-thread
     optimizer = min(phases.optimizer, left - held)
-    python = min(left - optimizer - held, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
+    # Between operations, tensors are freed: pages that go back to the system take time there (everyday-fresh-buffers).
+    freeing = RULE.page_return * statistics.fmean(measured.for_pages("cached") or measured.for_pages("loop") or [0.0])
+    pauses = max(0.0, work.shares.get("python", 0.0) * (cached or step) - freeing) if work is not None else 0.0
+    python = min(left - optimizer - held, pauses)
     host, core = host + held + python, left - optimizer - held - python
     gain = _threads_gain(measured)
+    if not crowded(measured) and gain < RULE.uncrowded_gain:
+        gain = 0.0  # small operations are no faster with a second thread (everyday-online-layers)
     oversubscribed += gain * (core + optimizer)
     core, optimizer = core * (1 - gain), optimizer * (1 - gain)
     parts = {"data": data, "host": host, "oversubscribed": oversubscribed, "optimizer": optimizer}
@@ -271,7 +319,7 @@ def _on_cpu(measured: Measurements, step: float) -> dict[str, float]:
     # as long). More than their number explains is Python (everyday-set-matching), but for compiled code, which is not counted.
     least = work.ops * machine.dispatch_seconds
     most = math.inf if measured.compiled else RULE.issue_cost * least
-    around = (work.shares.get("other", 0.0) * (cached or step) - phases.rest - making) * (1 - gain)
+    around = (work.shares.get("other", 0.0) * (cached or step) - phases.rest - making - freeing) * (1 - gain)
     dispatch = min(core, max(least, min(around + RULE.inside_small * least, most)))
     between = min(core - dispatch, max(0.0, around - most))
     worked = core - dispatch - between

@@ -157,6 +157,7 @@ class StepHooks:
         self._totals = [0] * len(NAMES)
         self._depth = 0
         self._after_backward = REST
+        self._at_backward: list[int] | None = None  # `_totals` at the last backward pass since the last update
         self._has_training_mode = False  # whether a forward pass of the training was in training mode
         self._undo, self._undo_search = ExitStack(), ExitStack()
         self._is_capturing = self._has_captured_step = False
@@ -177,6 +178,7 @@ class StepHooks:
         self._totals[self.phase] += now - self._last_ns
         times = StepTimes(tuple(self._totals), self.new_epoch, self.between_ns, self.batch)
         self._totals = [0] * len(NAMES)
+        self._at_backward = None
         self._last_ns = now
         self.stepped = self.new_epoch = False
         self.between_ns = 0
@@ -260,6 +262,7 @@ class StepHooks:
                     self.losses.append(tensors.detach().clone())  # a CUDA graph writes the next one to the same memory
             outer = self.phase if name == "grad" else self._after_backward
             self.enter(BACKWARD)
+            self._begin_micro_batch()
             self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
@@ -348,8 +351,19 @@ class StepHooks:
         # The thread is that of the backward pass: an optimizer may step within it, in a thread of autograd.
         return self.steps if self.thread in (None, threading.get_ident()) else 0
 
+    def _begin_micro_batch(self) -> None:
+        """Count what ran since the last backward pass of this update as gradients, if it is of the same batch."""
+        # Such as per-sample clipping (everyday-private-updates): it is neither the update nor code that comes after it.
+        before = self._at_backward
+        if before is not None and self._totals[PREPARE] == before[PREPARE]:
+            for phase in (OPTIMIZER, REST):
+                self._totals[BACKWARD] += self._totals[phase] - before[phase]
+                self._totals[phase] = before[phase]
+        self._at_backward = self._totals.copy()
+
     def _count_step(self) -> None:
         self.steps += 1
+        self._at_backward = None
         self.stepped = True
         if self.on_step is not None:
             self.on_step()

@@ -106,6 +106,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str | None = None
     place: SourceLine | None = None  # the line of the loop over it
     functions: list[Blame] = []  # lines that make a batch, by their share of its time
+    on_gpu: bool = False  # whether its batches are on the GPU already: making one includes the upload
     persistent: bool | None = None  # whether worker processes persist between epochs; None without workers
 
 

@@ -53,6 +53,10 @@ MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
 MAX_PERIOD = 4  # of steps that alternate; long steps with a longer period are rare steps
 PERIODIC = 0.4  # spread of the means of periods, relative to that of single steps, up to which steps alternate
+NEW_SIZES = (
+    "{} of the time of steps is spent on batches of a new size, because kernels are chosen for each size. It is not in the verdict, as "
+    "sizes come again. To have fewer of them, pad to multiples of 64 (`pad_to_multiple_of` of a collator)."
+)
 WORTH_A_NOTE = 0.10  # share of the time between epochs from which on a note reports it
 
 
@@ -208,6 +212,7 @@ class Recorder:
     loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
     batch_rows: int | None = None
+    batches_on_gpu: bool = False  # whether batches come from their iterable on the GPU
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
     rare_line: SlowLine | None = None  # where rare steps spend their time
@@ -253,8 +258,7 @@ class Recorder:
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
         if self.batch_times.usual is not None:
-            like = {name: getattr(self, name).of_usual_batches(self.batch_times) for name in ("loop", "cached")}
-            same = replace(self, batch_times=BatchTimes(), **like).measurements(sources, hooks, device, machine)
+            same = self._of_usual_batches().measurements(sources, hooks, device, machine)
             return msgspec.structs.replace(same, sized=True)
         source, batches = sources.training, self._batches
         together = self._steps_together(source, len(self.loop.steps))
@@ -320,6 +324,16 @@ class Recorder:
             notes=[*self.notes, *notes],
             losses=[float(loss) for loss in hooks.losses],
         )
+
+    def _of_usual_batches(self) -> Recorder:
+        """Return the same with each step brought to the time of a usual batch of a known size."""
+        times, known = self.batch_times, self.loop
+        if not self.recompiled:  # else that is the cause: torch has compiled for the sizes of cached batches
+            known = StepSeries(*([times.of_known_size(step) for step in window] for window in self.loop.windows))
+        first = 1 - sum(known.seconds()) / max(1e-9, sum(self.loop.seconds()))
+        notes = [*self.notes, NEW_SIZES.format(percent(first))] if first >= RULE.mention else self.notes
+        loop, cached = known.of_usual_batches(times), self.cached.of_usual_batches(times)
+        return replace(self, batch_times=BatchTimes(), notes=notes, loop=loop, cached=cached)
 
     def slow_steps(self, *, bursts: bool) -> Slow | None:
         """The slow steps of T that take a share of its time worth reporting; None without any."""
@@ -442,9 +456,10 @@ class Recorder:
     def _loader(self, source: Source | None) -> Loader:
         if source is None or not source.gives_batches:
             return Loader(kind="loop", place=source.place if source is not None else None)
-        loader = source.loader
+        loader, on_gpu = source.loader, self.batches_on_gpu
         if loader is None:
-            return Loader(kind=type(source.iterable).__name__, place=source.place, functions=self.batch_lines)
+            kind = type(source.iterable).__name__
+            return Loader(kind=kind, place=source.place, functions=self.batch_lines, on_gpu=on_gpu)
         return Loader(
             kind=type(loader).__name__,
             workers=loader.num_workers,
@@ -453,6 +468,7 @@ class Recorder:
             persistent=loader.persistent_workers if loader.num_workers else None,
             place=source.place,
             functions=self.batch_lines,
+            on_gpu=on_gpu,
         )
 
 

@@ -16,7 +16,16 @@ from typing import Any
 
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
-from stoker.diagnose.division import Division, comparable, crowded, divide
+from stoker.diagnose.division import (
+    Division,
+    comparable,
+    crowded,
+    divide,
+    fix_gain_of,
+    has_unused_rows,
+    precision_gain,
+    saved_by_removal,
+)
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import WORK, Cause, Confidence, Measurements, RareSteps, SourceLine, Verdict
 from stoker.diagnose.rare import verdict_of
@@ -63,11 +72,22 @@ def _rank_parts(measured: Measurements, division: Division) -> list[Cause]:
     if 0 < RULE.optimizer_first * division.share("dispatch", "optimizer", *WORK, "unknown") <= shares["optimizer"]:
         first.add("optimizer")
     weights, work = dict(shares), max(WORK, key=lambda name: shares[name])
+    # What a fix was measured to save can be had, as a waste can; an optimizer can only be replaced by a faster one.
+    if precision_gain(measured) is not None and shares["precision"] >= RULE.waste_first:
+        first.add("precision")
+    launch = shares.get("launch", 0.0)
+    if launch and "graph" not in measured.what_ifs:  # else launches were removed, too (gpu-activation-hooks)
+        for cause, saved in saved_by_removal(measured).items():
+            if saved >= RULE.removal_first and shares[cause] >= RULE.removal_of_launch * launch:
+                weights[cause] = max(shares[cause], launch)
+    fused = fix_gain_of(measured, "fused")
+    if "optimizer" in first and fused is not None and not has_unused_rows(measured):
+        weights["optimizer"] = min(shares["optimizer"], max(0.0, fused) * (1 - shares["data"]))
     if shares.get("straggler", 0.0) > RULE.straggler_first * shares.get("communication", 0.0):
         weights["straggler"] = max(shares["straggler"], shares["communication"])
     if shares.get("dispatch", 0.0) < sum(shares[name] for name in WORK):  # apart-song-sequence: the work as a whole is larger
         weights[work] = max(shares[work], shares.get("dispatch", 0.0))
-    last = WORK if "launch" in first else ()  # faster kernels gain nothing on a GPU that waits for its host
+    last = set(WORK) - first if "launch" in first else ()  # faster kernels gain nothing on a GPU that waits for its host
     # The order of the names decides between equal shares, but work comes before calls.
     order = sorted(names, key=lambda name: (name in last, name not in first, -weights[name], name != work, names.index(name)))
     return [
@@ -82,6 +102,10 @@ def dominant_rare_steps(measured: Measurements) -> RareSteps | None:
     rare, also = measured.rare, measured.also_rare
     if rare is None or rare.share + (also.share if also is not None else 0.0) <= RULE.rare_verdict_share:
         return None
+    if rare.every is None and also is None:  # gpu-forum-posts: however often it comes, the first waste of the other steps is larger
+        usual = _rank_parts(measured, divide(measured))[0]
+        if usual.verdict in wording.WASTES and (1 - rare.share) * usual.share > rare.share:
+            return None
     # Processes that share too few cores hold each other up now and then, which no line explains (other-parquet-rows).
     shares_cores = (measured.loader.workers > 0 or bool(measured.ranks)) and crowded(measured)
     return None if shares_cores and verdict_of(rare, measured.loader) is None else rare
@@ -103,7 +127,7 @@ def doubt(measured: Measurements) -> str | None:
         unknown = division.share("unknown") > max(division.share(name) for name in {*ON_CPU, *ON_CUDA, *BETWEEN_RANKS})
         return wording.no_verdict("not_counted") if unknown else None
     if rare.every is None:
-        return wording.no_verdict("rare_once", rare, steps=f"{steps:,}")
+        return wording.no_verdict("rare_once", seen=wording.seen_once(measured))
     return wording.no_verdict("rare_unknown", rare) if verdict_of(rare, measured.loader) is None else None
 
 
@@ -152,6 +176,8 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         why, advice = wording.evidence_of_rare_steps(rare), []
     else:
         why, confidence = wording.evidence(first.verdict, place, measured, division), _confidence(measured, causes)
+        if measured.rare is not None and measured.rare.every is None and measured.rare.share > RULE.rare_verdict_share:
+            why += f"; {wording.seen_once(measured)}"
         advice = advise(measured, division, causes)
     events = [event for event in (rare, measured.also_rare if first.rare else None) if event is not None]
     return Finding(

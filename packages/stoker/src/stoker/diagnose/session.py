@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
+import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from stoker._clock import now_ns
@@ -38,6 +39,7 @@ from stoker.diagnose.hooks import (
     copied,
     frames,
     has_optimizer,
+    leaves,
     num_bytes,
     num_rows,
     replace,
@@ -379,7 +381,8 @@ class Session:
         if self.sized and self.last_batches:
             self.batches[:] = [batch for _, batch in self.last_batches]
             self.batch_numbers[:] = [number for number, _ in self.last_batches]
-            self._num_cached, self.recorder.batch_rows = -1, num_rows(self.batches[-1])
+            self._num_cached = -1
+            self._describe(self.batches[-1])
             wait_for_workers(watched.iterator if watched is not None else None)
             return
         while watched is not None and self._has_room and (watched.source.can_repeat or not self.batches):
@@ -397,7 +400,11 @@ class Session:
         """Cache a copy of a batch if there is room."""
         if self._has_room:
             self.batches.append(copied(batch))
-            self.recorder.batch_rows = num_rows(batch)
+            self._describe(batch)
+
+    def _describe(self, batch: Any) -> None:
+        self.recorder.batch_rows = num_rows(batch)
+        self.recorder.batches_on_gpu = any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in leaves(batch))
 
     @property
     def _has_room(self) -> bool:

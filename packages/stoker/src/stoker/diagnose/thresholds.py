@@ -44,12 +44,23 @@ class Thresholds:
     inside_small: float = _limit(
         0.5, "share of a dispatch (CPU) inside the operation, where a profile shows it as work; measured: 0.55"
     )
+    uncrowded_gain: float = _limit(
+        0.33,
+        "share of a step that fewer threads must save where each thread has a core; measured: 0.22 on two hyperthreads of a core",
+    )
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
+    page_return: float = _limit(0.2, "share of what a page from the system costs that its return takes; measured: 0.10-0.14")
     float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
 
     # Which cause is the verdict? Waste comes before work.
     waste_first: float = _limit(0.10, "share from which waste (data, transfer, sync, host, launch, …) comes before work")
     optimizer_first: float = _limit(0.40, "share of the work from which the optimizer comes before the rest of it")
+    removal_first: float = _limit(
+        0.25, "share that a removal must save to come before launches, of which only the idle time is known"
+    )
+    removal_of_launch: float = _limit(
+        2 / 3, "part of that idle time that it must save for this; measured: 0.75, and 0.55 of launches"
+    )
     straggler_first: float = _limit(
         0.5,
         "times the all-reduce from which a straggler comes first: ranks that sleep until it arrives wake up late; measured: 0.7-1.0",

@@ -22,7 +22,7 @@ import torch
 from stoker._clock import RunQueueDelay, TimeWithCore, now_ns
 from stoker.diagnose.advice import best_threads, value_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
-from stoker.diagnose.division import divide, error_between, gain_of, ratios_of, waits_for_interpreter
+from stoker.diagnose.division import SHORTER_TYPES, divide, error_between, gain_of, ratios_of, waits_for_interpreter
 from stoker.diagnose.experiments.base import Experiment, Fix
 from stoker.diagnose.experiments.gather import gathered_batches
 from stoker.diagnose.experiments.reads import WithoutReads
@@ -53,6 +53,7 @@ MOST_BATCHES = 100
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
+LEAST_ROUNDS = 2  # of a suspect, however long steps are
 MORE_SECONDS: dict[Device, float] = {"cpu": 3.0, "cuda": 1.2}  # of one fix: more rounds until then, unless its gain is sure
 NO_GAIN = 0.03  # share of a step that all suspects together must save for each to be removed alone
 SURE_GAIN = 0.06  # two standard errors of a gain that is sure
@@ -351,6 +352,9 @@ def removals(session: Session) -> Plan:
     recorder, hooks = session.recorder, session.hooks
     if session.ranks is not None or session.step_per_batch:  # a step in the user's own process must not fail
         return
+    step = recorder.loop.device_step or statistics.median([times.seconds for times in recorder.loop.steps] or [0.0])
+    fitting = int(MAX_FIX_SECONDS[session.device] / max(STEPS_PER_ROUND * step, 1e-9))
+    rounds = max(LEAST_ROUNDS, min(FIX_ROUNDS[session.device], fitting))
     session.repeats = True  # a program that a stale value breaks is run again without that experiment
     for name, kind in EXPERIMENTS.items():
         if name in session.avoid or (kind.cuda_only and session.device == "cpu") or (compiled() and not kind.keeps_compiled_code):
@@ -359,7 +363,9 @@ def removals(session: Session) -> Plan:
         if together is not None and (session.out_of_time or (gain_of(together) or 0.0) < NO_GAIN):
             break
         experiment = kind.of(hooks, session.sources)
-        yield from fix_gain(session, name, experiment, rounds=FIX_ROUNDS[session.device])
+        if session.late:
+            break
+        yield from fix_gain(session, name, experiment, rounds=rounds)
         if isinstance(experiment, WithoutReads):
             recorder.syncs = experiment.lines()
     session.repeats = False
@@ -455,8 +461,11 @@ def measure_all(session: Session) -> Plan:
     ranks = session.ranks = find_ranks()
     yield from warm_up(session)
     session.begin_ns = now_ns()
+    # The time limit may come at any moment: next to a thread that holds the interpreter lock, a step takes seconds.
+    tell_progress(session)
     yield from phases(session)
     yield from baseline(session, seconds=1.0, least=BASELINE_STEPS, periods=periods_for(session))
+    tell_progress(session)
     session.make_endless()
     yield from operations(session)  # before all else: without it a program that ends early has no verdict
     # Taken in turn, because processors change their speed; fewer rounds where each one has queues to fill.
@@ -468,10 +477,10 @@ def measure_all(session: Session) -> Plan:
             loader_alone(session, seconds=1.2 / rounds)
         if ranks is not None:
             yield from apart(session, ranks, seconds=1.4 / rounds)
+        tell_progress(session)
         if session.out_of_time or is_disturbed(session):
             break
         yield from baseline(session, seconds=1.4 / rounds, least=3)
-    tell_progress(session)
     busy = is_disturbed(session)  # there will be no verdict: what names the likely cause comes first
     yield from rare_steps(session)
     if busy:
@@ -554,6 +563,8 @@ def fixes_wanted(session: Session, measured: Measurements) -> list[str]:
         and has_bf16_instructions()
     ):
         wanted.add("autocast")
+    if measured.device == "cuda" and divide(measured).share("precision") >= RULE.advise_share:  # also where launches come first
+        wanted.update(SHORTER_TYPES.get(measured.precision, ()))
     in_process, without = session.recorder.batch_seconds, measured.cached.median if measured.cached is not None else math.inf
     if measured.loader.workers and in_process is not None and in_process + without < step:
         wanted.add("workers")  # none: batches cost less in this process than what workers cost the steps

@@ -208,6 +208,7 @@ WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "ov
 WHY_FIRST: dict[str, str] = {
     "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
     **dict.fromkeys(WORK, "the work as a whole takes longer than issuing it"),
+    "precision": "a shorter type saves it, and the rest of the work stays",
     **dict.fromkeys(WASTES, "waste comes before work, because it can be removed"),
     "straggler": "ranks that wait for it start the all-reduce late",
 }
@@ -321,6 +322,8 @@ def why_first(causes: list[Cause]) -> str:
     first, second = causes[:2]
     if percent(second.share) == percent(first.share) or second.share <= first.share:
         return ""
+    if second.verdict == "launch" and not first.rare:
+        return "what it costs was measured without it; of launches only the idle time of the GPU is known"
     return WHY_FIRST.get(first.verdict, "")
 
 
@@ -332,8 +335,7 @@ NO_VERDICT = {
     "not_counted": "the program ended before its work could be counted: let it run longer",
     "other_programs_on_gpu": f"for {{share}} of the time other programs had the GPU: {QUIET}",
     "other_programs": f"for {{share}} of the time other programs had the cores: {QUIET}",
-    "rare_once": "one of {steps} steps took {seconds}{at} where others take {others}, and was not seen again, so it is not known how "
-    "often it comes: measure for longer (a larger `seconds`)",
+    "rare_once": "{seen}, so it is not known how often it comes: measure for longer (a larger `seconds`)",
     "rare_unknown": "{share} of all time is in 1 of {every} steps, which take {seconds} where others take {others}, but no line of "
     f"their own explains it{{phase}}{{at}}: {QUIET}",
 }
@@ -351,6 +353,16 @@ def no_verdict(reason: str, rare: RareSteps | None = None, **numbers: str) -> st
             "phase": f" in the phase `{rare.phase}`" if rare.phase is not None else "",
         }
     return NO_VERDICT[reason].format(**numbers)
+
+
+def seen_once(measured: Measurements) -> str:
+    """What a slow step took that was not seen again; empty without one."""
+    rare = measured.rare
+    if rare is None:
+        return ""
+    at = f" at {rare.place}" if rare.place is not None else ""
+    took, others = readable_seconds(rare.seconds), readable_seconds(rare.others)
+    return f"one of {len(measured.loop.seconds):,} steps took {took}{at} where others take {others}, and was not seen again"
 
 
 # ---- advice ----
