@@ -141,8 +141,9 @@ TO_GPU = {
 CONDITIONS = {"quiet": 0, "one busy core": 1, "both cores busy": 2, "other seeds": 0}
 """The cores of the lane that other programs keep busy."""
 REPEATS = 5
-EFFECTS, BUDGETS = (0.02, 0.05, 0.1, 0.5), (30.0, 60.0)
+EFFECTS = (0.02, 0.05, 0.1, 0.5)
 STEPS = {"short steps": 1000, "long steps": 5000}
+BUDGETS = (("short steps", 30.0), ("short steps", 60.0), ("long steps", 60.0))
 OF_WASTE, REST = {"width": 16, "batch": 16, "depth": 1}, 50
 """Programs of which nearly all of a step is waste, and what the rest of a step takes in units of it. An effect is a part of the step."""
 POWER_REPEATS = 5
@@ -188,7 +189,7 @@ def cases(gpu: bool) -> Iterator[Case]:
     for repeat in range(REPEATS):
         for condition, program in product(CONDITIONS, [*PROGRAMS, *TEXTS]):
             yield Case(kind="A/A", program=program, condition=condition, budget=AA_BUDGET, repeat=repeat)
-        for effect, budget, program in product(EFFECTS, BUDGETS, STEPS):
+        for effect, (program, budget) in product(EFFECTS, BUDGETS):
             yield Case(kind="power", program=program, effect=effect, budget=budget, repeat=repeat)
 
 
