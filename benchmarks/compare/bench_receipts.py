@@ -1,23 +1,26 @@
 """How often is a receipt wrong, what can it see, and what does watching a run cost?
 
-    python -m benchmarks.compare.bench_receipts --lanes 8 --until 480 --out receipts.jsonl             all of it, side by side
-    python -m benchmarks.compare.bench_receipts --lanes 8 --until 480 --out receipts.jsonl --missing   what is not in the file yet
+    python -m benchmarks.compare.bench_receipts --lanes 6 --until 530 --out receipts.jsonl             all of it, side by side
+    python -m benchmarks.compare.bench_receipts --lanes 6 --until 530 --out receipts.jsonl --missing   what is not in the file yet
+    python -m benchmarks.compare.bench_receipts --gpu 1 --until 200 --out receipts.jsonl --missing     what needs a GPU
     python -m benchmarks.compare.bench_receipts --out receipts.jsonl --record                          the result file, without running
 
 - `A/A`: ten programs against themselves, on a quiet lane, with one of its two cores busy, with both busy, and with other seeds. They must
   be called faster, slower or changed in at most 1 % of 200 comparisons.
 - `power`: programs whose step becomes 2, 5, 10 or 50 % shorter: the share that is called faster, by the budget.
-- `traps`: edits with the right answer by construction (tests/compare/traps.py, and those kept apart), by their results alone.
-- `cost`: a program that times its own steps, run by Python and by the engine, in turn.
+- `traps`: edits with the right answer by construction (tests/compare/traps.py, those kept apart, and those of frameworks), by their
+  results alone.
+- `cost`: the processor time of a program's steps, run by Python, by the engine, and by the engine with all observations, in turn.
 
 A lane is two cores (verdicts/lanes.py). Each comparison is one line of the file as soon as it is known, so that a run that is ended keeps
-what it has.
+what it has. A line has the load of the machine, which other programs may have.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -27,12 +30,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tests.compare import apart, traps
+from tests.compare.frameworks import PROGRAMS as FRAMEWORKS
+from tests.compare.frameworks import TRAPS as FRAMEWORK_TRAPS
+from tests.compare.frameworks import framework_program
 from verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 
 from benchmarks.record import RESULTS, ROOT, save
@@ -63,10 +70,40 @@ for epoch in range(100):
             wasted @ wasted
         steps += 1
         if steps == {timed} // 2:
-            begin = time.perf_counter()
+            begin = time.process_time()
         if steps == {timed}:
-            print((time.perf_counter() - begin) / ({timed} - {timed} // 2), flush=True)
+            print((time.process_time() - begin) / ({timed} - {timed} // 2), flush=True)
             raise SystemExit
+"""
+RAGGED = """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+torch.manual_seed({seed})
+series = [torch.randn(int(length), 8) for length in torch.randint(5, 60, (1024,))]
+model, head = torch.nn.GRU(8, 32, batch_first=True), torch.nn.Linear(32, 1)
+optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-3)
+loader = torch.utils.data.DataLoader(series, batch_size=16, shuffle=True, collate_fn=lambda rows: pad_sequence(rows, batch_first=True))
+for epoch in range(100):
+    for batch in loader:
+        optimizer.zero_grad()
+        head(model(batch)[0][:, -1]).square().mean().backward()
+        optimizer.step()
+"""
+ON_GPU = """
+import torch
+torch.manual_seed({seed})
+x = torch.randn(8192, {width})
+model = torch.nn.Sequential(torch.nn.Linear({width}, 4 * {width}), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(4 * {width}, 1))
+model = model.cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for epoch in range(1000):
+    for rows in torch.randperm(len(x)).split(256):
+        batch = x[rows].cuda()
+        optimizer.zero_grad()
+        loss = (model(batch)[:, 0] - batch[:, 0]).square().mean()
+        loss.backward()
+        optimizer.step()
+        {read}
 """
 USUAL: dict[str, Any] = {
     "threads": 1, "seed": 0, "rows": 2048, "width": 128, "depth": 2, "activation": "ReLU", "dropout": 0.1, "optimizer": "AdamW",
@@ -77,24 +114,44 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "two threads": {"threads": 2, "width": 512},
     "workers": {"workers": 1},
     "narrow": {"width": 16, "batch": 16},
-    "deep": {"depth": 8},
-    "wide": {"width": 512},
-    "tanh": {"activation": "Tanh", "optimizer": "SGD"},
-    "no dropout": {"dropout": 0.0, "optimizer": "Adam"},
+    "dropout": {"depth": 8, "dropout": 0.3},
     "long steps": {"waste": 1500},
-    "short epochs": {"rows": 256},
 }
+"""Values of `PROGRAM`."""
+TEXTS = {
+    "ragged batches": RAGGED,
+    **{
+        name: framework_program(name, epochs=100).replace("manual_seed(0)", "manual_seed({seed})")
+        for name in ("Hugging Face", "Lightning", "Accelerate")
+    },
+}
+"""Other programs."""
+GPU_PROGRAMS = {"gpu": {"width": 1024, "read": "pass"}, "gpu, short steps": {"width": 64, "read": "loss.item()"}}
+GPU_TRAPS = (
+    "a sync removed", "fused optimizer", "bfloat16", "another shuffle", "fewer samples per epoch", "dropout off", "a smaller model",
+    "augmented batches cached",
+)  # fmt: skip
+TO_GPU = {
+    "Linear(32, 1))\n": "Linear(32, 1)).cuda()\n", "Linear(24, 1))\n": "Linear(24, 1)).cuda()\n",
+    "in loader:\n": "in loader:\n        a, b = a.cuda(), b.cuda()\n", "generator=noise)": "generator=noise).to(a.device)",
+    "for a, b in loader]": "for a, b in ((c.cuda(), d.cuda()) for c, d in loader)]", "model(xv), yv": "model(xv.cuda()), yv.cuda()",
+    "autocast('cpu'": "autocast('cuda'",
+}  # fmt: skip
+"""Replacements in the program of the traps."""
 CONDITIONS = {"quiet": 0, "one busy core": 1, "both cores busy": 2, "other seeds": 0}
 """The cores of the lane that other programs keep busy."""
 REPEATS = 5
-EFFECTS, BUDGETS = (0.02, 0.05, 0.1, 0.5), (20.0, 60.0)
-OF_WASTE = {"waste": 1000, "width": 16, "batch": 16, "depth": 1}
-"""Programs whose steps are nearly all of what AFTER does less of: an effect is a part of the step."""
+EFFECTS = (0.02, 0.05, 0.1, 0.5)
+STEPS = {"short steps": 1000, "long steps": 5000}
+BUDGETS = (("short steps", 30.0), ("short steps", 60.0), ("long steps", 60.0))
+OF_WASTE, REST = {"width": 16, "batch": 16, "depth": 1}, 50
+"""Programs of which nearly all of a step is waste, and what the rest of a step takes in units of it. An effect is a part of the step."""
 POWER_REPEATS = 5
 AA_BUDGET = 30.0
-COST_PAIRS, COST_STEPS = 8, 400
-SECONDS = {"A/A": 25.0, "power": 45.0, "traps": 10.0, "cost": 60.0}
+COST_ROUNDS, COST_STEPS = 12, 1000
+SECONDS = {"A/A": 30.0, "power": 50.0, "traps": 20.0, "cost": 150.0}
 """What a comparison is expected to take."""
+LATE_SECONDS = 40.0  # that comparisons may take after the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,28 +164,33 @@ class Case:
     effect: float = 0.0
     budget: float = 0.0
     repeat: int = 0
-
-    device = "cpu"
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
         """Unique among all comparisons."""
-        return f"{self.kind}: {self.program}, {self.condition}, {self.effect:g}, {self.budget:g} s, {self.repeat}"
+        return f"{self.kind}: {self.program}, {self.condition}, {self.effect:g}, {self.budget:g} s, {self.repeat}, {self.device}"
 
 
-def cases() -> Iterator[Case]:
+def cases(gpu: bool) -> Iterator[Case]:
     """All comparisons: the short ones first, then each kind in turn, so that a run that is ended has some of each."""
-    from tests.compare import apart, traps
-
-    yield from (Case(kind="traps", program=name) for name in [*traps.TRAPS, *(f"apart: {name}" for name in apart.TRAPS)])
+    if gpu:
+        yield from (Case(kind="traps", program=name, device="cuda") for name in GPU_TRAPS)
+        yield from (
+            Case(kind="A/A", program=name, budget=AA_BUDGET, repeat=repeat, device="cuda")
+            for repeat, name in product(range(2), GPU_PROGRAMS)
+        )
+        return
+    frameworks = [f"{name}: {trap}" for name, edits in FRAMEWORK_TRAPS.items() for trap in edits]
+    yield from (
+        Case(kind="traps", program=name) for name in [*traps.TRAPS, *(f"apart: {name}" for name in apart.TRAPS), *frameworks]
+    )
     yield from (Case(kind="cost", program=name) for name in ("usual", "narrow", "long steps"))
-    powers = list(product(range(POWER_REPEATS), EFFECTS, BUDGETS))
     for repeat in range(REPEATS):
-        for condition, program in product(CONDITIONS, PROGRAMS):
+        for condition, program in product(CONDITIONS, [*PROGRAMS, *TEXTS]):
             yield Case(kind="A/A", program=program, condition=condition, budget=AA_BUDGET, repeat=repeat)
-        for number, effect, budget in powers:
-            if number == repeat:
-                yield Case(kind="power", program="usual", effect=effect, budget=budget, repeat=repeat)
+        for effect, (program, budget) in product(EFFECTS, BUDGETS):
+            yield Case(kind="power", program=program, effect=effect, budget=budget, repeat=repeat)
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -146,50 +208,73 @@ def _written(name: str, text: str) -> Path:
     return path
 
 
+def _program(case: Case, seed: int) -> tuple[str, str]:
+    """Return both versions."""
+    if case.kind == "power":
+        values = {**USUAL, **OF_WASTE, "seed": seed, "waste": STEPS[case.program]}
+        less = round(values["waste"] * (1 - case.effect) - case.effect * REST)
+        return PROGRAM.format(**values), PROGRAM.format(**{**values, "waste": less})
+    if case.device == "cuda":
+        text = ON_GPU.format(seed=seed, **GPU_PROGRAMS[case.program])
+    elif case.program in TEXTS:
+        text = TEXTS[case.program].replace("{seed}", str(seed))
+    else:
+        text = PROGRAM.format(**{**USUAL, **PROGRAMS[case.program], "seed": seed})
+    return text, text
+
+
 def _compare(case: Case) -> dict[str, Any]:
     import stoker
 
-    values = {**USUAL, **PROGRAMS[case.program], **(OF_WASTE if case.kind == "power" else {})}
-    values["seed"] = 1000 + case.repeat if case.condition == "other seeds" else 0
-    before = _written("before.py", PROGRAM.format(**values))
-    after = _written("after.py", PROGRAM.format(**{**values, "waste": round(values["waste"] * (1 - case.effect))}))
-    receipt = stoker.compare(before, after, budget=case.budget)
-    pairs = receipt.speed.pairs if receipt.speed is not None else 0
+    before, after = _program(case, 1000 + case.repeat if case.condition == "other seeds" else 0)
+    receipt = stoker.compare(_written("before.py", before), _written("after.py", after), budget=case.budget)
+    speed = receipt.speed
     step = statistics.median(receipt.before.step_seconds) if receipt.before.step_seconds else None
-    return {"pairs": pairs, "step_seconds": step, "disturbed": receipt.conditions.disturbed, **receipt.brief()}
+    timed = {"pairs": speed.pairs, "excluded": speed.excluded if speed.known else None} if speed is not None else {}
+    return {**timed, "step_seconds": step, "disturbed": receipt.conditions.disturbed, **receipt.brief()}
 
 
 def _trap(case: Case) -> dict[str, Any]:
-    from tests.compare import apart, traps
-
     import stoker
 
-    name = case.program.removeprefix("apart: ")
-    program, table = (apart.BEFORE, apart.TRAPS) if name != case.program else (traps.BEFORE, traps.TRAPS)
-    trap = table[name]
-    before, after = _written("before.py", program), _written("after.py", traps.edited(name, program, table))
-    receipt = stoker.compare(before, after, budget=0, steps=80, tolerance=trap.tolerance)
+    table, _, name = case.program.rpartition(": ")
+    if table in FRAMEWORKS:
+        trap = FRAMEWORK_TRAPS[table][name]
+        texts, options = [framework_program(table), framework_program(table, name)], {}
+    else:
+        program, known = (apart.BEFORE, apart.TRAPS) if table else (traps.BEFORE, traps.TRAPS)
+        trap = known[name]
+        texts, options = [program, traps.edited(name, program, known)], {"steps": 80}
+    if case.device == "cuda":
+        texts = [functools.reduce(lambda text, change: text.replace(*change), TO_GPU.items(), text) for text in texts]
+    before, after = _written("before.py", texts[0]), _written("after.py", texts[1])
+    receipt = stoker.compare(before, after, budget=0, tolerance=trap.tolerance, **options)
     different = {fact.name for fact in receipt.facts if fact.same is False}
     right = (receipt.losses.verdict, receipt.status) == (trap.verdict, trap.status) and trap.facts - {"steps"} <= different
     return {"right": right, "expected": [trap.verdict, trap.status, sorted(trap.facts)], **receipt.brief()}
 
 
 def _cost(case: Case) -> dict[str, Any]:
-    """Time a program that times itself, run by Python and by the engine."""
+    """Take the processor time of a program's steps, run by Python and by the engine."""
     from stoker.compare.intervals import effect_of
     from stoker.compare.sides import Version, prepared
 
     program = _written("train.py", PROGRAM.format(**{**USUAL, **PROGRAMS[case.program], "timed": COST_STEPS}))
-    plain, watched = [], []
     with prepared(Version(program=str(program))) as side:
-        for number in range(2 * COST_PAIRS):
-            if number % 4 in (0, 3):  # A B B A
-                done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
-                plain.append(float(done.stdout))
-            else:
-                watched.append(float(side.run([], whole=True).output))
-    effect = effect_of([b / a - 1 for a, b in zip(plain, watched, strict=True)])
-    return {"step_seconds": statistics.median(plain), "cost": effect.mean, "low": effect.low, "high": effect.high}
+        ways = {
+            "plain": lambda: subprocess.run([sys.executable, program], capture_output=True, text=True, check=True).stdout,
+            "timed": lambda: side.run([], whole=True).output,
+            "observed": lambda: side.run([], whole=True, observe=True).output,
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(COST_ROUNDS):
+            for name in list(ways)[:: 1 if number % 2 else -1]:
+                seconds[name].append(float(ways[name]()))
+    costs = {name: effect_of([b / a - 1 for a, b in zip(seconds["plain"], seconds[name], strict=True)]) for name in ways}
+    step = {"step_seconds": statistics.median(seconds["plain"])}
+    return step | {
+        name: {"cost": effect.mean, "low": effect.low, "high": effect.high} for name, effect in costs.items() if name != "plain"
+    }
 
 
 @contextlib.contextmanager
@@ -208,12 +293,12 @@ def busy(cores: int) -> Iterator[None]:
             other.wait()
 
 
-def run_apart(case: Case) -> dict[str, Any]:
-    """Make one comparison in a process of its own, which inherits the cores of its lane."""
+def run_apart(case: Case, end: float) -> dict[str, Any]:
+    """Make one comparison in a process of its own, which inherits the cores of its lane. It is ended soon after the time `end`."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "benchmarks.compare.bench_receipts", "--one", json.dumps(vars(case))]
-    limit = 6 * SECONDS[case.kind] + 120
+    limit = min(6 * SECONDS[case.kind] + 120, end - time.monotonic() + LATE_SECONDS)
     try:
         done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -221,7 +306,7 @@ def run_apart(case: Case) -> dict[str, Any]:
     if done.returncode or not done.stdout.strip():
         return {"error": done.stderr.strip()[-600:]}
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return {"load": round(os.getloadavg()[0], 1), **result}
 
 
 def verdict_of(result: dict[str, Any]) -> str:
@@ -238,9 +323,9 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for line in lines:
         case, result = line["case"], line["result"]
         if case["kind"] == "A/A":
-            same.setdefault(case["condition"], Counter())[verdict_of(result)] += 1
+            same.setdefault(f"{case['condition']}{', GPU' * (case['device'] == 'cuda')}", Counter())[verdict_of(result)] += 1
         elif case["kind"] == "power":
-            seen.setdefault(f"{case['effect']:.0%} within {case['budget']:.0f} s", []).append(result)
+            seen.setdefault(f"{case['program']}, {case['effect']:.0%} within {case['budget']:.0f} s", []).append(result)
     traps = [line for line in lines if line["case"]["kind"] == "traps"]
     total = sum(same.values(), Counter[str]())
     return {
@@ -248,6 +333,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "comparisons": total.total(),
             "called_different": sum(total[name] for name in ("faster", "slower", "changed")),
             "by_condition": {name: dict(counts) for name, counts in same.items()},
+            "median_excluded": _median(line["result"].get("excluded") for line in lines if line["case"]["kind"] == "A/A"),
         },
         "faster_programs": {
             name: {
@@ -268,8 +354,8 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _median(values: Iterator[float]) -> float | None:
-    known = list(values)
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
@@ -279,7 +365,9 @@ def main() -> None:
     parser.add_argument("--until", type=float, default=600.0, metavar="SECONDS", help="Start none that would end after this time.")
     parser.add_argument("--lanes", type=int, default=0, metavar="N", help="N comparisons at a time, each on two cores of its own.")
     parser.add_argument("--missing", action="store_true", help="Only comparisons that are not in the file.")
+    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="Comparisons on the GPU alone, N at a time.")
     parser.add_argument("--kinds", nargs="+", choices=SECONDS, default=list(SECONDS), help="Which comparisons.")
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS), help="Under which conditions.")
     parser.add_argument("--small", action="store_true", help="Two comparisons of each kind.")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench_receipts.jsonl", metavar="FILE")
     parser.add_argument("--record", action="store_true", help="Write the result file from what is known, and run nothing.")
@@ -294,23 +382,25 @@ def main() -> None:
     if not asked.record:
         end = time.monotonic() + asked.until
         known = {Case(**line["case"]).name for line in lines}
-        chosen = [case for case in cases() if case.kind in asked.kinds and case.name not in known]
+        chosen = [case for case in cases(bool(asked.gpu)) if case.kind in asked.kinds and case.condition in asked.conditions]
+        chosen = [case for case in chosen if case.name not in known]
         if asked.small:
             chosen = [case for kind in asked.kinds for case in [case for case in chosen if case.kind == kind][:2]]
         deadline = Deadline(seconds={case.name: SECONDS[case.kind] for case in chosen}, usual=60.0, end=end)
-        lanes = make_lanes(asked.lanes, usable_cores(), gpu=0)
+        lanes = make_lanes(max(asked.lanes, asked.gpu > 1), usable_cores(), gpu=asked.gpu if asked.gpu > 1 else 0)
         machine = {
             "machine": platform.machine(),
             "cores": len(usable_cores()),
+            "load_at_start": round(os.getloadavg()[0], 1),
             "lanes": asked.lanes,
             "python": platform.python_version(),
         }
         with asked.out.open("a" if keep else "w") as out:
-            for case, result in side_by_side(lanes, chosen, run_apart, may_start=deadline.allows):
+            for case, result in side_by_side(lanes, chosen, functools.partial(run_apart, end=end), may_start=deadline.allows):
                 lines.append({"case": vars(case), "result": result, **machine})
                 out.write(json.dumps(lines[-1]) + "\n")
                 out.flush()
-                print(f"{case.name}: {result.get('verdict') or result.get('error') or result.get('cost')}", flush=True)
+                print(f"{case.name}: {result.get('verdict') or result.get('error') or result.get('timed')}", flush=True)
     print(json.dumps(summary(lines), indent=1))
     if asked.record:
         save("bench_receipts", QUESTION, {"measured_on": lines[0].get("cores") if lines else None, **summary(lines)}, show=False)

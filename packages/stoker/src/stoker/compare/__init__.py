@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stoker.compare.sides import Version
 
 BUDGET_SECONDS = 120.0
-WIDTH = 0.04
+WIDTH = 0.02
 
 
 def compare(
@@ -46,7 +46,7 @@ def compare(
         until: Compare the steps that BEFORE makes in this many seconds instead, for differences that come late.
         budget: Seconds after which no further round starts; 0 compares results only, in two or three runs. Runs with other seeds are
             not limited.
-        width: The width of the interval of the speed-up, relative to it, at which rounds end.
+        width: The width of the interval of the speed-up, relative to it, at which rounds end; that of a large speed-up may be wider.
         seeds: Repeats with other seeds that are compared by their metric; 0 for none.
         metric: A regular expression with one group for what the programs print. By default, the mean loss of the last tenth of the steps.
         higher: Whether a higher metric is better.

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
@@ -156,18 +157,21 @@ def _environment(changes: Mapping[str, str]) -> dict[str, str]:
 
 
 class Starter:
-    """A process that has imported torch and forks a process for each run: the import takes longer than many runs. A context manager.
+    """A process that has imported torch and forks a process for each run: imports take longer than many runs. A context manager.
 
-    Both sides of a comparison are forks of the same process, so none has an advantage by where its libraries are in memory.
+    Both sides of a comparison are forks of the same process, so none has an advantage by where its libraries are in memory. `modules`
+    are imported as well, in this order: those that both programs import.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, _memory_file("modules") as names:
+            os.pwrite(names.fileno(), json.dumps(list(modules)).encode(), 0)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", CODE.format(module="child", call=f"serve({theirs.fileno()})")],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=_environment({}),
+                pass_fds=[theirs.fileno()], stdin=names, stdout=subprocess.DEVNULL, env=_environment({}),
             )  # fmt: skip
+        self._socket.recv(1)  # it has imported everything; nothing comes if it has failed, as the first run will say
 
     def __enter__(self) -> Self:
         return self
@@ -271,6 +275,16 @@ def serve(descriptor: int) -> NoReturn:
     import stoker.compare.observer
     import stoker.compare.seeding  # noqa: F401 - what a run imports. Nothing is computed: threads would be missing in forks
 
+    if modules := json.loads(sys.stdin.read() or "[]"):
+        for name in modules:
+            with contextlib.suppress(Exception):  # what cannot be imported alone is left to the program
+                importlib.import_module(name)
+        if threading.active_count() > 1:  # threads of Python would be missing in forks; OpenBLAS and Arrow start theirs again
+            os.execv(sys.executable, sys.orig_argv)  # as before, with nothing more to read: without these modules
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.write(descriptor, b"r")
     with socket.socket(fileno=descriptor) as requests:
         while True:
             words, files, _, _ = socket.recv_fds(requests, 1 << 20, 4)

@@ -42,7 +42,7 @@ from stoker.compare.losses import compare_losses
 from stoker.compare.observed import Observed
 from stoker.compare.quality import Quality, Repeat, final_loss, printed_metric, quality_of
 from stoker.compare.receipt import Conditions, Receipt, SideResult
-from stoker.compare.rounds import LEAST_PAIRS, Pairs, Speed, alternate, is_narrow, shows_no_gain, speed_of
+from stoker.compare.rounds import USUAL_PAIRS, Pairs, Speed, alternate, is_narrow, shows_no_gain, speed_of
 from stoker.compare.sides import Side, Version, prepared
 from stoker.compare.verdict import UNBIASED, Decision, check_requirements, decide, status_of
 from stoker.errors import TrainError
@@ -53,6 +53,8 @@ LIMIT_FACTOR, LIMIT_SECONDS = 10.0, 120.0
 """A run may take this many times as long as the first one, and this many seconds more: other kernels may have to be compiled."""
 SAMPLES_DIFFER = 0.01  # relative difference of samples per step from which on speed is in samples
 LEAST_STEPS = 4
+STARTING_PROCESSES = ("torch._inductor", "triton")
+"""Modules that may start processes or look for a GPU when they are imported."""
 LEAST_TIMED = 20
 """Steps of a timed run, if the budget has no room for as many as were observed."""
 
@@ -117,7 +119,7 @@ class Comparisons:
         self._progress(f"observing {_title(after, 'AFTER')}")
         options: dict[str, Any] = {"whole": True} if first.finished and self._steps is None else {"steps": len(first.ends)}
         second = _trained(self._run(side, observe=True, **options), "AFTER")
-        forks = _can_fork(self.best, after)
+        starts = self._start_forks(side, first, second) if budget else 0.0
         number = min(len(first.ends), len(second.ends))
         yardsticks = [] if first.losses == second.losses else [self._rounding().losses]
         samples = _samples_per_step(first, second)
@@ -130,9 +132,9 @@ class Comparisons:
                 return is_narrow(speed, width) or (screen and shows_no_gain(speed))
 
             def timing(run_of: Side, name: str) -> Callable[[], Observed]:
-                return lambda: (self._progress(f"timing {name}"), self._run(run_of, forks=forks, steps=steps))[1]
+                return lambda: (self._progress(f"timing {name}"), self._run(run_of, forks=True, steps=steps))[1]
 
-            steps = _steps_of_round(first, second, number, left)
+            steps = _steps_of_round(first, second, number, left, starts)
             timed = alternate(timing(self._side, "BEFORE"), timing(side, _title(after, "AFTER")), enough=enough, seconds=left)
         quality = None if seeds is None else self._quality(side, seeds, tolerance)
         self._last = side, second
@@ -169,18 +171,36 @@ class Comparisons:
             self._limit = LIMIT_FACTOR * (now_ns() - begin) / 1e9 + LIMIT_SECONDS
         return self._first
 
+    def _start_forks(self, side: Side, first: Observed, second: Observed) -> float:
+        """Start the process whose forks are timed, unless a version needs fresh interpreters.
+
+        Returns the seconds of both versions to a first step.
+        """
+        fresh = first.ends[0] + second.ends[0]
+        versions = (self._side.version, side.version)
+        if self._judging is not None or not _can_fork(*versions) or first.variables or second.variables:
+            self._starter = None
+            return fresh
+        try:
+            if self._starter is None:
+                self._starter = self._files.enter_context(Starter(_shared_modules(first, second)))
+            # Not timed: memory that all runs share is read for the first time.
+            limit = LIMIT_FACTOR + 2 * fresh
+            warm_up = self._side.run(self._arguments, steps=LEAST_STEPS, quiet=self._quiet, time_limit=limit, starter=self._starter)
+            return 2 * warm_up.ends[0]
+        except TrainError:  # what the forks have imported cannot be used in a fork
+            self._starter = None
+            return fresh
+
     def _rounding(self) -> Observed:
         """Run BEFORE with each initial weight changed by one rounding error."""
         if self._perturbed is None:
             self._progress("running BEFORE with other rounding")
-            self._perturbed = self._run(
-                self._side, perturb=True, forks=_can_fork(self.best), steps=len(self._observe_before().ends)
-            )
+            self._perturbed = self._run(self._side, perturb=True, forks=True, steps=len(self._observe_before().ends))
         return self._perturbed
 
     def _quality(self, side: Side, seeds: Seeds, margin: float | None) -> Quality:
         """Run both sides with other seeds, and compare a metric."""
-        forks = _can_fork(self._side.version, side.version)
         steps = self._steps if self._until is None else len(self._observe_before().ends)
 
         def repeat(run_of: Side, name: str) -> Callable[[], Repeat]:
@@ -192,7 +212,7 @@ class Comparisons:
                 if self._judging is not None:
                     observed, value = self._judging.run(run_of, self._arguments, quiet=self._quiet, seed=seed)
                     return Repeat(seed=seed, metric=value, losses=observed.losses)
-                observed = self._run(run_of, seed=seed, steps=steps, whole=steps is None, limited=False, forks=forks)
+                observed = self._run(run_of, seed=seed, steps=steps, whole=steps is None, limited=False)
                 value = final_loss(observed.losses) if seeds.metric is None else printed_metric(observed.output, seeds.metric)
                 return Repeat(seed=seed, metric=value, losses=observed.losses)
 
@@ -212,8 +232,6 @@ class Comparisons:
         limit = self._limit if limited else None
         if self._judging is not None:  # each in a fresh interpreter: nothing of another run is in it
             return self._judging.watch(side, self._arguments, quiet=self._quiet, time_limit=limit, **options)
-        if forks and self._starter is None:
-            self._starter = self._files.enter_context(Starter())
         starter = self._starter if forks else None
         return side.run(
             self._arguments, quiet=self._quiet, time_limit=limit, starter=starter, same_draws=self._same_draws, **options
@@ -231,16 +249,28 @@ def _can_fork(*versions: Version) -> bool:
     return not any(version.python or version.environment or version.launcher for version in versions)
 
 
+def _shared_modules(first: Observed, second: Observed) -> list[str]:
+    """Return which modules forks may share: those that both programs import, and whose import starts nothing.
+
+    On a GPU, modules of torch alone: other packages may look for the GPU when they are imported, which no fork could then use.
+    """
+    both, packages = set(second.modules), ("torch.",) if "cuda" in (first.device, second.device) else ("",)
+    return [
+        name for name in first.modules if name in both and name.startswith(packages) and not name.startswith(STARTING_PROCESSES)
+    ]
+
+
 def _title(version: Version, name: str) -> str:
     return version.title or name
 
 
-def _steps_of_round(first: Observed, second: Observed, most: int, seconds: float) -> int:
-    """Return the steps of a timed run: as many as were observed, or fewer, so that enough pairs of runs have room in the budget."""
-    runs = (first, second)
-    starts = sum(run.ends[0] for run in runs)
-    step = sum((run.ends[-1] - run.ends[0]) / max(1, len(run.ends) - 1) for run in runs)
-    room = seconds / (LEAST_PAIRS + 1) - starts
+def _steps_of_round(first: Observed, second: Observed, most: int, seconds: float, starts: float) -> int:
+    """Return the steps of a timed run: as many as were observed, or fewer, so that enough pairs of runs have room in the budget.
+
+    `starts` are the seconds of a pair before its first steps.
+    """
+    step = sum((run.ends[-1] - run.ends[0]) / max(1, len(run.ends) - 1) for run in (first, second))
+    room = seconds / (USUAL_PAIRS + 1) - starts
     return max(min(most, LEAST_TIMED), min(most, int(room / max(step, 1e-9))))
 
 

@@ -63,6 +63,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     epoch_samples: int | None = None
     epsilon: float = 2.0**-23  # of the least precise type that the model computed in
     packages: dict[str, str] = {}
+    modules: list[str] = []  # of installed packages, in the order of their imports
+    variables: list[str] = []  # environment variables that the program has set although libraries read them when they are loaded
     inputs: list[str] = []  # files that a confined run opened to read, or moved
     code: dict[str, str] = {}  # SHA-256 of the user's files that were run
     answer: bytes = b""  # of the extension

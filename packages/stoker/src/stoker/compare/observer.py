@@ -38,6 +38,8 @@ MIN_STEPS, USUAL_STEPS, MOST_STEPS = 20, 200, 2000
 INTO_NEXT_EPOCH = 1.3  # epochs after which a repetition of the first one has been seen
 MAX_ROWS = 1 << 20  # samples whose fingerprints are kept
 INSTALLED = ("site-packages", "dist-packages")
+READ_ONCE = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_")
+"""Starts of the names of environment variables that libraries read when they are loaded."""
 
 
 class Observer:
@@ -65,6 +67,7 @@ class Observer:
         self._depth = 0
         self._epsilon = 2.0**-23
         self._loaders = LoaderWatch(self)
+        self._environment = dict(os.environ)
 
     def install(self) -> None:
         """Install the hooks."""
@@ -73,7 +76,8 @@ class Observer:
         scaler: Any = torch.amp.GradScaler
         scaler.scale = self._watched_scale(scaler.scale)
         self._watch_graphs()
-        self._loaders.install()
+        if self._request.observe:
+            self._loaders.install()
         if self._request.observe or self._request.perturb:
             register_optimizer_step_pre_hook(self._before_step)
             torch.nn.Module.__call__ = self._watched_call(torch.nn.Module.__call__)  # type: ignore[method-assign]
@@ -166,7 +170,7 @@ class Observer:
     def _without_scale(self, loss: Any) -> Any:
         reference, unscaled = self._unscaled.get(id(loss), (None, None))
         value = unscaled if reference is not None and reference() is loss else loss.detach()
-        return value.reshape(()).clone()  # a CUDA graph writes the next one to the same memory
+        return value.clone()  # a CUDA graph writes the next one to the same memory
 
     def _watch_graphs(self) -> None:
         """Count the replay of a CUDA graph as a step if an optimizer was called while it was captured."""
@@ -271,7 +275,7 @@ class Observer:
             error = "made no optimizer step in its main process, so there is nothing to compare"
         ends = [(end - request.begin_ns) / 1e9 for end in self._ends]
         on_device = uses_cuda()
-        losses = torch.stack([loss.double().cpu() for loss in self._losses]).tolist() if self._losses else []
+        losses = torch.stack([loss.double().cpu().reshape(()) for loss in self._losses]).tolist() if self._losses else []
         return Observed(
             error=error,
             finished=finished,
@@ -293,6 +297,10 @@ class Observer:
             epoch_samples=self._loaders.epoch_samples,
             epsilon=self._epsilon,
             packages=packages() if request.observe else {},
+            modules=installed_modules() if request.observe else [],
+            variables=[
+                name for name in os.environ if name.startswith(READ_ONCE) and os.environ[name] != self._environment.get(name)
+            ],
             code=code_hashes(self._main) if request.observe else {},
         )
 
@@ -376,6 +384,12 @@ def code_hashes(main: str) -> dict[str, str]:
     own = sorted(file for file in files if file and is_users(file) and Path(file).is_file())
     here = original(str(Path.cwd()))
     return {os.path.relpath(original(file), here): hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in own}
+
+
+def installed_modules() -> list[str]:
+    """Return the names of all modules of installed packages that were imported, in the order of their imports."""
+    files = {name: str(getattr(module, "__file__", None) or "") for name, module in list(sys.modules.items())}
+    return [name for name, file in files.items() if any(part in INSTALLED for part in Path(file).parts)]
 
 
 def packages() -> dict[str, str]:

@@ -19,12 +19,17 @@ from stoker._clock import now_ns
 from stoker.compare.intervals import effect_of
 
 T = TypeVar("T")
-LEAST_PAIRS, MOST_PAIRS = 7, 16
-"""Pairs before rounds end: 7 differences of one sign have p = 0.016; fewer cannot show a speed-up at `DECISIVE_P`."""
+LEAST_PAIRS, USUAL_PAIRS, MOST_PAIRS = 7, 14, 64
+"""Pairs before rounds end: 7 differences of one sign have p = 0.016; fewer cannot show a speed-up at `DECISIVE_P`. Runs are so short that
+14 have room in the budget: with as many, a few pairs that other programs have disturbed do not hide a difference."""
 DECISIVE_P = 0.02
 """p of a speed-up, of both signs: with `MIN_GAIN`, less than 1 % of comparisons of equal programs are called faster."""
 MIN_GAIN = 0.01
 """A smaller speed-up is not called one: two processes of the same program differ by as much."""
+SAME, MOST_OF_SAME = 0.02, 0.05
+"""Differences that "no difference above x %" may leave open: the larger one if the interval includes 1."""
+FAR = 0.25
+"""Of the distance of a speed-up from 1: an interval of this width leaves no doubt about a large one."""
 
 SCREENED_PAIRS = 3
 """Pairs after which a version that is not faster on average is given up, where only gains are searched."""
@@ -52,12 +57,17 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """`faster`, `slower`, `same` (a difference above 2 % is excluded) or `unknown`."""
+        """`faster`, `slower`, `same` (no difference above `excluded`) or `unknown`."""
         if self.p <= DECISIVE_P and self.low > 1 + MIN_GAIN:
             return "faster"
         if self.p <= DECISIVE_P and self.high < 1 / (1 + MIN_GAIN):
             return "slower"
-        return "same" if self.low >= 1 / 1.02 and self.high <= 1.02 else "unknown"
+        return "same" if self.excluded <= (MOST_OF_SAME if self.low <= 1 <= self.high else SAME) else "unknown"
+
+    @property
+    def excluded(self) -> float:
+        """The difference that the interval excludes, relative to the slower version: infinite without an interval."""
+        return max(self.high, 1 / self.low) - 1 if self.known else math.inf
 
 
 @dataclass
@@ -111,8 +121,11 @@ def speed_of(before: Sequence[float], after: Sequence[float], *, samples: tuple[
 
 
 def is_narrow(speed: Speed, width: float) -> bool:
-    """Return whether the interval is known and at most so wide, relative to the speed-up."""
-    return speed.pairs >= LEAST_PAIRS and speed.known and speed.high / speed.low <= 1 + width
+    """Return whether the interval is known and at most so wide, relative to the speed-up, or narrow beside the distance from 1."""
+    if speed.pairs < LEAST_PAIRS or not speed.known:
+        return False
+    distance = max(speed.speedup, 1 / speed.speedup) - 1
+    return speed.high / speed.low <= 1 + max(width, FAR * distance)
 
 
 def shows_no_gain(speed: Speed) -> bool:

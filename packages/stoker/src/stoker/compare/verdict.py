@@ -63,8 +63,8 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
         return Decision(status=BETTER, title=f"FASTER with {how}", why="")
     if pace == "slower":
         return Decision(status=WORSE, title=f"SLOWER with {_words(losses)}")
-    if pace == "same":
-        return Decision(status=UNKNOWN, title=f"NO DIFFERENCE in speed above 2 %, with {_words(losses)}")
+    if speed is not None and pace == "same":
+        return Decision(status=UNKNOWN, title=f"NO DIFFERENCE in speed above {speed.excluded:.1%}, with {_words(losses)}")
     untimed = "SPEED NOT COMPARED" if speed is None else "UNDECIDED whether it is faster"
     return Decision(status=UNKNOWN, title=f"{untimed}; {_words(losses)}")
 
