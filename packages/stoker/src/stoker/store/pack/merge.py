@@ -50,26 +50,17 @@ Bound = tuple[Any, ...]  # (key,) or (key, time)
 FAN_IN = 256
 
 
-class CursorMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a run has been merged: whole series, rows of the next one, and rows in total."""
-
-    series: int
-    in_series: int
-    rows: int
-
-
 class RunCursor:
     """A position in a run, and the rows after it that are in memory."""
 
-    def __init__(self, run: ReadableRun, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
+    def __init__(self, run: ReadableRun, block_bytes: int, time_index: int | None) -> None:
         self._run = run
         self._time_index = time_index
         # Each row may be a segment of its own, with a key and counts that the sort needs.
         row_bytes = sum(file.dtype.itemsize for file in run.step) + (32 if run.layout.key is not None else 128)
         self._block_rows = max(block_bytes // row_bytes, 16)
-        self.taken = mark or CursorMark(series=0, in_series=0, rows=0)
         # The next series to read, how many of its rows are read, and rows read in all.
-        self._series, self._in_series, self._rows = self.taken.series, self.taken.in_series, self.taken.rows
+        self._series = self._in_series = self._rows = 0
         self._block: RowBlock | None = None
 
     def load(self) -> bool:
@@ -151,12 +142,7 @@ class RunCursor:
             left[0] -= extra
         taken = RowBlock(block.keys[:segments], counts, [v[:rows] for v in block.step], [v[:segments] for v in block.series])
         rest = RowBlock(block.keys[whole:], left, [v[rows:] for v in block.step], [v[whole:] for v in block.series])
-        before = self.taken
-        series, in_series = before.series + whole, extra + (before.in_series if whole == 0 else 0)
-        self._block = rest
-        if not len(rest.keys):
-            self._block, series, in_series = None, self._series, self._in_series
-        self.taken = CursorMark(series=series, in_series=in_series, rows=before.rows + rows)
+        self._block = rest if len(rest.keys) else None
         return taken
 
 
@@ -167,18 +153,17 @@ def merge_runs(
     time_index: int | None,
     unique_keys: bool,
     memory_bytes: int,
-    marks: Sequence[CursorMark] | None,
-    progress: Callable[[Sequence[CursorMark], int], None],
+    progress: Callable[[], None] = lambda: None,
     rules: StepRules | None = None,
 ) -> None:
-    """Merge `runs` into `out`, from `marks` on. `progress` gets the cursors, and the bytes merged since its last call.
+    """Merge `runs` into `out`; `progress` is called after each block.
 
     With `unique_keys` a key that two runs hold raises `RepeatedKeyError`. `rules` are applied to the merged rows.
     """
     # Blocks are proportional to their run, so that all cover about the same keys and the cursors advance together.
     total = sum(run.num_steps for run in runs) or 1
     sizes = [memory_bytes * run.num_steps // total for run in runs]
-    cursors = [RunCursor(run, sizes[i], time_index, marks[i] if marks else None) for i, run in enumerate(runs)]
+    cursors = [RunCursor(run, size, time_index) for run, size in zip(runs, sizes, strict=True)]
     while True:
         live = [cursor for cursor in cursors if cursor.load()]
         if not live:
@@ -193,14 +178,14 @@ def merge_runs(
                 keys = block.keys.to_pylist()
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))
             _add(out, block, rules, memory_bytes)
-            progress([cursor.taken for cursor in cursors], block.num_bytes)
+            progress()
         else:
             holders = [cursor for cursor in live if cursor.bound(0) == bound]
             if unique_keys and len(holders) > 1:
                 raise RepeatedKeyError(holders[0].bound(0)[0])
             for block in _equal_blocks(holders, bound, memory_bytes // 4):
                 _add(out, block, rules, memory_bytes)
-                progress([cursor.taken for cursor in cursors], block.num_bytes)
+                progress()
 
 
 def _add(out: SortedRun, block: RowBlock | None, rules: StepRules | None, memory_bytes: int) -> None:

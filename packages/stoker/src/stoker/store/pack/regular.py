@@ -4,17 +4,16 @@
 2. Between two times, the steps of the frequency that are missing become rows without values.
 
 Blocks may end anywhere. The last row so far is kept for the next block, because rows with the same time may follow it. So the result
-does not depend on where blocks end. All that lasts between two blocks are two rows, which the journal of a pack keeps.
+does not depend on where blocks end.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -44,17 +43,6 @@ class IntegerGapsError(Exception):
     """A step is missing, but a column of integers has no value for it."""
 
 
-class RulesMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What lasts between two blocks: the row that waits for the next block, the row before it, and counts for notes."""
-
-    key: Key | None = None
-    held: list[bytes] | None = None  # one value per column
-    last: list[bytes] | None = None  # the row before it, if that is of the same series
-    day: int = 0
-    merged: int = 0
-    added: int = 0
-
-
 class StepRules:
     """Applies `duplicates=` and `freq=`. `num_merged` and `num_added` count rows, for notes."""
 
@@ -64,28 +52,12 @@ class StepRules:
         self._keeps = options.times.duplicates if options.times is not None else None
         self._time = plan.time_index if plan.time_index is not None else 0
         self._grid = StepGrid.of(plan.step[self._time], options.freq) if options.freq is not None and options.fills_steps else None
-        self.restore(RulesMark())
-
-    def restore(self, mark: RulesMark) -> None:
-        """Continue from a journal; an empty mark begins again."""
-        self._key, self._day = mark.key, mark.day
-        self._held, self._last = self._row(mark.held), self._row(mark.last)
-        self.num_merged, self.num_added = mark.merged, mark.added
-
-    def _row(self, parts: Sequence[bytes] | None) -> list[Array] | None:
-        fields = self._plan.step
-        return None if parts is None else [np.frombuffer(p, dtype=f.dtype) for p, f in zip(parts, fields, strict=True)]
-
-    def mark(self) -> RulesMark:
-        """The state after the blocks so far."""
-        return RulesMark(
-            key=self._key,
-            held=None if self._held is None else [values.tobytes() for values in self._held],
-            last=None if self._last is None else [values.tobytes() for values in self._last],
-            day=self._day,
-            merged=self.num_merged,
-            added=self.num_added,
-        )
+        self.num_merged = self.num_added = 0
+        # What lasts between two blocks: the row that waits for the next block, and the row before it if that is of the same series.
+        self._key: Key | None = None
+        self._held: list[Array] | None = None
+        self._last: list[Array] | None = None
+        self._day = 0
 
     def apply(self, block: RowBlock | None, max_rows: int) -> Iterator[RowBlock]:
         """The steps that are known with this block, or, with None, at the end; in parts of at most `max_rows` rows."""

@@ -39,7 +39,7 @@ from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest,
 from stoker.store.object_storage import open_bucket
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.exchange import Attempt, open_exchange
-from stoker.store.pack.merge import CursorMark, merge_runs, seal_run
+from stoker.store.pack.merge import merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import (
     explaining,
@@ -54,9 +54,18 @@ from stoker.store.pack.packer import (
     widen_for_gaps,
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
-from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepRules
-from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError, read_ahead
-from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
+from stoker.store.pack.regular import IntegerGapsError, OffGridError, StepRules
+from stoker.store.pack.sorted_runs import (
+    BackgroundWriter,
+    ReadableRun,
+    RunLayout,
+    RunMark,
+    SortedRun,
+    Sorter,
+    UnsortedTimesError,
+    read_ahead,
+)
+from stoker.store.pack.stored_runs import HASH_BYTES, Border, cut_runs, stored_run, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.remote import uploading
 from stoker.store.shards import ColumnMark, TextFile
@@ -233,7 +242,7 @@ class PackTasks:
 
     def __init__(self, source: object, path: str, options: PackOptions, plan: TaskPlan, *, replace: bool) -> None:
         self._path, self._replace, self._tasks = path, replace, plan
-        self._known_runs: list[StoredRun] = []
+        self._tables: list[dict[str, Array]] = []
         self._exchange = open_exchange(path)
         if self._exchange.get("begun") is None:
             raise OptionError(
@@ -358,18 +367,9 @@ class PackTasks:
 
     def _merge_task(self, runs: list[SortedRun], folder: Path, writer: BackgroundWriter) -> SortedRun:
         """One run of the many of a task with little memory."""
-        plan = self.plan
-        layout = replace(run_layout(plan, merged=True, fill=not plan.options.fills_last), block_bytes=HASH_BYTES)
-        out = SortedRun.create(folder, runs[-1].number + 1, layout, writer)
-        merge_runs(
-            runs,
-            out,
-            time_index=plan.time_index if plan.options.sort else None,
-            unique_keys=plan.rows_are_series,
-            memory_bytes=plan.options.working_bytes // 10,
-            marks=None,
-            progress=lambda marks, num_bytes: None,
-        )
+        layout = run_layout(self.plan, merged=True, fill=not self.plan.options.fills_last)
+        out = SortedRun.create(folder, runs[-1].number + 1, replace(layout, block_bytes=HASH_BYTES), writer)
+        self._merge_into(runs, out, has_rules=False)
         out.finish()
         for run in runs:
             run.remove()
@@ -384,18 +384,13 @@ class PackTasks:
 
     # Merge
 
-    def cut(self, results: list[ReadResult]) -> list[list[CursorMark]]:
+    def cut(self, results: list[ReadResult]) -> list[list[Border]]:
         """The borders of key ranges of about equal work, in all runs."""
-        plan, runs = self.plan, self._runs(results)
-        row_bytes = sum(field.dtype.itemsize for field in plan.step)
-        total = sum(run.num_steps for run in runs) * row_bytes
-        count = max(min(RANGES, total // MIN_RANGE_BYTES), total // MAX_RANGE_BYTES, 1)
-        # Rules and fills use the row before, so they need whole series.
-        splits = not plan.options.has_rules and plan.options.missing != "ffill" and not plan.rows_are_series
-        sort_by = plan.time_index if plan.options.sort else None
-        return cut_runs(runs, count, time_index=sort_by, splits_series=splits)
+        runs = self._runs(results)
+        total = sum(run.num_steps for run in runs) * sum(field.dtype.itemsize for field in self.plan.step)
+        return cut_runs(runs, max(min(RANGES, total // MIN_RANGE_BYTES), total // MAX_RANGE_BYTES, 1))
 
-    def merge(self, results: list[ReadResult], begin: list[CursorMark], end: list[CursorMark], number: int) -> RangeResult:
+    def merge(self, results: list[ReadResult], begin: list[Border], end: list[Border], number: int) -> RangeResult:
         """Merge the rows of all runs between two borders, as range `number`.
 
         Raises:
@@ -404,8 +399,7 @@ class PackTasks:
         with self._widening(), self._exchange.attempt(f"merge-{number}") as attempt:
             with BackgroundWriter(self.plan.options.working_bytes // 24) as writer:
                 out = SortedRun.create(attempt.folder, 0, self._final_layout(HASH_BYTES), writer)
-                slices = [run.slice(begin[i], end[i]) for i, run in enumerate(self._runs(results))]
-                merged, added = self._merge_into([slice for slice in slices if slice.num_series], out)
+                merged, added = self._merge_into(self._runs(results, begin, end), out)
                 out.finish()
                 result = RangeResult(folder=attempt.name, run=out.mark()(), merged=merged, added=added)
                 out.close()
@@ -423,17 +417,20 @@ class PackTasks:
                 raise BadValueError(str(error)) from None
             raise TypesChangedError from None
 
-    def _runs(self, results: list[ReadResult]) -> list[StoredRun]:
-        """All runs, in the order of the sources, with the codes of the whole pack."""
-        if self._known_runs:
-            return self._known_runs  # a process merges many ranges of one plan
-        plan, layout, runs = self.plan, self._layout(), []
-        for result, table in zip(results, self._categories(results)[1], strict=True):
+    def _runs(
+        self, results: list[ReadResult], begin: Sequence[Border] | None = None, end: Sequence[Border] | None = None
+    ) -> list[ReadableRun]:
+        """All runs, or what is between two borders of each, in the order of the sources, with the codes of the whole pack."""
+        if not self._tables:  # a process merges many ranges of one plan
+            self._tables = self._categories(results)[1]
+        plan, layout = self.plan, self._layout()
+        runs: list[ReadableRun] = []
+        for result, table in zip(results, self._tables, strict=True):
             step = {i: table[field.name] for i, field in enumerate(plan.step) if field.name in table}
             series = {i: table[field.name] for i, field in enumerate(plan.series) if field.name in table}
-            for run in result.runs:
-                runs.append(StoredRun(self._exchange, result.folder, run, layout, tables=step, series_tables=series))
-        self._known_runs = runs
+            for mark in result.runs:
+                borders = {} if begin is None or end is None else {"begin": begin[len(runs)], "end": end[len(runs)]}
+                runs.append(stored_run(self._exchange, result.folder, mark, layout, tables=step, series_tables=series, **borders))
         return runs
 
     def _categories(self, results: list[ReadResult]) -> tuple[dict[str, list[str]], list[dict[str, Array]]]:
@@ -457,18 +454,16 @@ class PackTasks:
         layout = replace(layout, strict_time=True) if self.plan.options.has_rules else layout
         return layout if block_bytes is None else replace(layout, block_bytes=block_bytes)
 
-    def _merge_into(self, runs: Sequence[StoredRun], out: SortedRun, *, has_rules: bool = True) -> tuple[int, int]:
+    def _merge_into(self, runs: Sequence[ReadableRun], out: SortedRun, *, has_rules: bool = True) -> tuple[int, int]:
         """Merge runs and apply the rules; returns how many rows these merged and added."""
         plan = self.plan
         rules = StepRules(plan) if has_rules and plan.options.has_rules else None
         merge_runs(
-            runs,
+            [run for run in runs if run.num_series],
             out,
             time_index=plan.time_index if plan.options.sort else None,
             unique_keys=plan.rows_are_series,
             memory_bytes=plan.options.working_bytes // (40 if rules is not None else 10),
-            marks=None,
-            progress=lambda marks, num_bytes: None,
             rules=rules,
         )
         return (rules.num_merged, rules.num_added) if rules is not None else (0, 0)
@@ -501,14 +496,10 @@ class PackTasks:
         out = SortedRun.create(work, 0, self._final_layout(), writer)
         merged, added = sum(range_.merged for range_ in ranges), sum(range_.added for range_ in ranges)
         for range_ in ranges:
-            self._merge_into(
-                [StoredRun(self._exchange, range_.folder, range_.run, self._layout(merged=True))], out, has_rules=False
-            )
+            run = stored_run(self._exchange, range_.folder, range_.run, self._layout(merged=True))
+            self._merge_into([run], out, has_rules=False)
         if not ranges:
-            merged, added = self._merge_into([run for run in self._runs(results) if run.num_series], out)
-        rules = StepRules(plan) if plan.options.has_rules else None
-        if rules is not None:
-            rules.restore(RulesMark(merged=merged, added=added))
+            merged, added = self._merge_into(self._runs(results), out)
         out.finish()
         files: dict[str, TextFile] = {}
         for i, (name, texts) in enumerate(self._categories(results)[0].items()):
@@ -521,7 +512,7 @@ class PackTasks:
         for result in results:
             for name, count in result.missing.items():
                 missing[name] = missing.get(name, 0) + count
-        notes = run_notes(out, plan, sources, rules)
+        notes = run_notes(out, plan, sources, merged, added)
         manifest = seal_run(out, plan, work=work, folder=folder, categories=files, missing=missing, sources=sources, notes=notes)
         out.close()
         return manifest
