@@ -12,12 +12,12 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -54,66 +54,51 @@ def read_ahead(
         [1, 2]
     """
     iterator = iter(tasks)
-    lock = threading.Lock()
-    taken = 0
-    held: dict[int, int] = {}  # bytes of the tasks that have started and are not yet consumed, by their number
     change = threading.Condition()
+    turn = 0  # the number of the next task; the call that has this number takes it
+    held: deque[int] = deque()  # bytes of the tasks that have started and are not yet consumed
     ended = False
 
-    def work() -> tuple[int, Callable[[], T]]:
-        """The number of a task, and a function that returns its result, or raises its error or StopIteration."""
-        nonlocal taken
-        with lock:
-            number, taken = taken, taken + 1
-            try:
-                task = next(iterator)
-            except BaseException as error:  # StopIteration too: it ends the loop below in its turn
-                return number, _raising(error)
-            if max_bytes is not None:
-                # Later tasks wait for earlier ones, which the consumer always reaches.
-                num_bytes = getattr(task, "num_bytes", 0)
-                with change:
-                    change.wait_for(lambda: ended or not any(held.values()) or sum(held.values()) + num_bytes <= max_bytes)
-                    held[number] = num_bytes
+    def work(number: int) -> T:
+        nonlocal turn
+        with change:
+            change.wait_for(lambda: ended or turn == number)
+        if ended:
+            raise StopIteration
         try:
-            result = task()
-        except BaseException as error:
-            return number, _raising(error)
-        return number, lambda: result
+            task = next(iterator)  # StopIteration too is raised in its place
+            num_bytes = getattr(task, "num_bytes", 0)
+            with change:
+                # Later tasks wait for earlier ones, which the consumer always reaches.
+                change.wait_for(lambda: ended or max_bytes is None or not sum(held) or sum(held) + num_bytes <= max_bytes)
+                held.append(num_bytes)
+        finally:
+            with change:
+                turn += 1
+                change.notify_all()
+        return task()
 
-    running: set[Future[tuple[int, Callable[[], T]]]] = set()
-    arrived: dict[int, Callable[[], T]] = {}
-    wanted = 0
+    running: deque[Future[T]] = deque()
     try:
-        while True:
-            while len(running) + len(arrived) < depth:
-                running.add(pool.submit(work))
-            while wanted not in arrived:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                arrived.update(future.result() for future in done)
+        for number in itertools.count():
+            running.append(pool.submit(work, number))
+            if len(running) < depth:
+                continue
             try:
-                result = arrived.pop(wanted)()
+                result = running.popleft().result()
             except StopIteration:
                 return
             yield result
             del result
             with change:
-                held.pop(wanted, None)
+                held.popleft()
                 change.notify_all()
-            wanted += 1
     finally:
         with change:
             ended = True
             change.notify_all()
         for future in running:
             future.cancel()
-
-
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
-    def raise_it() -> NoReturn:
-        raise error
-
-    return raise_it
 
 
 class BackgroundWriter:
