@@ -32,7 +32,6 @@ def pack_on_ray(
     address: str, source: object, path: str | os.PathLike[str], options: PackOptions, progress: Progress, *, replace: bool
 ) -> None:
     """Pack on the cluster at `address` ("ray": the one of this machine, or a new one)."""
-    _check_address(address)
     _refuse_options(options)
     request = (_absolute(source), _target(path), dataclasses.replace(options, threads=1), replace)
     ray = _connect(address)
@@ -102,31 +101,13 @@ def run_task(request: tuple[Any, ...], kind: str, plan: TaskPlan | None, *given:
             case "clear":
                 open_exchange(target).clear()
         return True
-    pack = _tasks_of(request, plan)
+    if plan.number not in _LAST:
+        _LAST.clear()
+        _LAST[plan.number] = PackTasks(source, target, options, plan, replace=replace)
     try:
-        match kind:
-            case "settle":
-                return pack.settle()
-            case "read":
-                return pack.read(*given)
-            case "cut":
-                return pack.cut(*given)
-            case "merge":
-                return pack.merge(*given)
-        pack.join(*given)
-        return True
+        return getattr(_LAST[plan.number], kind)(*given)
     except TypesChangedError:
         return None
-
-
-def _tasks_of(request: tuple[Any, ...], plan: TaskPlan) -> PackTasks:
-    source, target, options, replace = request
-    known = _LAST.get(plan.number)
-    if known is None:
-        known = PackTasks(source, target, options, plan, replace=replace)
-        _LAST.clear()
-        _LAST[plan.number] = known
-    return known
 
 
 def _refuse_options(options: PackOptions) -> None:
@@ -160,19 +141,14 @@ def _absolute(source: Any) -> Any:
     )
 
 
-def _check_address(address: str) -> str:
-    """Refuse what is not the address of a Ray cluster; addresses have no credentials."""
+def _connect(address: str) -> Any:
+    """Return the module `ray`, connected to the cluster at `address` ("ray": the one of this machine, or a new one)."""
+    # Addresses have no credentials.
     if not isinstance(address, str) or (address != "ray" and not re.fullmatch(r"ray://[\w.-]+(:\d+)?", address)):
         raise OptionError(
             f"ray={redact(str(address))!r} is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'.",
             parameter="ray",
         )
-    return address
-
-
-def _connect(address: str) -> Any:
-    """Return the module `ray`, connected to the cluster at `address` ("ray": the one of this machine, or a new one)."""
-    _check_address(address)
     try:
         import ray
     except ImportError:

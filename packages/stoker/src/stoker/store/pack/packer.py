@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -265,7 +265,7 @@ class Packer:
                 if state is None:
                     remove_debris(self._folder)
                     make_work(self._folder)
-                    files = {name: TextFile.create(path) for name, path in self._category_paths().items()}
+                    files = {name: TextFile.create(self._work / file) for name, file in category_files(self._plan).items()}
                     state = self._make_state(writer, files, runs=[])
                 yield state, readers, [hasher.submit(hash_source, source, stopping) for source in self._origins]
         finally:
@@ -274,15 +274,11 @@ class Packer:
             hasher.shutdown(wait=True, cancel_futures=True)
             readers.shutdown(wait=True, cancel_futures=True)
 
-    def _category_paths(self) -> dict[str, Path]:
-        names = [column.name for column in (*self._plan.step, *self._plan.series) if column.kind == "category"]
-        return {name: self._work / f"categories{i}" for i, name in enumerate(names)}
-
     def _restored_state(self, journal: Journal, writer: BackgroundWriter) -> PackState | None:
         """The state that a journal describes; None if the files on disk are not as it says."""
         files: dict[str, TextFile] = {}
-        for name, path in self._category_paths().items():
-            file = TextFile.reopen(path, journal.categories[name])
+        for name, path in category_files(self._plan).items():
+            file = TextFile.reopen(self._work / path, journal.categories[name])
             if file is None:
                 return None
             files[name] = file
@@ -312,15 +308,10 @@ class Packer:
         return state
 
     def _make_state(self, writer: BackgroundWriter, files: dict[str, TextFile], runs: list[SortedRun]) -> PackState:
-        def append_texts(name: str, texts: list[str]) -> None:
-            writer.submit(partial(files[name].append, from_texts(texts)))
-
         options, layout = self._plan.options, run_layout(self._plan)
-        known = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
-        categories = {name: Categories(name, texts) for name, texts in known.items()}
         return PackState(
             writer=writer,
-            shaper=Shaper(self._plan, categories, append_texts),
+            shaper=make_shaper(self._plan, files, writer),
             sorter=Sorter(self._work, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs),
             category_files=files,
         )
@@ -362,24 +353,16 @@ class Packer:
         """Read the rest of the sources into sorted runs."""
         if state.all_read:
             return
-        options, sources = self._plan.options, self._plan.sources
+        sources = self._plan.sources
         total = sum(source.num_bytes for source in sources) or 1
         done = sum(source.num_bytes for source in sources[: state.source])
         for number in range(state.source, len(sources)):
-            source = sources[number]
-            tasks = source.read(self._plan.schemas[number], start=state.location, chunk_bytes=options.chunk_bytes)
-            rows_before = sum(state.source_rows)
-            ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
-            with closing(ahead) as chunks:
-                for chunk in chunks:
-                    block = state.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
-                    state.sorter.add(block)
-                    state.location = chunk.end
-                    self._after_block(state, block.num_bytes)
-                    share = min(chunk.end.position / source.num_positions, 1.0) if source.num_positions else 0.0
-                    self._progress("reading", (done + source.num_bytes * share) / total, rows_before + chunk.end.row)
-            if state.location.row == 0 and self._plan.grouping in ("file", "wide"):
-                state.sorter.add(state.shaper.empty(number))
+            source, rows_before = sources[number], sum(state.source_rows)
+            with closing(sort_rows(self._plan, number, state.location, state.shaper, state.sorter, readers, rows_before)) as parts:
+                for state.location, num_bytes in parts:
+                    self._after_block(state, num_bytes)
+                    share = min(state.location.position / source.num_positions, 1.0) if source.num_positions else 0.0
+                    self._progress("reading", (done + source.num_bytes * share) / total, rows_before + state.location.row)
             state.source_rows.append(state.location.row)
             done += source.num_bytes
             state.source, state.location = number + 1, RowLocation()
@@ -508,6 +491,45 @@ def run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None
         bfloat16=frozenset(i for i, column in enumerate(plan.step) if column.kind == "bfloat16"),
         with_marks=frozenset(i for i, column in enumerate(plan.step) if column.has_mark),
     )
+
+
+def category_files(plan: PackPlan) -> dict[str, str]:
+    """The names of the files of the strings of each category."""
+    names = [column.name for column in (*plan.step, *plan.series) if column.kind == "category"]
+    return {name: f"categories{i}" for i, name in enumerate(names)}
+
+
+def make_shaper(plan: PackPlan, files: Mapping[str, TextFile], writer: BackgroundWriter) -> Shaper:
+    """The shaper of a pack. New strings of categories are appended to their files."""
+
+    def append_texts(name: str, texts: list[str]) -> None:
+        writer.submit(partial(files[name].append, from_texts(texts)))
+
+    known = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
+    return Shaper(plan, {name: Categories(name, texts) for name, texts in known.items()}, append_texts)
+
+
+def sort_rows(
+    plan: PackPlan,
+    number: int,
+    start: RowLocation,
+    shaper: Shaper,
+    sorter: Sorter,
+    readers: ThreadPoolExecutor,
+    rows_before: int,
+) -> Generator[tuple[RowLocation, int], None, None]:
+    """Add the rows of source `number` to sorted runs, chunk by chunk; yields where each chunk ends, and the bytes of its rows."""
+    options, source, last_row = plan.options, plan.sources[number], start.row
+    tasks = source.read(plan.schemas[number], start=start, chunk_bytes=options.chunk_bytes)
+    ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
+    with closing(ahead) as chunks:
+        for chunk in chunks:
+            block = shaper.block(chunk, source, number, rows_before + chunk.begin.row)
+            sorter.add(block)
+            last_row = chunk.end.row
+            yield chunk.end, block.num_bytes
+    if last_row == 0 and start.stop is None and plan.grouping in ("file", "wide"):
+        sorter.add(shaper.empty(number))
 
 
 def nothing_to_pack(plan: PackPlan) -> SourceEmptyError:

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +41,17 @@ from stoker.store.pack.exchange import Attempt, open_exchange
 from stoker.store.pack.merge import merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import (
+    category_files,
     explaining,
     hash_source,
     list_sources,
+    make_shaper,
     nothing_to_pack,
     plan_pack,
     refuse_settled,
     run_layout,
     run_notes,
+    sort_rows,
     stat_source,
     widen_for_gaps,
 )
@@ -63,7 +65,6 @@ from stoker.store.pack.sorted_runs import (
     SortedRun,
     Sorter,
     UnsortedTimesError,
-    read_ahead,
 )
 from stoker.store.pack.stored_runs import HASH_BYTES, Border, cut_runs, stored_run, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
@@ -294,9 +295,6 @@ class PackTasks:
                 refuse_settled(error)
             raise TypesChangedError from None
 
-    def _category_files(self) -> dict[str, str]:
-        return {name: f"categories{i}" for i, name in enumerate(_categories(self.plan))}
-
     def _layout(self, *, merged: bool = False) -> RunLayout:
         return replace(run_layout(self.plan, merged=merged), block_bytes=HASH_BYTES)
 
@@ -316,15 +314,11 @@ class PackTasks:
             writer = stack.enter_context(BackgroundWriter(options.working_bytes // 24))
             files = {
                 name: TextFile.create(attempt.folder / file, block_bytes=HASH_BYTES)
-                for name, file in self._category_files().items()
+                for name, file in category_files(self.plan).items()
             }
 
-            def append_texts(name: str, texts: list[str]) -> None:
-                writer.submit(partial(files[name].append, from_texts(texts)))
-
-            shaper = Shaper(plan, {name: Categories(name) for name in files}, append_texts)
-            layout = self._layout()
-            sorter = Sorter(attempt.folder, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes)
+            shaper = make_shaper(plan, files, writer)
+            sorter = Sorter(attempt.folder, self._layout(), writer, sort_time=options.sort, run_bytes=options.run_bytes)
             for part in ranges:
                 rows[part.source] = rows.get(part.source, 0) + self._read_range(part, shaper, sorter, readers)
             if shaper.local_times is not None:
@@ -352,18 +346,10 @@ class PackTasks:
 
     def _read_range(self, part: RowRange, shaper: Shaper, sorter: Sorter, readers: ThreadPoolExecutor) -> int:
         """Read some rows of a source; returns their number."""
-        plan, options, source = self.plan, self.plan.options, self.plan.sources[part.source]
         location = RowLocation(part.start, part.start, part.stop)
-        tasks = source.read(plan.schemas[part.source], start=location, chunk_bytes=options.chunk_bytes)
-        first = part.source << _ROW_BITS if plan.grouping == "row" else 0
-        ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
-        with closing(ahead) as chunks:
-            for chunk in chunks:
-                sorter.add(shaper.block(chunk, source, part.source, first + chunk.begin.row))
-                location = chunk.end
-        if location.row == 0 and part.stop is None and plan.grouping in ("file", "wide"):
-            sorter.add(shaper.empty(part.source))
-        return location.row - part.start
+        rows_before = part.source << _ROW_BITS if self.plan.grouping == "row" else 0
+        with closing(sort_rows(self.plan, part.source, location, shaper, sorter, readers, rows_before)) as parts:
+            return max((end.row for end, _ in parts), default=part.start) - part.start
 
     def _merge_task(self, runs: list[SortedRun], folder: Path, writer: BackgroundWriter) -> SortedRun:
         """One run of the many of a task with little memory."""
@@ -435,7 +421,7 @@ class PackTasks:
 
     def _categories(self, results: list[ReadResult]) -> tuple[dict[str, list[str]], list[dict[str, Array]]]:
         """The strings of each category in the order of their first appearance, and for each task the codes of its own ones."""
-        files = self._category_files()
+        files = category_files(self.plan)
         known = {name: Categories(name) for name in files}
         texts: dict[str, list[str]] = {name: [] for name in files}
         tables = []
@@ -470,10 +456,11 @@ class PackTasks:
 
     # Join
 
-    def join(self, results: list[ReadResult], ranges: list[RangeResult]) -> None:
+    def join(self, results: list[ReadResult], ranges: list[RangeResult]) -> bool:
         """Write the store from all ranges; without any, from the runs. Does nothing if an earlier attempt has committed it."""
-        if self._is_joined():
-            return
+        key, manifest = self._exchange.get(_JOINED), _read_manifest(self._path)
+        if key is not None and manifest is not None and _key_of(manifest) == key:
+            return True
         for number in range(len(self.plan.sources)):
             self._refuse_changed(number)
         with contextlib.ExitStack() as stack:
@@ -486,10 +473,7 @@ class PackTasks:
                     manifest = self._write(folder, writer, results, ranges)
                 self._exchange.put(_JOINED, _key_of(dump(manifest)))
                 commit(manifest)
-
-    def _is_joined(self) -> bool:
-        key, manifest = self._exchange.get(_JOINED), _read_manifest(self._path)
-        return key is not None and manifest is not None and _key_of(manifest) == key
+        return True
 
     def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult], ranges: list[RangeResult]) -> Manifest:
         plan, work = self.plan, folder / WORK_NAME
@@ -539,10 +523,6 @@ def _read_manifest(path: str) -> bytes | None:
         return open_bucket(path).get(MANIFEST_NAME, MAX_BYTES)[0]
     except StoreNotFoundError:
         return None
-
-
-def _categories(plan: PackPlan) -> list[str]:
-    return [column.name for column in (*plan.step, *plan.series) if column.kind == "category"]
 
 
 def _key_of(manifest: bytes) -> bytes:
