@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -99,6 +99,9 @@ def read_ahead(
             change.notify_all()
         for future in running:
             future.cancel()
+        wait(running)
+        if isinstance(iterator, Generator):
+            iterator.close()  # a stream that is to be read again must not be open
 
 
 class BackgroundWriter:
