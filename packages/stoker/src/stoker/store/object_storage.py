@@ -16,7 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -68,12 +68,7 @@ class Traffic:
     retries: int = 0
 
     def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.requests - other.requests,
-            self.bytes_read - other.bytes_read,
-            self.bytes_written - other.bytes_written,
-            self.retries - other.retries,
-        )
+        return Traffic(*(now - before for now, before in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
