@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
-from tests.harness import num_examples
 from tests.store.pack.runs import Segment, Series, block, grouped, layout, read
 
 from stoker.store.pack import merge
 from stoker.store.pack.merge import merge_runs
 from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, SortedRun
-
-KEYS = {"int64": st.integers(-2, 3), "uint64": st.integers(2**64 - 4, 2**64 - 1), "text": st.sampled_from(["", "a", "b", "é"])}
-
-
-@st.composite
-def run_contents(draw: st.DrawFn, *, by_time: bool) -> tuple[str, list[Series]]:
-    """Sorted series of several runs; some are far longer than the 16 rows that a merge has in memory at least."""
-    kind = draw(st.sampled_from(sorted(KEYS)))
-    number = 0
-    runs = []
-    for _ in range(draw(st.integers(1, 4))):
-        series: Series = []
-        for key in sorted(draw(st.sets(KEYS[kind], min_size=1, max_size=4))):
-            length = draw(st.sampled_from([0, 1, 2, 16, 17, 40]))
-            times = draw(st.lists(st.integers(0, 3), min_size=length, max_size=length))
-            times = sorted(times) if by_time else times
-            series.append((key, [(time, float(number + i)) for i, time in enumerate(times)]))
-            number += length
-        runs.append(series)
-    return kind, runs
 
 
 def write(folder: Path, contents: Sequence[Series], kind: str, shape: RunLayout, writer: BackgroundWriter) -> list[SortedRun]:
@@ -56,15 +32,6 @@ def merged(folder: Path, contents: Sequence[Series], kind: str, *, by_time: bool
         merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, memory_bytes=1)
         out.finish()
         return read(out)
-
-
-@settings(max_examples=num_examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
-def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) -> None:
-    by_time, (kind, contents) = given
-    everything: list[Segment] = [segment for run in contents for segment in run]
-    with tempfile.TemporaryDirectory() as folder:
-        assert merged(Path(folder), contents, kind, by_time=by_time) == grouped(everything, by_time=by_time)
 
 
 @pytest.mark.parametrize("length", [0, 1, 40])
