@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +74,12 @@ class NonFiniteCount:
             rows = bad if bad.ndim == 1 else bad.any(axis=1)
             self.first_step = first_step + int(rows.argmax())
 
-    def at(self, offsets: Array | None) -> NonFinite:
-        """The counts for the manifest. `offsets` are those of the series; None for a column with one value per series."""
+    def at(self, offsets: Any) -> NonFinite:
+        """The counts for the manifest. `offsets` are those of the series, with `len` and `[]`; None for one value per series."""
         step = self.first_step
         if step is None:
             return NonFinite(nan=0, inf=0, first=None)
-        series = step if offsets is None else int(np.searchsorted(offsets, step, side="right")) - 1
+        series = step if offsets is None else bisect_right(offsets, step) - 1
         return NonFinite(nan=self.nan, inf=self.inf, first=[series, 0 if offsets is None else step - int(offsets[series])])
 
 
@@ -313,6 +314,12 @@ class ColumnMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tail: str  # hash of the last, unfinished block
 
 
+def pieces(values: Array, max_bytes: int = BLOCK_BYTES) -> Iterator[Array]:
+    """An array in pieces of at most some bytes, so that no more of a mapped column is in memory at once."""
+    rows = max(1, max_bytes // (values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
+    return (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
+
+
 class ColumnFile:
     """One growing array on disk. Values are appended in C order; a row has `width` numbers."""
 
@@ -369,6 +376,12 @@ class ColumnFile:
             return column
         column.close()
         return None
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> Any:
+        return self.read(row, row + 1)[0]
 
     def append(self, values: Array) -> None:
         """Add rows. `values` must be C-contiguous and of this column's dtype and width."""

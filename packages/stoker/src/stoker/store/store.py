@@ -23,7 +23,7 @@ from stoker._text import html_table
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.manifest import Manifest, SourceEntry, read_manifest
-from stoker.store.shards import Column, Texts, map_shards
+from stoker.store.shards import Column, Texts, map_shards, pieces
 
 MOST_SUGGESTED = 10_000  # names that one which is not there is compared with
 
@@ -452,9 +452,7 @@ class Store:
 
     def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]:
         """A column from its first row to its last, in pieces, so that no more of it has to be in memory at once."""
-        values = self.column(name)
-        rows = max(1, max_bytes // (values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
-        return (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
+        return pieces(self.column(name), max_bytes)
 
     def _origins(self) -> tuple[list[str], list[SourceEntry] | None]:
         """Notes and sources, for a copy of the store."""

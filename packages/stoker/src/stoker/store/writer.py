@@ -33,7 +33,7 @@ from stoker.store.manifest import (
     Text,
     read_manifest,
 )
-from stoker.store.shards import Column, ColumnFile, StoredColumns, map_shards
+from stoker.store.shards import Column, ColumnFile, StoredColumns, map_shards, pieces
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
 MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
@@ -323,10 +323,7 @@ def _entry(folder: Path, store: StoredColumns, column: Column) -> ColumnEntry:
 
 def write_array(folder: Path, values: Array, name: str = "final.column") -> Shard:
     """Write an array, in parts of some megabytes, so that no more of a mapped column is in memory at once."""
-    width = values.shape[1] if values.ndim == 2 else None
-    rows = max(1, BLOCK_BYTES // (values.dtype.itemsize * (width or 1)))
-    parts = (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
-    return write_shard(folder, name, values.dtype, width, parts)
+    return write_shard(folder, name, values.dtype, values.shape[1] if values.ndim == 2 else None, pieces(values))
 
 
 def write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None, parts: Iterator[Array]) -> Shard:

@@ -7,7 +7,6 @@ result does not depend on where one run ended and the next began.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -411,13 +410,13 @@ class _Sealer:
         self.num_series = run.num_series
         self.length: int | None = None
         self.offsets: Shard | None = None
-        if run.num_series == 0:
-            self.length = 0
-        elif run.shortest == run.longest:
-            self.length = run.longest
+        self._starts: Sequence[int] | ColumnFile = ()
+        if run.num_series == 0 or run.shortest == run.longest:
+            self.length = max(run.shortest, 0)
+            self._starts = range(0, run.num_steps + 1, max(self.length, 1))
         else:
-            self._offsets_file = self._write_offsets()
-            self.offsets = self._offsets_file.seal(folder)
+            self._starts = self._write_offsets()
+            self.offsets = self._starts.seal(folder)
 
     def _write_offsets(self) -> ColumnFile:
         column = ColumnFile.create(self.fresh("offsets"), np.dtype("<i8"))
@@ -436,20 +435,6 @@ class _Sealer:
         remove_file(path.with_name(path.name + "o"))
         return path
 
-    def nonfinite(self, tally: NonFiniteCount) -> NonFinite:
-        """Counts of a step column, with the series and step of the first."""
-        step = tally.first_step
-        if step is None:
-            return NonFinite(nan=0, inf=0, first=None)
-        if self.length is not None:
-            return NonFinite(nan=tally.nan, inf=tally.inf, first=list(divmod(step, self.length)))
-
-        def offset(series: int) -> int:
-            return int(self._offsets_file.read(series, series + 1)[0])
-
-        series = bisect_right(range(self.num_series), step, key=offset) - 1
-        return NonFinite(nan=tally.nan, inf=tally.inf, first=[series, step - offset(series)])
-
     def entry(self, field: ColumnPlan, values: Shard | None, texts: Text | None, nonfinite: NonFinite) -> ColumnEntry:
         """The manifest entry of a column."""
         return ColumnEntry(
@@ -466,7 +451,7 @@ class _Sealer:
     def step_entry(self, field: ColumnPlan, file: ColumnFile, texts: Text | None, tally: NonFiniteCount) -> ColumnEntry:
         """A column with one value per step. Rules add and remove rows, so missing codes and times are those of the store."""
         if not field.has_mark:
-            return self.entry(field, file.seal(self._folder), texts, self.nonfinite(tally))
+            return self.entry(field, file.seal(self._folder), texts, tally.at(self._starts))
         self._missing[field.name] = tally.nan
         return self.entry(field, file.seal(self._folder), texts, NonFinite(nan=0, inf=0, first=None))
 

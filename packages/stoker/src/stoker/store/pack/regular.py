@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
-from stoker.store.arrow import from_numpy
 from stoker.store.manifest import LAST_DAY, NANOSECONDS, month_parts, month_time, parse_frequency
-from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments
+from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, take
 from stoker.store.pack.column_types import ColumnPlan
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
@@ -55,7 +53,7 @@ class StepRules:
         self.num_merged = self.num_added = 0
         # What lasts between two blocks: the row that waits for the next block, and the row before it if that is of the same series.
         self._key: Key | None = None
-        self._held: list[Array] | None = None
+        self._held: RowBlock | None = None
         self._last: list[Array] | None = None
         self._day = 0
 
@@ -74,7 +72,10 @@ class StepRules:
             day = yield from self._fill(steps, num_kept, before, max_rows)
         else:
             yield _first_rows(steps, num_kept)
-        self._held = [values[num_kept:].copy() for values in steps.step] if num_kept < num_rows else None
+        self._held = None
+        if num_kept < num_rows:
+            last = [take(values, np.array([len(values) - 1])) for values in steps.series]
+            self._held = RowBlock(steps.keys[-1:], np.array([1]), [values[num_kept:].copy() for values in steps.step], last)
         if steps.counts[-1] - (num_rows - num_kept):
             self._last, self._day = [values[num_kept - 1 : num_kept].copy() for values in steps.step], day
         elif len(steps.keys) > 1 or key != self._key:
@@ -83,29 +84,8 @@ class StepRules:
 
     def _with_held(self, block: RowBlock | None) -> RowBlock | None:
         """The block behind the row that waited for it."""
-        block = None if block is None or not len(block.keys) else join_segments(block)
-        if self._held is None or block is None:
-            return block if self._held is None else RowBlock(self._own_key(), np.array([1]), self._held, self._no_values())
-        step = [np.concatenate(pair) for pair in zip(self._held, block.step, strict=True)]
-        if block.keys[0].as_py() == self._key:
-            counts = block.counts.copy()
-            counts[0] += 1
-            return RowBlock(block.keys, counts, step, block.series)
-        return RowBlock(
-            pa.concat_arrays([self._own_key().cast(block.keys.type), block.keys]),
-            np.concatenate([[1], block.counts]),
-            step,
-            [_join(pair) for pair in zip(self._no_values(), block.series, strict=True)],
-        )
-
-    def _own_key(self) -> pa.Array:
-        is_text = isinstance(self._key, str)
-        dtype = np.uint64 if self._plan.key is not None and self._plan.key.dtype == np.uint64 else np.int64
-        return pa.array([self._key], pa.large_string()) if is_text else from_numpy(np.array([self._key], dtype=dtype))
-
-    def _no_values(self) -> list[PerSeries]:
-        """Series-level values for the row that waited. Those of its series are written, so these are ignored."""
-        return [pa.array([""], pa.large_string()) if f.kind == "text" else np.zeros(1, f.dtype) for f in self._plan.series]
+        blocks = [part for part in (self._held, block) if part is not None and len(part.keys)]
+        return join_segments(concatenate(blocks)) if blocks else None
 
     def _merge_equal(self, block: RowBlock) -> RowBlock:
         """Rows of equal times become one."""
@@ -223,10 +203,6 @@ def _first_rows(steps: RowBlock, num_rows: int) -> RowBlock:
     counts = steps.counts.copy()
     counts[-1] -= 1
     return RowBlock(steps.keys, counts, [values[:num_rows] for values in steps.step], steps.series)
-
-
-def _join(pair: tuple[PerSeries, PerSeries]) -> PerSeries:
-    return np.concatenate(pair) if isinstance(pair[1], np.ndarray) else pa.concat_arrays(pair)
 
 
 def _missing_of(field: ColumnPlan) -> Any:
