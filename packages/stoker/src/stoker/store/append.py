@@ -308,8 +308,8 @@ def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
         return
     row, column = int(early[0]), now.schema[name]
     key = keys_of(part, now.key)[int(both[row])].as_py()
-    times = (first[row], last[row])
-    shown, before = (show_time(time, column.unit or "s") if column.kind == "timestamp" else f"{time}" for time in times)
+    is_moment = column.kind == "timestamp"
+    shown, before = (show_time(time, column.unit or "s") if is_moment else f"{time}" for time in (first[row], last[row]))
     more = f" ({len(early):,} series have such rows)" if len(early) > 1 else ""
     raise TimeOrderError(
         f"the new rows of {now.key} {key!r} begin at {name} {shown}, but the store has rows up to {before}{more}. Leave out rows that are "

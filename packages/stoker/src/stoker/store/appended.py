@@ -33,7 +33,7 @@ from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import BadValueError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.arrow import fill_null, from_numpy, from_texts, lay_texts, to_numpy
+from stoker.store.arrow import fill_null, from_bfloat16, from_numpy, from_texts, lay_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount
 from stoker.store.store import ColumnsOnUse, Store, map_store
@@ -416,8 +416,7 @@ class AppendedStore(Store):
                 return NonFinite(nan=0, inf=0, first=None)
             tally, row = NonFiniteCount(), 0
             for piece in self._merge(column, _BLOCK_BYTES):
-                is_half = column.kind == "bfloat16"
-                tally.add((piece.astype(np.uint32) << 16).view(np.float32) if is_half else piece, first_step=row)
+                tally.add(from_bfloat16(piece) if column.kind == "bfloat16" else piece, first_step=row)
                 row += len(piece)
             return tally.at(layout.offsets if column.level == "step" else None)
         counts, places = [self.base.schema[name].nonfinite], []

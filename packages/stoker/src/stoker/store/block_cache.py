@@ -101,8 +101,8 @@ class BlockTable:
         some = stops > starts
         low, high = starts[some] // self.block_bytes, (stops[some] - 1) // self.block_bytes
         counts = high - low + 1
-        blocks: Array = np.unique(np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum()))
-        return blocks + self.first[file]
+        ids: Array = np.unique(np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())) + self.first[file]
+        return ids
 
     def all_ids(self, file: str) -> Array:
         """All blocks of a file."""

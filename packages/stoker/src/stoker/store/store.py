@@ -379,7 +379,7 @@ class Store:
         """
         from stoker.store.conditions import find_series
 
-        return find_series(expression, schema=self.schema, values=self._values, offsets=self.offsets, name=self.name)
+        return find_series(expression, self)
 
     def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory", replace: bool = False) -> Store:
         """Write the store to a folder, all or nothing, and open it there.

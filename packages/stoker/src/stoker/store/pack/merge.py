@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from stoker._disk import remove_file
 from stoker.errors import BadValueError, TimeOrderError
-from stoker.store.arrow import from_numpy, from_texts, to_numpy
+from stoker.store.arrow import from_bfloat16, from_numpy, from_texts, to_numpy
 from stoker.store.formats.base import RowLocation, RowPlace, place_fields
 from stoker.store.formats.csv import conversion
 from stoker.store.formats.words import meanings, type_of
@@ -40,7 +40,7 @@ from stoker.store.pack.misfits import misfit_error
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
-from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
+from stoker.store.pack.values import LocalTimes, one_array, show_time, to_numbers
 from stoker.store.pack.wide import wide_series
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 

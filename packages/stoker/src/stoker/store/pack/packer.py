@@ -277,8 +277,8 @@ class Packer:
     def _restored_state(self, journal: Journal, writer: BackgroundWriter) -> PackState | None:
         """The state that a journal describes; None if the files on disk are not as it says."""
         files: dict[str, TextFile] = {}
-        for name, path in category_files(self._plan).items():
-            file = TextFile.reopen(self._work / path, journal.categories[name])
+        for name, file_name in category_files(self._plan).items():
+            file = TextFile.reopen(self._work / file_name, journal.categories[name])
             if file is None:
                 return None
             files[name] = file

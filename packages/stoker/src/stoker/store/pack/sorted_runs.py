@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from stoker._disk import remove_file
 from stoker._types import Array
-from stoker.store.arrow import from_numpy, to_numpy
+from stoker.store.arrow import from_bfloat16, from_numpy, to_numpy
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments, sort_blocks
-from stoker.store.pack.values import fill_forward, from_bfloat16, is_missing
+from stoker.store.pack.values import fill_forward, is_missing
 from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile
 
 T = TypeVar("T")

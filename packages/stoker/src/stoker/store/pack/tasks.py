@@ -458,8 +458,8 @@ class PackTasks:
 
     def join(self, results: list[ReadResult], ranges: list[RangeResult]) -> bool:
         """Write the store from all ranges; without any, from the runs. Does nothing if an earlier attempt has committed it."""
-        key, manifest = self._exchange.get(_JOINED), _read_manifest(self._path)
-        if key is not None and manifest is not None and _key_of(manifest) == key:
+        key, committed = self._exchange.get(_JOINED), _read_manifest(self._path)
+        if key is not None and committed is not None and _key_of(committed) == key:
             return True
         for number in range(len(self.plan.sources)):
             self._refuse_changed(number)
