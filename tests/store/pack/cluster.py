@@ -32,9 +32,6 @@ class FakeRay:
         assert options["max_retries"] == -1
         return lambda function: _Remote(self._run or _twice, function)
 
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 2.0}
-
     def put(self, value: Any) -> Any:
         return value
 

@@ -154,7 +154,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.promise("P3")
 def test_nodes_that_see_other_sources_or_no_target_are_refused(tmp_path: Path) -> None:
     source, target = write_events(tmp_path / "raw", files=2), str(tmp_path / "a.stoker")
-    plan = make_task_plan(source, PackOptions(), {})
+    plan = make_task_plan(source, PackOptions())
     with pytest.raises(OptionError, match=r"a node of the cluster does not see .*a\.stoker\.parts"):
         PackTasks(source, target, PackOptions(), plan, replace=False)
     tasks.start(target, replace=False)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,7 +35,7 @@ from stoker.errors import BadValueError, StoreDamagedError, StoreError, StoreNot
 from stoker.store import manifest as manifests
 from stoker.store.arrow import fill_null, from_bfloat16, from_numpy, from_texts, lay_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, missing_value
 from stoker.store.store import ColumnsOnUse, Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
@@ -272,7 +272,7 @@ def _joined(column: Column, parts: Sequence[Store], codes: Sequence[Array] = ())
     for i, part in enumerate(parts):
         rows = part.num_steps if column.level == "step" else len(part)
         if column.name not in part.schema:
-            out.append(np.full(rows, missing_value(column), dtype=dtype))
+            out.append(np.full(rows, missing_value(column.kind), dtype=dtype))
             continue
         values, found = part.column(column.name), part.schema[column.name]
         if column.kind in ("timestamp", "duration"):
@@ -281,15 +281,6 @@ def _joined(column: Column, parts: Sequence[Store], codes: Sequence[Array] = ())
             values = np.where(values < 0, MISSING_CODE, codes[i][values] if len(codes[i]) else MISSING_CODE)
         out.append(values.astype(dtype, copy=False))
     return np.concatenate(out) if out else np.empty(0, dtype=dtype)
-
-
-def missing_value(column: Column) -> Any:
-    """What a missing value is stored as."""
-    if column.kind in ("timestamp", "duration"):
-        return MISSING_TIME
-    if column.kind == "bfloat16":
-        return 0x7FC0
-    return MISSING_CODE if column.kind == "category" else np.nan
 
 
 class AppendedStore(Store):
@@ -512,7 +503,7 @@ class AppendedStore(Store):
             winners = self._winners(name)
             values = np.concatenate([old, new])[np.maximum(winners, 0)]
             if (winners < 0).any():
-                values[winners < 0] = missing_value(column)
+                values[winners < 0] = missing_value(column.kind)
             yield values
             return
         row_bytes = old.dtype.itemsize * (column.width or 1)

@@ -92,6 +92,12 @@ MISSING_TIME = np.iinfo(np.int64).min  # NumPy's NaT
 MISSING_CODE = -1
 
 
+def missing_value(kind: Kind) -> Any:
+    """What a missing value of a column of this kind is stored as; an integer cannot be missing."""
+    values = {"timestamp": MISSING_TIME, "duration": MISSING_TIME, "category": MISSING_CODE, "bfloat16": 0x7FC0}
+    return values.get(kind, np.nan)
+
+
 class Texts(Sequence[str]):
     """A read-only list of strings over two arrays: UTF-8 bytes end to end, and offsets into them.
 

@@ -324,6 +324,8 @@ def _series_shown(plan: PackPlan, key: Any) -> str:
 def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) -> TimeOrderError:
     name, is_equal = plan.options.time, before[1] == behind[1]
     advice = "Time(duplicates='first') (or last, keep)" if is_equal else "sort=True"
+    if is_equal and plan.grouping == "wide" and plan.options.timezone is None:
+        advice += "; local times repeat when daylight saving ends: pass Time(timezone=) for these"
     return TimeOrderError(
         f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
         f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}.",

@@ -24,7 +24,6 @@ from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress
 from stoker.store.pack.tasks import PackTasks, TaskPlan, TypesChangedError
 
-_MAX_INSPECTORS = 64
 _POLL_S = 0.5
 
 
@@ -50,21 +49,14 @@ def pack_on_ray(
 
     ask("start", None)
     try:
-        _run(ray, ask, run)
+        plan: TaskPlan | None = ask("plan", None)
+        while plan is not None:  # until its types hold all values
+            plan = _run_all(ray, plan, ask, run)
     except Exception:
         with contextlib.suppress(Exception):  # the first error is the one to report
             ask("clear", None)
         raise
     ask("clear", None)
-
-
-def _run(ray: Any, ask: Any, run: Any) -> None:
-    """Make the plan, and run its tasks until its types hold all values."""
-    nodes = min(int(ray.cluster_resources().get("CPU", 1)), _MAX_INSPECTORS)
-    found = run("inspecting", "inspect", None, [(i, nodes) for i in range(nodes)])
-    plan: TaskPlan = ask("plan", None, {key: schema for part in found for key, schema in part.items()})
-    while (changed := _run_all(ray, plan, ask, run)) is not None:
-        plan = changed
 
 
 def _run_all(ray: Any, plan: TaskPlan, ask: Any, run: Any) -> TaskPlan | None:
@@ -94,10 +86,8 @@ def run_task(request: tuple[Any, ...], kind: str, plan: TaskPlan | None, *given:
         match kind:
             case "start":
                 tasks.start(target, replace=replace)
-            case "inspect":
-                return tasks.inspect_sources(source, options, *given)
             case "plan":
-                return tasks.make_task_plan(source, options, *given)
+                return tasks.make_task_plan(source, options)
             case "clear":
                 open_exchange(target).clear()
         return True

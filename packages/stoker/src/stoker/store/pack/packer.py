@@ -88,7 +88,6 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source_rows: list[int]
     read: bool  # whether all sources are read
     missing: dict[str, int]
-    wide_time: tuple[int, int | float] | None
     categories: dict[str, list[ColumnMark]]
     runs: list[RunMark]
     merged: int
@@ -298,7 +297,6 @@ class Packer:
             runs.append(run)
         state = self._make_state(writer, files, runs)
         state.shaper.missing.update(journal.missing)
-        state.shaper.wide_time = journal.wide_time
         if state.shaper.local_times is not None:
             state.shaper.local_times.restore(journal.local_times)
         state.source, state.location = journal.source, RowLocation(journal.row, journal.position)
@@ -332,7 +330,6 @@ class Packer:
             source_rows=list(state.source_rows),
             read=state.all_read,
             missing=dict(state.shaper.missing),
-            wide_time=state.shaper.wide_time,
             merged=state.merged,
             rule_counts=state.rule_counts,
             widened=self._is_widened,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,8 +22,8 @@ from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, take
 from stoker.store.pack.column_types import ColumnPlan
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
-from stoker.store.pack.values import Key, show_time, to_bfloat16, to_local, to_utc
-from stoker.store.shards import MISSING_CODE, MISSING_TIME
+from stoker.store.pack.values import Key, show_time, to_local, to_utc
+from stoker.store.shards import missing_value
 
 MAX_GAP_STEPS = 10**8
 
@@ -170,8 +169,7 @@ class StepRules:
             return found
         found = values[rows + 1]
         if i != self._time:
-            field = self._plan.step[i]
-            found[is_gap] = to_bfloat16(np.array([np.nan], "f4"))[0] if field.kind == "bfloat16" else _missing_of(field)
+            found[is_gap] = missing_value(self._plan.step[i].kind)
         return found
 
     def _refuse_gap(self, steps: RowBlock, repeats: Array, before: Array, series: Array) -> None:
@@ -203,10 +201,6 @@ def _first_rows(steps: RowBlock, num_rows: int) -> RowBlock:
     counts = steps.counts.copy()
     counts[-1] -= 1
     return RowBlock(steps.keys, counts, [values[:num_rows] for values in steps.step], steps.series)
-
-
-def _missing_of(field: ColumnPlan) -> Any:
-    return MISSING_CODE if field.kind == "category" else MISSING_TIME if field.kind in ("timestamp", "duration") else np.nan
 
 
 # The grid of a frequency. Days, weeks and months are those of the local calendar where the times have a zone; hours are not.

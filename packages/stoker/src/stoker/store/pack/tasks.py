@@ -1,7 +1,6 @@
 """The tasks of a pack on several machines, each a function of a plan that any process may run, also twice.
 
-    inspect   some sources -> their schemas
-    plan      all schemas -> which rows each task reads
+    plan      the schemas of all sources -> which rows each task reads
     read      some rows of the sources -> sorted runs
     cut       all runs -> the borders of key ranges of equal work
     merge     one key range of all runs -> one run
@@ -44,7 +43,6 @@ from stoker.store.pack.packer import (
     category_files,
     explaining,
     hash_source,
-    list_sources,
     make_shaper,
     nothing_to_pack,
     plan_pack,
@@ -81,8 +79,7 @@ MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 16 << 20, 256 << 20, 64
 _JOINED = "joined"
 """The hash of the manifest that a join is about to commit."""
 _ROW_BITS = 40  # bits of the number of a row, where rows are series without a key
-Schemas = dict[tuple[str, int, int], bytes]
-"""Schemas, as Arrow writes them, by the name, size and stamp of their source."""
+_INSPECTORS = 16  # sources that are opened at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,24 +158,18 @@ def start(path: str, *, replace: bool) -> None:
     open_exchange(path).put("begun", b"")
 
 
-def inspect_sources(source: object, options: PackOptions, part: int, count: int) -> Schemas:
-    """The schemas of every `count`-th source, from number `part` on."""
-    sources = list_sources(source, options, [])[part::count]
-    return {seen.key: one.schema().serialize().to_pybytes() for one, seen in zip(sources, _seen(sources), strict=True)}
-
-
-def make_task_plan(source: object, options: PackOptions, known: Schemas) -> TaskPlan:
-    """The tasks of a pack; sources whose schemas are known are not opened."""
+def make_task_plan(source: object, options: PackOptions) -> TaskPlan:
+    """The tasks of a pack; several sources are opened at a time."""
     schemas: dict[bytes, int] = {}
     seen: list[SeenSource] = []
 
     def note(sources: list[DataSource]) -> list[DataSource]:
-        noted: list[DataSource] = []
-        for one, there in zip(sources, _seen(sources), strict=True):
-            data = known.get(there.key) or one.schema().serialize().to_pybytes()
-            seen.append(replace(there, schema=schemas.setdefault(data, len(schemas))))
-            noted.append(KnownSource(one, _schema(data)))
-        return noted
+        with ThreadPoolExecutor(_INSPECTORS) as pool:
+            opened = list(pool.map(lambda source: source.schema(), sources))
+        for schema, stats in zip(opened, _seen(sources), strict=True):
+            data = schema.serialize().to_pybytes()
+            seen.append(replace(stats, schema=schemas.setdefault(data, len(schemas))))
+        return [KnownSource(source, schema) for source, schema in zip(sources, opened, strict=True)]
 
     plan = plan_pack(source, options, note)
     return TaskPlan(number=os.urandom(8).hex(), sources=seen, schemas=list(schemas), tasks=_tasks(plan, seen))
