@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import DiskError, OptionError, StorageError, StoreDamagedError
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Manifest, Shard, load, shards
+from stoker.store.object_storage import Bucket
 from stoker.store.shards import hash_block, header
 
 ABSENT, RESERVED, PRESENT, UNVERIFIED = range(4)
@@ -61,15 +62,6 @@ def boot_id() -> bytes:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:36].ljust(36)
     except OSError:
         return b"unknown".ljust(36)
-
-
-class RangeSource(Protocol):
-    """Where blocks come from: a `Bucket`."""
-
-    url: str
-
-    def get_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
-        """Bytes of an object that `is_right` has accepted."""
 
 
 class CacheFullError(StorageError):
@@ -291,7 +283,7 @@ class BlockCache:
         limit: bytes that the blocks of all stores in the folder may take.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, data: bytes, table: BlockTable, source: RangeSource, *, limit: int) -> None:
+    def __init__(self, root: Path, manifest: Manifest, data: bytes, table: BlockTable, source: Bucket, *, limit: int) -> None:
         self.root = root
         self.limit = limit
         self.folder = _prepare(root, manifest, data, table)

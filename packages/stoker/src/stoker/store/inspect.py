@@ -17,8 +17,8 @@ from stoker._text import is_url
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.appended import AppendedStore
-from stoker.store.manifest import BLOCK_BYTES, Shard, SourceEntry, manifest_stamp
-from stoker.store.opening import open_store
+from stoker.store.manifest import BLOCK_BYTES, Shard, SourceEntry
+from stoker.store.opening import open_store, steadily
 from stoker.store.shards import Column, damaged_blocks, name_of
 from stoker.store.store import Store
 
@@ -210,20 +210,17 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
         remote = open_remote(str(path))
         return _verify(remote.name, [("", remote, remote.damaged_blocks)], "Upload the store again.", report)
     folder = Path(path)
-    while True:
-        stamp = manifest_stamp(folder)
-        try:
-            store = open_store(folder)
-            parts = [store.base, *store.parts] if isinstance(store, AppendedStore) else [store]
-            named = [
-                ("" if part.path == folder else f"{part.path.relative_to(folder)}/", part, partial(damaged_blocks, part.path))
-                for part in parts
-                if part.path is not None
-            ]
-            return _verify(str(folder), named, "Restore these files from a copy, or pack the store again.", report)
-        except StoreDamagedError:
-            if manifest_stamp(folder) == stamp:
-                raise  # the store was not replaced meanwhile, so it is damaged
+    return steadily(folder, lambda: _verify_local(folder, report))
+
+
+def _verify_local(folder: Path, report: Report | None) -> VerifyResult:
+    store = open_store(folder)
+    stores = [store.base, *store.parts] if isinstance(store, AppendedStore) else [store]
+    places = [(part.path, part) for part in stores if part.path is not None]
+    parts = [
+        ("" if place == folder else f"{place.relative_to(folder)}/", part, partial(damaged_blocks, place)) for place, part in places
+    ]
+    return _verify(str(folder), parts, "Restore these files from a copy, or pack the store again.", report)
 
 
 FindDamage = Callable[[Shard, Callable[[int], None]], Iterator[int]]

@@ -68,7 +68,7 @@ class StepRules:
         before = self._last if self._held is not None else None  # the row before the first one
         day = self._day
         if self._grid is not None:
-            day = yield from self._fill(steps, num_kept, before, max_rows)
+            day = yield from self._fill(self._grid, steps, num_kept, before, max_rows)
         else:
             yield _first_rows(steps, num_kept)
         self._held = None
@@ -105,11 +105,11 @@ class StepRules:
         counts = np.bincount(series[firsts], minlength=len(block.counts)) if len(firsts) else np.zeros_like(block.counts)
         return RowBlock(block.keys, counts, step, block.series)
 
-    def _fill(self, steps: RowBlock, num_kept: int, last: list[Array] | None, max_rows: int) -> Generator[RowBlock, None, int]:
+    def _fill(
+        self, grid: StepGrid, steps: RowBlock, num_kept: int, last: list[Array] | None, max_rows: int
+    ) -> Generator[RowBlock, None, int]:
         """Rows for missing steps in front of the first `num_kept` rows. Returns the day of the month of the last series."""
-        grid, times = self._grid, steps.step[self._time]
-        if grid is None:
-            raise RuntimeError("there is no grid")
+        times = steps.step[self._time]
         if not len(times):
             yield steps
             return self._day
