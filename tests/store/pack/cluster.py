@@ -66,12 +66,11 @@ def pack_on_fake(
 
 
 def small_tasks(patch: pytest.MonkeyPatch | None = None) -> None:
-    """Cut small inputs into many tasks and ranges; without a patch for good, in a process of its own."""
-    for name, value in (("MIN_TASK_BYTES", 2000), ("MIN_RANGE_BYTES", 1500)):
-        if patch is None:
-            setattr(tasks, name, value)
-        else:
-            patch.setattr(tasks, name, value)
+    """Cut small inputs into many tasks; without a patch for good, in a process of its own."""
+    if patch is None:
+        tasks.MIN_TASK_BYTES = 2000
+    else:
+        patch.setattr(tasks, "MIN_TASK_BYTES", 2000)
 
 
 def write_events(folder: Path, *, files: int = 4, rows: int = ROWS, seed: int = 0) -> str:

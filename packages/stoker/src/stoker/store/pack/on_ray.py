@@ -66,11 +66,7 @@ def _run_all(ray: Any, plan: TaskPlan, ask: Any, run: Any) -> TaskPlan | None:
     if None in results:
         settled: TaskPlan = ask("settle", shared)
         return settled
-    read = ray.put(results)
-    cuts = ask("cut", shared, read)
-    borders = list(zip(cuts, cuts[1:], range(len(cuts)), strict=False)) if len(cuts) > 2 else []  # the join merges a single range
-    ranges = run("merging", "merge", shared, borders, read)
-    if None in ranges or run("joining", "join", shared, [(ranges,)], read) == [None]:
+    if run("joining", "join", shared, [()], ray.put(results)) == [None]:
         return dataclasses.replace(plan, number=os.urandom(8).hex(), widened=True)
     return None
 

@@ -2,13 +2,11 @@
 
     plan      the schemas of all sources -> which rows each task reads
     read      some rows of the sources -> sorted runs
-    cut       all runs -> the borders of key ranges of equal work
-    merge     one key range of all runs -> one run
-    join      all ranges -> the store; its manifest is written last
+    join      all runs -> the store; its manifest is written last
 
 A task leaves files in an `Exchange` and returns what names them, so a task that is run again leaves files that nothing names. The store
-has the bytes of a pack by one process, because runs are merged in the order of the sources, and neither their borders nor those of
-ranges show in the result. Categories get the codes of their first appearance: the lists of the tasks are joined in the order of the
+has the bytes of a pack by one process, because runs are merged in the order of the sources, and their borders do not show in the result.
+Categories get the codes of their first appearance: the lists of the tasks are joined in the order of the
 sources.
 """
 
@@ -64,7 +62,7 @@ from stoker.store.pack.sorted_runs import (
     Sorter,
     UnsortedTimesError,
 )
-from stoker.store.pack.stored_runs import HASH_BYTES, Border, cut_runs, stored_run, stored_texts
+from stoker.store.pack.stored_runs import HASH_BYTES, stored_run, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.remote import uploading
 from stoker.store.shards import ColumnMark, TextFile
@@ -74,8 +72,7 @@ TASKS = 64
 """Tasks of a small pack, as far as its sources can be cut."""
 MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 1 << 30
 MAX_RUNS = 8
-"""Runs that one task leaves; more are merged first, so that a range does not read too many."""
-MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 16 << 20, 256 << 20, 64
+"""Runs that one task leaves; more are merged first, so that the join does not read too many."""
 _JOINED = "joined"
 """The hash of the manifest that a join is about to commit."""
 _ROW_BITS = 40  # bits of the number of a row, where rows are series without a key
@@ -131,16 +128,6 @@ class ReadResult:
     missing: dict[str, int]
     rows: dict[int, int]  # rows read, by source
     hashes: dict[int, str | None]  # of the sources that begin in this task
-
-
-@dataclass(frozen=True, kw_only=True)
-class RangeResult:
-    """What merging one range has left."""
-
-    folder: str
-    run: RunMark
-    merged: int  # rows that the rules merged and added
-    added: int
 
 
 class TypesChangedError(Exception):
@@ -234,7 +221,6 @@ class PackTasks:
 
     def __init__(self, source: object, path: str, options: PackOptions, plan: TaskPlan, *, replace: bool) -> None:
         self._path, self._replace, self._tasks = path, replace, plan
-        self._tables: list[dict[str, Array]] = []
         self._exchange = open_exchange(path)
         if self._exchange.get("begun") is None:
             raise OptionError(
@@ -286,8 +272,8 @@ class PackTasks:
                 refuse_settled(error)
             raise TypesChangedError from None
 
-    def _layout(self, *, merged: bool = False) -> RunLayout:
-        return replace(run_layout(self.plan, merged=merged), block_bytes=HASH_BYTES)
+    def _layout(self) -> RunLayout:
+        return replace(run_layout(self.plan), block_bytes=HASH_BYTES)
 
     def _read_rows(self, ranges: Sequence[RowRange], attempt: Attempt) -> ReadResult:
         plan, options = self.plan, self.plan.options
@@ -346,7 +332,7 @@ class PackTasks:
         """One run of the many of a task with little memory."""
         layout = run_layout(self.plan, merged=True, fill=not self.plan.options.fills_last)
         out = SortedRun.create(folder, runs[-1].number + 1, replace(layout, block_bytes=HASH_BYTES), writer)
-        self._merge_into(runs, out, has_rules=False)
+        self._merge_into(runs, out)
         out.finish()
         for run in runs:
             run.remove()
@@ -359,30 +345,6 @@ class PackTasks:
                 f"{source.label} changed while it was packed. Pack again when nothing writes to it.", path=source.path
             )
 
-    # Merge
-
-    def cut(self, results: list[ReadResult]) -> list[list[Border]]:
-        """The borders of key ranges of about equal work, in all runs."""
-        runs = self._runs(results)
-        total = sum(run.num_steps for run in runs) * sum(field.dtype.itemsize for field in self.plan.step)
-        return cut_runs(runs, max(min(RANGES, total // MIN_RANGE_BYTES), total // MAX_RANGE_BYTES, 1))
-
-    def merge(self, results: list[ReadResult], begin: list[Border], end: list[Border], number: int) -> RangeResult:
-        """Merge the rows of all runs between two borders, as range `number`.
-
-        Raises:
-            TypesChangedError: steps are missing, which integers cannot say.
-        """
-        with self._widening(), self._exchange.attempt(f"merge-{number}") as attempt:
-            with BackgroundWriter(self.plan.options.working_bytes // 24) as writer:
-                out = SortedRun.create(attempt.folder, 0, self._final_layout(HASH_BYTES), writer)
-                merged, added = self._merge_into(self._runs(results, begin, end), out)
-                out.finish()
-                result = RangeResult(folder=attempt.name, run=out.mark()(), merged=merged, added=added)
-                out.close()
-            self._exchange.publish(attempt)
-        return result
-
     @contextlib.contextmanager
     def _widening(self) -> Iterator[None]:
         """Where steps are missing and integers cannot say so, all tasks have to run again with floats."""
@@ -394,20 +356,15 @@ class PackTasks:
                 raise BadValueError(str(error)) from None
             raise TypesChangedError from None
 
-    def _runs(
-        self, results: list[ReadResult], begin: Sequence[Border] | None = None, end: Sequence[Border] | None = None
-    ) -> list[ReadableRun]:
-        """All runs, or what is between two borders of each, in the order of the sources, with the codes of the whole pack."""
-        if not self._tables:  # a process merges many ranges of one plan
-            self._tables = self._categories(results)[1]
+    def _runs(self, results: list[ReadResult], tables: list[dict[str, Array]]) -> list[ReadableRun]:
+        """All runs, in the order of the sources, with the codes of the whole pack."""
         plan, layout = self.plan, self._layout()
         runs: list[ReadableRun] = []
-        for result, table in zip(results, self._tables, strict=True):
+        for result, table in zip(results, tables, strict=True):
             step = {i: table[field.name] for i, field in enumerate(plan.step) if field.name in table}
             series = {i: table[field.name] for i, field in enumerate(plan.series) if field.name in table}
             for mark in result.runs:
-                borders = {} if begin is None or end is None else {"begin": begin[len(runs)], "end": end[len(runs)]}
-                runs.append(stored_run(self._exchange, result.folder, mark, layout, tables=step, series_tables=series, **borders))
+                runs.append(stored_run(self._exchange, result.folder, mark, layout, tables=step, series_tables=series))
         return runs
 
     def _categories(self, results: list[ReadResult]) -> tuple[dict[str, list[str]], list[dict[str, Array]]]:
@@ -426,15 +383,9 @@ class PackTasks:
             tables.append(table)
         return texts, tables
 
-    def _final_layout(self, block_bytes: int | None = None) -> RunLayout:
-        layout = run_layout(self.plan, merged=True, fill=True)
-        layout = replace(layout, strict_time=True) if self.plan.options.has_rules else layout
-        return layout if block_bytes is None else replace(layout, block_bytes=block_bytes)
-
-    def _merge_into(self, runs: Sequence[ReadableRun], out: SortedRun, *, has_rules: bool = True) -> tuple[int, int]:
-        """Merge runs and apply the rules; returns how many rows these merged and added."""
+    def _merge_into(self, runs: Sequence[ReadableRun], out: SortedRun, rules: StepRules | None = None) -> None:
+        """Merge runs, and apply the rules."""
         plan = self.plan
-        rules = StepRules(plan) if has_rules and plan.options.has_rules else None
         merge_runs(
             [run for run in runs if run.num_series],
             out,
@@ -443,12 +394,15 @@ class PackTasks:
             memory_bytes=plan.options.working_bytes // (40 if rules is not None else 10),
             rules=rules,
         )
-        return (rules.num_merged, rules.num_added) if rules is not None else (0, 0)
 
     # Join
 
-    def join(self, results: list[ReadResult], ranges: list[RangeResult]) -> bool:
-        """Write the store from all ranges; without any, from the runs. Does nothing if an earlier attempt has committed it."""
+    def join(self, results: list[ReadResult]) -> bool:
+        """Merge all runs into the store. Does nothing if an earlier attempt has committed it.
+
+        Raises:
+            TypesChangedError: steps are missing, which integers cannot say.
+        """
         key, committed = self._exchange.get(_JOINED), _read_manifest(self._path)
         if key is not None and committed is not None and _key_of(committed) == key:
             return True
@@ -461,23 +415,21 @@ class PackTasks:
             with self._widening(), new_store(folder, sources, replace=self._replace or is_remote) as commit:
                 make_work(folder)
                 with BackgroundWriter(self.plan.options.working_bytes // 24) as writer:
-                    manifest = self._write(folder, writer, results, ranges)
+                    manifest = self._write(folder, writer, results)
                 self._exchange.put(_JOINED, _key_of(dump(manifest)))
                 commit(manifest)
         return True
 
-    def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult], ranges: list[RangeResult]) -> Manifest:
+    def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult]) -> Manifest:
         plan, work = self.plan, folder / WORK_NAME
-        out = SortedRun.create(work, 0, self._final_layout(), writer)
-        merged, added = sum(range_.merged for range_ in ranges), sum(range_.added for range_ in ranges)
-        for range_ in ranges:
-            run = stored_run(self._exchange, range_.folder, range_.run, self._layout(merged=True))
-            self._merge_into([run], out, has_rules=False)
-        if not ranges:
-            merged, added = self._merge_into(self._runs(results), out)
+        layout = run_layout(plan, merged=True, fill=True)
+        rules = StepRules(plan) if plan.options.has_rules else None
+        out = SortedRun.create(work, 0, replace(layout, strict_time=True) if rules is not None else layout, writer)
+        all_texts, tables = self._categories(results)
+        self._merge_into(self._runs(results, tables), out, rules)
         out.finish()
         files: dict[str, TextFile] = {}
-        for i, (name, texts) in enumerate(self._categories(results)[0].items()):
+        for i, (name, texts) in enumerate(all_texts.items()):
             files[name] = TextFile.create(work / f"categories{i}")
             files[name].append(from_texts(texts))
         sources = self._source_entries(results)
@@ -487,7 +439,8 @@ class PackTasks:
         for result in results:
             for name, count in result.missing.items():
                 missing[name] = missing.get(name, 0) + count
-        notes = run_notes(out, plan, sources, merged, added)
+        counts = (0, 0) if rules is None else (rules.num_merged, rules.num_added)
+        notes = run_notes(out, plan, sources, *counts)
         manifest = seal_run(out, plan, work=work, folder=folder, categories=files, missing=missing, sources=sources, notes=notes)
         out.close()
         return manifest
