@@ -17,7 +17,7 @@ from tests.harness.faulty import Kind
 
 from stoker import Store
 from stoker.errors import StoreDamagedError, StoreLockedError
-from stoker.store import open_store
+from stoker.store import open_store, shards
 from stoker.store import store as stores
 from stoker.store.shards import map_shard
 
@@ -121,7 +121,11 @@ def open_in_between(
     """Open while packs replace the store; the digest of what was opened, all its values compared with that."""
     map_late, packs = packing_in_between(store, sources, rng)
     # A pack opens its store as well: only the outer opening is held up.
-    with mock.patch.object(stores, "map_shard", map_late), mock.patch("stoker.store.pack.packer.map_store"):
+    with (
+        mock.patch.object(shards, "map_shard", map_late),
+        mock.patch("stoker.store.pack.packer.map_store"),
+        mock.patch("stoker.store.writer.check_staged"),
+    ):
         opened = open_it(store)
     return str(opened.digest) + str(hash(tuple(values_of(opened)))), packs[0]
 

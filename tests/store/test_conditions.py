@@ -13,16 +13,14 @@ from tests.harness import num_examples
 
 from stoker import Store, pack
 from stoker.errors import OptionError
-from stoker.store import conditions
 
 
 @pytest.mark.promise("P25")
 @settings(deadline=None, max_examples=num_examples(30))
 @given(
-    rows=st.lists(st.tuples(st.sampled_from(["DE", "AT", "ä b"]), st.integers(-3, 3), st.integers(0, 4)), min_size=1, max_size=12),
-    part=st.integers(1, 5),
+    rows=st.lists(st.tuples(st.sampled_from(["DE", "AT", "ä b"]), st.integers(-3, 3), st.integers(0, 4)), min_size=1, max_size=12)
 )
-def test_series_are_chosen_as_by_a_loop(rows: list[tuple[str, int, int]], part: int) -> None:
+def test_series_are_chosen_as_by_a_loop(rows: list[tuple[str, int, int]]) -> None:
     store = Store.from_arrays(
         lengths=[count for _, _, count in rows],
         x=np.zeros(sum(count for _, _, count in rows)),
@@ -31,9 +29,7 @@ def test_series_are_chosen_as_by_a_loop(rows: list[tuple[str, int, int]], part: 
     )
     if store.schema["age"].level != "series":  # as many steps as series: an array of numbers is then one of steps
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditions, "_PART", part)
-        found = store.where("country in ('DE', 'ä b') and age >= 0 or num_steps == 3")
+    found = store.where("country in ('DE', 'ä b') and age >= 0 or num_steps == 3")
     assert found.dtype == np.int64
     expected = [i for i, (country, age, count) in enumerate(rows) if (country != "AT" and age >= 0) or count == 3]
     assert found.tolist() == expected

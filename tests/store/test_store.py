@@ -14,9 +14,7 @@ import pytest
 from tests.harness import COLUMNS, TinyStore, Zygote, edit_manifest, tiny_store, write_shard
 
 from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
-from stoker.store import open_store
-from stoker.store import shards as shards
-from stoker.store import store as stores
+from stoker.store import open_store, shards
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
@@ -161,9 +159,6 @@ def test_each_missing_shard_is_named_with_what_it_held(built: TinyStore) -> None
     built.open()
 
 
-# ---- what happens to a store while it is open ----
-
-
 # Stores that lie, with digests that fit: refused or harmless, never a dead process; and stores too large for 32 bits
 
 
@@ -255,7 +250,7 @@ def test_a_store_with_another_dtype_is_refused_before_its_shards_are_opened(
         entry["dtype"] = dtype
 
     edit_manifest(built.path, use_dtype)
-    monkeypatch.setattr(stores, "map_shard", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(shards, "map_shard", lambda *_: pytest.fail("opened"))
     with pytest.raises(ManifestError, match="dtype"):
         built.open()
 

@@ -303,7 +303,7 @@ def test_types_of_pandas_become_those_of_a_store(tmp_path: Path, values: Any, la
         (object(), OptionError, "object is not data"),
         ([], OptionError, "list is not data"),
         ({"\ud800": [1]}, SourceInvalidError, "the dict cannot be read as a table"),
-        ([np.array([2**53 + 1]), np.array([0.5])], OptionError, "9007199254740993.*float64"),
+        ([np.array([2**53 + 1]), np.array([0.5])], OptionError, "9007199254740993.*double"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(tmp_path: Path, given: Any, error: type[Exception], message: str) -> None:

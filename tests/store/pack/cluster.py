@@ -32,9 +32,6 @@ class FakeRay:
         assert options["max_retries"] == -1
         return lambda function: _Remote(self._run or _twice, function)
 
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 2.0}
-
     def put(self, value: Any) -> Any:
         return value
 
@@ -69,12 +66,11 @@ def pack_on_fake(
 
 
 def small_tasks(patch: pytest.MonkeyPatch | None = None) -> None:
-    """Cut small inputs into many tasks and ranges; without a patch for good, in a process of its own."""
-    for name, value in (("MIN_TASK_BYTES", 2000), ("MIN_RANGE_BYTES", 1500)):
-        if patch is None:
-            setattr(tasks, name, value)
-        else:
-            patch.setattr(tasks, name, value)
+    """Cut small inputs into many tasks; without a patch for good, in a process of its own."""
+    if patch is None:
+        tasks.MIN_TASK_BYTES = 2000
+    else:
+        patch.setattr(tasks, "MIN_TASK_BYTES", 2000)
 
 
 def write_events(folder: Path, *, files: int = 4, rows: int = ROWS, seed: int = 0) -> str:

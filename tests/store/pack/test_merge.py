@@ -1,41 +1,17 @@
-"""Merging: the runs' rows in the order of their keys, the earlier run first; the same from wherever it goes on."""
+"""Merging: the runs' rows in the order of their keys, the earlier run first."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
-from tests.harness import num_examples
 from tests.store.pack.runs import Segment, Series, block, grouped, layout, read
 
 from stoker.store.pack import merge
-from stoker.store.pack.merge import CursorMark, merge_runs
-from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun
-
-KEYS = {"int64": st.integers(-2, 3), "uint64": st.integers(2**64 - 4, 2**64 - 1), "text": st.sampled_from(["", "a", "b", "é"])}
-
-
-@st.composite
-def run_contents(draw: st.DrawFn, *, by_time: bool) -> tuple[str, list[Series]]:
-    """Sorted series of several runs; some are far longer than the 16 rows that a merge has in memory at least."""
-    kind = draw(st.sampled_from(sorted(KEYS)))
-    number = 0
-    runs = []
-    for _ in range(draw(st.integers(1, 4))):
-        series: Series = []
-        for key in sorted(draw(st.sets(KEYS[kind], min_size=1, max_size=4))):
-            length = draw(st.sampled_from([0, 1, 2, 16, 17, 40]))
-            times = draw(st.lists(st.integers(0, 3), min_size=length, max_size=length))
-            times = sorted(times) if by_time else times
-            series.append((key, [(time, float(number + i)) for i, time in enumerate(times)]))
-            number += length
-        runs.append(series)
-    return kind, runs
+from stoker.store.pack.merge import merge_runs
+from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, SortedRun
 
 
 def write(folder: Path, contents: Sequence[Series], kind: str, shape: RunLayout, writer: BackgroundWriter) -> list[SortedRun]:
@@ -53,48 +29,9 @@ def merged(folder: Path, contents: Sequence[Series], kind: str, *, by_time: bool
     with BackgroundWriter(1 << 20) as writer:
         runs = write(folder, contents, kind, shape, writer)
         out = SortedRun.create(folder, 99, shape, writer)
-        merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=None, progress=ignore)
+        merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, memory_bytes=1)
         out.finish()
         return read(out)
-
-
-def ignore(marks: Sequence[CursorMark], num_bytes: int) -> None:
-    return None
-
-
-@settings(max_examples=num_examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
-def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) -> None:
-    by_time, (kind, contents) = given
-    everything: list[Segment] = [segment for run in contents for segment in run]
-    with tempfile.TemporaryDirectory() as folder:
-        assert merged(Path(folder), contents, kind, by_time=by_time) == grouped(everything, by_time=by_time)
-
-
-@settings(max_examples=num_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
-def test_a_merge_continues_from_every_step(given: tuple[bool, tuple[str, list[Series]]]) -> None:
-    by_time, (kind, contents) = given
-    shape = layout(kind, time_index=0 if by_time else None, strict_time=False)
-    with tempfile.TemporaryDirectory() as name, BackgroundWriter(1 << 20) as writer:
-        folder = Path(name)
-        runs = write(folder, contents, kind, shape, writer)
-        out = SortedRun.create(folder, 99, shape, writer)
-        steps: list[tuple[list[CursorMark], RunMark]] = []
-
-        def record(marks: Sequence[CursorMark], num_bytes: int) -> None:
-            mark = out.mark()
-            writer.drain()
-            steps.append((list(marks), mark()))
-
-        merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=None, progress=record)
-        out.finish()
-        expected = read(out)
-        for marks, run_mark in reversed(steps):  # each cuts the file shorter than the one before
-            again = SortedRun.reopen(folder, run_mark, shape, writer)
-            merge_runs(runs, again, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=marks, progress=ignore)
-            again.finish()
-            assert read(again) == expected
 
 
 @pytest.mark.parametrize("length", [0, 1, 40])
@@ -104,7 +41,7 @@ def test_a_key_in_two_runs_is_refused_where_rows_are_series(tmp_path: Path, leng
         runs = write(tmp_path, contents, "int64", layout(), writer)
         out = SortedRun.create(tmp_path, 99, layout(), writer)
         with pytest.raises(RepeatedKeyError) as caught:
-            merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1, marks=None, progress=ignore)
+            merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1)
     assert caught.value.key == 1
 
 

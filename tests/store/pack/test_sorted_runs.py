@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
-from tests.harness import num_examples
-from tests.store.pack.runs import Segment, block, grouped, layout, read
+from tests.store.pack.runs import Segment, block, layout, read
 
 from stoker.store import read_ahead
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter
@@ -81,40 +77,6 @@ def test_a_run_that_is_not_as_it_was_is_not_taken_up(tmp_path: Path, writer: Bac
             (tmp_path / "elsewhere").write_bytes(data)
             path.symlink_to(tmp_path / "elsewhere")
     assert SortedRun.reopen(tmp_path, mark, shape, writer) is None
-
-
-# The sorter: whatever the order and size of blocks, its runs hold all rows, each run in order
-
-
-KEYS = {"int64": st.integers(-2, 3), "text": st.sampled_from("abcé")}
-ROWS = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)), max_size=4)
-
-
-@st.composite
-def parts(draw: st.DrawFn) -> tuple[str, list[list[Segment]]]:
-    kind = draw(st.sampled_from(sorted(KEYS)))
-    return kind, draw(st.lists(st.lists(st.tuples(KEYS[kind], ROWS), min_size=1, max_size=4), max_size=8))
-
-
-@settings(max_examples=num_examples(80))
-@given(parts(), st.booleans(), st.sampled_from([1, 200, 10_000]), st.integers(0, 8))
-def test_runs_hold_all_rows_in_order(given: tuple[str, list[list[Segment]]], by_time: bool, run_bytes: int, flush: int) -> None:
-    kind, blocks = given
-    shape = layout(kind, time_index=0 if by_time else None, strict_time=False)
-    with tempfile.TemporaryDirectory() as folder, BackgroundWriter(1 << 20) as writer:
-        sorter = Sorter(Path(folder), shape, writer, sort_time=by_time, run_bytes=run_bytes)
-        for i, part in enumerate(blocks):
-            sorter.add(block(part, kind))
-            if i == flush:
-                sorter.flush()
-        runs = [read(run) for run in sorter.finish()]
-    for run in runs:
-        keys = [key for key, _ in run]
-        assert keys == sorted(set(keys))
-        assert not by_time or all(rows == sorted(rows, key=lambda row: row[0]) for _, rows in run)
-    # A merge takes the rows of an earlier run first: so put together, the runs are the twin.
-    everything: list[Segment] = [segment for part in blocks for segment in part]
-    assert grouped([segment for run in runs for segment in run], by_time=by_time) == grouped(everything, by_time=by_time)
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,8 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.promise("P3")
-@pytest.mark.parametrize("ranges", ["many", "one"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_tasks_make_the_bytes_of_one_pack(
-    events: str, tmp_path: Path, name: str, ranges: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if ranges == "one":
-        monkeypatch.setattr(tasks, "MIN_RANGE_BYTES", 1 << 30)
+def test_tasks_make_the_bytes_of_one_pack(events: str, tmp_path: Path, name: str) -> None:
     source = stoker.Files(events, name_column="file") if name == "texts" else events
     pack(source, tmp_path / "one.stoker", **OPTIONS[name])
     pack_on_fake(source, tmp_path / "ray.stoker", **OPTIONS[name])
@@ -94,13 +89,8 @@ def test_rows_that_are_series_and_wide_tables(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.promise("P3")
-@pytest.mark.parametrize("ranges", ["many", "one"])
 @pytest.mark.parametrize("case", ["late float", "missing integers", "missing steps"])
-def test_types_that_do_not_hold_all_values_are_widened(
-    tmp_path: Path, case: str, ranges: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if ranges == "one":
-        monkeypatch.setattr(tasks, "MIN_RANGE_BYTES", 1 << 30)
+def test_types_that_do_not_hold_all_values_are_widened(tmp_path: Path, case: str) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
     options: dict[str, Any] = {"series": "k"}
@@ -154,7 +144,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.promise("P3")
 def test_nodes_that_see_other_sources_or_no_target_are_refused(tmp_path: Path) -> None:
     source, target = write_events(tmp_path / "raw", files=2), str(tmp_path / "a.stoker")
-    plan = make_task_plan(source, PackOptions(), {})
+    plan = make_task_plan(source, PackOptions())
     with pytest.raises(OptionError, match=r"a node of the cluster does not see .*a\.stoker\.parts"):
         PackTasks(source, target, PackOptions(), plan, replace=False)
     tasks.start(target, replace=False)
@@ -180,9 +170,7 @@ def test_errors_of_rows_name_them_as_in_one_pack(tmp_path: Path) -> None:
     assert str(several.value) == str(one.value)
 
 
-@pytest.mark.parametrize("ranges", ["many", "one"])
-def test_times_that_fall_between_two_tasks_are_found(tmp_path: Path, ranges: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "MIN_RANGE_BYTES", 1 if ranges == "many" else 1 << 30)
+def test_times_that_fall_between_two_tasks_are_found(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for i, start in enumerate((100, 0)):
         pq.write_table(pa.table({"k": [1] * 50, "t": np.arange(50) + start}), tmp_path / "raw" / f"{i}.parquet")
@@ -196,15 +184,15 @@ def test_times_that_fall_between_two_tasks_are_found(tmp_path: Path, ranges: str
 
 
 def test_a_damaged_file_of_a_task_ends_the_pack(events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = PackTasks.cut
+    join = PackTasks.join
 
     def damage(self: PackTasks, *args: Any) -> Any:
         for victim in (tmp_path / "a.stoker.parts").glob("read-0~*/run0.c1"):
             data = victim.read_bytes()
             victim.write_bytes(data[:-1] + bytes([7]))
-        return cut(self, *args)
+        return join(self, *args)
 
-    monkeypatch.setattr(PackTasks, "cut", damage)
+    monkeypatch.setattr(PackTasks, "join", damage)
     with pytest.raises(StoreDamagedError, match=r"run0\.c1 is damaged .* Pack again"):
         pack_on_fake(events, tmp_path / "a.stoker", series="user")
     assert list(tmp_path.iterdir()) == []
@@ -225,7 +213,7 @@ def test_a_pack_that_was_killed_leaves_nothing_for_the_next_one(events: str, tmp
         pass
 
     def run(function: Any, *args: Any) -> Any:
-        if args[1] in ("merge", "clear"):
+        if args[1] in ("join", "clear"):
             raise Killed
         return function(*args)
 
@@ -267,7 +255,6 @@ def test_negative_control_without_the_order_of_the_sources_bytes_differ(
     run_all = on_ray._run_all
     backwards = lambda ray, plan, ask, run: run_all(ray, plan, ask, lambda *args: run(*args)[::-1])  # noqa: E731
     monkeypatch.setattr(on_ray, "_run_all", backwards)
-    monkeypatch.setattr(tasks, "MIN_RANGE_BYTES", 1 << 30)
     pack_on_fake(events, tmp_path / "ray.stoker", series="user")
     pack(events, tmp_path / "one.stoker", series="user")
     assert contents(tmp_path / "ray.stoker") != contents(tmp_path / "one.stoker")

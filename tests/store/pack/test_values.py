@@ -16,8 +16,8 @@ from hypothesis import given
 from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.pack import values as categories
 from stoker.store.pack.column_types import ColumnPlan, make_field
-from stoker.store.pack.values import Categories, fill_forward, from_bfloat16, to_bfloat16, to_numbers
-from stoker.store.shards import MISSING_CODE, MISSING_TIME
+from stoker.store.pack.values import Categories, from_bfloat16, to_bfloat16, to_numbers
+from stoker.store.shards import MISSING_TIME
 
 NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 TARGETS = [*NUMBERS, "bfloat16"]
@@ -174,46 +174,3 @@ def test_too_many_texts_are_not_category(monkeypatch: pytest.MonkeyPatch, limit:
     made.encode(pa.array(["text 1", "text 2", "text 3"]), "row 1")
     with pytest.raises(SourceTooLargeError, match=r"'note' has more than . distinct strings at row 9 of a.csv"):
         made.encode(pa.array(["text 4"]), "row 9 of a.csv")
-
-
-# Filling forward, against a loop
-
-
-NAN = np.array([np.nan], dtype="<f4")
-KINDS = {
-    "float64": (np.dtype("<f8"), np.nan),
-    "float16": (np.dtype("<f2"), np.nan),
-    "time": (np.dtype("<i8"), MISSING_TIME),
-    "category": (np.dtype("<i4"), MISSING_CODE),
-    "bfloat16": (np.dtype("<u2"), int(to_bfloat16(NAN)[0])),
-}
-
-
-def slow_fill(values: list[Any], starts: list[int], before: Any, gap: Any) -> list[Any]:
-    last, filled = before if before is not None else gap, []
-    for i, value in enumerate(values):
-        if i in starts:
-            last = gap
-        last = last if value is None else value
-        filled.append(last)
-    return filled
-
-
-@given(
-    kind=st.sampled_from(sorted(KINDS)),
-    values=st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=20),
-    starts=st.sets(st.integers(0, 19)),
-    before=st.one_of(st.none(), st.integers(0, 9)),
-)
-def test_gaps_take_the_last_value_of_their_series(
-    kind: str, values: list[int | None], starts: set[int], before: int | None
-) -> None:
-    dtype, gap = KINDS[kind]
-    begin = sorted(start for start in starts if start < len(values))
-    if before is None and values:
-        begin = sorted({0, *begin})
-    array = np.array([gap if value is None else value for value in values], dtype=dtype)
-    kept = array.copy()
-    filled = fill_forward(array, np.array(begin, dtype=np.int64), before)
-    assert filled.tobytes() == np.array(slow_fill(values, begin, before, gap), dtype=dtype).tobytes()
-    assert array.tobytes() == kept.tobytes(), "the values given are not changed"

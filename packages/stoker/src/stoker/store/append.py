@@ -15,14 +15,12 @@ from typing import Any, get_args
 
 import msgspec
 import numpy as np
-import pyarrow.compute as pc
 
 from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, StoreDamagedError, TimeOrderError
 from stoker.store import manifest as manifests
-from stoker.store.appended import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, read_parts
-from stoker.store.arrow import fill_null, to_numpy
+from stoker.store.appended import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, places_of, read_parts
 from stoker.store.formats.csv import Csv
 from stoker.store.formats.discover import StreamSource, find_sources
 from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, read_manifest
@@ -31,6 +29,8 @@ from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.sql import SqlSource
+from stoker.store.pack.values import show_time
+from stoker.store.pack.wide import some_names
 from stoker.store.shards import Column, NonFiniteCount, map_shard
 from stoker.store.store import Store
 from stoker.store.writer import (
@@ -48,7 +48,6 @@ from stoker.store.writer import (
     write_store,
 )
 
-_SHOWN = 3
 _KEPT_OPTIONS = ("series", "replace")
 
 
@@ -215,7 +214,8 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
     if not options.get("columns"):
         if order != "name":
             if absent:
-                raise SchemaError(f"{result.label} has no column {_some(absent)}, which {base.name} has. {_has(names)}")
+                shown = some_names([repr(name) for name in absent])
+                raise SchemaError(f"{result.label} has no column {shown}, which {base.name} has. {_has(names)}")
             arguments["columns"] = [name for name in base.schema if name in names and name != base.key]
         elif "columns" in arguments:
             arguments.pop("columns")
@@ -298,8 +298,7 @@ def _latest(times: Array, offsets: Array) -> int | float | None:
 
 def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
     """Compare series by series, as some times are not after the last of the whole store."""
-    found = pc.index_in(keys_of(part, now.key), value_set=keys_of(now, now.key))
-    places = to_numpy(fill_null(found, -1)).astype(np.int64)
+    places = places_of(keys_of(part, now.key), keys_of(now, now.key))
     both = np.flatnonzero((places >= 0) & (part.lengths > 0))
     both = both[now.lengths[places[both]] > 0]
     first = times[part.offsets[both]]
@@ -307,26 +306,16 @@ def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
     early = np.flatnonzero(~(first > last))
     if not len(early):
         return
-    one = int(early[0])
-    key = keys_of(part, now.key)[int(both[one])].as_py()
-    shown, before = (_show_time(now.schema[name], value) for value in (first[one], last[one]))
+    row, column = int(early[0]), now.schema[name]
+    key = keys_of(part, now.key)[int(both[row])].as_py()
+    is_moment = column.kind == "timestamp"
+    shown, before = (show_time(time, column.unit or "s") if is_moment else f"{time}" for time in (first[row], last[row]))
     more = f" ({len(early):,} series have such rows)" if len(early) > 1 else ""
     raise TimeOrderError(
         f"the new rows of {now.key} {key!r} begin at {name} {shown}, but the store has rows up to {before}{more}. Leave out rows that are "
         "there already, or pass overlap='replace' or overlap='keep' to merge them by time.",
         parameter="overlap",
     )
-
-
-def _show_time(column: Column, value: Any) -> str:
-    if column.kind == "timestamp":
-        return str(np.array([value], dtype=np.int64).view(f"datetime64[{(column.unit or 's').partition(',')[0]}]")[0])
-    return f"{value}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(repr(name) for name in names[:_SHOWN]) + more
 
 
 def _has(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,9 +33,9 @@ from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import BadValueError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.arrow import fill_null, from_numpy, from_texts, lay_texts, to_numpy
+from stoker.store.arrow import fill_null, from_bfloat16, from_numpy, from_texts, lay_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, missing_value
 from stoker.store.store import ColumnsOnUse, Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
@@ -101,8 +101,6 @@ def list_entry(parts: Sequence[PartLine], lines: bytes) -> PartList:
 class MergeLayout:
     """Where the series and rows of base and parts are in the merged store. "Added" are all parts, one behind the other."""
 
-    parts: list[Store]
-    lines: list[PartLine]
     base_series: Array  # merged index of each series of the base
     added_series: Array  # of each series of the parts
     offsets: Array  # of the merged series
@@ -139,8 +137,6 @@ def make_layout(base: Store, parts: list[Store], lines: list[PartLine]) -> Merge
     np.cumsum(offsets, out=offsets)
     offsets.flags.writeable = False
     return MergeLayout(
-        parts=parts,
-        lines=lines,
         base_series=base_series,
         added_series=added_series,
         offsets=offsets,
@@ -160,6 +156,11 @@ def keys_of(store: Store, name: str | None) -> pa.Array:
     return from_texts(column.texts) if column.texts is not None else from_numpy(store.column(column.name))
 
 
+def places_of(values: pa.Array, among: pa.Array) -> Array:
+    """The place of each value among others; -1 where it is none of them."""
+    return to_numpy(fill_null(pc.index_in(values, value_set=among), -1)).astype(np.int64)
+
+
 def _join_series(base: Store, parts: list[Store], lines: list[PartLine]) -> tuple[Array, Array, int]:
     """The merged index of each series of the base and of the parts, and the number of merged series."""
     num_base, num_added = len(base), sum(len(part) for part in parts)
@@ -167,20 +168,16 @@ def _join_series(base: Store, parts: list[Store], lines: list[PartLine]) -> tupl
         return np.arange(num_base), num_base + np.arange(num_added), num_base + num_added
     known = keys_of(base, base.key)
     keys = pa.concat_arrays([keys_of(part, base.key) for part in parts])
-    found = pc.index_in(keys, value_set=known)
-    new = keys.filter(found.is_null()).unique()
-    added = to_numpy(fill_null(found, 0)).astype(np.int64)
-    if len(new):
-        at_end = to_numpy(fill_null(pc.index_in(keys, value_set=new), -1)).astype(np.int64)
-        added = np.where(at_end >= 0, num_base + at_end, added)
+    added = places_of(keys, known)
+    new = keys.filter(from_numpy(added < 0)).unique()
+    added = np.where(added < 0, num_base + places_of(keys, new), added)
     ranks = np.arange(num_base + len(new))
     if len(new) and lines[0].order == "key":
         ranks[to_numpy(pc.array_sort_indices(pa.concat_arrays([known, new]))).astype(np.int64)] = np.arange(len(ranks))
     return ranks[:num_base], ranks[added], len(ranks)
 
 
-@dataclass(frozen=True)
-class _Fragments:
+class _Fragments(NamedTuple):
     """Runs of rows, sorted by merged series."""
 
     series: Array
@@ -193,16 +190,16 @@ def _resolve(all_rows: _Fragments, replaces: Array, base: Store, parts: list[Sto
     """Order the rows of series whose fragments overlap in time; of equal times the newest or the oldest row stays, as its part says."""
     name = base.time or ""
     times = (base.column(name), _joined(base.schema[name], parts))
-    kept = all_rows.lengths > 0
-    rows = _Fragments(*(values[kept] for values in (all_rows.series, all_rows.is_added, all_rows.starts, all_rows.lengths)))
-    replaces = replaces[kept]
+    is_filled = all_rows.lengths > 0
+    rows = _Fragments(*(values[is_filled] for values in all_rows))
+    replaces = replaces[is_filled]
     first, last = (_at(times, rows.is_added, rows.starts + more) for more in (0, rows.lengths - 1))
     clash = (rows.series[1:] == rows.series[:-1]) & ~(last[:-1] < first[1:])
     clashing = np.unique(rows.series[1:][clash])
     if not len(clashing):
         return all_rows, False
     untouched = ~np.isin(rows.series, clashing)
-    columns = [[values[untouched]] for values in (rows.series, rows.is_added, rows.starts, rows.lengths)]
+    columns = [[values[untouched]] for values in rows]
     for series in clashing:
         low, high = np.searchsorted(rows.series, [series, series + 1])
         # A row of a part has a number behind those of the base, with a gap so that no run crosses from one to the other.
@@ -275,7 +272,7 @@ def _joined(column: Column, parts: Sequence[Store], codes: Sequence[Array] = ())
     for i, part in enumerate(parts):
         rows = part.num_steps if column.level == "step" else len(part)
         if column.name not in part.schema:
-            out.append(np.full(rows, missing_value(column), dtype=dtype))
+            out.append(np.full(rows, missing_value(column.kind), dtype=dtype))
             continue
         values, found = part.column(column.name), part.schema[column.name]
         if column.kind in ("timestamp", "duration"):
@@ -284,15 +281,6 @@ def _joined(column: Column, parts: Sequence[Store], codes: Sequence[Array] = ())
             values = np.where(values < 0, MISSING_CODE, codes[i][values] if len(codes[i]) else MISSING_CODE)
         out.append(values.astype(dtype, copy=False))
     return np.concatenate(out) if out else np.empty(0, dtype=dtype)
-
-
-def missing_value(column: Column) -> Any:
-    """What a missing value is stored as."""
-    if column.kind in ("timestamp", "duration"):
-        return MISSING_TIME
-    if column.kind == "bfloat16":
-        return 0x7FC0
-    return MISSING_CODE if column.kind == "category" else np.nan
 
 
 class AppendedStore(Store):
@@ -408,17 +396,7 @@ class AppendedStore(Store):
             texts = lay_texts(self._vocabulary(column.name))
         elif column.kind == "text":
             texts = lay_texts(self._strings(column))
-        missing = column.missing + sum(one.missing for one in found)
-        merged = Column(
-            name=column.name,
-            dtype=column.dtype,
-            level=column.level,
-            kind=column.kind,
-            unit=column.unit,
-            width=column.width,
-            texts=texts,
-            missing=missing,
-        )
+        merged = replace(column, texts=texts, missing=column.missing + sum(part.missing for part in found))
         return merged if column.dtype is None else replace(merged, nonfinite=self._nonfinite(merged))
 
     def _nonfinite(self, column: Column) -> NonFinite:
@@ -429,8 +407,7 @@ class AppendedStore(Store):
                 return NonFinite(nan=0, inf=0, first=None)
             tally, row = NonFiniteCount(), 0
             for piece in self._merge(column, _BLOCK_BYTES):
-                is_half = column.kind == "bfloat16"
-                tally.add((piece.astype(np.uint32) << 16).view(np.float32) if is_half else piece, first_step=row)
+                tally.add(from_bfloat16(piece) if column.kind == "bfloat16" else piece, first_step=row)
                 row += len(piece)
             return tally.at(layout.offsets if column.level == "step" else None)
         counts, places = [self.base.schema[name].nonfinite], []
@@ -519,15 +496,14 @@ class AppendedStore(Store):
         if column.kind == "category":
             words = self._vocabulary(name)
             for part in self.parts:
-                own = part.schema[name].texts if name in part.schema else None
-                found = pc.index_in(from_texts(own if own is not None else []), value_set=words)
-                codes.append(to_numpy(fill_null(found, -1)).astype(np.int32))
+                texts = part.schema[name].texts if name in part.schema else None
+                codes.append(places_of(from_texts(texts if texts is not None else []), words).astype(np.int32))
         old, new = self.base.column(name), _joined(self.base.schema[name], self.parts, codes)
         if column.level == "series":
             winners = self._winners(name)
             values = np.concatenate([old, new])[np.maximum(winners, 0)]
             if (winners < 0).any():
-                values[winners < 0] = missing_value(column)
+                values[winners < 0] = missing_value(column.kind)
             yield values
             return
         row_bytes = old.dtype.itemsize * (column.width or 1)

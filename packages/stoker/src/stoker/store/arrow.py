@@ -68,6 +68,11 @@ def fill_null(values: pa.Array, value: float) -> pa.Array:
     return pc.fill_null(values, from_numpy(np.array([value])).cast(values.type)[0])
 
 
+def from_bfloat16(halves: Array) -> Array:
+    """The float32 of each bfloat16, given as its upper 16 bits."""
+    return (halves.astype("<u4") << np.uint32(16)).view("<f4")
+
+
 def from_texts(texts: Sequence[str]) -> pa.Array:
     """Strings as an Arrow array; those of a store are shared.
 
@@ -185,7 +190,7 @@ def _flat(store: StoredColumns, column: Column) -> pa.Array:
         return from_texts(column.texts)
     values = store.column(column.name)
     if column.kind == "bfloat16":
-        values = (values.astype(np.uint32) << 16).view(np.float32)
+        values = from_bfloat16(values)
     flat = from_numpy(values.reshape(-1))
     if column.kind in ("timestamp", "duration"):
         unit, _, zone = (column.unit or "ns").partition(", ")

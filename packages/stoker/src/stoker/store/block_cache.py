@@ -27,9 +27,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +38,7 @@ from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import DiskError, OptionError, StorageError, StoreDamagedError
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Manifest, Shard, load, shards
+from stoker.store.object_storage import Bucket
 from stoker.store.shards import hash_block, header
 
 ABSENT, RESERVED, PRESENT, UNVERIFIED = range(4)
@@ -64,15 +64,6 @@ def boot_id() -> bytes:
         return b"unknown".ljust(36)
 
 
-class RangeSource(Protocol):
-    """Where blocks come from: a `Bucket`."""
-
-    url: str
-
-    def get_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
-        """Bytes of an object that `is_right` has accepted."""
-
-
 class CacheFullError(StorageError):
     """Blocks that are in use leave no room for others."""
 
@@ -84,20 +75,15 @@ class BlockTable:
         by_file: dict[str, Shard] = {shard.file: shard for shard in shards(manifest)}
         self.shards = list(by_file.values())
         self.block_bytes = block_bytes
-        self.first: dict[str, int] = {}
-        """The first block of each file."""
         self.hashes = hashes or [block for shard in self.shards for block in shard.blocks]
-        owners, starts, sizes, done = [], [], [], 0
-        for number, shard in enumerate(self.shards):
-            self.first[shard.file] = done
-            begin = np.arange(-(-shard.values_bytes // block_bytes), dtype=np.int64) * block_bytes
-            done += len(begin)
-            owners.append(np.full(len(begin), number, dtype=np.int64))
-            starts.append(begin + HEADER_BYTES)
-            sizes.append(np.minimum(block_bytes, shard.values_bytes - begin))
-        self.owners, self.starts, self.sizes = (
-            np.concatenate([np.zeros(0, dtype=np.int64), *one]) for one in (owners, starts, sizes)
-        )
+        num_bytes = np.array([shard.values_bytes for shard in self.shards], dtype=np.int64)
+        counts = -(-num_bytes // block_bytes)
+        firsts = np.cumsum(counts) - counts
+        self.first = dict(zip(by_file, firsts.tolist(), strict=True))
+        """The first block of each file."""
+        self.owners = np.repeat(np.arange(len(counts)), counts)
+        begin = (np.arange(counts.sum()) - firsts[self.owners]) * block_bytes
+        self.starts, self.sizes = begin + HEADER_BYTES, np.minimum(block_bytes, num_bytes[self.owners] - begin)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -106,20 +92,14 @@ class BlockTable:
         """The blocks of some ranges of bytes of the values of a file, sorted, each once."""
         some = stops > starts
         low, high = starts[some] // self.block_bytes, (stops[some] - 1) // self.block_bytes
-        if not len(low):
-            return np.zeros(0, dtype=np.int64)
-        span = int((high - low).max()) + 1
-        if span > 16:
-            found = np.unique(np.concatenate([np.arange(a, b + 1) for a, b in set(zip(low.tolist(), high.tolist(), strict=True))]))
-        else:
-            found = np.unique(np.concatenate([np.minimum(low + more, high) for more in range(span)]))
-        ids: Array = found + self.first[file]
+        counts = high - low + 1
+        ids: Array = np.unique(np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())) + self.first[file]
         return ids
 
     def all_ids(self, file: str) -> Array:
         """All blocks of a file."""
-        shard = next(shard for shard in self.shards if shard.file == file)
-        return self.first[file] + np.arange(-(-shard.values_bytes // self.block_bytes))
+        number = list(self.first).index(file)
+        return np.arange(*np.searchsorted(self.owners, [number, number + 1]))
 
 
 def _runs(ids: Array) -> Iterator[tuple[int, int]]:
@@ -129,6 +109,15 @@ def _runs(ids: Array) -> Iterator[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(ids) != 1) + 1
     for first, last in zip(ids[np.concatenate([[0], cuts])], ids[np.concatenate([cuts - 1, [len(ids) - 1]])], strict=True):
         yield int(first), int(last - first + 1)
+
+
+def _lock(fd: int, first: int, count: int, kind: int) -> bool:
+    # Locks of an open file, not of the process: closing another descriptor of the file must not end them.
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, _STATES_HEADER + first, count, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 class BlockFiles:
@@ -158,13 +147,7 @@ class BlockFiles:
 
     def lock(self, first: int, count: int, kind: int) -> bool:
         """Lock blocks, or change or end (F_UNLCK) the lock; False where another process or object has one that excludes it."""
-        # Locks of an open file, not of the process: closing another descriptor of the file must not end them.
-        asked = struct.pack("hhqqi4x", kind, os.SEEK_SET, _STATES_HEADER + first, count, 0)
-        try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, asked)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
+        return _lock(self._fd, first, count, kind)
 
     def set_states(self, ids: Array, state: int) -> None:
         """Set the state of some blocks."""
@@ -238,9 +221,8 @@ def _prepare(root: Path, manifest: Manifest, data: bytes, table: BlockTable) -> 
             states = (folder / _STATES).read_bytes()
             if len(states) == _STATES_HEADER + len(table) and states.startswith(_SIGN) and _has_all_files(folder, table):
                 if states[len(_SIGN) : len(_SIGN) + len(boot)] != boot:
-                    kept = np.frombuffer(states, dtype=np.uint8, offset=_STATES_HEADER)
-                    kept = np.where(kept == PRESENT, UNVERIFIED, kept).astype(np.uint8)
-                    _cache_files.write_cache_file(folder / _STATES, (_SIGN + boot).ljust(_STATES_HEADER) + kept.tobytes())
+                    unverified = states[_STATES_HEADER:].replace(bytes([PRESENT]), bytes([UNVERIFIED]))
+                    _cache_files.write_cache_file(folder / _STATES, (_SIGN + boot).ljust(_STATES_HEADER) + unverified)
                 return folder
             _disk.remove_folder(folder)
         _disk.make_folder(folder)
@@ -269,30 +251,21 @@ def _check_holes(folder: Path, table: BlockTable) -> None:
 
 
 def _has_all_files(folder: Path, table: BlockTable) -> bool:
-    for shard in table.shards:
-        try:
-            found = (folder / shard.file).lstat()
-        except OSError:
-            return False
-        if found.st_size != shard.num_bytes:
-            return False
-    return True
+    try:
+        return all((folder / shard.file).lstat().st_size == shard.num_bytes for shard in table.shards)
+    except OSError:
+        return False
 
 
-@dataclass(frozen=True)
-class _Neighbour:
-    """Another store in the same folder."""
-
-    folder: Path
-    num_bytes: int
-
-
-def _neighbours(root: Path, own: Path) -> Iterator[_Neighbour]:
-    for folder in sorted(root.iterdir()):
-        if folder != own and folder.is_dir() and not folder.is_symlink():
+def _neighbours(root: Path, folder: Path) -> dict[Path, int]:
+    """Other stores in the same cache, with the bytes of their blocks."""
+    sizes = {}
+    for other in sorted(root.iterdir()):
+        if other != folder and other.is_dir() and not other.is_symlink():
             with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or not yet made
-                states = np.frombuffer((folder / _STATES).read_bytes(), dtype=np.uint8, offset=_STATES_HEADER)
-                yield _Neighbour(folder, int((states != ABSENT).sum()) * _block_bytes(folder))
+                states = np.frombuffer((other / _STATES).read_bytes(), dtype=np.uint8, offset=_STATES_HEADER)
+                sizes[other] = int((states != ABSENT).sum()) * _block_bytes(other)
+    return sizes
 
 
 def _block_bytes(folder: Path) -> int:
@@ -310,7 +283,7 @@ class BlockCache:
         limit: bytes that the blocks of all stores in the folder may take.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, data: bytes, table: BlockTable, source: RangeSource, *, limit: int) -> None:
+    def __init__(self, root: Path, manifest: Manifest, data: bytes, table: BlockTable, source: Bucket, *, limit: int) -> None:
         self.root = root
         self.limit = limit
         self.folder = _prepare(root, manifest, data, table)
@@ -520,16 +493,16 @@ class BlockCache:
         """Make room for blocks, and count them as there."""
         needed = int(self.table.sizes[ids].sum())
         with self._space, _locked(self.root / ".space"):
-            neighbours = list(_neighbours(self.root, self.folder))
+            neighbours = _neighbours(self.root, self.folder)
             # A block that a killed process has reserved is counted once.
             used = self.num_bytes - int(self.table.sizes[ids[files.states[ids] != ABSENT]].sum())
-            excess = used + needed + sum(neighbour.num_bytes for neighbour in neighbours) - self.limit
+            excess = used + needed + sum(neighbours.values()) - self.limit
             if excess > 0:
                 excess -= self._remove_unused(neighbours, excess)
             if excess > 0:
                 excess -= self._evict(files, ids, excess, horizon)
-            for one in neighbours if excess > 0 and horizon is None else ():
-                excess -= _evict_neighbour(one, excess) if excess > 0 else 0
+            for folder in neighbours if horizon is None else ():
+                excess -= _evict_neighbour(folder, excess) if excess > 0 else 0
             if excess > 0:
                 raise CacheFullError(
                     f"the cache {self.root} has {readable_bytes(self.limit)}, but blocks that are used at the same time need "
@@ -567,19 +540,18 @@ class BlockCache:
                     self._changed.notify_all()
         return freed
 
-    def _remove_unused(self, neighbours: list[_Neighbour], excess: int) -> int:
+    def _remove_unused(self, neighbours: dict[Path, int], excess: int) -> int:
         """Remove stores that no process has open, those that were opened longest ago first."""
         freed = 0
-        for neighbour in sorted(neighbours, key=lambda old: _opened_at(old.folder)):
+        for folder in sorted(neighbours, key=_opened_at):
             if freed >= excess:
                 break
             with _locked(self.root / ".lock"):
-                if _is_open(neighbour.folder):
+                if _is_open(folder):
                     continue
-                _disk.remove_file(neighbour.folder / _STATES)
-                _disk.remove_folder(neighbour.folder)
-            freed += neighbour.num_bytes
-            neighbours.remove(neighbour)
+                _disk.remove_file(folder / _STATES)
+                _disk.remove_folder(folder)
+            freed += neighbours.pop(folder)
         return freed
 
 
@@ -595,19 +567,16 @@ def _is_open(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _STATES_HEADER - 1, 1, 0))
-    except (BlockingIOError, PermissionError):
-        return True
+        return not _lock(fd, -1, 1, fcntl.F_WRLCK)
     finally:
         os.close(fd)
-    return False
 
 
-def _evict_neighbour(neighbour: _Neighbour, excess: int) -> int:
+def _evict_neighbour(folder: Path, excess: int) -> int:
     """Evict blocks of another store that is open, as far as they are not in use."""
     try:
-        manifest = load((neighbour.folder / _MANIFEST).read_bytes(), str(neighbour.folder / _MANIFEST))
-        files = BlockFiles(neighbour.folder, BlockTable(manifest, block_bytes=_block_bytes(neighbour.folder)))
+        manifest = load((folder / _MANIFEST).read_bytes(), str(folder / _MANIFEST))
+        files = BlockFiles(folder, BlockTable(manifest, block_bytes=_block_bytes(folder)))
     except (OSError, ValueError, OptionError):  # being made or removed
         return 0
     try:

@@ -15,14 +15,16 @@ from functools import reduce
 from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.store.shards import Column
+from stoker.store.arrow import from_bfloat16, from_numpy, from_texts, to_numpy
+from stoker.store.shards import Column, StoredColumns
 
 LENGTH = "num_steps"
 MAX_LETTERS = 2000
-_PART = 1 << 18  # series handled at a time: their strings are Python objects
 
 _ARITHMETIC = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
@@ -31,26 +33,20 @@ _ARITHMETIC = {
 _COMPARISONS = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
+_ARROW_COMPARISONS = {
+    operator.eq: "equal", operator.ne: "not_equal", operator.lt: "less", operator.le: "less_equal", operator.gt: "greater",
+    operator.ge: "greater_equal",
+}  # fmt: skip
 
 
-def find_series(condition: str, *, schema: Mapping[str, Column], values: Mapping[str, Array], offsets: Array, name: str) -> Array:
-    """The numbers of the series that fulfil a condition, rising. `name` is that of the store, for messages."""
+def find_series(condition: str, store: StoredColumns) -> Array:
+    """The numbers of the series of a store that fulfil a condition, rising."""
     tree, names = _parse(condition)
-    _check_columns(condition, list(names.values()), schema, name)
-    columns = [schema[used] for used in names.values() if used in schema]
-    categories = {
-        column.name: np.array([*column.texts, None], dtype=object)
-        for column in columns
-        if column.kind == "category" and column.texts is not None
-    }
-    chosen = []
-    for start in range(0, max(len(offsets) - 1, 1), _PART):
-        stop = min(start + _PART, len(offsets) - 1)
-        known = {column.name: _read(column, values, start, stop, categories.get(column.name)) for column in columns}
-        known.setdefault(LENGTH, np.diff(offsets[start : stop + 1]))
-        is_true = _Evaluation(condition, {alias: known[used] for alias, used in names.items()}).condition(tree)
-        chosen.append(np.flatnonzero(np.broadcast_to(is_true, stop - start)) + start)
-    return np.concatenate(chosen)
+    _check_columns(condition, list(names.values()), store)
+    known = {name: _read(store, store.schema[name]) for name in names.values() if name in store.schema}
+    known.setdefault(LENGTH, np.diff(store.offsets))
+    is_true = _Evaluation(condition, {alias: known[name] for alias, name in names.items()}).condition(tree)
+    return np.flatnonzero(np.broadcast_to(is_true, len(store)))
 
 
 def _parse(condition: str) -> tuple[ast.expr, dict[str, str]]:
@@ -73,39 +69,35 @@ def _parse(condition: str) -> tuple[ast.expr, dict[str, str]]:
     return tree, {name: columns.get(name, name) for name in used}
 
 
-def _check_columns(condition: str, names: list[str], schema: Mapping[str, Column], store: str) -> None:
+def _check_columns(condition: str, names: list[str], store: StoredColumns) -> None:
     """Refuse columns that do not have one value per series."""
-    per_series = [one for one, column in schema.items() if column.level == "series"]
-    for used in names:
-        if used == LENGTH and used not in schema:
+    per_series = [name for name, column in store.schema.items() if column.level == "series"]
+    for name in names:
+        if name == LENGTH and name not in store.schema:
             continue
-        if used not in per_series:
-            has = f"has one value per step in {store}" if used in schema else f"{store} does not have"
+        if name not in per_series:
+            has = f"has one value per step in {store.name}" if name in store.schema else f"{store.name} does not have"
             raise OptionError(
-                f"where is {condition!r} and uses {used!r}, which {has}; series are chosen by columns with one value per series: "
+                f"where is {condition!r} and uses {name!r}, which {has}; series are chosen by columns with one value per series: "
                 f"{', '.join([*per_series, LENGTH])}. To leave out rows, pack with sql=.",
                 parameter="where",
             )
-        if schema[used].width is not None:
-            raise OptionError(
-                f"where uses {used!r}, which has {schema[used].width} values per series; expected one.", parameter="where"
-            )
+        if (width := store.schema[name].width) is not None:
+            raise OptionError(f"where uses {name!r}, which has {width} values per series; expected one.", parameter="where")
 
 
-def _read(column: Column, values: Mapping[str, Array], start: int, stop: int, categories: Array | None) -> Array:
-    """One value per series: numbers, datetime64, or strings as objects."""
-    if column.kind == "text" and column.texts is not None:
-        texts = np.empty(stop - start, dtype=object)
-        texts[:] = column.texts[start:stop]
-        return texts
-    stored = values[column.name][start:stop]
-    if column.kind == "category" and categories is not None:
-        return np.asarray(categories[stored])  # the code -1 is the last entry, which is None
+def _read(store: StoredColumns, column: Column) -> Any:
+    """One value per series: numbers and datetime64 of NumPy, or strings of Arrow, as the strings of all series would fill the memory."""
+    if column.texts is not None:
+        texts = from_texts(column.texts)
+        codes = None if column.dtype is None else from_numpy(store.column(column.name))
+        return texts if codes is None else texts.take(pc.if_else(pc.less(codes, 0), None, codes))
+    values = store.column(column.name)
     if column.kind == "bfloat16":
-        return (stored.astype("<u4") << np.uint32(16)).view("<f4")
+        return from_bfloat16(values)
     if column.kind in ("timestamp", "duration"):
-        return stored.view(f"{'M' if column.kind == 'timestamp' else 'm'}8[{(column.unit or 'ns').partition(',')[0]}]")
-    return stored
+        return values.view(f"{'M' if column.kind == 'timestamp' else 'm'}8[{(column.unit or 'ns').partition(',')[0]}]")
+    return values
 
 
 class _Evaluation:
@@ -149,10 +141,8 @@ class _Evaluation:
             case ast.Compare():
                 left, found = self._value(node.left), np.asarray(True)
                 for op, other in zip(node.ops, node.comparators, strict=True):
-                    found, left = (
-                        found & self._compare(op, left, other),
-                        None if isinstance(other, ast.Tuple | ast.List) else self._value(other),
-                    )
+                    found = found & self._compare(op, left, other)
+                    left = None if isinstance(other, ast.Tuple | ast.List) else self._value(other)
                 return found
         self._refuse(f"uses {ast.unparse(node)[:80]!r}; expected comparisons, arithmetic, and, or, not, in")
 
@@ -173,30 +163,30 @@ def _compared(op: Callable[[Any, Any], Any], left: Any, right: Any) -> Array:
     if left is None or right is None:
         missing = _is_missing(right if left is None else left)
         return np.asarray(missing if op is operator.eq else ~missing)
+    if isinstance(left, pa.Array) or isinstance(right, pa.Array):
+        if not all(isinstance(side, pa.Array | str) for side in (left, right)):
+            other = np.asarray(right if isinstance(left, pa.Array) else left)
+            raise TypeError(f"{other.dtype} is compared with strings")
+        found = pc.call_function(_ARROW_COMPARISONS[op], [left, right])
+        return to_numpy(pc.fill_null(found, op is operator.ne))
     left, right = np.asarray(left), np.asarray(right)
     if left.dtype.kind == "M" and right.dtype.kind == "U":
         right = _as_time(right, left.dtype)
     elif right.dtype.kind == "M" and left.dtype.kind == "U":
         left = _as_time(left, right.dtype)
-    are_strings = [one.dtype.kind in "OU" for one in (left, right)]
+    are_strings = [side.dtype.kind == "U" for side in (left, right)]
     if any(are_strings) and not all(are_strings):
         raise TypeError(f"{left.dtype if are_strings[1] else right.dtype} is compared with strings")
     known = ~(_is_missing(left) | _is_missing(right))
-    left, right = (np.where(_is_missing(one), "", one) if one.dtype.kind == "O" else one for one in (left, right))
     return np.where(known, np.asarray(op(left, right), dtype=bool), op is operator.ne)
 
 
 def _is_missing(values: Any) -> Array:
+    if isinstance(values, pa.Array):
+        return to_numpy(values.is_null())
     values = np.asarray(values)
-    if values.dtype.kind == "O":
-        return np.fromiter((one is None for one in values.ravel()), dtype=bool, count=values.size).reshape(values.shape)
-    return (
-        np.isnat(values)
-        if values.dtype.kind in "mM"
-        else np.isnan(values)
-        if values.dtype.kind == "f"
-        else np.zeros(values.shape, bool)
-    )
+    is_missing = {"m": np.isnat, "M": np.isnat, "f": np.isnan}.get(values.dtype.kind)
+    return np.zeros(values.shape, bool) if is_missing is None else is_missing(values)
 
 
 def _as_time(text: Array, dtype: np.dtype[Any]) -> Array:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from stoker._text import is_url
 from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.appended import AppendedStore
-from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard, SourceEntry, manifest_stamp
-from stoker.store.opening import open_store
+from stoker.store.manifest import BLOCK_BYTES, Shard, SourceEntry
+from stoker.store.opening import open_store, steadily
 from stoker.store.shards import Column, damaged_blocks, name_of
 from stoker.store.store import Store
 
@@ -204,51 +205,36 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
         16
     """
     if is_url(path):
-        return _verify_remote(str(path), report)
+        from stoker.store.remote import open_remote
+
+        remote = open_remote(str(path))
+        return _verify(remote.name, [("", remote, remote.damaged_blocks)], "Upload the store again.", report)
     folder = Path(path)
-    while True:
-        stamp = manifest_stamp(folder)
-        try:
-            return _verify(open_store(folder), folder, report)
-        except StoreDamagedError:
-            if manifest_stamp(folder) == stamp:
-                raise  # the store was not replaced meanwhile, so it is damaged
+    return steadily(folder, lambda: _verify_local(folder, report))
 
 
-def _verify_remote(url: str, report: Report | None) -> VerifyResult:
-    """Fetch every block of a store in object storage."""
-    from stoker.store.remote import open_remote
-
-    store = open_remote(url)
-    if store.manifest is None:
-        raise RuntimeError("a store at a URL has a manifest")
-    named = {shard.file: (what, shard) for what, shard in manifests.named_shards(store.manifest)}
-    total, done = sum(shard.values_bytes for _, shard in named.values()), 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        if report is not None:
-            report(done, total)
-
-    damages = [damage for what, shard in named.values() for damage in _shown(shard, what, store.damaged_blocks(shard, count))]
-    if not damages:  # codes and offsets are read through the cache, which has just been shown to be right
-        damages += _structure(store, store.manifest)
-    if damages:
-        raise _damaged(store.name, damages, "Upload the store again.")
-    return VerifyResult(num_shards=len(named), num_bytes=total, digest=store.digest or "")
-
-
-def _damaged(name: str, damages: list[str], advice: str) -> StoreDamagedError:
-    shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
-    return StoreDamagedError(f"{name} is damaged: {shown}. {advice}", path=name)
-
-
-def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
+def _verify_local(folder: Path, report: Report | None) -> VerifyResult:
+    store = open_store(folder)
     stores = [store.base, *store.parts] if isinstance(store, AppendedStore) else [store]
-    found = [(store, store.manifest, store.path) for store in stores if store.manifest is not None and store.path is not None]
-    total = sum(shard.values_bytes for _, manifest, _ in found for shard in manifests.shards(manifest))
-    done = 0
+    places = [(part.path, part) for part in stores if part.path is not None]
+    parts = [
+        ("" if place == folder else f"{place.relative_to(folder)}/", part, partial(damaged_blocks, place)) for place, part in places
+    ]
+    return _verify(str(folder), parts, "Restore these files from a copy, or pack the store again.", report)
+
+
+FindDamage = Callable[[Shard, Callable[[int], None]], Iterator[int]]
+"""Yields the numbers of the damaged blocks of a shard, and reports the bytes that it reads."""
+
+
+def _verify(name: str, parts: Sequence[tuple[str, Store, FindDamage]], advice: str, report: Report | None) -> VerifyResult:
+    """Check the shards of a store and of what was appended to it: the path of each part, the part, and how its blocks are read."""
+    shards = [
+        (path, find_damage, what, shard)
+        for path, part, find_damage in parts
+        for what, shard in (manifests.named_shards(part.manifest) if part.manifest is not None else ())
+    ]
+    total, done = sum(shard.values_bytes for _, _, _, shard in shards), 0
 
     def count(num_bytes: int) -> None:
         nonlocal done
@@ -256,23 +242,21 @@ def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
         if report is not None:
             report(done, total)
 
-    damages: list[str] = []
-    for one, manifest, place in found:
-        below = "" if place == folder else f"{place.relative_to(folder)}/"
-        for what, shard in manifests.named_shards(manifest):
-            damages += [below + damage for damage in _damages(one, place, what, shard, count)]
-        damages += [below + damage for damage in _structure(one, manifest)]
+    damages = [path + damage for path, find_damage, what, shard in shards for damage in _damages(what, shard, find_damage, count)]
+    for path, part, _ in parts:
+        if not (damages and part.is_remote):  # its codes and offsets are read through a cache, which must be right for that
+            damages += [path + damage for damage in _structure(part)]
     if damages:
-        raise _damaged(str(folder), damages, "Restore these files from a copy, or pack the store again.")
-    num_shards = sum(len(list(manifests.shards(manifest))) for _, manifest, _ in found)
-    return VerifyResult(num_shards=num_shards, num_bytes=total, digest=store.digest or "")
+        shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
+        raise StoreDamagedError(f"{name} is damaged: {shown}. {advice}", path=name)
+    return VerifyResult(num_shards=len(shards), num_bytes=total, digest=parts[0][1].digest or "")
 
 
-def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callable[[int], None]) -> Iterator[str]:
+def _damages(what: str, shard: Shard, find_damage: FindDamage, count: Callable[[int], None]) -> Iterator[str]:
     if shard.file != name_of(shard.dtype, shard.shape, shard.blocks):
         yield f"{shard.file} ({what}) has a name that does not fit its hashes"
     try:
-        blocks = list(damaged_blocks(folder, shard, count))
+        blocks = list(find_damage(shard, count))
     except FileNotFoundError:
         yield f"{shard.file} ({what}) is missing"
         return
@@ -288,9 +272,9 @@ def _shown(shard: Shard, what: str, blocks: Iterable[int]) -> Iterator[str]:
         yield f"{shard.file} ({what}) differs from its hash in rows {first:,} to {max(first, last):,}"
 
 
-def _structure(store: Store, manifest: Manifest) -> Iterator[str]:
+def _structure(store: Store) -> Iterator[str]:
     """What hashes cannot show: offsets that decrease, or codes without a category."""
-    if manifest.offsets is not None and not _rises(store.offsets):
+    if store.uniform_length is None and not _rises(store.offsets):
         yield "the offsets decrease somewhere"
     for name, column in store.schema.items():
         if column.texts is None:

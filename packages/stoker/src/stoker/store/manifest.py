@@ -316,28 +316,25 @@ def _check(manifest: Manifest, where: str) -> None:
     rule.hexadecimal("$.digest", m.digest, 32)
     rule.count("$.num_series", m.num_series)
     rule.count("$.num_steps", m.num_steps)
-    if (m.length is None) == (m.offsets is None):
-        rule.broken("$.length", "exactly one of length and offsets is given", "both or none")
+    rule.check((m.length is None) != (m.offsets is None), "$.length", "exactly one of length and offsets is given", "both or none")
     if m.length is not None:
         rule.count("$.length", m.length)
         rule.equal("$.num_steps", m.num_steps, m.length * m.num_series)
     if m.offsets is not None:
         rule.flat_shard("$.offsets", m.offsets, dtype="<i8", rows=m.num_series + 1)
-    if len(m.columns) > MAX_COLUMNS:
-        rule.broken("$.columns", f"at most {MAX_COLUMNS} columns", str(len(m.columns)))
+    rule.check(len(m.columns) <= MAX_COLUMNS, "$.columns", f"at most {MAX_COLUMNS} columns", str(len(m.columns)))
     names: set[str] = set()
     for i, column in enumerate(m.columns):
         path = f"$.columns[{i}]"
         rule.text(f"{path}.name", column.name)
         normal = unicodedata.normalize("NFC", column.name)
-        if normal in names:
-            rule.broken(f"{path}.name", "names that differ after Unicode NFC", repr(column.name))
+        rule.check(normal not in names, f"{path}.name", "names that differ after Unicode NFC", repr(column.name))
         names.add(normal)
         _check_column(rule, path, column, m.num_steps if column.level == "step" else m.num_series, m.num_series)
     for field, name in (("key", m.key), ("time", m.time)):
         level = "series" if field == "key" else "step"
-        if name is not None and not any(c.name == name and c.level == level and c.kind != "category" for c in m.columns):
-            rule.broken(f"$.{field}", f"the name of a column of level {level} that is not a category", repr(name))
+        fitting = {None, *(column.name for column in m.columns if column.level == level and column.kind != "category")}
+        rule.check(name in fitting, f"$.{field}", f"the name of a column of level {level} that is not a category", repr(name))
     if m.freq is not None:
         rule.frequency("$.freq", m.freq, m.time)
     if m.sql is not None:
@@ -351,14 +348,13 @@ def _check(manifest: Manifest, where: str) -> None:
         if source.xxh3 is not None:
             rule.hexadecimal(f"$.sources[{i}].xxh3", source.xxh3, 32)
     rule.equal("$.version", m.version, format_version(m))
-    if (m.revision is None) != (m.parts is None):
-        rule.broken("$.revision", "revision and parts together", "one of them")
+    rule.check((m.revision is None) == (m.parts is None), "$.revision", "revision and parts together", "one of them")
     if m.parts is not None and m.revision is not None:
         rule.count("$.parts.count", m.parts.count)
         rule.count("$.parts.num_bytes", m.parts.num_bytes)
         rule.hexadecimal("$.parts.xxh3", m.parts.xxh3, 32)
-        if m.parts.count < 1 or m.parts.num_bytes > MAX_BYTES:
-            rule.broken("$.parts", f"at least one part, and a list of at most {MAX_BYTES:,} bytes", repr(m.parts)[:80])
+        fits = m.parts.count >= 1 and m.parts.num_bytes <= MAX_BYTES
+        rule.check(fits, "$.parts", f"at least one part, and a list of at most {MAX_BYTES:,} bytes", repr(m.parts)[:80])
         rule.equal("$.revision", m.revision, m.parts.count + 1)
 
 
@@ -367,37 +363,36 @@ _DTYPES_OF_KIND = {"number": DTYPES, "bfloat16": {"<u2"}, "timestamp": {"<i8"}, 
 
 def _check_column(rule: _Rules, path: str, column: ColumnEntry, rows: int, num_series: int) -> None:
     if column.kind == "text":
-        if column.level != "series" or column.values is not None or column.texts is None:
-            rule.broken(path, "a text column has level series, texts, and no values", f"level {column.level}")
+        fits = column.level == "series" and column.values is None and column.texts is not None
+        rule.check(fits, path, "a text column has level series, texts, and no values", f"level {column.level}")
     elif column.values is None:
         rule.broken(f"{path}.values", "a shard", "null")
     else:
-        if column.values.dtype not in _DTYPES_OF_KIND[column.kind]:
-            rule.broken(f"{path}.values.dtype", f"a type of kind {column.kind}", repr(column.values.dtype))
+        dtype = column.values.dtype
+        rule.check(dtype in _DTYPES_OF_KIND[column.kind], f"{path}.values.dtype", f"a type of kind {column.kind}", repr(dtype))
         rule.shard(f"{path}.values", column.values, dtype=None, rows=rows)
-    if (column.texts is not None) != (column.kind in ("category", "text")):
-        rule.broken(f"{path}.texts", "texts for kinds category and text, null for others", column.kind)
+    has_texts, has_unit = column.kind in ("category", "text"), column.kind in ("timestamp", "duration")
+    rule.check(
+        (column.texts is not None) == has_texts, f"{path}.texts", "texts for kinds category and text, null for others", column.kind
+    )
     if column.texts is not None:
         rule.flat_shard(f"{path}.texts.utf8", column.texts.utf8, dtype="|u1", rows=None)
         offsets = num_series + 1 if column.kind == "text" else None
         rule.flat_shard(f"{path}.texts.offsets", column.texts.offsets, dtype="<i8", rows=offsets)
-        if column.texts.offsets.shape[0] < 1:
-            rule.broken(f"{path}.texts.offsets.shape", "at least 1", "0")
-    if (column.unit is not None) != (column.kind in ("timestamp", "duration")):
-        rule.broken(f"{path}.unit", "a unit for kinds timestamp and duration, null for others", repr(column.unit))
+        rule.check(column.texts.offsets.shape[0] >= 1, f"{path}.texts.offsets.shape", "at least 1", "0")
+    expected = "a unit for kinds timestamp and duration, null for others"
+    rule.check((column.unit is not None) == has_unit, f"{path}.unit", expected, repr(column.unit))
     if column.unit is not None:
         rule.unit(f"{path}.unit", column.unit, column.kind)
     rule.count(f"{path}.missing", column.missing)
     rule.count(f"{path}.nonfinite.nan", column.nonfinite.nan)
     rule.count(f"{path}.nonfinite.inf", column.nonfinite.inf)
-    first = column.nonfinite.first
-    if (first is not None) != (column.nonfinite.nan + column.nonfinite.inf > 0):
-        rule.broken(f"{path}.nonfinite.first", "a position if and only if a value is not finite", repr(first))
+    path, first, count = f"{path}.nonfinite.first", column.nonfinite.first, column.nonfinite.nan + column.nonfinite.inf
+    rule.check((first is not None) == (count > 0), path, "a position if and only if a value is not finite", repr(first))
     if first is not None:
-        if len(first) != 2:
-            rule.broken(f"{path}.nonfinite.first", "[series, step]", repr(first)[:80])
+        rule.check(len(first) == 2, path, "[series, step]", repr(first)[:80])
         for number in first:
-            rule.count(f"{path}.nonfinite.first", number)
+            rule.count(path, number)
 
 
 class _Rules:
@@ -409,13 +404,16 @@ class _Rules:
     def broken(self, path: str, expected: str, found: str) -> NoReturn:
         raise ManifestError(f"{self._where} at {path}: expected {expected}, found {found}.")
 
+    def check(self, is_kept: bool, path: str, expected: str, found: str) -> None:
+        if not is_kept:
+            self.broken(path, expected, found)
+
     def equal(self, path: str, found: int, expected: int) -> None:
         if found != expected:
             self.broken(path, f"{expected:,}", f"{found:,}")
 
     def count(self, path: str, value: int) -> None:
-        if not 0 <= value <= _MAX_INT:
-            self.broken(path, "a number from 0 to 2^63 - 1", str(value)[:40])
+        self.check(0 <= value <= _MAX_INT, path, "a number from 0 to 2^63 - 1", str(value)[:40])
 
     def hexadecimal(self, path: str, value: str, length: int) -> None:
         if len(value) != length or any(c not in "0123456789abcdef" for c in value):
@@ -432,28 +430,23 @@ class _Rules:
             is_valid = parse_frequency(freq, path).text == freq and time is not None
         except OptionError:
             is_valid = False
-        if not is_valid:
-            self.broken(path, "a number and a unit like 1h, and a time column", repr(freq[:80]))
+        self.check(is_valid, path, "a number and a unit like 1h, and a time column", repr(freq[:80]))
 
     def unit(self, path: str, unit: str, kind: str) -> None:
         self.text(path, unit)
         resolution, _, zone = unit.partition(", ")
-        if resolution not in ("s", "ms", "us", "ns") or (zone and kind == "duration") or len(unit) > 64:
-            self.broken(path, "s, ms, us or ns, and for timestamps perhaps a time zone", repr(unit[:80]))
+        is_valid = resolution in ("s", "ms", "us", "ns") and not (zone and kind == "duration") and len(unit) <= 64
+        self.check(is_valid, path, "s, ms, us or ns, and for timestamps perhaps a time zone", repr(unit[:80]))
 
     def shard(self, path: str, shard: Shard, *, dtype: str | None, rows: int | None) -> None:
-        if not SHARD_NAME.fullmatch(shard.file):
-            self.broken(f"{path}.file", "16 hex digits and '.npy'", repr(shard.file[:80]))
+        self.check(SHARD_NAME.fullmatch(shard.file) is not None, f"{path}.file", "16 hex digits and '.npy'", repr(shard.file[:80]))
         if shard.dtype not in DTYPES or (dtype is not None and shard.dtype != dtype):
             self.broken(f"{path}.dtype", dtype or "one of " + " ".join(sorted(DTYPES)), repr(shard.dtype[:80]))
-        if len(shard.shape) not in (1, 2):
-            self.broken(f"{path}.shape", "one or two numbers", f"{len(shard.shape)}")
+        self.check(len(shard.shape) in (1, 2), f"{path}.shape", "one or two numbers", f"{len(shard.shape)}")
         for number in shard.shape:
             self.count(f"{path}.shape", number)
-        if len(shard.shape) == 2 and shard.shape[1] == 0:
-            self.broken(f"{path}.shape", "a width of at least 1", "0")
-        if shard.num_bytes > _MAX_INT:
-            self.broken(f"{path}.shape", "a file of less than 2^63 bytes", f"{shard.num_bytes:,}")
+        self.check(shard.shape[1:] != [0], f"{path}.shape", "a width of at least 1", "0")
+        self.check(shard.num_bytes <= _MAX_INT, f"{path}.shape", "a file of less than 2^63 bytes", f"{shard.num_bytes:,}")
         if rows is not None:
             self.equal(f"{path}.shape", shard.shape[0], rows)
         self.equal(f"{path}.blocks", len(shard.blocks), -(-shard.values_bytes // BLOCK_BYTES))
@@ -462,8 +455,7 @@ class _Rules:
 
     def flat_shard(self, path: str, shard: Shard, *, dtype: str, rows: int | None) -> None:
         self.shard(path, shard, dtype=dtype, rows=rows)
-        if len(shard.shape) != 1:
-            self.broken(f"{path}.shape", "one number", f"{len(shard.shape)}")
+        self.check(len(shard.shape) == 1, f"{path}.shape", "one number", f"{len(shard.shape)}")
 
 
 def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:

@@ -16,9 +16,9 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from stoker._text import how_to_install, is_url, printable, redact
@@ -68,12 +68,7 @@ class Traffic:
     retries: int = 0
 
     def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.requests - other.requests,
-            self.bytes_read - other.bytes_read,
-            self.bytes_written - other.bytes_written,
-            self.retries - other.retries,
-        )
+        return Traffic(*(now - before for now, before in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -85,29 +80,9 @@ class FoundObject:
     stamp: str
 
 
-class Backend(Protocol):
-    """One library. Failures are FileNotFoundError, PermissionError, FileExistsError, or anything else where a retry may help."""
-
-    def get(self, name: str, limit: int) -> tuple[bytes, Any]:
-        """An object of at most `limit` bytes (one more where it is larger), and its tag for `put`."""
-
-    def get_range(self, name: str, start: int, stop: int) -> Any:
-        """Bytes `start` to `stop`, as a buffer."""
-
-    def head(self, name: str) -> FoundObject:
-        """What is known of an object."""
-
-    def put(self, name: str, data: Any, *, tag: Any, is_new: bool) -> None:
-        """Write an object: only if there is none (`is_new`), or only if it still has `tag` (where given)."""
-
-    def find(self, prefix: str) -> list[FoundObject]:
-        """The objects whose names begin with `prefix`."""
-
-    def remove(self, name: str) -> None:
-        """Remove an object."""
-
-
 class _Obstore:
+    """What a bucket asks of a library. Failures are FileNotFoundError, PermissionError, FileExistsError, or what a retry may help."""
+
     def __init__(self, url: str) -> None:
         try:
             import obstore
@@ -238,7 +213,7 @@ class Bucket:
         StorageError: the request was refused, or failed at every attempt.
     """
 
-    def __init__(self, url: str, backend: Backend) -> None:
+    def __init__(self, url: str, backend: _Obstore | _Fsspec) -> None:
         self.url = url
         self._backend = backend
         self._traffic = Traffic()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from stoker._disk import check_path
 from stoker._text import is_url
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.manifest import manifest_stamp, read_manifest
 from stoker.store.store import Store, map_store
+
+T = TypeVar("T")
 
 
 def open_store(
@@ -47,16 +52,25 @@ def open_store(
     if cache is not None or cache_size is not None:
         raise OptionError(f"cache and cache_size are for URLs, but {path} is a path. Leave them out.", parameter="cache")
     folder = check_path(path)
+    return steadily(folder, lambda: _open_local(folder))
+
+
+def _open_local(folder: Path) -> Store:
+    manifest = read_manifest(folder)
+    store = map_store(folder, manifest)
+    if manifest.parts is None:
+        return store
+    from stoker.store.appended import AppendedStore  # its imports take a fifth of a second, which a plain store must not
+
+    return AppendedStore(store)
+
+
+def steadily(folder: Path, read: Callable[[], T]) -> T:
+    """Read a store; again, if it seems damaged because a pack has replaced it meanwhile."""
     while True:
         stamp = manifest_stamp(folder)
         try:
-            manifest = read_manifest(folder)
-            store = map_store(folder, manifest)
-            if manifest.parts is None:
-                return store
-            from stoker.store.appended import AppendedStore  # its imports take a fifth of a second, which a plain store must not
-
-            return AppendedStore(store)
+            return read()
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
-                raise  # the store was not replaced meanwhile, so it is damaged
+                raise

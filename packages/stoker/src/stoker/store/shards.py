@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,9 @@ from stoker import _disk
 from stoker._disk import AppendFile, naming
 from stoker._types import Array
 from stoker.errors import DiskError, StoreDamagedError
-from stoker.store import manifest as manifests
 from stoker.store.manifest import (
     BLOCK_BYTES,
     HEADER_BYTES,
-    MANIFEST_NAME,
     SHARD_NAME,
     Manifest,
     NonFinite,
@@ -75,12 +74,12 @@ class NonFiniteCount:
             rows = bad if bad.ndim == 1 else bad.any(axis=1)
             self.first_step = first_step + int(rows.argmax())
 
-    def at(self, offsets: Array | None) -> NonFinite:
-        """The counts for the manifest. `offsets` are those of the series; None for a column with one value per series."""
+    def at(self, offsets: Any) -> NonFinite:
+        """The counts for the manifest. `offsets` are those of the series, with `len` and `[]`; None for one value per series."""
         step = self.first_step
         if step is None:
             return NonFinite(nan=0, inf=0, first=None)
-        series = step if offsets is None else int(np.searchsorted(offsets, step, side="right")) - 1
+        series = step if offsets is None else bisect_right(offsets, step) - 1
         return NonFinite(nan=self.nan, inf=self.inf, first=[series, 0 if offsets is None else step - int(offsets[series])])
 
 
@@ -91,6 +90,12 @@ Kind = Literal["number", "bfloat16", "timestamp", "duration", "category", "text"
 
 MISSING_TIME = np.iinfo(np.int64).min  # NumPy's NaT
 MISSING_CODE = -1
+
+
+def missing_value(kind: Kind) -> Any:
+    """What a missing value of a column of this kind is stored as; an integer cannot be missing."""
+    values = {"timestamp": MISSING_TIME, "duration": MISSING_TIME, "category": MISSING_CODE, "bfloat16": 0x7FC0}
+    return values.get(kind, np.nan)
 
 
 class Texts(Sequence[str]):
@@ -218,6 +223,45 @@ def map_shard(folder: Path, shard: Shard, what: str, *, read_below: int = 0, map
     return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)
 
 
+def map_shards(folder: Path, manifest: Manifest, **reading: Any) -> tuple[dict[str, Column], dict[str, Array], Array | None]:
+    """The columns, values and offsets of a manifest, checked as at every opening; `reading` are options of `map_shard`."""
+    columns: dict[str, Column] = {}
+    values: dict[str, Array] = {}
+    for entry in manifest.columns:
+        texts, shape = None, entry.values.shape if entry.values is not None else []
+        if entry.values is not None:
+            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}", **reading)
+        if entry.texts is not None:
+            utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}", **reading)
+            what = f"the text offsets of column {entry.name!r}"
+            texts = Texts(utf8, _map_offsets(folder, entry.texts.offsets, what, len(utf8), reading))
+        columns[entry.name] = Column(
+            name=entry.name,
+            dtype=np.dtype(entry.values.dtype) if entry.values is not None else None,
+            level=entry.level,
+            kind=entry.kind,
+            unit=entry.unit,
+            width=shape[1] if len(shape) == 2 else None,
+            texts=texts,
+            missing=entry.missing,
+            nonfinite=entry.nonfinite,
+        )
+    if manifest.offsets is None:
+        return columns, values, None
+    return columns, values, _map_offsets(folder, manifest.offsets, "the offsets of the series", manifest.num_steps, reading)
+
+
+def _map_offsets(folder: Path, shard: Shard, what: str, expected: int, reading: dict[str, Any]) -> Array:
+    """Map offsets; refuses those that do not run from 0 to the expected end."""
+    offsets = map_shard(folder, shard, what, **reading)
+    first, last = offsets.item(0), offsets.item(-1)
+    if (first, last) != (0, expected):
+        raise StoreDamagedError(
+            f"{folder}: {what} run from {first:,} to {last:,}, but 0 to {expected:,} are expected. Pack the store again."
+        )
+    return offsets
+
+
 def open_inside(folder: Path, name: str) -> int:
     """Open a shard for reading, after checking its name; it must be a plain file, not a link or device."""
     if not SHARD_NAME.fullmatch(name):
@@ -244,16 +288,6 @@ def open_shard(folder: Path, shard: Shard, what: str) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def ends_of(folder: Path, shard: Shard, what: str) -> tuple[int, int]:
-    """The first and the last value of a shard of offsets, without mapping it."""
-    fd = open_shard(folder, shard, what)
-    try:
-        first, last = (os.pread(fd, 8, HEADER_BYTES + 8 * i) for i in (0, shard.shape[0] - 1))
-    finally:
-        os.close(fd)
-    return int.from_bytes(first, "little", signed=True), int.from_bytes(last, "little", signed=True)
 
 
 def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) -> Iterator[int]:
@@ -284,6 +318,12 @@ class ColumnMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rows: int
     blocks: list[str]
     tail: str  # hash of the last, unfinished block
+
+
+def pieces(values: Array, max_bytes: int = BLOCK_BYTES) -> Iterator[Array]:
+    """An array in pieces of at most some bytes, so that no more of a mapped column is in memory at once."""
+    rows = max(1, max_bytes // (values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
+    return (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
 
 
 class ColumnFile:
@@ -342,6 +382,12 @@ class ColumnFile:
             return column
         column.close()
         return None
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> Any:
+        return self.read(row, row + 1)[0]
 
     def append(self, values: Array) -> None:
         """Add rows. `values` must be C-contiguous and of this column's dtype and width."""
@@ -471,17 +517,6 @@ class TextFile:
         self._offsets.close()
 
 
-SERIES_OFFSETS = "the offsets of the series"
-
-
-def check_ends(folder: Path, what: str, ends: tuple[int, int], expected: int) -> None:
-    """Refuse offsets that do not run from 0 to the expected end."""
-    if ends != (0, expected):
-        raise StoreDamagedError(
-            f"{folder}: {what} run from {ends[0]:,} to {ends[1]:,}, but 0 to {expected:,} are expected. Pack the store again."
-        )
-
-
 class StoredColumns(Protocol):
     """What functions that write or convert a whole store ask of it."""
 
@@ -527,17 +562,3 @@ class StoredColumns(Protocol):
 
     def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]: ...
     def _origins(self) -> tuple[list[str], list[SourceEntry] | None]: ...
-
-
-def check_staged(folder: Path, data: bytes) -> None:
-    """Refuse manifest bytes that `open_store` would refuse in this folder; nothing is mapped. Called before a commit."""
-    manifest = manifests.load(data, str(folder / MANIFEST_NAME))
-    for column in manifest.columns:
-        if column.values is not None:
-            os.close(open_shard(folder, column.values, f"column {column.name!r}"))
-        if column.texts is not None:
-            os.close(open_shard(folder, column.texts.utf8, f"texts of column {column.name!r}"))
-            what = f"the text offsets of column {column.name!r}"
-            check_ends(folder, what, ends_of(folder, column.texts.offsets, what), column.texts.utf8.shape[0])
-    if manifest.offsets is not None:
-        check_ends(folder, SERIES_OFFSETS, ends_of(folder, manifest.offsets, SERIES_OFFSETS), manifest.num_steps)

@@ -22,8 +22,8 @@ from stoker._disk import check_path
 from stoker._text import html_table
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
-from stoker.store.manifest import ColumnEntry, Manifest, SourceEntry, read_manifest
-from stoker.store.shards import SERIES_OFFSETS, Column, Texts, check_ends, map_shard
+from stoker.store.manifest import Manifest, SourceEntry, read_manifest
+from stoker.store.shards import Column, Texts, map_shards, pieces
 
 MOST_SUGGESTED = 10_000  # names that one which is not there is compared with
 
@@ -379,7 +379,7 @@ class Store:
         """
         from stoker.store.conditions import find_series
 
-        return find_series(expression, schema=self.schema, values=self._values, offsets=self.offsets, name=self.name)
+        return find_series(expression, self)
 
     def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory", replace: bool = False) -> Store:
         """Write the store to a folder, all or nothing, and open it there.
@@ -452,9 +452,7 @@ class Store:
 
     def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]:
         """A column from its first row to its last, in pieces, so that no more of it has to be in memory at once."""
-        values = self.column(name)
-        rows = max(1, max_bytes // (values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
-        return (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
+        return pieces(self.column(name), max_bytes)
 
     def _origins(self) -> tuple[list[str], list[SourceEntry] | None]:
         """Notes and sources, for a copy of the store."""
@@ -535,16 +533,7 @@ class ColumnsOnUse(Mapping[str, Array]):
 
 def map_store(folder: Path, manifest: Manifest, **reading: Any) -> Store:
     """The store of a manifest, with its shards mapped; `reading` are options of `map_shard`."""
-    columns: dict[str, Column] = {}
-    values: dict[str, Array] = {}
-    for entry in manifest.columns:
-        columns[entry.name] = _column(folder, entry, reading)
-        if entry.values is not None:
-            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}", **reading)
-    offsets = None
-    if manifest.offsets is not None:
-        offsets = map_shard(folder, manifest.offsets, SERIES_OFFSETS, **reading)
-        check_ends(folder, SERIES_OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
+    columns, values, offsets = map_shards(folder, manifest, **reading)
     return Store(
         columns,
         values,
@@ -554,25 +543,4 @@ def map_store(folder: Path, manifest: Manifest, **reading: Any) -> Store:
         name=str(folder),
         manifest=manifest,
         path=folder,
-    )
-
-
-def _column(folder: Path, entry: ColumnEntry, reading: dict[str, Any]) -> Column:
-    shape = entry.values.shape if entry.values is not None else []
-    texts = None
-    if entry.texts is not None:
-        what = f"the text offsets of column {entry.name!r}"
-        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}", **reading)
-        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what, **reading))
-        check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
-    return Column(
-        name=entry.name,
-        dtype=np.dtype(entry.values.dtype) if entry.values is not None else None,
-        level=entry.level,
-        kind=entry.kind,
-        unit=entry.unit,
-        width=shape[1] if len(shape) == 2 else None,
-        texts=texts,
-        missing=entry.missing,
-        nonfinite=entry.nonfinite,
     )

@@ -33,7 +33,7 @@ from stoker.store.manifest import (
     Text,
     read_manifest,
 )
-from stoker.store.shards import Column, ColumnFile, StoredColumns, check_staged
+from stoker.store.shards import Column, ColumnFile, StoredColumns, map_shards, pieces
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
 MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
@@ -255,6 +255,11 @@ def commit_manifest(folder: Path, manifest: Manifest) -> None:
     _disk.write_file(folder / MANIFEST_NAME, data)
 
 
+def check_staged(folder: Path, data: bytes) -> None:
+    """Refuse manifest bytes that `open_store` would refuse in this folder."""
+    map_shards(folder, manifests.load(data, str(folder / MANIFEST_NAME)))
+
+
 def _clean_up(folder: Path) -> None:
     """After an error: leave the store as it was before, or no folder at all."""
     # If the sync after the commit failed, the old manifest may come back: its shards may be removed only once it cannot.
@@ -318,10 +323,7 @@ def _entry(folder: Path, store: StoredColumns, column: Column) -> ColumnEntry:
 
 def write_array(folder: Path, values: Array, name: str = "final.column") -> Shard:
     """Write an array, in parts of some megabytes, so that no more of a mapped column is in memory at once."""
-    width = values.shape[1] if values.ndim == 2 else None
-    rows = max(1, BLOCK_BYTES // (values.dtype.itemsize * (width or 1)))
-    parts = (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
-    return write_shard(folder, name, values.dtype, width, parts)
+    return write_shard(folder, name, values.dtype, values.shape[1] if values.ndim == 2 else None, pieces(values))
 
 
 def write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None, parts: Iterator[Array]) -> Shard:
@@ -333,6 +335,3 @@ def write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None
         return column.seal(folder)
     finally:
         column.close()
-
-
-# A store with one more column.

@@ -5,9 +5,8 @@ Batches of files are validated in full.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.base import (
-    Chunk,
     DataSource,
     FileSource,
     RowLocation,
@@ -25,7 +23,6 @@ from stoker.store.formats.base import (
     decoded_schema,
     decoding,
     inside,
-    row_chunk,
 )
 
 _FILE_MAGIC = b"ARROW1"
@@ -45,15 +42,16 @@ class ArrowSource(FileSource):
         if magic.startswith(b"FEA1"):
             raise self.invalid("is Feather version 1, which is no longer read. Write it again as Feather version 2.")
         if magic != _FILE_MAGIC:
-            refuse_cut_stream(self.path)
+            self._refuse_cut_stream()
         # Mapped, so that a file of one huge batch does not have to fit into memory.
         mapped = pa.memory_map(str(self.path)) if isinstance(self.path, Path) else pa.PythonFile(self.path.open("rb"), mode="r")
         return pa.ipc.open_file(mapped) if magic == _FILE_MAGIC else pa.ipc.open_stream(mapped)
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
-        return batch_chunks(self._batches(), schema, start=start, chunk_bytes=chunk_bytes)
+        return batch_chunks(self.batches(), schema, start=start, chunk_bytes=chunk_bytes)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The validated batches, in order."""
         with decoding(self.path, "Arrow IPC"):
             reader = self._open()
             stream = isinstance(reader, pa.RecordBatchStreamReader)
@@ -66,21 +64,19 @@ class ArrowSource(FileSource):
                 batch.validate(full=True)
             yield batch
 
-
-def refuse_cut_stream(path: Path) -> None:
-    """A stream that is cut between two batches reads like a shorter one; only its end mark shows that it is complete."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - len(_STREAM_END)))
-        end = file.read()
-    if end != _STREAM_END:
-        raise SourceInvalidError(
-            f"{path} has no end mark after {size:,} bytes: it is cut off, or not an Arrow stream. Fetch or make it again."
-        )
+    def _refuse_cut_stream(self) -> None:
+        """A stream that is cut between two batches reads like a shorter one; only its end mark shows that it is complete."""
+        with self.path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - len(_STREAM_END)))
+            end = file.read()
+        if end != _STREAM_END:
+            raise self.invalid(
+                f"has no end mark after {size:,} bytes: it is cut off, or not an Arrow stream. Fetch or make it again."
+            )
 
 
 # Hugging Face `datasets` folders, as `save_to_disk` writes them: `state.json` and Arrow streams. `datasets` itself is not needed.
-# Compressed batches are refused: `save_to_disk` writes none, and their unpacked size has no bound.
 
 STATE = "state.json"
 DICT = "dataset_dict.json"
@@ -102,7 +98,7 @@ class _Splits(msgspec.Struct):
 
 
 class HuggingFaceSource(DataSource):
-    """One folder. A position is a number of rows."""
+    """One folder: its Arrow files, one after the other. A position is a number of rows."""
 
     path: Path
 
@@ -112,7 +108,7 @@ class HuggingFaceSource(DataSource):
         self.num_bytes = sum(file.stat().st_size for file in path.glob("*.arrow"))
 
     @cached_property
-    def _streams(self) -> list[Path]:
+    def _files(self) -> list[ArrowSource]:
         """The Arrow files in order."""
         if (self.path / DICT).exists():
             splits = _load(inside(self.path, DICT, named_by=""), _Splits).splits
@@ -126,76 +122,25 @@ class HuggingFaceSource(DataSource):
             )
         if not state.data_files:
             raise SourceEmptyError(f"{self.path / STATE} names no data file. Remove the folder, or leave it out of the pattern.")
-        return [inside(self.path, file.filename, named_by=STATE) for file in state.data_files]
+        return [ArrowSource(inside(self.path, file.filename, named_by=STATE), file.filename) for file in state.data_files]
 
     def schema(self) -> pa.Schema:
-        kinds = self._stored.types
-        lists = [pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) for kind in kinds]
-        kinds = [pa.large_list(kind.value_type) if is_list else kind for kind, is_list in zip(kinds, lists, strict=True)]
-        return pa.schema(list(zip(self._stored.names, kinds, strict=True)))
+        return self._schema
 
     @cached_property
-    def _stored(self) -> pa.Schema:
-        """The columns of the files, which must agree."""
-        first, *others = [self._schema_of(path) for path in self._streams]
+    def _schema(self) -> pa.Schema:
+        """The columns of the files, which must agree; of extension types, which only `datasets` knows, the storage type."""
+        first, *others = [file.schema() for file in self._files]
         if not first.names:
-            raise SourceEmptyError(f"{self._streams[0]} has no columns. Remove the folder, or leave it out of the pattern.")
-        for path, schema in zip(self._streams[1:], others, strict=True):
+            raise SourceEmptyError(f"{self._files[0].path} has no columns. Remove the folder, or leave it out of the pattern.")
+        for file, schema in zip(self._files[1:], others, strict=True):
             if not schema.equals(first):
-                raise SourceInvalidError(
-                    f"{path} has other columns than {self._streams[0].name}: {schema.names} against {first.names}."
-                )
-        if any(pa.types.is_dictionary(kind) for kind in first.types):
-            raise SourceInvalidError(
-                f"{self._streams[0]} has dictionary columns, which are not read here. Cast them to strings and save again."
-            )
-        return first
-
-    def _schema_of(self, path: Path) -> pa.Schema:
-        if path.stat().st_size == 0:
-            raise SourceEmptyError(f"{path} is empty (0 bytes). Fetch or make the folder again.")
-        refuse_cut_stream(path)
-        with decoding(path, "an Arrow stream"):
-            message = next(_messages(path), None)
-            if message is None or message.type != "schema":
-                raise SourceInvalidError(f"{path} does not begin with a schema. Is it an Arrow stream?")
-            # Of extension types, which only `datasets` knows, the storage type.
-            schema = pa.ipc.read_schema(message)
-            kinds = [kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in schema.types]
-            return decoded_schema(pa.schema(list(zip(schema.names, kinds, strict=True))))
+                raise file.invalid(f"has other columns than {self._files[0].name}: {schema.names} against {first.names}.")
+        return pa.schema([field.with_type(getattr(field.type, "storage_type", field.type)) for field in first])
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
-        wanted = self.schema() if schema is None else pa.schema([self.schema().field(name) for name in schema.names])
-        row = 0
-        for path in self._streams:
-            for batch in self._batches(path):
-                if row + batch.num_rows > start.row:
-                    with decoding(path, "an Arrow stream"):
-                        batch.validate(full=True)
-                    skip = max(start.row - row, 0)
-                    rows_each = max(1, batch.num_rows * chunk_bytes // max(batch.nbytes, 1))
-                    for begin in range(skip, batch.num_rows, rows_each):
-                        part = batch.slice(begin, rows_each)
-                        yield partial(_chunk, path, part, wanted, row + begin)
-                row += batch.num_rows
-
-    def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
-        schema: pa.Schema | None = None
-        messages = _messages(path)
-        while True:
-            with decoding(path, "an Arrow stream"):
-                message = next(messages, None)
-                if message is None:
-                    return
-                if schema is None:
-                    schema = pa.ipc.read_schema(message)
-                    continue
-                if message.type != "record batch" or _is_compressed(message.metadata):
-                    raise SourceInvalidError(
-                        f"{path} holds a compressed or unexpected message. Save the data set again with save_to_disk."
-                    )
-                batch = pa.ipc.read_record_batch(message, schema)
-            yield batch
+        batches = (batch.cast(self._schema) for file in self._files for batch in file.batches())
+        return batch_chunks(batches, schema, start=start, chunk_bytes=chunk_bytes)
 
 
 def _load(path: Path, kind: type[Any]) -> Any:
@@ -208,38 +153,3 @@ def _load(path: Path, kind: type[Any]) -> Any:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceInvalidError(f"{path} is not what save_to_disk writes: {error}.") from error
-
-
-def _messages(path: Path) -> Iterator[pa.ipc.Message]:
-    # Mapped, so that a batch that is larger than a chunk does not have to fit into memory.
-    return iter(pa.ipc.MessageReader.open_stream(pa.memory_map(str(path))))
-
-
-def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether a record batch declares compressed buffers: field 3 of the table under field 2 of the message."""
-    data = memoryview(metadata)
-    try:
-        header = _field(data, struct.unpack_from("<I", data, 0)[0], 2)
-        return header is not None and _field(data, header + struct.unpack_from("<I", data, header)[0], 3) is not None
-    except struct.error as error:
-        raise ValueError(f"a message points out of itself ({error})") from error
-
-
-def _field(data: memoryview, table: int, number: int) -> int | None:
-    """The position of a field of a flatbuffer table; None if it is absent."""
-    vtable = table - struct.unpack_from("<i", data, table)[0]
-    place = 4 + 2 * number
-    if vtable < 0 or place + 2 > struct.unpack_from("<H", data, vtable)[0]:
-        return None
-    offset = struct.unpack_from("<H", data, vtable + place)[0]
-    return table + int(offset) if offset else None
-
-
-def _chunk(path: Path, batch: pa.RecordBatch, wanted: pa.Schema, row: int) -> Chunk:
-    columns = {}
-    with decoding(path, "an Arrow stream"):
-        for field in wanted:
-            array = batch.column(batch.schema.get_field_index(field.name))
-            array = array.storage if isinstance(array, pa.ExtensionArray) else array
-            columns[field.name] = array.cast(field.type)
-    return row_chunk(pa.table(columns), row)

@@ -185,6 +185,15 @@ class WrappedSource(DataSource):
         """What only some sources have."""
         return getattr(self._inner, name)
 
+    def schema(self) -> pa.Schema:
+        return self._inner.schema()
+
+    def borders(self) -> list[int]:
+        return self._inner.borders()
+
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        return self._inner.read(schema, start=start, chunk_bytes=chunk_bytes)
+
     def find_misfits(self, types: Mapping[str, pa.DataType]) -> Iterator[tuple[int, list[tuple[str, int, str]]]]:
         return self._inner.find_misfits({name: kind for name, kind in types.items() if name in self._inner.schema().names})
 
@@ -207,12 +216,6 @@ class KnownSource(WrappedSource):
     def schema(self) -> pa.Schema:
         return self._schema
 
-    def borders(self) -> list[int]:
-        return self._inner.borders()
-
-    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
-        return self._inner.read(schema, start=start, chunk_bytes=chunk_bytes)
-
 
 class NamedSource(WrappedSource):
     """A source with one more column: its own name, in every row (`Files(name_column=)`)."""
@@ -228,9 +231,6 @@ class NamedSource(WrappedSource):
                 f"name_column={self._column!r} is a column of {self.label} already. Give another name.", parameter="name_column"
             )
         return schema.append(pa.field(self._column, _NAMES))
-
-    def borders(self) -> list[int]:
-        return self._inner.borders()
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         inner = None if schema is None else pa.schema([field for field in schema if field.name != self._column])

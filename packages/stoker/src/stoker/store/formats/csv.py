@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -166,6 +165,7 @@ class _Layout:
     dialect: Csv
     names: list[str]
     data_start: int
+    num_lines: int  # before the data
 
 
 class CsvSource(TextSource):
@@ -173,6 +173,7 @@ class CsvSource(TextSource):
 
     typed = False
     has_null_texts = True
+    blank = b"\r"
 
     def __init__(self, path: Path, name: str, dialect: Csv) -> None:
         super().__init__(path, name)
@@ -197,7 +198,6 @@ class CsvSource(TextSource):
         if not lines:
             raise SourceEmptyError(f"{self.path} holds no lines. Remove it, or leave it out of the pattern.")
         lines = self._with_whole_header(lines)
-        start = sum(len(line) for line in skipped)
         try:
             shown = [line.decode().rstrip("\r\n") for line in lines[:_SAMPLE_LINES] if line.strip()]
         except UnicodeDecodeError:
@@ -209,9 +209,9 @@ class CsvSource(TextSource):
         except csv.Error as error:
             raise self.invalid(f"has a first line without names or values: {error}.") from None
         self._refuse_columns(len(fields), min(self.limits.columns, MAX_FIELDS))
-        if not settled.header:
-            return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
-        return _Layout(settled, fields, start + len(lines[0]))
+        head = b"".join([*skipped, lines[0]] if settled.header else skipped)
+        names = fields if settled.header else [f"c{i}" for i in range(len(fields))]
+        return _Layout(settled, names, len(head), head.count(b"\n"))
 
     def _refuse_columns(self, found: int, most: int) -> None:
         if found > most:
@@ -390,32 +390,10 @@ class CsvSource(TextSource):
             yield chunk.end.position - chunk.begin.position, misfits
 
     def line_of(self, row: int) -> int | None:
-        lines, rows, start = self._lines_before_rows, 0, self._layout.data_start
-        quote, escape = self._given.quote.encode(), (self._given.escape or "").encode()
-        with closing(self._lines(start, 8 << 20)) as blocks:
-            for block in blocks:
-                data = re.sub(re.escape(escape) + b".", b"..", block.data, flags=re.DOTALL) if escape else block.data
-                is_inside = False
-                for line in data.split(b"\n"):
-                    lines += 1
-                    rows += not is_inside and bool(line.rstrip(b"\r"))
-                    if rows == row:
-                        return lines
-                    is_inside ^= bool(quote) and line.count(quote) % 2 == 1
-                lines -= data.endswith(b"\n")  # what follows the last line break is no line
-        return None
-
-    @property
-    def _lines_before_rows(self) -> int:
-        """Lines of the header, and of what is skipped before it."""
-        head = open_text(self.path, self._given.encoding)
-        try:
-            count, left = 0, self._layout.data_start
-            while left > 0 and (data := head.read(min(left, 1 << 20))):
-                count, left = count + data.count(b"\n"), left - len(data)
-        finally:
-            head.close()
-        return count
+        layout, given = self._layout, self._given
+        return self._line_of(
+            row, layout.data_start, layout.num_lines, quote=given.quote, escape=given.escape or "", encoding=given.encoding
+        )
 
     def _suspects(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
         """The strings that may not be of a type: for numbers all that do not look like one, so that few are tried."""

@@ -504,20 +504,13 @@ def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
 def _lists(name: str, rows: list[Any]) -> pa.Array:
     if all(isinstance(row, list | tuple) for row in rows):
         return pa.array(rows)
-    arrays = [np.asarray(row) for row in rows]
+    arrays = [_native(np.asarray(row)) for row in rows]
     if any(array.ndim != 1 or array.dtype.kind not in "biuf" for array in arrays):
         raise OptionError(f"column {name!r} must be a list of one-dimensional arrays of numbers.", column=name)
-    common = np.result_type(*arrays)
-    for array in arrays if common.kind == "f" else ():
-        exact = 2 ** (np.finfo(common).nmant + 1)
-        if array.dtype.kind in "iu" and (large := (array > exact) | (array < -exact)).any():
-            raise OptionError(
-                f"column {name!r} holds {array[large][0]} and would be {common}, which rounds it. Give all rows one type.",
-                column=name,
-            )
-    offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
-    np.cumsum([len(array) for array in arrays], out=offsets[1:])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(_native(np.concatenate(arrays))))
+    try:
+        return pa.array(arrays, pa.large_list(pa.infer_type(arrays).value_type))
+    except pa.ArrowInvalid as error:
+        raise OptionError(f"column {name!r} has rows of different types: {error}. Give all rows one type.", column=name) from None
 
 
 def _native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -206,23 +206,12 @@ def merge_types(types: dict[str, pa.DataType], others: Mapping[str, pa.DataType]
     return types
 
 
-def _merged(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _merged(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type that holds both, or None."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if {one, other} == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        kind = _merged(one.value_type, other.value_type)
-        return None if kind is None else pa.list_(kind)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        fields = {field.name: field.type for field in one}
-        for field in other:
-            kind = _merged(fields.get(field.name, pa.null()), field.type)
-            if kind is None:
-                return None
-            fields[field.name] = kind
-        return pa.struct(list(fields.items()))
-    return None
+    if kind == other:
+        return kind
+    try:
+        schemas = [pa.schema([("", each)]) for each in (kind, other)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None

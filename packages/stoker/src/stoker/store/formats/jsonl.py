@@ -331,18 +331,6 @@ class JsonLinesSource(TextSource):
             for texts, _, _ in blocks:
                 yield len(texts.lines), self._rows.find_misfits(texts, types)
 
-    def line_of(self, row: int) -> int | None:
-        lines = rows = 0
-        with closing(self._blocks(0, FIRST_BYTES)) as blocks:
-            for block in blocks:
-                for line in block.data.split(b"\n"):
-                    lines += 1
-                    rows += bool(line.strip())
-                    if rows == row:
-                        return lines
-                lines -= block.data.endswith(b"\n")  # what follows the last line break is no line
-        return None
-
 
 def _parts(block: LineBlock, max_lines: int | None) -> Iterator[LineBlock]:
     """The block in parts of at most `max_lines` lines: short rows of a wide table take more memory than their text."""

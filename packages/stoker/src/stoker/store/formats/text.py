@@ -27,6 +27,7 @@ from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, Sou
 from stoker.store.formats.base import FileSource
 
 MAX_LINE_BYTES = 128 << 20
+_LINES_BYTES = 8 << 20  # of a block in which lines are counted
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
 _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF8: "utf-8",
@@ -163,8 +164,7 @@ def line_blocks(
         rest += data
         if not rest:
             return
-        unescaped = re.sub(re.escape(escape) + b".", b"..", rest, flags=re.DOTALL) if escape else rest
-        cut = _last_line_end(unescaped, quote) if data else len(rest)
+        cut = _last_line_end(_unescaped(rest, escape), quote) if data else len(rest)
         if cut == 0:
             if len(rest) > most:
                 quoted = " (or a quote that is never closed)" if quote in rest and quote else ""
@@ -182,6 +182,9 @@ def line_blocks(
 
 class TextSource(FileSource):
     """A file of lines, plain or compressed. A position is a byte of the decoded text."""
+
+    blank: bytes | None = None
+    """The characters of lines that hold no row; None: white space."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
@@ -201,6 +204,31 @@ class TextSource(FileSource):
                 escape=escape.encode(),
                 max_line_bytes=self.limits.line_bytes,
             )
+
+    def line_of(self, row: int) -> int | None:
+        return self._line_of(row, 0, 0)
+
+    def _line_of(
+        self, row: int, start: int, lines: int, *, quote: str = "", escape: str = "", encoding: str = "utf-8"
+    ) -> int | None:
+        """The line of a row, both from 1, where rows start at a position behind some lines."""
+        rows = 0
+        with closing(self._blocks(start, _LINES_BYTES, encoding=encoding, quote=quote, escape=escape)) as blocks:
+            for block in blocks:
+                is_inside = False
+                for line in _unescaped(block.data, escape.encode()).split(b"\n"):
+                    lines += 1
+                    rows += not is_inside and bool(line.strip(self.blank))
+                    if rows == row:
+                        return lines
+                    is_inside ^= bool(quote) and line.count(quote.encode()) % 2 == 1
+                lines -= block.data.endswith(b"\n")  # what follows the last line break is no line
+        return None
+
+
+def _unescaped(data: bytes, escape: bytes) -> bytes:
+    """The text with other characters in place of those behind an escape character."""
+    return re.sub(re.escape(escape) + b".", b"..", data, flags=re.DOTALL) if escape else data
 
 
 def _last_line_end(data: bytes, quote: bytes) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import psutil
@@ -33,12 +32,11 @@ EXACT_INTEGERS = 2**53
 
 
 class _RowError(Exception):
-    """A row that breaks a rule: its index among the rows given, and the reason."""
+    """A row that breaks a rule: its index among some rows, and the reason."""
 
     def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
-        self.reason = reason
+        super().__init__(index, reason)
+        self.index, self.reason = index, reason
 
 
 class UcrSource(TextSource):
@@ -56,7 +54,7 @@ class UcrSource(TextSource):
         with closing(self._blocks(0, _FIRST_BLOCK)) as blocks:
             for block in blocks:
                 if rows := _rows_of(block):
-                    return rows[0][1]
+                    return rows[0]
         return None
 
     @cached_property
@@ -80,9 +78,11 @@ class UcrSource(TextSource):
     def _chunk(self, block: LineBlock, schema: pa.Schema | None, row: int) -> Chunk:
         rows = _rows_of(block)
         try:
-            table = self._table([line for _, line in rows])
+            table = self._table(rows)
         except _RowError as fault:
-            self._refuse_line(self._line_number(block.begin) + rows[fault.index][0], fault.reason)
+            line = self.line_of(row + fault.index + 1) or 0
+            what = f"line {line:,} of {self.path}: {fault.reason}. Fix the line, or fetch the file again."
+            raise SourceInvalidError(what, path=self.path, row=row + fault.index + 1, line=line) from None
         table = table if schema is None else table.select(schema.names)
         return Chunk(table, RowLocation(row, block.begin), RowLocation(row + len(rows), block.end))
 
@@ -108,25 +108,11 @@ class UcrSource(TextSource):
         texts = pa.array(labels, pa.string()).dictionary_encode()
         return pa.table({"value": _lists_of(series, nan_is_missing=False), "label": texts})
 
-    def _refuse_line(self, number: int, reason: str) -> NoReturn:
-        """Raise an error that names a line; lines count from 1."""
-        raise SourceInvalidError(f"line {number:,} of {self.path}: {reason}. Fix the line, or fetch the file again.")
 
-    def _line_number(self, position: int) -> int:
-        """The number of the line that begins at `position`, counted again: errors may be slow."""
-        count = 1
-        with closing(self._blocks(0, 1 << 20)) as blocks:
-            for block in blocks:
-                count += block.data[: max(position - block.begin, 0)].count(b"\n")
-                if block.end >= position:
-                    break
-        return count
-
-
-def _rows_of(block: LineBlock) -> list[tuple[int, bytes]]:
-    """The lines of a block that are not blank, each with its number within the block."""
+def _rows_of(block: LineBlock) -> list[bytes]:
+    """The lines of a block that are not blank."""
     # Tabs at the ends stay: they may separate fields.
-    return [(i, line.strip(b" \r")) for i, line in enumerate(block.data.split(b"\n")) if line.strip()]
+    return [line.strip(b" \r") for line in block.data.split(b"\n") if line.strip()]
 
 
 def _row_by_row(rows: list[bytes]) -> tuple[list[str], Array]:

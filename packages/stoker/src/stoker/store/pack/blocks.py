@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._types import Array
-from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
+from stoker.errors import BadValueError, SourceInvalidError
 from stoker.store.arrow import fill_null, from_numpy, to_numpy
 from stoker.store.formats.base import Chunk, DataSource, RowPlace, is_list, place_fields
 from stoker.store.pack.column_types import ColumnPlan, plain_type
@@ -257,8 +257,6 @@ class Shaper:
         counts = [len(wide_series(schema, plan.options)) if plan.options.wide else 1 for schema in plan.schemas]
         self._firsts = np.cumsum([0, *counts]) if plan.grouping == "wide" else None
         """With `wide=True`: the number of the first series of each source, and the total."""
-        self.wide_time: tuple[int, int | float] | None = None
-        """With `wide=True` and a time: the source it was last seen in, and its value there."""
         self.local_times: LocalTimes | None = None
         if plan.options.times is not None and plan.options.times.timezone is not None:
             self.local_times = LocalTimes(plan.options.times)
@@ -382,37 +380,13 @@ class Shaper:
         return RowBlock(self._keys_of(number), counts, [np.concatenate(parts) for parts in step], [])
 
     def _wide_times(self, table: pa.Table, number: int, locate: Locate) -> Array:
-        """The times of a wide table. Their order is checked here, once for all series, where the error can name the row."""
-        field, options = self.plan.step[0], self.plan.options
+        """The times of a wide table, which all its series share."""
+        field = self.plan.step[0]
         values = one_array(table.column(field.name))
         self._refuse_missing_time(values, field, locate)
         times = to_numbers(values, field, locate)
         if self.local_times is not None:
             times = self.local_times.to_utc(times, lambda rows: [number] * len(rows), locate)
-        if options.sort or not len(times):
-            return times
-        continues = self.wide_time is not None and self.wide_time[0] == number
-        first = np.array([self.wide_time[1] if continues and self.wide_time else times[0]], dtype=times.dtype)
-        before = np.concatenate([first, times[:-1]])
-        falls = ~(before < times if options.strict_time else before <= times)
-        falls[0] &= continues
-        if falls.any():
-            row = int(falls.argmax())
-            is_equal = bool(before[row] == times[row])
-            advice = "Sort the file by time, or pass sort=True."
-            if is_equal:
-                advice = "Their times are equal: pass Time(duplicates='first') (or last, keep)."
-                advice += (
-                    "" if options.timezone else " Local times repeat when daylight saving ends: pass Time(timezone=) for these."
-                )
-            where = locate(row)
-            raise TimeOrderError(
-                f"the time {field.name!r} in {where} is not after the row before it. {advice}",
-                parameter="duplicates" if is_equal else "sort",
-                column=field.name,
-                **place_fields(where),
-            )
-        self.wide_time = (number, times[-1].item())
         return times
 
     def _lists(self, table: pa.Table, source: DataSource, numbers: range | Array, series_before: int) -> RowBlock:

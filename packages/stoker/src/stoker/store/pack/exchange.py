@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stoker import _disk
 from stoker._text import is_url, printable
@@ -32,30 +32,6 @@ class Attempt:
 
     name: str
     folder: Path
-
-
-class Exchange(Protocol):
-    """The files of attempts, and small objects by name."""
-
-    label: str
-
-    def get(self, name: str) -> bytes | None:
-        """A small object; None where there is none."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write a small object."""
-
-    def attempt(self, task: str) -> contextlib.AbstractContextManager[Attempt]:
-        """A new attempt at a task. After an error its files are removed."""
-
-    def publish(self, attempt: Attempt) -> None:
-        """Let others see the files of an attempt, which is complete."""
-
-    def read_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
-        """Bytes of a file of an attempt, as a buffer that `is_right` has accepted."""
-
-    def clear(self) -> None:
-        """Remove everything."""
 
 
 def open_exchange(target: str | os.PathLike[str]) -> Exchange:
@@ -77,6 +53,7 @@ class _FolderExchange:
         self._folder = folder
 
     def get(self, name: str) -> bytes | None:
+        """A small object; None where there is none."""
         with _disk.naming(self._folder / name):
             try:
                 return (self._folder / name).read_bytes()
@@ -84,6 +61,7 @@ class _FolderExchange:
                 return None
 
     def put(self, name: str, data: bytes) -> None:
+        """Write a small object."""
         if not (self._folder / _MARKER).is_file():
             if os.path.lexists(self._folder) and (not self._folder.is_dir() or any(self._folder.iterdir())):
                 raise OptionError(
@@ -96,6 +74,7 @@ class _FolderExchange:
 
     @contextlib.contextmanager
     def attempt(self, task: str) -> Iterator[Attempt]:
+        """A new attempt at a task. After an error its files are removed."""
         attempt = Attempt(name := _new_name(task), self._folder / name)
         _disk.make_folder(attempt.folder)
         try:
@@ -106,9 +85,10 @@ class _FolderExchange:
             raise
 
     def publish(self, attempt: Attempt) -> None:
-        """Files of a folder are there."""
+        """Let others see the files of an attempt, which is complete: files of a folder are seen."""
 
     def read_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
+        """Bytes of a file of an attempt, as a buffer that `is_right` has accepted."""
         path = f"{self.label}/{name}"  # not a Path: a merge reads thousands of slices
         buffer = bytearray(stop - start)
         try:
@@ -126,6 +106,7 @@ class _FolderExchange:
         return buffer
 
     def clear(self) -> None:
+        """Remove everything."""
         if not (self._folder / _MARKER).is_file():
             return
         for entry in sorted(self._folder.iterdir(), key=lambda entry: entry.name == _MARKER):
@@ -169,3 +150,7 @@ class _BucketExchange:
     def clear(self) -> None:
         for found in self._bucket.find():
             self._bucket.remove(found.name)
+
+
+Exchange = _FolderExchange | _BucketExchange
+"""The files of attempts, and small objects by name."""

@@ -7,7 +7,6 @@ result does not depend on where one run ended and the next began.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 
 from stoker._disk import remove_file
 from stoker.errors import BadValueError, TimeOrderError
-from stoker.store.arrow import from_numpy, from_texts, to_numpy
+from stoker.store.arrow import from_bfloat16, from_numpy, from_texts, to_numpy
 from stoker.store.formats.base import RowLocation, RowPlace, place_fields
 from stoker.store.formats.csv import conversion
 from stoker.store.formats.words import meanings, type_of
@@ -41,7 +40,7 @@ from stoker.store.pack.misfits import misfit_error
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
-from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
+from stoker.store.pack.values import LocalTimes, one_array, show_time, to_numbers
 from stoker.store.pack.wide import wide_series
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
@@ -50,26 +49,17 @@ Bound = tuple[Any, ...]  # (key,) or (key, time)
 FAN_IN = 256
 
 
-class CursorMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a run has been merged: whole series, rows of the next one, and rows in total."""
-
-    series: int
-    in_series: int
-    rows: int
-
-
 class RunCursor:
     """A position in a run, and the rows after it that are in memory."""
 
-    def __init__(self, run: ReadableRun, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
+    def __init__(self, run: ReadableRun, block_bytes: int, time_index: int | None) -> None:
         self._run = run
         self._time_index = time_index
         # Each row may be a segment of its own, with a key and counts that the sort needs.
         row_bytes = sum(file.dtype.itemsize for file in run.step) + (32 if run.layout.key is not None else 128)
         self._block_rows = max(block_bytes // row_bytes, 16)
-        self.taken = mark or CursorMark(series=0, in_series=0, rows=0)
         # The next series to read, how many of its rows are read, and rows read in all.
-        self._series, self._in_series, self._rows = self.taken.series, self.taken.in_series, self.taken.rows
+        self._series = self._in_series = self._rows = 0
         self._block: RowBlock | None = None
 
     def load(self) -> bool:
@@ -151,12 +141,7 @@ class RunCursor:
             left[0] -= extra
         taken = RowBlock(block.keys[:segments], counts, [v[:rows] for v in block.step], [v[:segments] for v in block.series])
         rest = RowBlock(block.keys[whole:], left, [v[rows:] for v in block.step], [v[whole:] for v in block.series])
-        before = self.taken
-        series, in_series = before.series + whole, extra + (before.in_series if whole == 0 else 0)
-        self._block = rest
-        if not len(rest.keys):
-            self._block, series, in_series = None, self._series, self._in_series
-        self.taken = CursorMark(series=series, in_series=in_series, rows=before.rows + rows)
+        self._block = rest if len(rest.keys) else None
         return taken
 
 
@@ -167,18 +152,17 @@ def merge_runs(
     time_index: int | None,
     unique_keys: bool,
     memory_bytes: int,
-    marks: Sequence[CursorMark] | None,
-    progress: Callable[[Sequence[CursorMark], int], None],
+    progress: Callable[[], None] = lambda: None,
     rules: StepRules | None = None,
 ) -> None:
-    """Merge `runs` into `out`, from `marks` on. `progress` gets the cursors, and the bytes merged since its last call.
+    """Merge `runs` into `out`; `progress` is called after each block.
 
     With `unique_keys` a key that two runs hold raises `RepeatedKeyError`. `rules` are applied to the merged rows.
     """
     # Blocks are proportional to their run, so that all cover about the same keys and the cursors advance together.
     total = sum(run.num_steps for run in runs) or 1
     sizes = [memory_bytes * run.num_steps // total for run in runs]
-    cursors = [RunCursor(run, sizes[i], time_index, marks[i] if marks else None) for i, run in enumerate(runs)]
+    cursors = [RunCursor(run, size, time_index) for run, size in zip(runs, sizes, strict=True)]
     while True:
         live = [cursor for cursor in cursors if cursor.load()]
         if not live:
@@ -193,14 +177,14 @@ def merge_runs(
                 keys = block.keys.to_pylist()
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))
             _add(out, block, rules, memory_bytes)
-            progress([cursor.taken for cursor in cursors], block.num_bytes)
+            progress()
         else:
             holders = [cursor for cursor in live if cursor.bound(0) == bound]
             if unique_keys and len(holders) > 1:
                 raise RepeatedKeyError(holders[0].bound(0)[0])
             for block in _equal_blocks(holders, bound, memory_bytes // 4):
                 _add(out, block, rules, memory_bytes)
-                progress([cursor.taken for cursor in cursors], block.num_bytes)
+                progress()
 
 
 def _add(out: SortedRun, block: RowBlock | None, rules: StepRules | None, memory_bytes: int) -> None:
@@ -340,6 +324,8 @@ def _series_shown(plan: PackPlan, key: Any) -> str:
 def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) -> TimeOrderError:
     name, is_equal = plan.options.time, before[1] == behind[1]
     advice = "Time(duplicates='first') (or last, keep)" if is_equal else "sort=True"
+    if is_equal and plan.grouping == "wide" and plan.options.timezone is None:
+        advice += "; local times repeat when daylight saving ends: pass Time(timezone=) for these"
     return TimeOrderError(
         f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
         f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}.",
@@ -426,13 +412,13 @@ class _Sealer:
         self.num_series = run.num_series
         self.length: int | None = None
         self.offsets: Shard | None = None
-        if run.num_series == 0:
-            self.length = 0
-        elif run.shortest == run.longest:
-            self.length = run.longest
+        self._starts: Sequence[int] | ColumnFile = ()
+        if run.num_series == 0 or run.shortest == run.longest:
+            self.length = max(run.shortest, 0)
+            self._starts = range(0, run.num_steps + 1, max(self.length, 1))
         else:
-            self._offsets_file = self._write_offsets()
-            self.offsets = self._offsets_file.seal(folder)
+            self._starts = self._write_offsets()
+            self.offsets = self._starts.seal(folder)
 
     def _write_offsets(self) -> ColumnFile:
         column = ColumnFile.create(self.fresh("offsets"), np.dtype("<i8"))
@@ -451,20 +437,6 @@ class _Sealer:
         remove_file(path.with_name(path.name + "o"))
         return path
 
-    def nonfinite(self, tally: NonFiniteCount) -> NonFinite:
-        """Counts of a step column, with the series and step of the first."""
-        step = tally.first_step
-        if step is None:
-            return NonFinite(nan=0, inf=0, first=None)
-        if self.length is not None:
-            return NonFinite(nan=tally.nan, inf=tally.inf, first=list(divmod(step, self.length)))
-
-        def offset(series: int) -> int:
-            return int(self._offsets_file.read(series, series + 1)[0])
-
-        series = bisect_right(range(self.num_series), step, key=offset) - 1
-        return NonFinite(nan=tally.nan, inf=tally.inf, first=[series, step - offset(series)])
-
     def entry(self, field: ColumnPlan, values: Shard | None, texts: Text | None, nonfinite: NonFinite) -> ColumnEntry:
         """The manifest entry of a column."""
         return ColumnEntry(
@@ -481,7 +453,7 @@ class _Sealer:
     def step_entry(self, field: ColumnPlan, file: ColumnFile, texts: Text | None, tally: NonFiniteCount) -> ColumnEntry:
         """A column with one value per step. Rules add and remove rows, so missing codes and times are those of the store."""
         if not field.has_mark:
-            return self.entry(field, file.seal(self._folder), texts, self.nonfinite(tally))
+            return self.entry(field, file.seal(self._folder), texts, tally.at(self._starts))
         self._missing[field.name] = tally.nan
         return self.entry(field, file.seal(self._folder), texts, NonFinite(nan=0, inf=0, first=None))
 

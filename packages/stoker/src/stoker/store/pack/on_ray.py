@@ -24,7 +24,6 @@ from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress
 from stoker.store.pack.tasks import PackTasks, TaskPlan, TypesChangedError
 
-_MAX_INSPECTORS = 64
 _POLL_S = 0.5
 
 
@@ -32,7 +31,6 @@ def pack_on_ray(
     address: str, source: object, path: str | os.PathLike[str], options: PackOptions, progress: Progress, *, replace: bool
 ) -> None:
     """Pack on the cluster at `address` ("ray": the one of this machine, or a new one)."""
-    _check_address(address)
     _refuse_options(options)
     request = (_absolute(source), _target(path), dataclasses.replace(options, threads=1), replace)
     ray = _connect(address)
@@ -51,21 +49,14 @@ def pack_on_ray(
 
     ask("start", None)
     try:
-        _run(ray, ask, run)
+        plan: TaskPlan | None = ask("plan", None)
+        while plan is not None:  # until its types hold all values
+            plan = _run_all(ray, plan, ask, run)
     except Exception:
         with contextlib.suppress(Exception):  # the first error is the one to report
             ask("clear", None)
         raise
     ask("clear", None)
-
-
-def _run(ray: Any, ask: Any, run: Any) -> None:
-    """Make the plan, and run its tasks until its types hold all values."""
-    nodes = min(int(ray.cluster_resources().get("CPU", 1)), _MAX_INSPECTORS)
-    found = run("inspecting", "inspect", None, [(i, nodes) for i in range(nodes)])
-    plan: TaskPlan = ask("plan", None, {key: schema for part in found for key, schema in part.items()})
-    while (changed := _run_all(ray, plan, ask, run)) is not None:
-        plan = changed
 
 
 def _run_all(ray: Any, plan: TaskPlan, ask: Any, run: Any) -> TaskPlan | None:
@@ -75,11 +66,7 @@ def _run_all(ray: Any, plan: TaskPlan, ask: Any, run: Any) -> TaskPlan | None:
     if None in results:
         settled: TaskPlan = ask("settle", shared)
         return settled
-    read = ray.put(results)
-    cuts = ask("cut", shared, read)
-    borders = list(zip(cuts, cuts[1:], range(len(cuts)), strict=False)) if len(cuts) > 2 else []  # the join merges a single range
-    ranges = run("merging", "merge", shared, borders, read)
-    if None in ranges or run("joining", "join", shared, [(ranges,)], read) == [None]:
+    if run("joining", "join", shared, [()], ray.put(results)) == [None]:
         return dataclasses.replace(plan, number=os.urandom(8).hex(), widened=True)
     return None
 
@@ -95,38 +82,18 @@ def run_task(request: tuple[Any, ...], kind: str, plan: TaskPlan | None, *given:
         match kind:
             case "start":
                 tasks.start(target, replace=replace)
-            case "inspect":
-                return tasks.inspect_sources(source, options, *given)
             case "plan":
-                return tasks.make_task_plan(source, options, *given)
+                return tasks.make_task_plan(source, options)
             case "clear":
                 open_exchange(target).clear()
         return True
-    pack = _tasks_of(request, plan)
+    if plan.number not in _LAST:
+        _LAST.clear()
+        _LAST[plan.number] = PackTasks(source, target, options, plan, replace=replace)
     try:
-        match kind:
-            case "settle":
-                return pack.settle()
-            case "read":
-                return pack.read(*given)
-            case "cut":
-                return pack.cut(*given)
-            case "merge":
-                return pack.merge(*given)
-        pack.join(*given)
-        return True
+        return getattr(_LAST[plan.number], kind)(*given)
     except TypesChangedError:
         return None
-
-
-def _tasks_of(request: tuple[Any, ...], plan: TaskPlan) -> PackTasks:
-    source, target, options, replace = request
-    known = _LAST.get(plan.number)
-    if known is None:
-        known = PackTasks(source, target, options, plan, replace=replace)
-        _LAST.clear()
-        _LAST[plan.number] = known
-    return known
 
 
 def _refuse_options(options: PackOptions) -> None:
@@ -160,19 +127,14 @@ def _absolute(source: Any) -> Any:
     )
 
 
-def _check_address(address: str) -> str:
-    """Refuse what is not the address of a Ray cluster; addresses have no credentials."""
+def _connect(address: str) -> Any:
+    """Return the module `ray`, connected to the cluster at `address` ("ray": the one of this machine, or a new one)."""
+    # Addresses have no credentials.
     if not isinstance(address, str) or (address != "ray" and not re.fullmatch(r"ray://[\w.-]+(:\d+)?", address)):
         raise OptionError(
             f"ray={redact(str(address))!r} is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'.",
             parameter="ray",
         )
-    return address
-
-
-def _connect(address: str) -> Any:
-    """Return the module `ray`, connected to the cluster at `address` ("ray": the one of this machine, or a new one)."""
-    _check_address(address)
     try:
         import ray
     except ImportError:

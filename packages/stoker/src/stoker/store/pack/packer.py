@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -39,10 +39,10 @@ from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, explain_repeated, merge_runs, seal_run
+from stoker.store.pack.merge import FAN_IN, explain_disorder, explain_off_grid, explain_repeated, merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, widen_integers
-from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepGrid, StepRules, describe_irregular
+from stoker.store.pack.regular import IntegerGapsError, OffGridError, StepGrid, StepRules, describe_irregular
 from stoker.store.pack.sorted_runs import (
     BackgroundWriter,
     RepeatedKeyError,
@@ -77,15 +77,6 @@ def widen_for_gaps(plan: PackPlan) -> PackPlan:
     return widen_integers(plan, f"freq={plan.options.freq!r} adds missing steps, which it cannot store")
 
 
-class MergeMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An unfinished merge: which runs (`count` from index `first` on), into which run, and how far."""
-
-    first: int
-    count: int
-    out: RunMark
-    cursors: list[CursorMark]
-
-
 class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state of a pack between two blocks; see `PackState`. The format of the journal file: fields must not change."""
 
@@ -97,14 +88,12 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source_rows: list[int]
     read: bool  # whether all sources are read
     missing: dict[str, int]
-    wide_time: tuple[int, int | float] | None
     categories: dict[str, list[ColumnMark]]
     runs: list[RunMark]
     merged: int
-    merge: MergeMark | None
+    rule_counts: tuple[int, int]
     widened: bool = False  # whether integers became floats, as steps are missing
     local_times: list[HourPass] = []
-    rules: RulesMark | None = None
 
 
 @dataclass(kw_only=True)
@@ -115,13 +104,12 @@ class PackState:
     shaper: Shaper
     sorter: Sorter
     category_files: dict[str, TextFile]
-    rules: StepRules | None = None  # what the last merge applies
+    rule_counts: tuple[int, int] = (0, 0)  # rows that the rules of the last merge have merged and added
     source: int = 0  # index of the source that is being read, and the location in it
     location: RowLocation = field(default_factory=RowLocation)
     source_rows: list[int] = field(default_factory=list)  # of the sources that were read to their end
     all_read: bool = False
     merged: int = 0  # how many of the runs are results of the current round of merges
-    merge: MergeMark | None = None  # the merge that the journal was written in, until it resumes
     is_copied: bool = False  # whether the last merge has filled missing values in sorted rows, and applied the rules
     since_journal: int = 0
     since_release: int = 0
@@ -276,7 +264,7 @@ class Packer:
                 if state is None:
                     remove_debris(self._folder)
                     make_work(self._folder)
-                    files = {name: TextFile.create(path) for name, path in self._category_paths().items()}
+                    files = {name: TextFile.create(self._work / file) for name, file in category_files(self._plan).items()}
                     state = self._make_state(writer, files, runs=[])
                 yield state, readers, [hasher.submit(hash_source, source, stopping) for source in self._origins]
         finally:
@@ -285,23 +273,18 @@ class Packer:
             hasher.shutdown(wait=True, cancel_futures=True)
             readers.shutdown(wait=True, cancel_futures=True)
 
-    def _category_paths(self) -> dict[str, Path]:
-        names = [column.name for column in (*self._plan.step, *self._plan.series) if column.kind == "category"]
-        return {name: self._work / f"categories{i}" for i, name in enumerate(names)}
-
     def _restored_state(self, journal: Journal, writer: BackgroundWriter) -> PackState | None:
         """The state that a journal describes; None if the files on disk are not as it says."""
         files: dict[str, TextFile] = {}
-        for name, path in self._category_paths().items():
-            file = TextFile.reopen(path, journal.categories[name])
+        for name, file_name in category_files(self._plan).items():
+            file = TextFile.reopen(self._work / file_name, journal.categories[name])
             if file is None:
                 return None
             files[name] = file
         # Runs that were begun after the journal was written are removed: their names are needed again.
-        marks = [*journal.runs, *([journal.merge.out] if journal.merge is not None else [])]
-        kept = {f"run{mark.number}" for mark in marks}
+        known = {f"run{mark.number}" for mark in journal.runs}
         for path in sorted(self._work.iterdir()):
-            if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
+            if path.name.startswith("run") and path.name.partition(".")[0] not in known:
                 _disk.remove_file(path)
         layout = run_layout(self._plan, merged=journal.read)
         runs: list[SortedRun] = []
@@ -314,33 +297,24 @@ class Packer:
             runs.append(run)
         state = self._make_state(writer, files, runs)
         state.shaper.missing.update(journal.missing)
-        state.shaper.wide_time = journal.wide_time
         if state.shaper.local_times is not None:
             state.shaper.local_times.restore(journal.local_times)
-        if state.rules is not None and journal.rules is not None:
-            state.rules.restore(journal.rules)
         state.source, state.location = journal.source, RowLocation(journal.row, journal.position)
         state.source_rows = list(journal.source_rows)
-        state.all_read, state.merged, state.merge = journal.read, journal.merged, journal.merge
+        state.all_read, state.merged, state.rule_counts = journal.read, journal.merged, journal.rule_counts
         state.is_copied = journal.read and journal.merged == 1 and len(journal.runs) == 1
         return state
 
     def _make_state(self, writer: BackgroundWriter, files: dict[str, TextFile], runs: list[SortedRun]) -> PackState:
-        def append_texts(name: str, texts: list[str]) -> None:
-            writer.submit(partial(files[name].append, from_texts(texts)))
-
         options, layout = self._plan.options, run_layout(self._plan)
-        known = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
-        categories = {name: Categories(name, texts) for name, texts in known.items()}
         return PackState(
             writer=writer,
-            shaper=Shaper(self._plan, categories, append_texts),
+            shaper=make_shaper(self._plan, files, writer),
             sorter=Sorter(self._work, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs),
             category_files=files,
-            rules=StepRules(self._plan) if options.has_rules else None,
         )
 
-    def _save_journal(self, state: PackState, merge: Callable[[], MergeMark] | None = None) -> None:
+    def _save_journal(self, state: PackState) -> None:
         """Queue a journal behind all writes so far; it is made on the writer's thread, when they are done."""
         state.since_journal = 0
         if not self._fingerprint:
@@ -356,17 +330,15 @@ class Packer:
             source_rows=list(state.source_rows),
             read=state.all_read,
             missing=dict(state.shaper.missing),
-            wide_time=state.shaper.wide_time,
             merged=state.merged,
+            rule_counts=state.rule_counts,
             widened=self._is_widened,
             local_times=state.shaper.local_times.mark() if state.shaper.local_times is not None else [],
-            rules=state.rules.mark() if state.rules is not None else None,
         )
 
         def write() -> None:
             categories = {name: file.mark() for name, file in state.category_files.items()}
-            runs = [mark() for mark in marks]
-            body = msgspec.json.encode(journal(categories=categories, runs=runs, merge=merge() if merge is not None else None))
+            body = msgspec.json.encode(journal(categories=categories, runs=[mark() for mark in marks]))
             data = xxhash.xxh3_128_hexdigest(body).encode() + b"\n" + body
             _disk.write_file(self._work / _JOURNAL_NAME, data, durable=False)
 
@@ -378,24 +350,16 @@ class Packer:
         """Read the rest of the sources into sorted runs."""
         if state.all_read:
             return
-        options, sources = self._plan.options, self._plan.sources
+        sources = self._plan.sources
         total = sum(source.num_bytes for source in sources) or 1
         done = sum(source.num_bytes for source in sources[: state.source])
         for number in range(state.source, len(sources)):
-            source = sources[number]
-            tasks = source.read(self._plan.schemas[number], start=state.location, chunk_bytes=options.chunk_bytes)
-            rows_before = sum(state.source_rows)
-            ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
-            with closing(ahead) as chunks:
-                for chunk in chunks:
-                    block = state.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
-                    state.sorter.add(block)
-                    state.location = chunk.end
-                    self._after_block(state, block.num_bytes)
-                    share = min(chunk.end.position / source.num_positions, 1.0) if source.num_positions else 0.0
-                    self._progress("reading", (done + source.num_bytes * share) / total, rows_before + chunk.end.row)
-            if state.location.row == 0 and self._plan.grouping in ("file", "wide"):
-                state.sorter.add(state.shaper.empty(number))
+            source, rows_before = sources[number], sum(state.source_rows)
+            with closing(sort_rows(self._plan, number, state.location, state.shaper, state.sorter, readers, rows_before)) as parts:
+                for state.location, num_bytes in parts:
+                    self._after_block(state, num_bytes)
+                    share = min(state.location.position / source.num_positions, 1.0) if source.num_positions else 0.0
+                    self._progress("reading", (done + source.num_bytes * share) / total, rows_before + state.location.row)
             state.source_rows.append(state.location.row)
             done += source.num_bytes
             state.source, state.location = number + 1, RowLocation()
@@ -421,14 +385,15 @@ class Packer:
     def _merge(self, state: PackState) -> SortedRun | None:
         """Merge runs until one is left. Runs that are merged are neighbours, so that earlier rows stay in front."""
         runs, options = state.sorter.runs, self._plan.options
-        must_copy = (options.fills_last and options.missing == "ffill") or state.rules is not None  # even a single run
+        must_copy = (options.fills_last and options.missing == "ffill") or options.has_rules  # even a single run
         while len(runs) > 1 or (runs and must_copy and not state.is_copied):
             first = 0 if len(runs) <= FAN_IN or state.merged >= len(runs) - 1 else state.merged
-            if state.merge is not None:
-                first = state.merge.first
             group = runs[first : first + FAN_IN]
             is_last = len(group) == len(runs)
-            out = self._merge_target(state, is_last)
+            layout = run_layout(self._plan, merged=True, fill=is_last or not options.fills_last)
+            rules = StepRules(self._plan) if is_last and options.has_rules else None
+            layout = replace(layout, strict_time=True) if rules is not None else layout
+            out = SortedRun.create(self._work, max(run.number for run in runs) + 1, layout, state.writer)
             rows = sum(run.num_steps for run in group)
             merge_runs(
                 group,
@@ -436,45 +401,24 @@ class Packer:
                 time_index=self._plan.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
                 # Rules use several arrays of one number per row besides the rows.
-                memory_bytes=options.working_bytes // (40 if is_last and state.rules is not None else 8),
-                marks=state.merge.cursors if state.merge is not None else None,
-                progress=partial(self._after_merged_block, state, first, len(group), out, rows),
-                rules=state.rules if is_last else None,
+                memory_bytes=options.working_bytes // (40 if rules is not None else 8),
+                progress=partial(self._report_merge, out, rows),
+                rules=rules,
             )
             out.finish()
+            if rules is not None:
+                state.rule_counts = rules.num_merged, rules.num_added
             runs[first : first + len(group)] = [out]
             if len(runs) > 1:
                 out.close()
-            state.merge, state.merged, state.is_copied = None, first + 1, is_last
+            state.merged, state.is_copied = first + 1, is_last
             self._save_journal(state)
             for merged in group:
                 state.writer.submit(merged.remove)
         state.writer.drain()
         return runs[0] if runs else None
 
-    def _merge_target(self, state: PackState, is_last: bool) -> SortedRun:
-        """The run to merge into: that of the journal, or a new one."""
-        layout = run_layout(self._plan, merged=True, fill=is_last or not self._plan.options.fills_last)
-        layout = replace(layout, strict_time=True) if is_last and state.rules is not None else layout
-        if state.merge is not None:
-            out = SortedRun.reopen(self._work, state.merge.out, layout, state.writer)
-            if out is not None:
-                return out
-            state.merge = None
-            if state.rules is not None:
-                state.rules.restore(RulesMark())
-        number = max(run.number for run in state.sorter.runs) + 1
-        for path in self._work.glob(f"run{number}.*"):
-            _disk.remove_file(path)
-        return SortedRun.create(self._work, number, layout, state.writer)
-
-    def _after_merged_block(
-        self, state: PackState, first: int, count: int, out: SortedRun, rows: int, cursors: list[CursorMark], num_bytes: int
-    ) -> None:
-        state.since_journal += num_bytes
-        if state.since_journal >= JOURNAL_BYTES:
-            mark = out.mark()
-            self._save_journal(state, lambda: MergeMark(first=first, count=count, out=mark(), cursors=cursors))
+    def _report_merge(self, out: SortedRun, rows: int) -> None:
         self._progress("merging", min(out.num_steps / max(rows, 1), 1.0), out.num_steps)
 
     # Seal
@@ -503,7 +447,7 @@ class Packer:
             categories=state.category_files,
             missing=state.shaper.missing,
             sources=sources,
-            notes=run_notes(run, plan, sources, state.rules),
+            notes=run_notes(run, plan, sources, *state.rule_counts),
         )
         run.close()
         self._progress("sealing", 1.0, run.num_steps)
@@ -546,15 +490,54 @@ def run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None
     )
 
 
+def category_files(plan: PackPlan) -> dict[str, str]:
+    """The names of the files of the strings of each category."""
+    names = [column.name for column in (*plan.step, *plan.series) if column.kind == "category"]
+    return {name: f"categories{i}" for i, name in enumerate(names)}
+
+
+def make_shaper(plan: PackPlan, files: Mapping[str, TextFile], writer: BackgroundWriter) -> Shaper:
+    """The shaper of a pack. New strings of categories are appended to their files."""
+
+    def append_texts(name: str, texts: list[str]) -> None:
+        writer.submit(partial(files[name].append, from_texts(texts)))
+
+    known = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
+    return Shaper(plan, {name: Categories(name, texts) for name, texts in known.items()}, append_texts)
+
+
+def sort_rows(
+    plan: PackPlan,
+    number: int,
+    start: RowLocation,
+    shaper: Shaper,
+    sorter: Sorter,
+    readers: ThreadPoolExecutor,
+    rows_before: int,
+) -> Generator[tuple[RowLocation, int], None, None]:
+    """Add the rows of source `number` to sorted runs, chunk by chunk; yields where each chunk ends, and the bytes of its rows."""
+    options, source, last_row = plan.options, plan.sources[number], start.row
+    tasks = source.read(plan.schemas[number], start=start, chunk_bytes=options.chunk_bytes)
+    ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
+    with closing(ahead) as chunks:
+        for chunk in chunks:
+            block = shaper.block(chunk, source, number, rows_before + chunk.begin.row)
+            sorter.add(block)
+            last_row = chunk.end.row
+            yield chunk.end, block.num_bytes
+    if last_row == 0 and start.stop is None and plan.grouping in ("file", "wide"):
+        sorter.add(shaper.empty(number))
+
+
 def nothing_to_pack(plan: PackPlan) -> SourceEmptyError:
     """The error for sources that leave no steps."""
     names = ", ".join(source.label for source in plan.sources[:3])
     return SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
 
 
-def run_notes(run: SortedRun, plan: PackPlan, sources: list[SourceEntry], rules: StepRules | None) -> list[str]:
-    """What the manifest says about a pack."""
-    return [*plan.notes, *_notes(run, sources, plan.left_out), *_time_notes(run, plan, rules)]
+def run_notes(run: SortedRun, plan: PackPlan, sources: list[SourceEntry], num_merged: int = 0, num_added: int = 0) -> list[str]:
+    """What the manifest says about a pack whose rules for times have merged and added that many rows."""
+    return [*plan.notes, *_notes(run, sources, plan.left_out), *_time_notes(run, plan, num_merged, num_added)]
 
 
 def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
@@ -572,15 +555,13 @@ def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]
     return notes
 
 
-def _time_notes(run: SortedRun, plan: PackPlan, rules: StepRules | None) -> list[str]:
+def _time_notes(run: SortedRun, plan: PackPlan, num_merged: int, num_added: int) -> list[str]:
     """What the rules for times did; without a frequency, that steps are irregular."""
     notes, options = [], plan.options
-    if rules is not None and rules.num_merged and options.times is not None:
-        notes.append(
-            f"{rules.num_merged:,} rows had the time of another row of their series: the {options.times.duplicates} was stored"
-        )
-    if rules is not None and rules.num_added:
-        notes.append(f"{rules.num_added:,} steps of {options.freq} were missing and were added")
+    if num_merged and options.times is not None:
+        notes.append(f"{num_merged:,} rows had the time of another row of their series: the {options.times.duplicates} was stored")
+    if num_added:
+        notes.append(f"{num_added:,} steps of {options.freq} were missing and were added")
     time = plan.step[plan.time_index] if plan.time_index is not None else None
     if options.freq is None and time is not None and time.kind == "timestamp":
         found = describe_irregular(run, time, plan.step.index(time))

@@ -4,30 +4,26 @@
 2. Between two times, the steps of the frequency that are missing become rows without values.
 
 Blocks may end anywhere. The last row so far is kept for the next block, because rows with the same time may follow it. So the result
-does not depend on where blocks end. All that lasts between two blocks are two rows, which the journal of a pack keeps.
+does not depend on where blocks end.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
-from stoker.store.arrow import from_numpy
 from stoker.store.manifest import LAST_DAY, NANOSECONDS, month_parts, month_time, parse_frequency
-from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments
+from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, take
 from stoker.store.pack.column_types import ColumnPlan
 from stoker.store.pack.plan import PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
-from stoker.store.pack.values import Key, show_time, to_bfloat16, to_local, to_utc
-from stoker.store.shards import MISSING_CODE, MISSING_TIME
+from stoker.store.pack.values import Key, show_time, to_local, to_utc
+from stoker.store.shards import missing_value
 
 MAX_GAP_STEPS = 10**8
 
@@ -44,17 +40,6 @@ class IntegerGapsError(Exception):
     """A step is missing, but a column of integers has no value for it."""
 
 
-class RulesMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What lasts between two blocks: the row that waits for the next block, the row before it, and counts for notes."""
-
-    key: Key | None = None
-    held: list[bytes] | None = None  # one value per column
-    last: list[bytes] | None = None  # the row before it, if that is of the same series
-    day: int = 0
-    merged: int = 0
-    added: int = 0
-
-
 class StepRules:
     """Applies `duplicates=` and `freq=`. `num_merged` and `num_added` count rows, for notes."""
 
@@ -64,28 +49,12 @@ class StepRules:
         self._keeps = options.times.duplicates if options.times is not None else None
         self._time = plan.time_index if plan.time_index is not None else 0
         self._grid = StepGrid.of(plan.step[self._time], options.freq) if options.freq is not None and options.fills_steps else None
-        self.restore(RulesMark())
-
-    def restore(self, mark: RulesMark) -> None:
-        """Continue from a journal; an empty mark begins again."""
-        self._key, self._day = mark.key, mark.day
-        self._held, self._last = self._row(mark.held), self._row(mark.last)
-        self.num_merged, self.num_added = mark.merged, mark.added
-
-    def _row(self, parts: Sequence[bytes] | None) -> list[Array] | None:
-        fields = self._plan.step
-        return None if parts is None else [np.frombuffer(p, dtype=f.dtype) for p, f in zip(parts, fields, strict=True)]
-
-    def mark(self) -> RulesMark:
-        """The state after the blocks so far."""
-        return RulesMark(
-            key=self._key,
-            held=None if self._held is None else [values.tobytes() for values in self._held],
-            last=None if self._last is None else [values.tobytes() for values in self._last],
-            day=self._day,
-            merged=self.num_merged,
-            added=self.num_added,
-        )
+        self.num_merged = self.num_added = 0
+        # What lasts between two blocks: the row that waits for the next block, and the row before it if that is of the same series.
+        self._key: Key | None = None
+        self._held: RowBlock | None = None
+        self._last: list[Array] | None = None
+        self._day = 0
 
     def apply(self, block: RowBlock | None, max_rows: int) -> Iterator[RowBlock]:
         """The steps that are known with this block, or, with None, at the end; in parts of at most `max_rows` rows."""
@@ -99,10 +68,13 @@ class StepRules:
         before = self._last if self._held is not None else None  # the row before the first one
         day = self._day
         if self._grid is not None:
-            day = yield from self._fill(steps, num_kept, before, max_rows)
+            day = yield from self._fill(self._grid, steps, num_kept, before, max_rows)
         else:
             yield _first_rows(steps, num_kept)
-        self._held = [values[num_kept:].copy() for values in steps.step] if num_kept < num_rows else None
+        self._held = None
+        if num_kept < num_rows:
+            last = [take(values, np.array([len(values) - 1])) for values in steps.series]
+            self._held = RowBlock(steps.keys[-1:], np.array([1]), [values[num_kept:].copy() for values in steps.step], last)
         if steps.counts[-1] - (num_rows - num_kept):
             self._last, self._day = [values[num_kept - 1 : num_kept].copy() for values in steps.step], day
         elif len(steps.keys) > 1 or key != self._key:
@@ -111,29 +83,8 @@ class StepRules:
 
     def _with_held(self, block: RowBlock | None) -> RowBlock | None:
         """The block behind the row that waited for it."""
-        block = None if block is None or not len(block.keys) else join_segments(block)
-        if self._held is None or block is None:
-            return block if self._held is None else RowBlock(self._own_key(), np.array([1]), self._held, self._no_values())
-        step = [np.concatenate(pair) for pair in zip(self._held, block.step, strict=True)]
-        if block.keys[0].as_py() == self._key:
-            counts = block.counts.copy()
-            counts[0] += 1
-            return RowBlock(block.keys, counts, step, block.series)
-        return RowBlock(
-            pa.concat_arrays([self._own_key().cast(block.keys.type), block.keys]),
-            np.concatenate([[1], block.counts]),
-            step,
-            [_join(pair) for pair in zip(self._no_values(), block.series, strict=True)],
-        )
-
-    def _own_key(self) -> pa.Array:
-        is_text = isinstance(self._key, str)
-        dtype = np.uint64 if self._plan.key is not None and self._plan.key.dtype == np.uint64 else np.int64
-        return pa.array([self._key], pa.large_string()) if is_text else from_numpy(np.array([self._key], dtype=dtype))
-
-    def _no_values(self) -> list[PerSeries]:
-        """Series-level values for the row that waited. Those of its series are written, so these are ignored."""
-        return [pa.array([""], pa.large_string()) if f.kind == "text" else np.zeros(1, f.dtype) for f in self._plan.series]
+        blocks = [part for part in (self._held, block) if part is not None and len(part.keys)]
+        return join_segments(concatenate(blocks)) if blocks else None
 
     def _merge_equal(self, block: RowBlock) -> RowBlock:
         """Rows of equal times become one."""
@@ -154,11 +105,11 @@ class StepRules:
         counts = np.bincount(series[firsts], minlength=len(block.counts)) if len(firsts) else np.zeros_like(block.counts)
         return RowBlock(block.keys, counts, step, block.series)
 
-    def _fill(self, steps: RowBlock, num_kept: int, last: list[Array] | None, max_rows: int) -> Generator[RowBlock, None, int]:
+    def _fill(
+        self, grid: StepGrid, steps: RowBlock, num_kept: int, last: list[Array] | None, max_rows: int
+    ) -> Generator[RowBlock, None, int]:
         """Rows for missing steps in front of the first `num_kept` rows. Returns the day of the month of the last series."""
-        grid, times = self._grid, steps.step[self._time]
-        if grid is None:
-            raise RuntimeError("there is no grid")
+        times = steps.step[self._time]
         if not len(times):
             yield steps
             return self._day
@@ -218,8 +169,7 @@ class StepRules:
             return found
         found = values[rows + 1]
         if i != self._time:
-            field = self._plan.step[i]
-            found[is_gap] = to_bfloat16(np.array([np.nan], "f4"))[0] if field.kind == "bfloat16" else _missing_of(field)
+            found[is_gap] = missing_value(self._plan.step[i].kind)
         return found
 
     def _refuse_gap(self, steps: RowBlock, repeats: Array, before: Array, series: Array) -> None:
@@ -251,14 +201,6 @@ def _first_rows(steps: RowBlock, num_rows: int) -> RowBlock:
     counts = steps.counts.copy()
     counts[-1] -= 1
     return RowBlock(steps.keys, counts, [values[:num_rows] for values in steps.step], steps.series)
-
-
-def _join(pair: tuple[PerSeries, PerSeries]) -> PerSeries:
-    return np.concatenate(pair) if isinstance(pair[1], np.ndarray) else pa.concat_arrays(pair)
-
-
-def _missing_of(field: ColumnPlan) -> Any:
-    return MISSING_CODE if field.kind == "category" else MISSING_TIME if field.kind in ("timestamp", "duration") else np.nan
 
 
 # The grid of a frequency. Days, weeks and months are those of the local calendar where the times have a zone; hours are not.

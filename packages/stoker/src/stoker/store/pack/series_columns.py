@@ -21,7 +21,7 @@ from stoker.store.arrow import fill_null, to_numpy
 from stoker.store.formats.base import is_list
 from stoker.store.pack.column_types import ColumnPlan, make_field, plain_type
 from stoker.store.pack.values import MAX_CATEGORIES, is_missing, one_array, to_numbers
-from stoker.store.shards import MISSING_CODE, MISSING_TIME
+from stoker.store.shards import MISSING_CODE, missing_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,12 @@ class SeriesColumn:
         """The values at these rows; row -1 is missing."""
         if not isinstance(self.values, np.ndarray):
             return self.values.take(pa.array(rows, mask=rows < 0))
+        missing = missing_value(self.field.kind) if self.field.can_be_missing else 0
         if not len(self.values):
-            return np.full((len(rows), *self.values.shape[1:]), self._missing_value, dtype=self.values.dtype)
-        found = self.values[rows]
-        found[rows < 0] = self._missing_value
-        return found
-
-    @property
-    def _missing_value(self) -> Any:
-        if self.field.kind == "category":
-            return MISSING_CODE
-        return MISSING_TIME if self.field.kind in ("timestamp", "duration") else np.nan if self.field.dtype.kind == "f" else 0
+            return np.full((len(rows), *self.values.shape[1:]), missing, dtype=self.values.dtype)
+        taken = self.values[rows]
+        taken[rows < 0] = missing
+        return taken
 
 
 def encode_column(name: str, column: pa.Array, asked: str | None, locate: Callable[[int], str]) -> SeriesColumn:

@@ -1,7 +1,6 @@
 """Types that hold all values of text, found by reading all rows, where those of the first block are too narrow.
 
 settled_schema   the types of all columns
-SettledTypes     the types that hold all values of some rows
 """
 
 from __future__ import annotations
@@ -14,35 +13,6 @@ from stoker.store.formats.base import DataSource, RowLocation, is_list
 from stoker.store.pack.column_types import asked_type, plain_type, unify_types
 from stoker.store.pack.misfits import misfit_error
 from stoker.store.pack.options import PackOptions
-
-
-class SettledTypes:
-    """Types that hold all values read so far."""
-
-    def __init__(self, sources: Sequence[DataSource], schema: pa.Schema, options: PackOptions) -> None:
-        self._sources = sources
-        self._types = dict(zip(schema.names, schema.types, strict=True))
-        self._options = options
-        self._gaps: set[str] = set()
-
-    def look(self, source: DataSource, table: pa.Table) -> None:
-        """Add the values of a chunk."""
-        for name, kind in self._types.items():
-            column = table.column(name)
-            is_text = not source.typed and pa.types.is_string(column.type)
-            found = column.type if is_text else asked_type(column.type, self._options.dtypes.get(name))
-            text = not source.typed and pa.types.is_string(kind)  # of which some blocks may look like numbers
-            settled = kind if text else unify_types(kind, found, inferred=not source.typed)
-            if settled is None:
-                raise misfit_error(self._sources, name, self._types, self._options.dtypes)
-            self._types[name] = settled
-            if column.null_count or any(is_list(chunk.type) and chunk.flatten().null_count for chunk in column.chunks):
-                self._gaps.add(name)
-
-    def schema(self, *, gaps: bool = True) -> pa.Schema:
-        """The types so far; with `gaps`, columns with missing values can hold them in a store."""
-        filled = self._gaps - {self._options.series} if gaps else set()
-        return pa.schema([(name, _nullable(kind) if name in filled else kind) for name, kind in self._types.items()])
 
 
 def settled_schema(
@@ -59,13 +29,25 @@ def settled_schema(
     With `gaps`, columns with missing values have types that can store them. `report` gets the rows of each chunk. An error for a word
     among numbers names those of `others` too.
     """
-    settled = SettledTypes(list(dict.fromkeys([*sources, *others])), schema, options)
+    types = dict(zip(schema.names, schema.types, strict=True))
+    with_gaps: set[str] = set()
     for source in sources:
         for task in source.read(schema if source.typed else None, start=RowLocation(), chunk_bytes=options.chunk_bytes):
             table = task().table
-            settled.look(source, table)
+            for name, kind in types.items():
+                column = table.column(name)
+                if source.typed or not pa.types.is_string(kind):  # of text that is words, some blocks may look like numbers
+                    is_text = not source.typed and pa.types.is_string(column.type)
+                    now = column.type if is_text else asked_type(column.type, options.dtypes.get(name))
+                    settled = unify_types(kind, now, inferred=not source.typed)
+                    if settled is None:
+                        raise misfit_error(list(dict.fromkeys([*sources, *others])), name, types, options.dtypes)
+                    types[name] = settled
+                if column.null_count or any(is_list(chunk.type) and chunk.flatten().null_count for chunk in column.chunks):
+                    with_gaps.add(name)
             report(table.num_rows)
-    return settled.schema(gaps=gaps)
+    filled = with_gaps - {options.series} if gaps else set()
+    return pa.schema([(name, _nullable(kind) if name in filled else kind) for name, kind in types.items()])
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:

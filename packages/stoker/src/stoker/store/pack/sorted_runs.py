@@ -12,12 +12,12 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from stoker._disk import remove_file
 from stoker._types import Array
-from stoker.store.arrow import from_numpy, to_numpy
+from stoker.store.arrow import from_bfloat16, from_numpy, to_numpy
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments, sort_blocks
-from stoker.store.pack.values import fill_forward, from_bfloat16, is_missing
+from stoker.store.pack.values import fill_forward, is_missing
 from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile
 
 T = TypeVar("T")
@@ -54,137 +54,103 @@ def read_ahead(
         [1, 2]
     """
     iterator = iter(tasks)
-    lock = threading.Lock()
-    taken = 0
-    held: dict[int, int] = {}  # bytes of the tasks that have started and are not yet consumed, by their number
     change = threading.Condition()
+    turn = 0  # the number of the next task; the call that has this number takes it
+    held: deque[int] = deque()  # bytes of the tasks that have started and are not yet consumed
     ended = False
 
-    def work() -> tuple[int, Callable[[], T]]:
-        """The number of a task, and a function that returns its result, or raises its error or StopIteration."""
-        nonlocal taken
-        with lock:
-            number, taken = taken, taken + 1
-            try:
-                task = next(iterator)
-            except BaseException as error:  # StopIteration too: it ends the loop below in its turn
-                return number, _raising(error)
-            if max_bytes is not None:
-                # Later tasks wait for earlier ones, which the consumer always reaches.
-                num_bytes = getattr(task, "num_bytes", 0)
-                with change:
-                    change.wait_for(lambda: ended or not any(held.values()) or sum(held.values()) + num_bytes <= max_bytes)
-                    held[number] = num_bytes
+    def work(number: int) -> T:
+        nonlocal turn
+        with change:
+            change.wait_for(lambda: ended or turn == number)
+        if ended:
+            raise StopIteration
         try:
-            result = task()
-        except BaseException as error:
-            return number, _raising(error)
-        return number, lambda: result
+            task = next(iterator)  # StopIteration too is raised in its place
+            num_bytes = getattr(task, "num_bytes", 0)
+            with change:
+                # Later tasks wait for earlier ones, which the consumer always reaches.
+                change.wait_for(lambda: ended or max_bytes is None or not sum(held) or sum(held) + num_bytes <= max_bytes)
+                held.append(num_bytes)
+        finally:
+            with change:
+                turn += 1
+                change.notify_all()
+        return task()
 
-    running: set[Future[tuple[int, Callable[[], T]]]] = set()
-    arrived: dict[int, Callable[[], T]] = {}
-    wanted = 0
+    running: deque[Future[T]] = deque()
     try:
-        while True:
-            while len(running) + len(arrived) < depth:
-                running.add(pool.submit(work))
-            while wanted not in arrived:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                arrived.update(future.result() for future in done)
+        for number in itertools.count():
+            running.append(pool.submit(work, number))
+            if len(running) < depth:
+                continue
             try:
-                result = arrived.pop(wanted)()
+                result = running.popleft().result()
             except StopIteration:
                 return
             yield result
             del result
             with change:
-                held.pop(wanted, None)
+                held.popleft()
                 change.notify_all()
-            wanted += 1
     finally:
         with change:
             ended = True
             change.notify_all()
         for future in running:
             future.cancel()
-
-
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
-    def raise_it() -> NoReturn:
-        raise error
-
-    return raise_it
+        wait(running)
+        if isinstance(iterator, Generator):
+            iterator.close()  # a stream that is to be read again must not be open
 
 
 class BackgroundWriter:
     """Runs tasks in order on a thread of its own; at most `max_bytes` of their data wait at a time.
 
-    Tasks run in the order given, so the sequence of disk operations is the same on every run. An error ends the thread and is raised
-    to the caller at its next call.
+    Tasks run in the order given, so the sequence of disk operations is the same on every run. After an error no other task runs, and
+    the error is raised to the caller at its next call.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._tasks: deque[tuple[Callable[[], None], int]] = deque()
-        self._waiting_bytes = 0
-        self._busy = False
-        self._closed = False
-        self._error: BaseException | None = None
-        self._change = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="stoker-writer", daemon=True)
-        self._thread.start()
+        self._waiting: deque[tuple[Future[None], int]] = deque()
+        self._failed = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stoker-writer")
 
     def submit(self, task: Callable[[], None], num_bytes: int = 0) -> None:
         """Queue a task that holds `num_bytes` of data; waits while too much is queued."""
-        with self._change:
-            self._change.wait_for(
-                lambda: self._error is not None or not self._tasks or self._waiting_bytes + num_bytes <= self._max_bytes
-            )
-            self._raise()
-            self._tasks.append((task, num_bytes))
-            self._waiting_bytes += num_bytes
-            self._change.notify_all()
+        while self._waiting and (self._waiting[0][0].done() or self._is_full(num_bytes)):
+            self._wait_for_first()
+        self._waiting.append((self._pool.submit(self._run, task), num_bytes))
+
+    def _is_full(self, num_bytes: int) -> bool:
+        return len(self._waiting) > 1 and sum(size for _, size in self._waiting) + num_bytes > self._max_bytes
 
     def drain(self) -> None:
         """Wait until all tasks are done."""
-        with self._change:
-            self._change.wait_for(lambda: self._error is not None or not (self._tasks or self._busy))
-            self._raise()
+        while self._waiting:
+            self._wait_for_first()
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _wait_for_first(self) -> None:
+        self._waiting[0][0].result()  # raises its error, also at later calls
+        self._waiting.popleft()
 
-    def _work(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._tasks or self._closed)
-                if not self._tasks or self._error is not None:
-                    return
-                task, num_bytes = self._tasks.popleft()
-                self._busy = True
-            try:
-                task()
-            except BaseException as error:
-                self._error = error
-            del task  # its data must not outlive its turn in the queue
-            with self._change:
-                self._busy = False
-                self._waiting_bytes -= num_bytes
-                self._change.notify_all()
+    def _run(self, task: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            task()
+        except BaseException:
+            self._failed = True
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End the thread; after an error, what is still queued is dropped."""
-        with self._change:
-            if kind is not None:
-                self._tasks.clear()
-            self._closed = True
-            self._change.notify_all()
-        self._thread.join()
-        self._error = None  # it keeps alive everything where it was raised, open files too
+        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        self._waiting.clear()  # an error keeps alive everything where it was raised, open files too
 
 
 Key = int | str
@@ -235,45 +201,36 @@ class RepeatedKeyError(Exception):
         self.key = key
 
 
-class ReadableRun(Protocol):
-    """What a merge asks of a run. `step` and the other files have `read(start, stop)`."""
+class ReadableRun:
+    """What a merge reads: series sorted by key. Its files have `read(start, stop)`."""
 
-    @property
-    def layout(self) -> RunLayout:
-        """What its files hold."""
+    keys: Any
+    counts: Any
+    step: list[Any]
+    series: list[Any]
 
-    @property
-    def num_series(self) -> int:
-        """The number of series."""
-
-    @property
-    def num_steps(self) -> int:
-        """The number of rows."""
-
-    @property
-    def counts(self) -> Any:
-        """The number of rows of each series."""
-
-    @property
-    def step(self) -> Sequence[Any]:
-        """The step columns."""
-
-    @property
-    def series(self) -> Sequence[Any]:
-        """The columns with one value per series."""
-
-    def read_keys(self, start: int, stop: int) -> pa.Array:
-        """Keys of series `start` to `stop`."""
-
-
-class SortedRun:
-    """One run, appended to through a background writer."""
-
-    def __init__(self, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> None:
-        self.number = number
+    def __init__(self, layout: RunLayout) -> None:
         self.layout = layout
         self.num_series = 0
         self.num_steps = 0
+
+    def read_keys(self, start: int, stop: int) -> pa.Array:
+        """Keys of series `start` to `stop`."""
+        values = self.keys.read(start, stop)
+        return from_numpy(values) if isinstance(values, np.ndarray) else values
+
+
+class SortedRun(ReadableRun):
+    """One run, appended to through a background writer."""
+
+    keys: ColumnFile | TextFile
+    counts: ColumnFile
+    step: list[ColumnFile]
+    series: list[ColumnFile | TextFile]
+
+    def __init__(self, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> None:
+        super().__init__(layout)
+        self.number = number
         self.last_key: Key | None = None
         self._last_row: list[Any] = []
         self._writer = writer
@@ -283,10 +240,6 @@ class SortedRun:
         self.equal_times = 0
         self.tallies = [NonFiniteCount() for _ in layout.step]
         self._folder = folder
-        self.keys: ColumnFile | TextFile
-        self.counts: ColumnFile
-        self.step: list[ColumnFile]
-        self.series: list[ColumnFile | TextFile]
 
     @classmethod
     def create(cls, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> SortedRun:
@@ -441,11 +394,6 @@ class SortedRun:
         if run.num_steps:
             run._last_row = [file.read(run.num_steps - 1, run.num_steps)[0] for file in run.step]
         return run
-
-    def read_keys(self, start: int, stop: int) -> pa.Array:
-        """Keys of series `start` to `stop`."""
-        values = self.keys.read(start, stop)
-        return from_numpy(values) if isinstance(values, np.ndarray) else values
 
     def close(self) -> None:
         """Close the descriptors; the files stay."""

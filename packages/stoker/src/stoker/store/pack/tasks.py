@@ -1,15 +1,12 @@
 """The tasks of a pack on several machines, each a function of a plan that any process may run, also twice.
 
-    inspect   some sources -> their schemas
-    plan      all schemas -> which rows each task reads
+    plan      the schemas of all sources -> which rows each task reads
     read      some rows of the sources -> sorted runs
-    cut       all runs -> the borders of key ranges of equal work
-    merge     one key range of all runs -> one run
-    join      all ranges -> the store; its manifest is written last
+    join      all runs -> the store; its manifest is written last
 
 A task leaves files in an `Exchange` and returns what names them, so a task that is run again leaves files that nothing names. The store
-has the bytes of a pack by one process, because runs are merged in the order of the sources, and neither their borders nor those of
-ranges show in the result. Categories get the codes of their first appearance: the lists of the tasks are joined in the order of the
+has the bytes of a pack by one process, because runs are merged in the order of the sources, and their borders do not show in the result.
+Categories get the codes of their first appearance: the lists of the tasks are joined in the order of the
 sources.
 """
 
@@ -22,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,24 +35,34 @@ from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest,
 from stoker.store.object_storage import open_bucket
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.exchange import Attempt, open_exchange
-from stoker.store.pack.merge import CursorMark, merge_runs, seal_run
+from stoker.store.pack.merge import merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import (
+    category_files,
     explaining,
     hash_source,
-    list_sources,
+    make_shaper,
     nothing_to_pack,
     plan_pack,
     refuse_settled,
     run_layout,
     run_notes,
+    sort_rows,
     stat_source,
     widen_for_gaps,
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
-from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepRules
-from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError, read_ahead
-from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
+from stoker.store.pack.regular import IntegerGapsError, OffGridError, StepRules
+from stoker.store.pack.sorted_runs import (
+    BackgroundWriter,
+    ReadableRun,
+    RunLayout,
+    RunMark,
+    SortedRun,
+    Sorter,
+    UnsortedTimesError,
+)
+from stoker.store.pack.stored_runs import HASH_BYTES, stored_run, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.remote import uploading
 from stoker.store.shards import ColumnMark, TextFile
@@ -66,13 +72,11 @@ TASKS = 64
 """Tasks of a small pack, as far as its sources can be cut."""
 MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 1 << 30
 MAX_RUNS = 8
-"""Runs that one task leaves; more are merged first, so that a range does not read too many."""
-MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 16 << 20, 256 << 20, 64
+"""Runs that one task leaves; more are merged first, so that the join does not read too many."""
 _JOINED = "joined"
 """The hash of the manifest that a join is about to commit."""
 _ROW_BITS = 40  # bits of the number of a row, where rows are series without a key
-Schemas = dict[tuple[str, int, int], bytes]
-"""Schemas, as Arrow writes them, by the name, size and stamp of their source."""
+_INSPECTORS = 16  # sources that are opened at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +130,6 @@ class ReadResult:
     hashes: dict[int, str | None]  # of the sources that begin in this task
 
 
-@dataclass(frozen=True, kw_only=True)
-class RangeResult:
-    """What merging one range has left."""
-
-    folder: str
-    run: RunMark
-    merged: int  # rows that the rules merged and added
-    added: int
-
-
 class TypesChangedError(Exception):
     """The types of the plan do not hold all values: all tasks have to run again, with other types."""
 
@@ -151,24 +145,18 @@ def start(path: str, *, replace: bool) -> None:
     open_exchange(path).put("begun", b"")
 
 
-def inspect_sources(source: object, options: PackOptions, part: int, count: int) -> Schemas:
-    """The schemas of every `count`-th source, from number `part` on."""
-    sources = list_sources(source, options, [])[part::count]
-    return {seen.key: one.schema().serialize().to_pybytes() for one, seen in zip(sources, _seen(sources), strict=True)}
-
-
-def make_task_plan(source: object, options: PackOptions, known: Schemas) -> TaskPlan:
-    """The tasks of a pack; sources whose schemas are known are not opened."""
+def make_task_plan(source: object, options: PackOptions) -> TaskPlan:
+    """The tasks of a pack; several sources are opened at a time."""
     schemas: dict[bytes, int] = {}
     seen: list[SeenSource] = []
 
     def note(sources: list[DataSource]) -> list[DataSource]:
-        noted: list[DataSource] = []
-        for one, there in zip(sources, _seen(sources), strict=True):
-            data = known.get(there.key) or one.schema().serialize().to_pybytes()
-            seen.append(replace(there, schema=schemas.setdefault(data, len(schemas))))
-            noted.append(KnownSource(one, _schema(data)))
-        return noted
+        with ThreadPoolExecutor(_INSPECTORS) as pool:
+            opened = list(pool.map(lambda source: source.schema(), sources))
+        for schema, stats in zip(opened, _seen(sources), strict=True):
+            data = schema.serialize().to_pybytes()
+            seen.append(replace(stats, schema=schemas.setdefault(data, len(schemas))))
+        return [KnownSource(source, schema) for source, schema in zip(sources, opened, strict=True)]
 
     plan = plan_pack(source, options, note)
     return TaskPlan(number=os.urandom(8).hex(), sources=seen, schemas=list(schemas), tasks=_tasks(plan, seen))
@@ -233,7 +221,6 @@ class PackTasks:
 
     def __init__(self, source: object, path: str, options: PackOptions, plan: TaskPlan, *, replace: bool) -> None:
         self._path, self._replace, self._tasks = path, replace, plan
-        self._known_runs: list[StoredRun] = []
         self._exchange = open_exchange(path)
         if self._exchange.get("begun") is None:
             raise OptionError(
@@ -285,11 +272,8 @@ class PackTasks:
                 refuse_settled(error)
             raise TypesChangedError from None
 
-    def _category_files(self) -> dict[str, str]:
-        return {name: f"categories{i}" for i, name in enumerate(_categories(self.plan))}
-
-    def _layout(self, *, merged: bool = False) -> RunLayout:
-        return replace(run_layout(self.plan, merged=merged), block_bytes=HASH_BYTES)
+    def _layout(self) -> RunLayout:
+        return replace(run_layout(self.plan), block_bytes=HASH_BYTES)
 
     def _read_rows(self, ranges: Sequence[RowRange], attempt: Attempt) -> ReadResult:
         plan, options = self.plan, self.plan.options
@@ -307,15 +291,11 @@ class PackTasks:
             writer = stack.enter_context(BackgroundWriter(options.working_bytes // 24))
             files = {
                 name: TextFile.create(attempt.folder / file, block_bytes=HASH_BYTES)
-                for name, file in self._category_files().items()
+                for name, file in category_files(self.plan).items()
             }
 
-            def append_texts(name: str, texts: list[str]) -> None:
-                writer.submit(partial(files[name].append, from_texts(texts)))
-
-            shaper = Shaper(plan, {name: Categories(name) for name in files}, append_texts)
-            layout = self._layout()
-            sorter = Sorter(attempt.folder, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes)
+            shaper = make_shaper(plan, files, writer)
+            sorter = Sorter(attempt.folder, self._layout(), writer, sort_time=options.sort, run_bytes=options.run_bytes)
             for part in ranges:
                 rows[part.source] = rows.get(part.source, 0) + self._read_range(part, shaper, sorter, readers)
             if shaper.local_times is not None:
@@ -343,33 +323,16 @@ class PackTasks:
 
     def _read_range(self, part: RowRange, shaper: Shaper, sorter: Sorter, readers: ThreadPoolExecutor) -> int:
         """Read some rows of a source; returns their number."""
-        plan, options, source = self.plan, self.plan.options, self.plan.sources[part.source]
         location = RowLocation(part.start, part.start, part.stop)
-        tasks = source.read(plan.schemas[part.source], start=location, chunk_bytes=options.chunk_bytes)
-        first = part.source << _ROW_BITS if plan.grouping == "row" else 0
-        ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
-        with closing(ahead) as chunks:
-            for chunk in chunks:
-                sorter.add(shaper.block(chunk, source, part.source, first + chunk.begin.row))
-                location = chunk.end
-        if location.row == 0 and part.stop is None and plan.grouping in ("file", "wide"):
-            sorter.add(shaper.empty(part.source))
-        return location.row - part.start
+        rows_before = part.source << _ROW_BITS if self.plan.grouping == "row" else 0
+        with closing(sort_rows(self.plan, part.source, location, shaper, sorter, readers, rows_before)) as parts:
+            return max((end.row for end, _ in parts), default=part.start) - part.start
 
     def _merge_task(self, runs: list[SortedRun], folder: Path, writer: BackgroundWriter) -> SortedRun:
         """One run of the many of a task with little memory."""
-        plan = self.plan
-        layout = replace(run_layout(plan, merged=True, fill=not plan.options.fills_last), block_bytes=HASH_BYTES)
-        out = SortedRun.create(folder, runs[-1].number + 1, layout, writer)
-        merge_runs(
-            runs,
-            out,
-            time_index=plan.time_index if plan.options.sort else None,
-            unique_keys=plan.rows_are_series,
-            memory_bytes=plan.options.working_bytes // 10,
-            marks=None,
-            progress=lambda marks, num_bytes: None,
-        )
+        layout = run_layout(self.plan, merged=True, fill=not self.plan.options.fills_last)
+        out = SortedRun.create(folder, runs[-1].number + 1, replace(layout, block_bytes=HASH_BYTES), writer)
+        self._merge_into(runs, out)
         out.finish()
         for run in runs:
             run.remove()
@@ -382,36 +345,6 @@ class PackTasks:
                 f"{source.label} changed while it was packed. Pack again when nothing writes to it.", path=source.path
             )
 
-    # Merge
-
-    def cut(self, results: list[ReadResult]) -> list[list[CursorMark]]:
-        """The borders of key ranges of about equal work, in all runs."""
-        plan, runs = self.plan, self._runs(results)
-        row_bytes = sum(field.dtype.itemsize for field in plan.step)
-        total = sum(run.num_steps for run in runs) * row_bytes
-        count = max(min(RANGES, total // MIN_RANGE_BYTES), total // MAX_RANGE_BYTES, 1)
-        # Rules and fills use the row before, so they need whole series.
-        splits = not plan.options.has_rules and plan.options.missing != "ffill" and not plan.rows_are_series
-        sort_by = plan.time_index if plan.options.sort else None
-        return cut_runs(runs, count, time_index=sort_by, splits_series=splits)
-
-    def merge(self, results: list[ReadResult], begin: list[CursorMark], end: list[CursorMark], number: int) -> RangeResult:
-        """Merge the rows of all runs between two borders, as range `number`.
-
-        Raises:
-            TypesChangedError: steps are missing, which integers cannot say.
-        """
-        with self._widening(), self._exchange.attempt(f"merge-{number}") as attempt:
-            with BackgroundWriter(self.plan.options.working_bytes // 24) as writer:
-                out = SortedRun.create(attempt.folder, 0, self._final_layout(HASH_BYTES), writer)
-                slices = [run.slice(begin[i], end[i]) for i, run in enumerate(self._runs(results))]
-                merged, added = self._merge_into([slice for slice in slices if slice.num_series], out)
-                out.finish()
-                result = RangeResult(folder=attempt.name, run=out.mark()(), merged=merged, added=added)
-                out.close()
-            self._exchange.publish(attempt)
-        return result
-
     @contextlib.contextmanager
     def _widening(self) -> Iterator[None]:
         """Where steps are missing and integers cannot say so, all tasks have to run again with floats."""
@@ -423,22 +356,20 @@ class PackTasks:
                 raise BadValueError(str(error)) from None
             raise TypesChangedError from None
 
-    def _runs(self, results: list[ReadResult]) -> list[StoredRun]:
+    def _runs(self, results: list[ReadResult], tables: list[dict[str, Array]]) -> list[ReadableRun]:
         """All runs, in the order of the sources, with the codes of the whole pack."""
-        if self._known_runs:
-            return self._known_runs  # a process merges many ranges of one plan
-        plan, layout, runs = self.plan, self._layout(), []
-        for result, table in zip(results, self._categories(results)[1], strict=True):
+        plan, layout = self.plan, self._layout()
+        runs: list[ReadableRun] = []
+        for result, table in zip(results, tables, strict=True):
             step = {i: table[field.name] for i, field in enumerate(plan.step) if field.name in table}
             series = {i: table[field.name] for i, field in enumerate(plan.series) if field.name in table}
-            for run in result.runs:
-                runs.append(StoredRun(self._exchange, result.folder, run, layout, tables=step, series_tables=series))
-        self._known_runs = runs
+            for mark in result.runs:
+                runs.append(stored_run(self._exchange, result.folder, mark, layout, tables=step, series_tables=series))
         return runs
 
     def _categories(self, results: list[ReadResult]) -> tuple[dict[str, list[str]], list[dict[str, Array]]]:
         """The strings of each category in the order of their first appearance, and for each task the codes of its own ones."""
-        files = self._category_files()
+        files = category_files(self.plan)
         known = {name: Categories(name) for name in files}
         texts: dict[str, list[str]] = {name: [] for name in files}
         tables = []
@@ -452,33 +383,29 @@ class PackTasks:
             tables.append(table)
         return texts, tables
 
-    def _final_layout(self, block_bytes: int | None = None) -> RunLayout:
-        layout = run_layout(self.plan, merged=True, fill=True)
-        layout = replace(layout, strict_time=True) if self.plan.options.has_rules else layout
-        return layout if block_bytes is None else replace(layout, block_bytes=block_bytes)
-
-    def _merge_into(self, runs: Sequence[StoredRun], out: SortedRun, *, has_rules: bool = True) -> tuple[int, int]:
-        """Merge runs and apply the rules; returns how many rows these merged and added."""
+    def _merge_into(self, runs: Sequence[ReadableRun], out: SortedRun, rules: StepRules | None = None) -> None:
+        """Merge runs, and apply the rules."""
         plan = self.plan
-        rules = StepRules(plan) if has_rules and plan.options.has_rules else None
         merge_runs(
-            runs,
+            [run for run in runs if run.num_series],
             out,
             time_index=plan.time_index if plan.options.sort else None,
             unique_keys=plan.rows_are_series,
             memory_bytes=plan.options.working_bytes // (40 if rules is not None else 10),
-            marks=None,
-            progress=lambda marks, num_bytes: None,
             rules=rules,
         )
-        return (rules.num_merged, rules.num_added) if rules is not None else (0, 0)
 
     # Join
 
-    def join(self, results: list[ReadResult], ranges: list[RangeResult]) -> None:
-        """Write the store from all ranges; without any, from the runs. Does nothing if an earlier attempt has committed it."""
-        if self._is_joined():
-            return
+    def join(self, results: list[ReadResult]) -> bool:
+        """Merge all runs into the store. Does nothing if an earlier attempt has committed it.
+
+        Raises:
+            TypesChangedError: steps are missing, which integers cannot say.
+        """
+        key, committed = self._exchange.get(_JOINED), _read_manifest(self._path)
+        if key is not None and committed is not None and _key_of(committed) == key:
+            return True
         for number in range(len(self.plan.sources)):
             self._refuse_changed(number)
         with contextlib.ExitStack() as stack:
@@ -488,30 +415,21 @@ class PackTasks:
             with self._widening(), new_store(folder, sources, replace=self._replace or is_remote) as commit:
                 make_work(folder)
                 with BackgroundWriter(self.plan.options.working_bytes // 24) as writer:
-                    manifest = self._write(folder, writer, results, ranges)
+                    manifest = self._write(folder, writer, results)
                 self._exchange.put(_JOINED, _key_of(dump(manifest)))
                 commit(manifest)
+        return True
 
-    def _is_joined(self) -> bool:
-        key, manifest = self._exchange.get(_JOINED), _read_manifest(self._path)
-        return key is not None and manifest is not None and _key_of(manifest) == key
-
-    def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult], ranges: list[RangeResult]) -> Manifest:
+    def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult]) -> Manifest:
         plan, work = self.plan, folder / WORK_NAME
-        out = SortedRun.create(work, 0, self._final_layout(), writer)
-        merged, added = sum(range_.merged for range_ in ranges), sum(range_.added for range_ in ranges)
-        for range_ in ranges:
-            self._merge_into(
-                [StoredRun(self._exchange, range_.folder, range_.run, self._layout(merged=True))], out, has_rules=False
-            )
-        if not ranges:
-            merged, added = self._merge_into([run for run in self._runs(results) if run.num_series], out)
+        layout = run_layout(plan, merged=True, fill=True)
         rules = StepRules(plan) if plan.options.has_rules else None
-        if rules is not None:
-            rules.restore(RulesMark(merged=merged, added=added))
+        out = SortedRun.create(work, 0, replace(layout, strict_time=True) if rules is not None else layout, writer)
+        all_texts, tables = self._categories(results)
+        self._merge_into(self._runs(results, tables), out, rules)
         out.finish()
         files: dict[str, TextFile] = {}
-        for i, (name, texts) in enumerate(self._categories(results)[0].items()):
+        for i, (name, texts) in enumerate(all_texts.items()):
             files[name] = TextFile.create(work / f"categories{i}")
             files[name].append(from_texts(texts))
         sources = self._source_entries(results)
@@ -521,7 +439,8 @@ class PackTasks:
         for result in results:
             for name, count in result.missing.items():
                 missing[name] = missing.get(name, 0) + count
-        notes = run_notes(out, plan, sources, rules)
+        counts = (0, 0) if rules is None else (rules.num_merged, rules.num_added)
+        notes = run_notes(out, plan, sources, *counts)
         manifest = seal_run(out, plan, work=work, folder=folder, categories=files, missing=missing, sources=sources, notes=notes)
         out.close()
         return manifest
@@ -548,10 +467,6 @@ def _read_manifest(path: str) -> bytes | None:
         return open_bucket(path).get(MANIFEST_NAME, MAX_BYTES)[0]
     except StoreNotFoundError:
         return None
-
-
-def _categories(plan: PackPlan) -> list[str]:
-    return [column.name for column in (*plan.step, *plan.series) if column.kind == "category"]
 
 
 def _key_of(manifest: bytes) -> bytes:

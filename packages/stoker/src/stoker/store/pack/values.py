@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
-from stoker.store.arrow import decimals_as_floats, fill_null, from_numpy, to_numpy
+from stoker.store.arrow import decimals_as_floats, fill_null, from_bfloat16, from_numpy, to_numpy
 from stoker.store.formats.base import place_fields
 from stoker.store.pack.column_types import ColumnPlan
 from stoker.store.pack.options import Time
@@ -166,11 +166,6 @@ def _refuse(bad: Array, values: Array, target: str, field: ColumnPlan, locate: L
         column=field.name,
         **place_fields(where),
     )
-
-
-def from_bfloat16(halves: Array) -> Array:
-    """The float32 of each bfloat16, given as its upper 16 bits."""
-    return (halves.astype("<u4") << np.uint32(16)).view("<f4")
 
 
 def to_bfloat16(values: Array) -> Array:
