@@ -38,15 +38,6 @@ from stoker._lazy import lazy
 from stoker._text import how_to_install, printable, readable_bytes
 from stoker.errors import ConfigError, ExtensionError
 
-_LAZY = {
-    "ALIGNMENT": "stoker._kernels:ALIGNMENT",
-    "Array": "stoker._types:Array",
-    "clear_bytes": "stoker._kernels:clear_bytes",
-    "kernel": "stoker._kernels:kernel",
-    "lowest_bit": "stoker._kernels:lowest_bit",
-    "prefetch": "stoker._kernels:prefetch",
-}
-
 if TYPE_CHECKING:
     import click
 
@@ -58,7 +49,7 @@ if TYPE_CHECKING:
     from stoker._types import Array as Array
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too. NumPy and numba load when first used.
-    __getattr__, __dir__, _ = lazy(__name__, _LAZY)
+    __getattr__, __dir__, _ = lazy(__name__)
 
 __all__ = [  # the functions below are for the core, which looks up what is registered
     "ALIGNMENT",
