@@ -9,17 +9,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import torch
 import xxhash
+from msgspec import Meta
 from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker._clock import Spans
 from stoker._device import check_device
 from stoker._text import html_text
-from stoker._types import checked
+from stoker._types import checked, converted
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.adapters import OrderSampler, SampleDataset
 from stoker.feed.categories import CategoryCodes, share_categories, shift_categories
@@ -48,7 +49,7 @@ from stoker.feed.transform import AnyTransform, DeviceTransform, split_transform
 from stoker.sampling.mixture import JoinedSamples, Mixture
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, Windows, is_integer, view_values
+from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, Windows, view_values
 from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
 
@@ -139,11 +140,7 @@ class Feed:
         spaces = [samples_over(store, view) for store in self.stores]
         self.store: Store | StoreGroup = self.stores[0] if len(self.stores) == 1 else StoreGroup(self.stores)
         self.view = view
-        self.batch_size = _checked("batch_size", batch_size, least=1)
-        if self.batch_size >= 2**31:
-            raise OptionError(
-                f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.", parameter="batch_size"
-            )
+        self.batch_size: int = converted("batch_size", batch_size, Annotated[int, Meta(ge=1, lt=2**31)])
         self.ranks = FeedRanks.find(distributed.rank, distributed.world_size)
         self.global_batch_size = distributed.global_batch_size
         self.micro_batches = _micro_batches(self.batch_size, self.global_batch_size, last_batch)
@@ -151,24 +148,17 @@ class Feed:
         self._is_of_worker = distributed.rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it with a rank of its own."""
         self.device = check_device(device)
-        if self.device.type not in ("cpu", "cuda"):
-            raise OptionError(
-                f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself.",
-                parameter="device",
-            )
         self.digest = self.store.digest
         """The digest of the store, or of all stores; None for one in memory."""
         self.drop_last = last_batch == "drop"
         """Whether a short last batch is dropped, as `DataLoader` has it."""
         self.is_packed = isinstance(view, Sequences) and view.layout == "packed"
         """Whether batches have all steps end to end."""
-        self.last_batch = last_batch
+        self.last_batch: LastBatch = converted("last_batch", last_batch, LastBatch)
         self.waits = Spans()
         """Time that the caller waited for batches."""
         self.pacing = Spans(capacity=1)
         """Time that the caller waited for a GPU that had batches enough, with the next one ready."""
-        if last_batch not in ("pad", "short", "drop"):
-            raise OptionError.expected("last_batch", last_batch, "'pad', 'short' or 'drop'")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
             raise OptionError.expected("order", order, "Sequential(), Shuffle(…), BlockShuffle(…) or another order")
         self.transform, self.device_transform = split_transforms(transform)
@@ -308,14 +298,6 @@ class Feed:
             prefetch=self.prefetch,
             pacing=self.pacing,
         )
-
-    keeps_state = True
-    """Of `BatchSource`: a feed can always be saved and resumed."""
-
-    @property
-    def num_batches(self) -> int:
-        """Batches per epoch, for each rank: `len(feed)`."""
-        return len(self)
 
     @property
     def num_samples(self) -> int:
@@ -482,7 +464,7 @@ class Feed:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. A position in that epoch that was just loaded is kept."""
-        epoch = _checked("epoch", epoch, least=0)
+        epoch = converted("epoch", epoch, Annotated[int, Meta(ge=0)])
         if epoch != self._cursor.epoch or (self._has_moved and self._cursor.position):
             self._move(Cursor(epoch, 0))
 
@@ -647,17 +629,11 @@ class Feed:
         return html_text(summarize(self))
 
 
-def _checked(name: str, value: int, *, least: int) -> int:
-    if not is_integer(value, least):
-        raise OptionError.expected(name, value, f"an integer from {least}")
-    return int(value)
-
-
 def _micro_batches(batch_size: int, global_batch_size: int | None, last_batch: str) -> int | None:
     """Batches per update of a global batch."""
     if global_batch_size is None:
         return None
-    if _checked("global_batch_size", global_batch_size, least=1) % batch_size:
+    if global_batch_size % batch_size:
         raise OptionError(
             f"global_batch_size is {global_batch_size:,}, which is not a multiple of batch_size={batch_size:,}. Change one of them.",
             parameter="global_batch_size",

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from stoker._kernels import kernel
-from stoker._types import Array
+from stoker._types import Array, converted
 from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.feed.columns import identity_of, samples_over
 from stoker.sampling.gaps import GapRuns
 from stoker.sampling.subset import Runs
-from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, is_integer
+from stoker.sampling.views import AnyView, Lengths, Reach, Samples, Segments, Sequences
 from stoker.store.shards import Column
 from stoker.store.store import Store
 
@@ -82,14 +82,10 @@ class Margins:
         cls, view: AnyView, *, horizon: int | None, warm_up: int, embargo: int | None = None, overlap: Overlap | None = None
     ) -> Margins:
         """Of the samples of a view. By default the horizon is that of the view, and the embargo the least that can be."""
-        given = {"horizon": horizon, "warm_up": warm_up, "embargo": embargo}
-        for name, value in given.items():
-            if value is not None and not is_integer(value, 0):
-                raise OptionError.expected(name, value, "an integer from 0")
-        if overlap not in (None, "inputs"):
-            raise OptionError.expected("overlap", overlap, "'inputs', or None: no step is in two subsets")
+        horizon, embargo = converted("horizon", horizon, Reach | None), converted("embargo", embargo, Reach | None)
+        warm_up, overlap = converted("warm_up", warm_up, Reach), converted("overlap", overlap, Overlap | None)
         if isinstance(view, Sequences):
-            if any(given.values()) or overlap:
+            if horizon or warm_up or embargo or overlap:
                 names = "horizon, warm_up, embargo and overlap" if overlap else "horizon, warm_up and embargo"
                 raise OptionError(
                     f"{view} has whole series as samples, which reach over no boundary: leave out {names}.", parameter="view"
@@ -116,9 +112,9 @@ class Margins:
         return cls(
             length=windows.length,
             stride=windows.stride,
-            horizon=own if horizon is None else int(horizon),
-            warm_up=int(warm_up),
-            embargo=least if embargo is None else int(embargo),
+            horizon=own if horizon is None else horizon,
+            warm_up=warm_up,
+            embargo=least if embargo is None else embargo,
             whole_series=False,
             overlap=overlap,
             first_target=windows.length if windows.horizon else windows.shift or windows.length - 1,

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
 import numpy as np
+from msgspec import Meta
 
 from stoker._kernels import kernel
-from stoker._types import Array
+from stoker._types import Array, Seed, converted
 from stoker.errors import LeakError, OptionError
-from stoker.sampling.permutation import checked_seed, derive, epoch_key
+from stoker.sampling.permutation import derive, epoch_key
 from stoker.sampling.subset import Runs, StepRanges, Subset
-from stoker.sampling.views import AnyView, is_integer
+from stoker.sampling.views import AnyView
 from stoker.split.cuts import (
     Cuts,
     Excluded,
@@ -395,8 +396,7 @@ def purged(
         >>> [(len(train), len(valid)) for train, valid in folds]
         [(71, 21), (67, 21), (67, 21), (71, 21)]
     """
-    if not is_integer(folds, 2):
-        raise OptionError.expected("folds", folds, "an integer from 2")
+    folds = converted("folds", folds, Annotated[int, Meta(ge=2)])
     sampled = SampledStore.of(store, view)
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
     longest = int(store.lengths.max())
@@ -461,7 +461,7 @@ def grouped(
     sampled = SampledStore.of(store, view)
     shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
     shares[-1] = 1.0 if shares[-1] > 1 - 1e-9 else shares[-1]
-    keys = _group_keys(store, by, epoch_key(checked_seed(seed), 0, _GROUPS))
+    keys = _group_keys(store, by, epoch_key(converted("seed", seed, Seed), 0, _GROUPS))
     # The upper 53 bits are a number from 0 to 1, exactly.
     subset = np.searchsorted(shares, (keys >> np.uint64(11)).astype(np.float64) / 2**53, side="right")
     firsts = _firsts(sampled)

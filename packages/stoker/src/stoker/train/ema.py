@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from stoker.errors import CheckpointInvalidError, OptionError, TrainError
+from stoker._types import converted
+from stoker.errors import CheckpointInvalidError, TrainError
 from stoker.train.distributed import local
 
 
@@ -35,9 +37,7 @@ class Ema:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0.0 <= decay < 1.0:
-            raise OptionError.expected("ema", decay, "a decay of at least 0.0 and below 1.0, such as 0.999")
-        self.decay = float(decay)
+        self.decay: float = converted("ema", decay, Annotated[float, Meta(ge=0, lt=1)])
         self._model = model
         # Tied weights are one parameter under the first of their names.
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}

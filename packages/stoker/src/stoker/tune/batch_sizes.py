@@ -23,11 +23,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta
 
 from stoker._batch import map_tensors, num_rows, tensors_of
 from stoker._clock import RunQueueDelay, thread_busy_ns
 from stoker._text import readable_bytes
+from stoker._types import Count, converted
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -177,8 +180,10 @@ def batch_size(
     """
     import torch
 
-    if not 0 <= tolerance < 1:
-        raise OptionError.expected("tolerance", tolerance, "a share from 0, below 1")
+    tolerance = converted("tolerance", tolerance, Annotated[float, Meta(ge=0, lt=1)])
+    largest, num_samples = converted("largest", largest, Count | None), converted("num_samples", num_samples, Count | None)
+    effective_batch = converted("effective_batch", effective_batch, Count | None)
+    min_steps_per_epoch = converted("min_steps_per_epoch", min_steps_per_epoch, Count)
     make_batch = sample_batch if callable(sample_batch) else _repeating(sample_batch)
     if device is None:
         found = tensors_of(make_batch(1))
@@ -239,11 +244,6 @@ def batch_size(
 
 def _bound(largest: int | None, num_samples: int | None, min_steps: int, effective: int | None) -> tuple[Limit, int]:
     """The largest size to try, and what bounds it."""
-    for name, value in (("largest", largest), ("num_samples", num_samples), ("effective_batch", effective)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}; expected at least 1.", parameter=name)
-    if min_steps < 1:
-        raise OptionError(f"min_steps_per_epoch is {min_steps}; expected at least 1.", parameter="min_steps_per_epoch")
     bounds: list[tuple[int, Limit]] = [(largest if largest is not None else LARGEST, "largest")]
     if num_samples is not None:
         bounds.append((max(1, num_samples // min_steps), "epoch"))
