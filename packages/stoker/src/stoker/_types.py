@@ -87,14 +87,22 @@ def converted(name: str, value: Any, kind: Any, *, of: str = "") -> Any:
 
 def check_fields(record: Any) -> None:
     """Check and convert the fields of a frozen dataclass or struct that are plain values; for its `__post_init__`."""
-    for name, kind in _plain_fields(type(record)).items():
+    kind_of_record: Any = type(record)
+    for name, kind in _plain_fields(kind_of_record).items():
         value = converted(name, getattr(record, name), kind, of=f"{type(record).__name__}: ")
         if not isinstance(record, Struct):
             object.__setattr__(record, name, value)
 
 
+class CheckedFields:
+    """A base of frozen dataclasses whose fields are checked."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 @cache
-def _plain_fields(record: type) -> dict[str, Any]:
+def _plain_fields(record: Any) -> dict[str, Any]:
     names = record.__struct_fields__ if issubclass(record, Struct) else [field.name for field in fields(record) if field.init]
     hints = get_type_hints(record, include_extras=True)
     return {name: hints[name] for name in names if _is_plain(hints[name])}

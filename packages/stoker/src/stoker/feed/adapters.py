@@ -143,14 +143,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._subsets = feed.subsets
         self._samples = feed.samples
         self._columns = feed.columns
-        self._return_index = feed.returns.index or feed.returns.store
-        self._entries: dict[str, Any] = {"shows_index": feed.returns.index, "store_ends": feed.store_ends()}
-        self._masks: dict[str, Any] = {
-            "has_lengths": feed.samples.padded or bool(feed.returns.masks),
-            "makes_masks": feed.returns.masks is not False,
-        }
+        self._returns, self._store_ends = feed.returns, feed.store_ends()
         self._transform = feed.transform
-        self._return_series = feed.returns.series
         self._is_remote = feed.is_remote
         self._refusal = _refusal(feed)
         self._opened: tuple[int, HostGather, Assembler] | None = None
@@ -224,16 +218,16 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             ring = Ring(pinned=False, keep=KEPT_SLOTS)
             kind = HostGather if len(self._openers) == 1 else MixtureGather
             gather = kind(
-                self._view,
-                self._samples,
-                self._columns,
-                ring,
-                return_index=self._return_index,
-                return_series=self._return_series,
-                files=self._files,
-                is_remote=self._is_remote,
+                self._view, self._samples, self._columns, ring, returns=self._returns, files=self._files, is_remote=self._is_remote
             )
-            assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks, **self._entries)
+            assemble = Assembler(
+                view=self._view,
+                columns=self._columns,
+                padded=self._samples.padded,
+                returns=self._returns,
+                marks_valid=False,
+                store_ends=self._store_ends,
+            )
             self._opened = os.getpid(), gather, assemble
         return self._opened[1:]
 

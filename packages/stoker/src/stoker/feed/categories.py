@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from stoker._types import check_fields
+from stoker._types import CheckedFields
 from stoker.errors import OptionError
 from stoker.feed.columns import SHOWN, FedColumn
 from stoker.store.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class CategoryCodes:
+class CategoryCodes(CheckedFields):
     """What the codes of columns of categories mean.
 
     Args:
@@ -32,7 +32,6 @@ class CategoryCodes:
 
     texts: Mapping[str, Sequence[str]] | None = None
     offset: Annotated[int, Meta(ge=0, le=2**31)] = 0
-    __post_init__ = check_fields
 
 
 def shift_categories(store: Store, columns: list[FedColumn], offset: int) -> list[FedColumn]:

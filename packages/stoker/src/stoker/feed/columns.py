@@ -81,20 +81,28 @@ class FedColumn:
         return not self.is_copied and (narrows or self.scales is not None)
 
     def delivered(self, start: int, stop: int, series: int) -> Array:
-        """Some rows of one series as they are delivered, [rows, width], by NumPy."""
-        rows = self.values[start:stop].reshape(stop - start, self.width or 1)
+        """Values `start` to `stop`, of one series, as they are delivered, [rows, width], by NumPy."""
+        rows = self.values.reshape(-1)[start:stop].reshape(-1, self.width or 1)
         with np.errstate(all="ignore"):  # kernels and devices do not warn either
             if self.scales is not None:
                 rows = (rows - self.scales.centers[series]) / self.scales.divisors[series]
             return rows.astype(self.dtype)
 
     def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
-        """Raise for the first finite value of these spans that is delivered as an infinite one, if there is one."""
-        for one, start, count in zip(series.tolist(), starts.tolist(), counts.tolist(), strict=True):
-            rows = self.values[start : start + count].reshape(count, self.width or 1)
-            bad = np.isinf(self.delivered(start, start + count, one)) & np.isfinite(rows)
+        """Raise for the first finite value that is delivered as an infinite one, if there is one.
+
+        Args:
+            series: The series of each span.
+            starts: The place of its first value.
+            counts: Its rows.
+        """
+        width = self.width or 1
+        for number, start, count in zip(series.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            stop = start + count * width
+            rows = self.values.reshape(-1)[start:stop].reshape(count, width)
+            bad = np.isinf(self.delivered(start, stop, number)) & np.isfinite(rows)
             if bad.any():
-                raise self.overflow(one, start + int(bad.any(axis=1).argmax()))
+                raise self.overflow(number, start // width + int(bad.any(axis=1).argmax()))
 
     def overflow(self, series: int, row: int) -> FeedError:
         """The error for a row with a value that cannot be delivered."""

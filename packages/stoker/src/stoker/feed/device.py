@@ -26,7 +26,7 @@ from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Returns, Tensors
 from stoker.feed.prefetch import Cursor, Prefetcher, Steps
 from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences
 
@@ -144,7 +144,7 @@ class DeviceColumn:
         """The rows with a finite value that is delivered as an infinite one. Reads all rows, and waits for the device."""
         rows = self.flat[: self.num_steps * self.width].view(self.num_steps, self.width)
         ends = torch.from_numpy(lengths.bounds()[1:]).to(rows.device) if self.scales is not None else None
-        found = [np.zeros(0, dtype=np.int64)]
+        overflowed = [np.zeros(0, dtype=np.int64)]
         num_rows = max(1, _CHECKED_VALUES // self.width)
         for first in range(0, self.num_steps, num_rows):
             values = made = rows[first : first + num_rows]
@@ -154,8 +154,8 @@ class DeviceColumn:
             bad = made.to(self.dtype).isinf()
             if values.dtype.is_floating_point:
                 bad &= ~values.isinf()
-            found.append(first + bad.any(1).nonzero()[:, 0].cpu().numpy())
-        return np.concatenate(found)
+            overflowed.append(first + bad.any(1).nonzero()[:, 0].cpu().numpy())
+        return np.concatenate(overflowed)
 
     def windows(self, table: SampleTable, steps: int, *, masked: bool) -> torch.Tensor:
         """Rows of `steps` steps: [rows, steps, width]; zero behind the steps of a sample if `masked`."""
@@ -203,16 +203,15 @@ class DeviceGather:
         columns: list[FedColumn],
         device: torch.device,
         *,
-        return_index: bool,
+        returns: Returns,
         lengths: bool,
-        return_series: bool = False,
     ) -> None:
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
             longest = view.width(min(longest, max((column.num_rows for column in columns if column.level == "step"), default=0)))
         self.columns = [DeviceColumn(column, longest, device) for column in columns]
-        for column, there in zip(columns, self.columns, strict=True):
-            rows = there.overflows(column.lengths) if column.may_overflow else ()
+        for column, uploaded in zip(columns, self.columns, strict=True):
+            rows = uploaded.overflows(column.lengths) if column.may_overflow else ()
             # Rows that are in no sample are not delivered.
             for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
                 found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
@@ -224,8 +223,7 @@ class DeviceGather:
                     raise column.overflow(int(found.series[i]), int(rows[place[i]]))
         self._view = view
         self._samples = samples
-        self._return_index = return_index
-        self._return_series = return_series
+        self._returns = returns
         self._has_lengths = lengths
 
     def gather(self, table: SampleTable, counts: Array, *, masked: bool) -> Tensors:
@@ -266,17 +264,17 @@ class DeviceGather:
             if column.observed:
                 missing = values.isnan()
                 values.masked_fill_(missing, 0)
-                there = ~missing if absent is None else ~(missing | absent)
-                parts["observed " + column.name] = there if column.has_width else there[..., 0]
+                is_observed = ~missing if absent is None else ~(missing | absent)
+                parts["observed " + column.name] = is_observed if column.has_width else is_observed[..., 0]
             values = values.to(column.dtype)
             if column.shift:
                 values = values + column.shift
                 if absent is not None:
                     _clear(values, absent)
             parts["column " + column.name] = values if column.has_width else values[..., 0]
-        if self._return_index:
+        if self._returns.numbers:
             parts[NUMBERS] = table.numbers
-        if self._return_series:
+        if self._returns.series:
             parts[SERIES] = table.series.masked_fill(table.numbers == NO_SAMPLE, NO_SAMPLE)
         return parts
 

@@ -164,9 +164,9 @@ class Feed:
         self.transform, self.device_transform = split_transforms(transform)
         self.subsets: list[Subset | None] = list_for(self.stores, "subset", subset)
         """One per store."""
-        for own, one in zip(self.subsets, self.stores, strict=True):
-            if own is not None:
-                _check_subset(own, one, view, method)
+        for part, single in zip(self.subsets, self.stores, strict=True):
+            if part is not None:
+                _check_subset(part, single, view, method)
         self.subset = self.subsets[0] if len(self.stores) == 1 else subset
         if scaler is not None:
             if len(self.stores) > 1:
@@ -178,23 +178,18 @@ class Feed:
             _check_scaler(scaler, self.stores[0], self.subsets[0])
         self.scaler = scaler
         chosen = [
-            choose_columns(one, columns, dtype=dtype, normalize=method, lengths=lengths, scaler=scaler)
-            for one, (lengths, _) in zip(self.stores, spaces, strict=True)
+            choose_columns(single, columns, dtype=dtype, normalize=method, lengths=lengths, scaler=scaler)
+            for single, (lengths, _) in zip(self.stores, spaces, strict=True)
         ]
         check_columns(self.stores, chosen)
         chosen = [
-            mark_observed(shift_categories(one, own, categories.offset), observed)
-            for one, own in zip(self.stores, chosen, strict=True)
+            mark_observed(shift_categories(single, fed, categories.offset), observed)
+            for single, fed in zip(self.stores, chosen, strict=True)
         ]
         chosen, self.categories = share_categories(self.stores, chosen, categories.texts)
         """The texts that the codes of each column of categories refer to."""
         self.columns = chosen[0] if len(chosen) == 1 else join_columns(self.stores, chosen)
-        check_names(view, self.columns, return_series=returns.series)
-        if returns.store and any(column.name == "store" for column in self.columns):
-            raise OptionError(
-                "Returns(store=True) adds the entry 'store', which a column has the name of. Leave it out of columns=.",
-                parameter="store",
-            )
+        check_names(view, self.columns, returns)
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if self.transform is not None and brief:
             raise OptionError(
@@ -202,7 +197,7 @@ class Feed:
                 parameter="columns",
             )
         parts: list[Samples] = [
-            whole if own is None else own.over(whole) for own, (_, whole) in zip(self.subsets, spaces, strict=True)
+            whole if part is None else part.over(whole) for part, (_, whole) in zip(self.subsets, spaces, strict=True)
         ]
         self.samples = parts[0] if len(parts) == 1 else self._joined(parts, [lengths for lengths, _ in spaces])
         self.column_bytes = sum(piece.values.nbytes for column in self.columns for piece in column.pieces)
@@ -217,9 +212,9 @@ class Feed:
             max_fetched=min((store.max_whole_bytes for store in self.stores if isinstance(store, RemoteStore)), default=None),
         )
         if self.is_remote and self.residency.where != "stream":
-            for one in self.stores:
+            for single in self.stores:
                 for column in self.columns:
-                    one.column(column.name)  # fetched whole, and kept
+                    single.column(column.name)  # fetched whole, and kept
         is_resident = self.residency.where == "device"
         if not is_resident:
             rows = batch_size if last_batch == "pad" else min(batch_size, self.samples.num_samples)
@@ -249,10 +244,11 @@ class Feed:
         self._producer = self._make_producer()
 
     def _joined(self, parts: list[Samples], lengths: list[Lengths]) -> JoinedSamples:
-        for one, part in zip(self.stores, parts, strict=True):
+        for single, part in zip(self.stores, parts, strict=True):
             if not part.num_samples:
                 raise OptionError(
-                    f"the subset of {one.name} has no sample. Leave the store out, or give it another subset.", parameter="subset"
+                    f"the subset of {single.name} has no sample. Leave the store out, or give it another subset.",
+                    parameter="subset",
                 )
         return JoinedSamples(parts, lengths, self.view)
 
@@ -271,24 +267,22 @@ class Feed:
         rows = self.batch_size if self.last_batch == "pad" else None
         assemble = Assembler(
             view=self.view,
-            columns=tuple(self.columns),
-            has_lengths=self.samples.padded or bool(self.returns.masks),
+            columns=self.columns,
+            padded=self.samples.padded,
+            returns=self.returns,
             marks_valid=rows is not None,
-            makes_masks=self.returns.masks is not False,
-            shows_index=self.returns.index,
             store_ends=self.store_ends(),
         )
         parts = (self.view, self.samples, self.columns)
-        returns: Any = {"return_index": self.returns.index or self.returns.store, "return_series": self.returns.series}
         if self.residency.where == "device":
-            there = DeviceGather(*parts, self.device, lengths=assemble.has_lengths, **returns)
+            gather = DeviceGather(*parts, self.device, lengths=assemble.has_lengths, returns=self.returns)
             return DeviceProducer(
-                gather=there, assemble=assemble, samples=self.samples, device=self.device, rows=rows, threads=self.threads
+                gather=gather, assemble=assemble, samples=self.samples, device=self.device, rows=rows, threads=self.threads
             )
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
         kind = HostGather if len(self.stores) == 1 else MixtureGather
         return HostProducer(
-            gather=kind(*parts, ring, files=self.shards(), is_remote=self.is_remote, **returns),
+            gather=kind(*parts, ring, files=self.shards(), is_remote=self.is_remote, returns=self.returns),
             assemble=assemble,
             device=self.device,
             transform=self.transform,
@@ -317,8 +311,8 @@ class Feed:
             if store.manifest is None or store.path is None:
                 files.append(store.name)
             else:
-                own = [column.values.file for column in store.manifest.columns if column.name in names and column.values]
-                files += [str(store.path / file) for file in own]
+                shards = [column.values.file for column in store.manifest.columns if column.name in names and column.values]
+                files += [str(store.path / shard) for shard in shards]
         return files
 
     @property
@@ -499,35 +493,41 @@ class Feed:
         Raises:
             FeedError: The state is damaged, or of other data, another view, subset or kind of order.
         """
-        seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        seed, cursor, shape = self._read(state)
         if shape.keys() != self.plan.shape.keys():
-            found, expected = (", ".join(one) or "nothing" for one in (shape, self.plan.shape))
-            raise FeedError(f"the state of a feed has the choices {found}; expected {expected} of {self.order.kind} samples.")
+            saved, expected = (", ".join(names) or "nothing" for names in (shape, self.plan.shape))
+            raise FeedError(f"the state of a feed has the choices {saved}; expected {expected} of {self.order.kind} samples.")
         self._set_order(self._given_order.adopt(seed, shape))
         self._move(cursor)
 
+    def _read(self, state: Mapping[str, Any]) -> tuple[int, Cursor, dict[str, int]]:
+        return check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+
+    def _steps_from(self, state: Mapping[str, Any]) -> Steps:
+        _, cursor, _ = self._read(state)
+        return self._steps(cursor.epoch, cursor.position)
+
     def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
         """The state of a pass that began at `state` and has handed out `batches` batches."""
-        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        steps = self._steps(cursor.epoch, cursor.position)
-        return {**state, **dict(zip(("epoch", "position"), steps.after(batches - 1), strict=True))} if batches else dict(state)
+        after = self._steps_from(state).after(batches - 1)
+        return {**state, **dict(zip(("epoch", "position"), after, strict=True))} if batches else dict(state)
 
     def origin(self, state: Mapping[str, Any], first: int, count: int = 1) -> str:
         """Where some batches of a pass that began at `state` come from, in words; samples with non-finite values come first."""
-        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        steps = self._steps(cursor.epoch, cursor.position)
+        steps = self._steps_from(state)
         numbers = np.concatenate([steps.numbers(step) for step in range(first, min(first + count, len(steps)))])
         told: list[tuple[bool, str]] = []
         for i, store in enumerate(self.stores):
-            samples, columns, first, own, draw = self.samples, self.columns, 0, numbers, steps.draw
+            samples, columns, first, mine, draw = self.samples, self.columns, 0, numbers, steps.draw
             if isinstance(samples, JoinedSamples):
                 first, end = int(samples.firsts[i]), int(samples.firsts[i + 1])
                 draw = samples.draw_of(i, draw)
-                samples, own = samples.parts[i], numbers[(numbers >= first) & (numbers < end)] - first
+                samples, mine = samples.parts[i], numbers[(numbers >= first) & (numbers < end)] - first
                 columns = [column.pieces[i] for column in columns]
-            if len(own):
-                found = describe_samples(samples, columns, own, name=store.name, first_steps=store.offsets, first=first, draw=draw)
-                told.append(found)
+            if len(mine):
+                told.append(
+                    describe_samples(samples, columns, mine, name=store.name, first_steps=store.offsets, first=first, draw=draw)
+                )
         bad = [text for is_bad, text in told if is_bad]
         return "; ".join(bad or [text for _, text in told])
 
@@ -584,9 +584,7 @@ class Feed:
         """Make the feed of these settings over a store. `scaler` is for this store, where the feed had one; `options` replace settings."""
         values = dict(settings["view"])
         kinds: dict[str, Any] = {"Windows": Windows, "Segments": Segments, "Sequences": Sequences}
-        view = kinds[values.pop("name")](
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        )
+        view = kinds[values.pop("name")](**values)
         if settings["scaler"] and scaler is None:
             raise OptionError(
                 "the feed scaled each series by a scaler, which is missing. Put scaler.safetensors back.", parameter="scaler"
@@ -647,8 +645,7 @@ def _micro_batches(batch_size: int, global_batch_size: int | None, last_batch: s
 
 
 def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method | None) -> None:
-    if not isinstance(subset, Subset):
-        raise OptionError.expected("subset", subset, "a subset of a split, like stoker.split.chronological(store, view).train")
+    Subset.check_kind(subset)
     subset.check(view, identity_of(store))
     if normalize is not None and not subset.whole_series:
         raise LeakError(

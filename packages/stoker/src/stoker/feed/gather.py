@@ -31,7 +31,7 @@ from stoker._types import Array
 from stoker.errors import StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Returns, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
 from stoker.feed.read_ahead import Hints, JoinedHints, ReadAhead
 from stoker.feed.remote_blocks import LeasedColumns
@@ -134,7 +134,7 @@ class Gathered:
         """The fields as tensors, which share the memory of the slot."""
         tensors = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
         dtypes = {name: field.torch_dtype for name, field in self.fields.items()}
-        return {name: one if one.dtype == dtypes[name] else one.view(dtypes[name]) for name, one in tensors.items()}
+        return {name: tensor if tensor.dtype == dtypes[name] else tensor.view(dtypes[name]) for name, tensor in tensors.items()}
 
 
 class HostGather:
@@ -147,17 +147,16 @@ class HostGather:
         columns: list[FedColumn],
         ring: Ring,
         *,
-        return_index: bool,
+        returns: Returns,
         files: Sequence[str],
         is_remote: bool,
-        return_series: bool = False,
     ) -> None:
         self._view = view
         self._samples = samples
         self._columns = columns
         self._observed = [column for column in columns if column.observed]
         self._ring = ring
-        self._returns = {"return_index": return_index, "return_series": return_series}
+        self._returns = returns
         self._files = files
         self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
         self._leased = LeasedColumns(columns, samples) if is_remote else None
@@ -178,14 +177,15 @@ class HostGather:
         steps, places, total = self._arrange(found.counts)
         known = self._known
         if known is None or known[0] != (rows, steps, total):
-            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, **self._returns)
+            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, returns=self._returns)
             known = self._known = (rows, steps, total), *laid_out
         _, fields, num_bytes = known
         slot = self._ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
             with contextlib.nullcontext() if is_leased or self._leased is None else self._leased.lease(found):
-                self._fill_columns(arrays, numbers, found, places, steps)
+                for column in self._columns:
+                    self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
             for column in self._observed:
                 values, marks = arrays["column " + column.name], arrays["observed " + column.name]
                 padding.mark_observed(values, column.torch_name, marks)
@@ -215,7 +215,7 @@ class HostGather:
             series = self._samples.locate(numbers).series[:4]
         except StoreDamagedError:
             series = numbers[:0]
-        shown = ", ".join(f"{one:,}" for one in series.tolist()) + (", …" if len(numbers) > 4 else "")
+        shown = ", ".join(f"{number:,}" for number in series.tolist()) + (", …" if len(numbers) > 4 else "")
         return f"series {shown or '?'} in {', '.join(self._files)}"
 
     @property
@@ -233,47 +233,50 @@ class HostGather:
         steps = self._view.width(int(counts.max(initial=0))) if isinstance(self._view, Sequences) else self._samples.row
         return steps, np.arange(0, rows * steps, steps, dtype=np.int64), rows * steps
 
-    def _fill_columns(self, arrays: dict[str, Array], numbers: Array, found: Located, places: Array, steps: int | None) -> None:
-        for column in self._columns:
-            self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
+    def _starts(self, column: FedColumn, found: Located) -> Array:
+        """The place of the first value of each sample in a column."""
+        rows = found.starts if column.level == "step" else found.series
+        return rows if column.width is None else rows * column.width
 
     def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
+        source, starts, counts, width = column.values.reshape(-1), self._starts(column, found), found.counts, column.width or 1
         if column.level == "series":
-            series = found.series[:valid]
+            starts = starts[:valid]
             with np.errstate(over="ignore"):  # checked below
-                target[:valid] = column.values[series]
+                target[:valid] = source[starts if column.width is None else starts[:, None] + np.arange(width)]
             if column.shift:
                 target[:valid] += column.shift
             target[valid:] = 0
             if column.may_overflow and np.isinf(target[:valid]).any():
-                column.refuse_overflow(series, series, np.ones(valid, dtype=np.int64))
+                column.refuse_overflow(found.series[:valid], starts, np.ones(valid, dtype=np.int64))
             return
-        values, rows = column.values.reshape(-1), target.reshape(-1)
-        flat, unit = rows.view(np.uint8), column.unit
+        if width > 1:
+            counts, places = counts * width, places * width
+        rows = target.reshape(-1)
+        flat = rows.view(np.uint8)
         streaming = len(flat) >= padding.STREAMING_BYTES and not column.observed  # which reads what was written
         overflowed = False
         if column.is_copied:
-            padding.copy_spans(values.view(np.uint8), found.starts, found.counts, flat, places, unit, streaming)
-        elif np.float16 in (values.dtype, rows.dtype):  # compiled kernels cannot calculate with it
-            steps_of = target.reshape(-1, column.width or 1)
-            for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
-                part = steps_of[place : place + count] = column.delivered(start, start + count, series)
+            padding.copy_spans(source.view(np.uint8), starts, counts, flat, places, source.itemsize, streaming)
+        elif np.float16 in (source.dtype, rows.dtype):  # compiled kernels cannot calculate with it
+            for series, start, count, place in zip(found.series, starts, counts, places, strict=True):
+                part = rows[place : place + count] = column.delivered(start, start + count, series).reshape(-1)
                 overflowed |= bool(np.isinf(part).any())
         elif column.scales is None:
-            overflowed = padding.cast_spans(values, found.starts, found.counts, column.width or 1, rows, places)
+            overflowed = padding.cast_spans(source, starts, counts, rows, places)
         else:
             centers, divisors = column.scales
-            spans = (values, found.starts, found.counts, found.series)
-            if values.dtype == rows.dtype and column.width is None and values.dtype.kind == "f":
+            spans = (source, starts, counts, found.series)
+            if source.dtype == rows.dtype and column.width is None and source.dtype.kind == "f":
                 overflowed = padding.scale_rows(*spans, centers[:, 0], divisors[:, 0], rows, places, streaming)
             else:
                 overflowed = padding.scale_spans(*spans, centers, divisors, rows, places)
         if overflowed:
-            column.refuse_overflow(found.series, found.starts, found.counts)
+            column.refuse_overflow(found.series, starts, found.counts)
         if column.shift:
             rows += column.shift  # also what no sample has written, which is cleared below
         if steps is not None and self._samples.padded | (valid < len(found.counts)):
-            padding.clear_tails(flat, found.counts, steps, unit)
+            padding.clear_tails(flat, found.counts, steps, column.unit)
 
 
 # The producer: gathered batches, transformed and copied to the device.
@@ -410,11 +413,11 @@ class HostProducer:
         slot = gathered.slot
         host = torch.from_numpy(slot.buffer)[slot.lead : slot.lead + gathered.num_bytes]
         with torch.cuda.stream(self._stream):
-            there = host.to(self.device, non_blocking=True)
+            copied = host.to(self.device, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         slot.copied = event
-        return {name: field.tensor(there) for name, field in gathered.fields.items()}, event, num_valid
+        return {name: field.tensor(copied) for name, field in gathered.fields.items()}, event, num_valid
 
     def _transformed(self, transform: Callable[..., Any], gathered: Gathered, num_valid: int, seed: int) -> Any:
         batch = self.assemble(gathered.tensors(), num_valid)
@@ -425,7 +428,7 @@ class HostProducer:
         if self._stream is None:
             return tensors
         with torch.cuda.stream(self._stream):
-            there = {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+            copied = {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in tensors.items()}
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        return there, event, None
+        return copied, event, None

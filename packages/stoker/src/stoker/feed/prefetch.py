@@ -30,7 +30,7 @@ import torch
 from msgspec import Meta
 
 from stoker._clock import Spans, now_ns
-from stoker._types import Array, Count, check_fields
+from stoker._types import Array, CheckedFields, Count
 from stoker.errors import FeedError, OptionError
 from stoker.feed.padding import Tensors
 from stoker.sampling.orders import Plan
@@ -39,7 +39,7 @@ from stoker.sampling.views import Draw
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distributed:
+class Distributed(CheckedFields):
     """How the samples of an epoch are dealt out to the processes of a training run.
 
     Args:
@@ -56,7 +56,6 @@ class Distributed:
     rank: Annotated[int, Meta(ge=0)] | None = None
     world_size: Count | None = None
     global_batch_size: Count | None = None
-    __post_init__ = check_fields
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import xxhash
 from msgspec import Meta
 
 from stoker._kernels import kernel
-from stoker._types import Array, Count, Seed, check_fields
+from stoker._types import Array, CheckedFields, Count, Seed, check_fields
 from stoker.errors import OptionError
 from stoker.sampling.permutation import Permutation, epoch_key
 from stoker.sampling.views import Samples
@@ -100,7 +100,7 @@ class _SequentialPlan(Plan):
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class Shuffle(CheckedFields):
     """Every sample once per epoch, in an order that depends on seed and epoch alone.
 
     Args:
@@ -117,7 +117,6 @@ class Shuffle:
 
     seed: Seed = 0
     kind = "shuffled"
-    __post_init__ = check_fields
 
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
         """The plan for these samples."""
@@ -283,7 +282,7 @@ class _WeightedPlan(Plan):
 
 
 @dataclass(frozen=True)
-class ByLength:
+class ByLength(CheckedFields):
     """Every sample once per epoch, in groups of similar length, so that padding is short.
 
     Args:
@@ -306,7 +305,6 @@ class ByLength:
     seed: Seed = 0
     group: Count | None = None
     pool: Count = 100
-    __post_init__ = check_fields
 
     @property
     def kind(self) -> str:

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
@@ -156,7 +156,7 @@ class Result:
 
 def _outputs(
     model: nn.Module, function: Callable[[nn.Module, Any], Any], stream: Stream, context: AbstractContextManager[Any]
-) -> Iterator[tuple[Any, Any]]:
+) -> Generator[tuple[Any, Any]]:
     """Yield each batch, and what a function says of the model in evaluation mode and the batch."""
     stream.set_epoch(0)  # so that sums come in one order, whatever was evaluated before
     was_training = model.training

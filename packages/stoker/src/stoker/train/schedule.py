@@ -32,7 +32,8 @@ class Choice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 class _Limited(Choice, frozen=True, kw_only=True):
     """A schedule. Its limits hold in Python too, where msgspec checks nothing."""
 
-    __post_init__ = check_fields
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class _Warmed(_Limited, frozen=True, kw_only=True):

@@ -99,9 +99,10 @@ class Stream:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be over this epoch."""
-        for counts_epochs in (self.batches, getattr(self.batches, "sampler", None)):  # DistributedSampler needs it
-            if hasattr(counts_epochs, "set_epoch"):
-                counts_epochs.set_epoch(epoch)
+        sampler: Any = getattr(self.batches, "sampler", None)
+        for counter in (self.batches, sampler):  # DistributedSampler needs it
+            if hasattr(counter, "set_epoch"):
+                counter.set_epoch(epoch)
 
     def peek(self, count: int) -> list[Any]:
         """The first batches on the device, for measurements. The batches that follow are the same as without it.
