@@ -33,7 +33,7 @@ from stoker.feed import padding
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Returns, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
-from stoker.feed.read_ahead import Hints, JoinedHints, ReadAhead
+from stoker.feed.read_ahead import Hints, ReadAhead
 from stoker.feed.remote_blocks import LeasedColumns
 from stoker.feed.transform import Transform, as_tensors, with_rng
 from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
@@ -310,7 +310,7 @@ class HostProducer:
 
     def start(self, steps: Steps, waits: Spans) -> Prefetcher[list[Any]]:
         """Begin a pass. Small batches of equal shape that need nothing further are gathered several at a time."""
-        hints = self.hints.over(steps) if self.hints is not None else None
+        hints = self.hints.over(steps) if self.hints is not None else []
         together = 1
         if self._stream is None and self.transform is None and self.hints is None and not isinstance(self.assemble.view, Sequences):
             together = max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self.gather.row_bytes * steps.batch_size)))
@@ -341,7 +341,11 @@ class HostProducer:
                 return made
 
         num_items = grouped // together + len(steps) - grouped
-        on_close = hints.close if hints is not None else None
+
+        def on_close() -> None:
+            for hint in hints:
+                hint.close()
+
         return Prefetcher(make, num_items, threads=self.threads, prefetch=self.prefetch, waits=waits, on_close=on_close)
 
     def unpack(self, made: list[Any]) -> Iterator[Any]:
@@ -350,19 +354,20 @@ class HostProducer:
         while made:
             yield made.pop()
 
-    def make(self, steps: Steps, step: int, hints: Hints | JoinedHints | None) -> Any:
+    def make(self, steps: Steps, step: int, hints: Sequence[Hints]) -> Any:
         """One batch, or (for a GPU) the copy that is in flight and what it will be."""
         numbers = steps.numbers(step)
         try:
             rows = len(numbers) if self.rows is None else self.rows
             try:
-                if hints is not None:
-                    hints.before(step)
+                for hint in hints:
+                    hint.before(step)
                 found = self.gather.locate(numbers, steps.draw)
-                gathered = self.gather.gather(numbers, rows, found, is_leased=hints is not None and hints.keeps_all)
+                is_leased = bool(hints) and all(hint.keeps_all for hint in hints)
+                gathered = self.gather.gather(numbers, rows, found, is_leased=is_leased)
             finally:
-                if hints is not None:
-                    hints.after(step)
+                for hint in hints:
+                    hint.after(step)
             try:
                 if self._transform is not None:
                     return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))

@@ -26,7 +26,7 @@ from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed.columns import SHOWN, FedColumn
 from stoker.feed.gather import HostGather
 from stoker.feed.scaling import Scales
-from stoker.sampling.mixture import JoinedSamples
+from stoker.sampling.mixture import JoinedSamples, end_to_end
 from stoker.sampling.views import Lengths, Located
 from stoker.store.store import Store
 
@@ -63,8 +63,7 @@ class _JoinedLengths(Lengths):
 
     def bounds(self, first: int = 0, last: int | None = None) -> Array:
         steps = np.cumsum([0, *(part.num_steps for part in self.parts)])
-        inside = [part.bounds()[:-1] + base for part, base in zip(self.parts, steps, strict=False)]
-        joined: Array = np.concatenate([*inside, steps[-1:]])
+        joined = end_to_end([part.bounds()[:-1] for part in self.parts], steps)
         return joined[first : None if last is None else last + 1]
 
 
