@@ -20,9 +20,9 @@ def lazy(
     lines like `from module import name as name`. So they are listed once.
     """
     if names is None:
-        found = _IMPORT.findall(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
-        modules = [name for module, _, name in found if module == package]
-        names = {name: f"{module}:{attribute}" for module, attribute, name in found if module != package}
+        imports = _IMPORT.findall(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+        modules = [name for module, _, name in imports if module == package]
+        names = {name: f"{module}:{attribute}" for module, attribute, name in imports if module != package}
     known = names
 
     def get(name: str) -> object:

@@ -40,7 +40,7 @@ def expected(info: types.Type, *, limits: bool = False, python: bool = False) ->
     if isinstance(info, types.Metadata):
         return (info.extra_json_schema or {}).get("description") or expected(info.type, limits=limits, python=python)
     if isinstance(info, types.UnionType):
-        words = dict.fromkeys(expected(one, limits=limits, python=python) for one in info.types)
+        words = dict.fromkeys(expected(part, limits=limits, python=python) for part in info.types)
         return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)
     if isinstance(info, types.LiteralType):
         values = ", ".join(repr(value) if python else str(value) for value in info.values)
@@ -153,8 +153,8 @@ def docstrings(record: type) -> dict[str, str]:
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for one, text in pairwise(body):
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
+        for statement, text in pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and isinstance(text, ast.Expr):
                 value: Any = ast.literal_eval(text.value)
-                texts[one.target.id] = " ".join(str(value).split())
+                texts[statement.target.id] = " ".join(str(value).split())
     return texts

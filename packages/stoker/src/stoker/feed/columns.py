@@ -163,10 +163,10 @@ def _max_gap(store: Store, view: AnyView) -> int | None:
         )
     if not isinstance(limit, str):
         return int(limit)
-    found = parse_frequency(limit, "max_gap" if view.max_gap is not None else "freq")
+    frequency = parse_frequency(limit, "max_gap" if view.max_gap is not None else "freq")
     # A month has 31 days at most, so a step of months is never a gap and a missing month always is one.
     unit = {"s": 10**9, "ms": 10**6, "us": 10**3}.get((column.unit or "ns").split(",")[0], 1)
-    return (found.nanoseconds or found.months * 31 * NANOSECONDS["d"]) // unit
+    return (frequency.nanoseconds or frequency.months * 31 * NANOSECONDS["d"]) // unit
 
 
 def list_stores(given: Store | Sequence[Store]) -> tuple[Store, ...]:
@@ -212,10 +212,10 @@ def identity_of(store: Store) -> str:
 
 def content_digest(store: Store, names: Sequence[str]) -> str:
     """A hash of every value of some columns, and of where series begin; for stores in memory, which have no digest."""
-    found = xxhash.xxh3_128()
+    digest = xxhash.xxh3_128()
     for array in (store.offsets, *(store.column(name) for name in names)):
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:

@@ -76,9 +76,9 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 def sample_table(samples: Samples, numbers: Array, rows: int | None, draw: Draw | None = None) -> Array:
     """Where samples lie: an int64 table [4, rows] of series, first step, steps and index; empty rows at the end up to `rows`."""
-    found = samples.locate(numbers, draw)
+    located = samples.locate(numbers, draw)
     table = np.zeros((4, len(numbers) if rows is None else rows), dtype=np.int64)
-    for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
+    for row, part in zip((_SERIES, _FIRST, _COUNT), located, strict=True):
         table[row, : len(numbers)] = part
     table[_NUMBER, : len(numbers)], table[_NUMBER, len(numbers) :] = numbers, NO_SAMPLE
     return table
@@ -214,13 +214,13 @@ class DeviceGather:
             rows = uploaded.overflows(column.lengths) if column.may_overflow else ()
             # Rows that are in no sample are not delivered.
             for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
-                found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
-                starts, counts = (found.starts, found.counts) if column.level == "step" else (found.series, 1)
+                located = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
+                starts, counts = (located.starts, located.counts) if column.level == "step" else (located.series, 1)
                 place = np.searchsorted(rows, starts)
                 held = place < np.searchsorted(rows, starts + counts)
                 if held.any():
                     i = int(held.argmax())
-                    raise column.overflow(int(found.series[i]), int(rows[place[i]]))
+                    raise column.overflow(int(located.series[i]), int(rows[place[i]]))
         self._view = view
         self._samples = samples
         self._returns = returns

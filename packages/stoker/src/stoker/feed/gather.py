@@ -167,14 +167,14 @@ class HostGather:
         """Where samples lie; `draw` says where random ones do."""
         return self._samples.locate(numbers, draw)
 
-    def gather(self, numbers: Array, rows: int, found: Located, *, is_leased: bool = False) -> Gathered:
+    def gather(self, numbers: Array, rows: int, located: Located, *, is_leased: bool = False) -> Gathered:
         """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them.
 
         Blocks of remote columns are leased for it, unless they are already (`is_leased`).
         """
         if len(numbers) < rows:
-            found = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in found))
-        steps, places, total = self._arrange(found.counts)
+            located = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in located))
+        steps, places, total = self._arrange(located.counts)
         known = self._known
         if known is None or known[0] != (rows, steps, total):
             laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, returns=self._returns)
@@ -183,21 +183,21 @@ class HostGather:
         slot = self._ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
-            with contextlib.nullcontext() if is_leased or self._leased is None else self._leased.lease(found):
+            with contextlib.nullcontext() if is_leased or self._leased is None else self._leased.lease(located):
                 for column in self._columns:
-                    self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
+                    self._fill(column, arrays["column " + column.name], located, places, steps, len(numbers))
             for column in self._observed:
                 values, marks = arrays["column " + column.name], arrays["observed " + column.name]
                 padding.mark_observed(values, column.torch_name, marks)
                 if column.level == "series":
                     marks[len(numbers) :] = False
                 elif steps is not None and self._samples.padded | (len(numbers) < rows):
-                    padding.clear_tails(marks.reshape(-1).view(np.uint8), found.counts, steps, column.width or 1)
+                    padding.clear_tails(marks.reshape(-1).view(np.uint8), located.counts, steps, column.width or 1)
             if self._is_packed:
                 arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
             else:
-                arrays[COUNTS][:] = found.counts
-            for name, values in ((NUMBERS, numbers), (SERIES, found.series[: len(numbers)])):
+                arrays[COUNTS][:] = located.counts
+            for name, values in ((NUMBERS, numbers), (SERIES, located.series[: len(numbers)])):
                 if name in arrays:
                     arrays[name][: len(numbers)], arrays[name][len(numbers) :] = values, NO_SAMPLE
         except BaseException:
@@ -362,9 +362,9 @@ class HostProducer:
             try:
                 for hint in hints:
                     hint.before(step)
-                found = self.gather.locate(numbers, steps.draw)
+                located = self.gather.locate(numbers, steps.draw)
                 is_leased = bool(hints) and all(hint.keeps_all for hint in hints)
-                gathered = self.gather.gather(numbers, rows, found, is_leased=is_leased)
+                gathered = self.gather.gather(numbers, rows, located, is_leased=is_leased)
             finally:
                 for hint in hints:
                     hint.after(step)

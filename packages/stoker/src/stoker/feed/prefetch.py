@@ -219,7 +219,7 @@ class Steps:
         """The samples of this rank in a step, or in `count` steps from there on."""
         if self.ranks.world_size == 1:
             return self.plan.numbers(self.epoch, self.end(step - 1), self.end(step + count - 1))
-        return np.concatenate([self.plan.numbers(self.epoch, *self.range_of(one)) for one in range(step, step + count)])
+        return np.concatenate([self.plan.numbers(self.epoch, *self.range_of(place)) for place in range(step, step + count)])
 
 
 # Background threads refer to the producer (HostProducer in gather.py, DeviceProducer in device.py) and the steps of a pass, never
@@ -320,11 +320,13 @@ def _try(make: Callable[[int], T], step: int) -> tuple[T | None, BaseException |
     try:
         return make(step), None
     except StopIteration as error:  # would be taken for the end of the epoch, and the rest of it lost without a word
-        found = FeedError(f"making a batch raised {error!r}, which means the end of an iterator. Catch it where `next` is called.")
-        found.__cause__ = error
+        replaced = FeedError(
+            f"making a batch raised {error!r}, which means the end of an iterator. Catch it where `next` is called."
+        )
+        replaced.__cause__ = error
         for note in getattr(error, "__notes__", []):
-            found.add_note(note)
-        return None, found
+            replaced.add_note(note)
+        return None, replaced
     except BaseException as error:  # whatever it is, the consumer must get it
         return None, error
 

@@ -160,8 +160,8 @@ class BatchUnits:
         """Where the samples lie."""
         first = unit * self._batches
         count = min(self._batches, len(self._steps) - first)
-        found = self._samples.locate(self._steps.numbers(first, count), self._steps.draw)
-        return found.starts, found.starts + found.counts
+        located = self._samples.locate(self._steps.numbers(first, count), self._steps.draw)
+        return located.starts, located.starts + located.counts
 
 
 Units = WindowUnits | StoreUnits | BatchUnits

@@ -61,14 +61,14 @@ class JoinedSamples:
         if self._whole is not None:  # as fast as those of one store: no call per store
             whole, runs = self._whole
             return whole.locate(numbers if runs is None else runs.resolve(numbers), draw)
-        found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
+        located = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
         places, ends = self.group(numbers)
         for i, part in enumerate(self.parts):
             mine = places[ends[i] : ends[i + 1]]
             if len(mine):
                 inside = part.locate(numbers[mine] - self.firsts[i], self.draw_of(i, draw))
-                _put(mine, *inside, self.first_series[i], self.first_steps[i], *found)
-        return found
+                _put(mine, *inside, self.first_series[i], self.first_steps[i], *located)
+        return located
 
     def first_samples(self) -> Array | None:
         """The number of the first sample of each series, and of all samples; None where each series is one sample."""
@@ -268,7 +268,7 @@ class MixturePlan:
                 return numbers
             done = epoch * self._per_epoch
             epochs = (done + self._seek(start)) // self._sizes
-            keys = [plan.permutation(one).keys for plan, one in zip(self._shuffles, epochs.tolist(), strict=True)]
+            keys = [plan.permutation(number).keys for plan, number in zip(self._shuffles, epochs.tolist(), strict=True)]
             known = self._keys = epochs, np.stack(keys)
         return None
 

@@ -288,19 +288,19 @@ class WindowSamples:
 
     def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
         """Where these windows lie; `counts` is less than `row` for those that are padded."""
-        found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
+        located = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
         if self._lengths.length is not None:
-            locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *found)
+            locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *located)
         else:
             if self._records is not None:
-                locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *found)
-                return found
+                locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *located)
+                return located
             offsets, num_steps = self._lengths.offsets, self._lengths.num_steps
             index = self._group, self._firsts, self._guide.entries, self._guide.shift
-            self._lengths.check(locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *found))
+            self._lengths.check(locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *located))
             if self.runs is not None:
-                return found._replace(series=self.runs.run_series[found.series])
-        return found
+                return located._replace(series=self.runs.run_series[located.series])
+        return located
 
     def first_samples(self) -> Array | None:
         """The number of the first window of each series, and of all windows; None where each series is one window."""

@@ -95,8 +95,8 @@ _Attributes = dict[str, tuple[Any, Any]]
 
 def _kept_attributes(layer: nn.Module) -> _Attributes:
     """What a forward pass may count up, set or fill: numbers, words, tensors, and containers of these."""
-    found = {name: (value, _copied(value)) for name, value in vars(layer).items() if name not in _MODULE_ATTRIBUTES}
-    return {name: both for name, both in found.items() if both[1] is not _NOT_COPIED}
+    attributes = {name: (value, _copied(value)) for name, value in vars(layer).items() if name not in _MODULE_ATTRIBUTES}
+    return {name: both for name, both in attributes.items() if both[1] is not _NOT_COPIED}
 
 
 def _put_back(layer: nn.Module, attributes: _Attributes) -> None:

@@ -66,10 +66,10 @@ class Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                found = signal.getsignal(number)
+                handler = signal.getsignal(number)
                 # None is a handler that is not Python's: it could not be put back.
-                if found is not None and found is not signal.SIG_IGN:
-                    self._before[number] = found
+                if handler is not None and handler is not signal.SIG_IGN:
+                    self._before[number] = handler
                     signal.signal(number, self._handle)
         return self
 

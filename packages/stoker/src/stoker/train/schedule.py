@@ -193,7 +193,7 @@ class ClosedForm:
         """The factor of one update."""
         o = dict(self.options)
         if self.kind in ("StepLR", "ExponentialLR", "MultiStepLR"):
-            decays = sum(one <= step for one in o["milestones"]) if "milestones" in o else step // o.get("step_size", 1)
+            decays = sum(milestone <= step for milestone in o["milestones"]) if "milestones" in o else step // o.get("step_size", 1)
             try:
                 return math.pow(o["gamma"], decays)
             except OverflowError:

@@ -323,7 +323,7 @@ class Readout:
 
     def state_dict(self) -> dict[str, Any]:
         """What has not been read yet: windows under way and the one that grows, as tensors on the device."""
-        under_way = [{"first": one.first, "rows": one.device_rows} for one in self._under_way]
+        under_way = [{"first": window.first, "rows": window.device_rows} for window in self._under_way]
         return {"names": list(self._names), "under_way": under_way, "first": self.first, "rows": self._filled()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -335,8 +335,8 @@ class Readout:
             # A window may have been longer before, and continues to the end of one of now.
             self._capacity += len(state["rows"])
             self._rows = torch.zeros(self._capacity, len(self._names), device=self._rows.device)
-        for one in state["under_way"]:
-            self._under_way.append(_UnderWay(one["first"], one["rows"], one["rows"].cpu(), None))
+        for window in state["under_way"]:
+            self._under_way.append(_UnderWay(window["first"], window["rows"], window["rows"].cpu(), None))
         rows = state["rows"]
         self.begin(state["first"])
         self.count = len(rows)
