@@ -26,9 +26,9 @@ from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Returns, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Tensors
 from stoker.feed.prefetch import Cursor, Prefetcher, Steps
-from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences
+from stoker.sampling.views import Draw, Lengths, Samples, Sequences
 
 BLOCK = 2048
 _WARPS = 4
@@ -196,16 +196,9 @@ def _clear(values: torch.Tensor, absent: torch.Tensor) -> None:
 class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
-    def __init__(
-        self,
-        view: AnyView,
-        samples: Samples,
-        columns: list[FedColumn],
-        device: torch.device,
-        *,
-        returns: Returns,
-        lengths: bool,
-    ) -> None:
+    def __init__(self, assemble: Assembler, samples: Samples, device: torch.device) -> None:
+        self.assemble, self.samples = assemble, samples
+        view, columns = assemble.view, assemble.columns
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
             longest = view.width(min(longest, max((column.num_rows for column in columns if column.level == "step"), default=0)))
@@ -221,10 +214,6 @@ class DeviceGather:
                 if held.any():
                     i = int(held.argmax())
                     raise column.overflow(int(located.series[i]), int(rows[place[i]]))
-        self._view = view
-        self._samples = samples
-        self._returns = returns
-        self._has_lengths = lengths
 
     def gather(self, table: SampleTable, counts: Array, *, masked: bool) -> Tensors:
         """The parts of a batch; `counts` are those of the table on the host, from which shapes follow.
@@ -232,7 +221,7 @@ class DeviceGather:
         `masked` says that some rows may be shorter than the others and are to be filled with zeros.
         """
         parts: Tensors = {}
-        view, lengths = self._view, table.counts
+        view, lengths, returns = self.assemble.view, table.counts, self.assemble.returns
         is_packed = isinstance(view, Sequences) and view.layout == "packed"
         if is_packed:
             total, ends = int(counts.sum()), lengths.cumsum(0)
@@ -241,9 +230,9 @@ class DeviceGather:
             series = table.series.repeat_interleave(lengths, output_size=total)
             parts[STARTS] = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
             parts[STARTS][1:] = ends
-        elif self._has_lengths or masked:
+        elif self.assemble.has_lengths or masked:
             parts[COUNTS] = lengths.to(torch.int32)
-        steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self._samples.row
+        steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self.samples.row
         for column in self.columns:
             absent = None
             if column.level == "series":
@@ -272,9 +261,9 @@ class DeviceGather:
                 if absent is not None:
                     _clear(values, absent)
             parts["column " + column.name] = values if column.has_width else values[..., 0]
-        if self._returns.numbers:
+        if returns.numbers:
             parts[NUMBERS] = table.numbers
-        if self._returns.series:
+        if returns.series:
             parts[SERIES] = table.series.masked_fill(table.numbers == NO_SAMPLE, NO_SAMPLE)
         return parts
 
@@ -290,8 +279,6 @@ class DeviceProducer:
     """Batches gathered on the device; the host only sends where samples lie, for many batches at a time."""
 
     gather: DeviceGather
-    assemble: Assembler
-    samples: Samples
     device: torch.device
     rows: int | None
     """Rows of every batch; None where the last one is short."""
@@ -320,13 +307,13 @@ class DeviceProducer:
         """Gather the batch."""
         table, host = entry
         counts, valid = host[_COUNT], int(np.count_nonzero(host[_NUMBER] >= 0))
-        masked = self.samples.padded or valid < host.shape[1]
-        return self.assemble(self.gather.gather(SampleTable(table), counts, masked=masked), valid)
+        masked = self.gather.samples.padded or valid < host.shape[1]
+        return self.gather.assemble(self.gather.gather(SampleTable(table), counts, masked=masked), valid)
 
     def tables(self, steps: Steps, first: int, count: int) -> list[Array]:
         """Where the samples of `count` steps lie, as `sample_table` has it."""
         chosen = range(first, min(first + count, len(steps)))
-        return [sample_table(self.samples, steps.numbers(step), self.rows, steps.draw) for step in chosen]
+        return [sample_table(self.gather.samples, steps.numbers(step), self.rows, steps.draw) for step in chosen]
 
     def join(self, tables: list[Array]) -> torch.Tensor:
         """Tables side by side in one tensor, pinned for a GPU."""
@@ -364,7 +351,7 @@ class Captured:
         begin_pass: Callable[[], tuple[Steps, Cursor]],
         waits: Spans,
     ) -> None:
-        view = producer.assemble.view
+        view = producer.gather.assemble.view
         if isinstance(view, Sequences) and view.buckets != (view.max_length,):
             raise OptionError(
                 f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},).",
@@ -380,13 +367,13 @@ class Captured:
         self._device = producer.device
         self._producer = producer
         self._gather = producer.gather
-        self._assemble = replace(producer.assemble, marks_valid=False)
+        self._assemble = replace(producer.gather.assemble, marks_valid=False)
         self._rows = batch_size
         self._marks_valid = last_batch == "pad"
-        self._masked = producer.samples.padded or last_batch == "pad"
+        self._masked = producer.gather.samples.padded or last_batch == "pad"
         self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=self._device)
         self._place = torch.zeros(1, dtype=torch.int64, device=self._device)
-        self._longest = np.array([producer.samples.row], dtype=np.int64)
+        self._longest = np.array([producer.gather.samples.row], dtype=np.int64)
         self.graph: torch.cuda.CUDAGraph | None = None
         """The graph of the gather, after the first iteration."""
         self.batch: Tensors = {}

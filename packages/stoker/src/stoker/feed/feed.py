@@ -265,25 +265,15 @@ class Feed:
 
     def _make_producer(self) -> HostProducer | DeviceProducer:
         rows = self.batch_size if self.last_batch == "pad" else None
-        assemble = Assembler(
-            view=self.view,
-            columns=self.columns,
-            padded=self.samples.padded,
-            returns=self.returns,
-            marks_valid=rows is not None,
-            store_ends=self.store_ends(),
-        )
-        parts = (self.view, self.samples, self.columns)
+        assemble = self.assembler(marks_valid=rows is not None)
         if self.residency.where == "device":
-            gather = DeviceGather(*parts, self.device, lengths=assemble.has_lengths, returns=self.returns)
-            return DeviceProducer(
-                gather=gather, assemble=assemble, samples=self.samples, device=self.device, rows=rows, threads=self.threads
-            )
+            gather = DeviceGather(assemble, self.samples, self.device)
+            return DeviceProducer(gather=gather, device=self.device, rows=rows, threads=self.threads)
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
-        kind = HostGather if len(self.stores) == 1 else MixtureGather
         return HostProducer(
-            gather=kind(*parts, ring, files=self.shards(), is_remote=self.is_remote, returns=self.returns),
-            assemble=assemble,
+            gather=(HostGather if len(self.stores) == 1 else MixtureGather)(
+                assemble, self.samples, ring, files=self.shards(), is_remote=self.is_remote
+            ),
             device=self.device,
             transform=self.transform,
             rows=rows,
@@ -293,16 +283,24 @@ class Feed:
             pacing=self.pacing,
         )
 
+    def assembler(self, *, marks_valid: bool) -> Assembler:
+        """What makes batches of gathered parts; for the producer, and for a dataset."""
+        store_ends: tuple[int, ...] | None = None
+        if self.returns.store:
+            store_ends = tuple(self.samples.firsts[1:-1].tolist()) if isinstance(self.samples, JoinedSamples) else ()
+        return Assembler(
+            view=self.view,
+            columns=self.columns,
+            padded=self.samples.padded,
+            returns=self.returns,
+            marks_valid=marks_valid,
+            store_ends=store_ends,
+        )
+
     @property
     def num_samples(self) -> int:
         """Samples per epoch, of all ranks together."""
         return self.plan.num_positions
-
-    def store_ends(self) -> tuple[int, ...] | None:
-        """For the entry `store`: the samples of all stores up to each but the last; None where it is not asked for."""
-        if not self.returns.store:
-            return None
-        return tuple(self.samples.firsts[1:-1].tolist()) if isinstance(self.samples, JoinedSamples) else ()
 
     def shards(self) -> list[str]:
         """The files that hold the columns, for messages."""

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -31,12 +31,12 @@ from stoker._types import Array
 from stoker.errors import StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Returns, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
 from stoker.feed.read_ahead import Hints, ReadAhead
 from stoker.feed.remote_blocks import LeasedColumns
 from stoker.feed.transform import Transform, as_tensors, with_rng
-from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
+from stoker.sampling.views import Draw, Located, Samples, Sequences
 
 POISON = 0xCB
 
@@ -137,35 +137,28 @@ class Gathered:
         return {name: tensor if tensor.dtype == dtypes[name] else tensor.view(dtypes[name]) for name, tensor in tensors.items()}
 
 
+@dataclass(eq=False)
 class HostGather:
     """Copies samples into slots. Holds no state besides the ring, so threads may share it."""
 
-    def __init__(
-        self,
-        view: AnyView,
-        samples: Samples,
-        columns: list[FedColumn],
-        ring: Ring,
-        *,
-        returns: Returns,
-        files: Sequence[str],
-        is_remote: bool,
-    ) -> None:
-        self._view = view
-        self._samples = samples
-        self._columns = columns
-        self._observed = [column for column in columns if column.observed]
-        self._ring = ring
-        self._returns = returns
-        self._files = files
-        self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
-        self._leased = LeasedColumns(columns, samples) if is_remote else None
+    assemble: Assembler
+    samples: Samples
+    ring: Ring
+    _: KW_ONLY
+    files: Sequence[str]
+    is_remote: bool
+
+    def __post_init__(self) -> None:
+        self._view, self._columns = self.assemble.view, self.assemble.columns
+        self._observed = [column for column in self._columns if column.observed]
+        self._is_packed = isinstance(self._view, Sequences) and self._view.layout == "packed"
+        self._leased = LeasedColumns(self._columns, self.samples) if self.is_remote else None
         # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
         self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
 
     def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
         """Where samples lie; `draw` says where random ones do."""
-        return self._samples.locate(numbers, draw)
+        return self.samples.locate(numbers, draw)
 
     def gather(self, numbers: Array, rows: int, located: Located, *, is_leased: bool = False) -> Gathered:
         """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them.
@@ -177,10 +170,10 @@ class HostGather:
         steps, places, total = self._arrange(located.counts)
         known = self._known
         if known is None or known[0] != (rows, steps, total):
-            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, returns=self._returns)
+            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, returns=self.assemble.returns)
             known = self._known = (rows, steps, total), *laid_out
         _, fields, num_bytes = known
-        slot = self._ring.take(num_bytes)
+        slot = self.ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
             with contextlib.nullcontext() if is_leased or self._leased is None else self._leased.lease(located):
@@ -191,7 +184,7 @@ class HostGather:
                 padding.mark_observed(values, column.torch_name, marks)
                 if column.level == "series":
                     marks[len(numbers) :] = False
-                elif steps is not None and self._samples.padded | (len(numbers) < rows):
+                elif steps is not None and self.samples.padded | (len(numbers) < rows):
                     padding.clear_tails(marks.reshape(-1).view(np.uint8), located.counts, steps, column.width or 1)
             if self._is_packed:
                 arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
@@ -201,27 +194,27 @@ class HostGather:
                 if name in arrays:
                     arrays[name][: len(numbers)], arrays[name][len(numbers) :] = values, NO_SAMPLE
         except BaseException:
-            self._ring.give_back(slot)
+            self.ring.give_back(slot)
             raise
         return Gathered(slot, fields, num_bytes, arrays)
 
     def release(self, gathered: Gathered) -> None:
         """Give the slot back; it is free once no tensor refers to it."""
-        self._ring.give_back(gathered.slot)
+        self.ring.give_back(gathered.slot)
 
     def origin(self, numbers: Array) -> str:
         """The series and files of some samples, in words; also where the samples cannot be found."""
         try:
-            series = self._samples.locate(numbers).series[:4]
+            series = self.samples.locate(numbers).series[:4]
         except StoreDamagedError:
             series = numbers[:0]
         shown = ", ".join(f"{number:,}" for number in series.tolist()) + (", …" if len(numbers) > 4 else "")
-        return f"series {shown or '?'} in {', '.join(self._files)}"
+        return f"series {shown or '?'} in {', '.join(self.files)}"
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of all columns, at most."""
-        return sum(column.unit * (self._samples.row if column.level == "step" else 1) for column in self._columns)
+        return sum(column.unit * (self.samples.row if column.level == "step" else 1) for column in self._columns)
 
     def _arrange(self, counts: Array) -> tuple[int | None, Array, int]:
         """Steps of a row (None if packed), where each sample begins, and all steps."""
@@ -230,7 +223,7 @@ class HostGather:
             places = np.zeros(rows, dtype=np.int64)
             np.cumsum(counts[:-1], out=places[1:])
             return None, places, int(counts.sum())
-        steps = self._view.width(int(counts.max(initial=0))) if isinstance(self._view, Sequences) else self._samples.row
+        steps = self._view.width(int(counts.max(initial=0))) if isinstance(self._view, Sequences) else self.samples.row
         return steps, np.arange(0, rows * steps, steps, dtype=np.int64), rows * steps
 
     def _starts(self, column: FedColumn, found: Located) -> Array:
@@ -275,7 +268,7 @@ class HostGather:
             column.refuse_overflow(found.series, starts, found.counts)
         if column.shift:
             rows += column.shift  # also what no sample has written, which is cleared below
-        if steps is not None and self._samples.padded | (valid < len(found.counts)):
+        if steps is not None and self.samples.padded | (valid < len(found.counts)):
             padding.clear_tails(flat, found.counts, steps, column.unit)
 
 
@@ -293,7 +286,6 @@ class HostProducer:
     """Batches gathered by the CPU; for a GPU also copied there, on a stream of their own."""
 
     gather: HostGather
-    assemble: Assembler
     device: torch.device
     transform: Transform | None
     rows: int | None
@@ -312,7 +304,12 @@ class HostProducer:
         """Begin a pass. Small batches of equal shape that need nothing further are gathered several at a time."""
         hints = self.hints.over(steps) if self.hints is not None else []
         together = 1
-        if self._stream is None and self.transform is None and self.hints is None and not isinstance(self.assemble.view, Sequences):
+        if (
+            self._stream is None
+            and self.transform is None
+            and self.hints is None
+            and not isinstance(self.gather.assemble.view, Sequences)
+        ):
             together = max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self.gather.row_bytes * steps.batch_size)))
         grouped = steps.num_whole // together * together if together > 1 else 0  # steps that are gathered with others
         size = together * steps.batch_size
@@ -373,7 +370,7 @@ class HostProducer:
                     return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))
                 if self._stream is not None:
                     return self._copy(gathered, len(numbers))
-                return self.assemble(gathered.tensors(), len(numbers))
+                return self.gather.assemble(gathered.tensors(), len(numbers))
             finally:
                 self.gather.release(gathered)
         except Exception as error:
@@ -386,7 +383,7 @@ class HostProducer:
         """Batches of equal shape, gathered as one and then split, which saves most of the Python overhead of a gather."""
         gathered = self.gather.gather(numbers, len(numbers), found)
         try:
-            whole = self.assemble(gathered.tensors(), len(numbers))
+            whole = self.gather.assemble(gathered.tensors(), len(numbers))
         finally:
             self.gather.release(gathered)
         parts = [tensor.split(batch_size) for tensor in whole.values()]  # type: ignore[no-untyped-call]
@@ -403,7 +400,7 @@ class HostProducer:
         for tensor in tensors.values():
             tensor.record_stream(stream)
         in_flight.append(stream.record_event())
-        received: Tensors = tensors if num_valid is None else self.assemble(tensors, num_valid)
+        received: Tensors = tensors if num_valid is None else self.gather.assemble(tensors, num_valid)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
         while len(in_flight) > self.prefetch:
             oldest = in_flight.popleft()
@@ -425,7 +422,7 @@ class HostProducer:
         return {name: field.tensor(copied) for name, field in gathered.fields.items()}, event, num_valid
 
     def _transformed(self, transform: Callable[..., Any], gathered: Gathered, num_valid: int, seed: int) -> Any:
-        batch = self.assemble(gathered.tensors(), num_valid)
+        batch = self.gather.assemble(gathered.tensors(), num_valid)
         arrays = {name: tensor.numpy() for name, tensor in batch.items()}
         tensors = as_tensors(transform(arrays, lambda: np.random.default_rng(seed)))
         if "valid" in batch:

@@ -179,19 +179,19 @@ def _moved(rows: Array, firsts: Array, places: Array, unit: int) -> Array:
 class MixtureGather(HostGather):
     """Copies samples of several stores into slots."""
 
-    _samples: JoinedSamples
+    samples: JoinedSamples
 
     def _starts(self, column: FedColumn, found: Located) -> Array:
         """The place of the first value of each sample in the memory of all stores."""
         if not isinstance(column, JoinedColumn):
             raise TypeError(f"column {column.name!r} is of one store")
-        samples, is_step = self._samples, column.level == "step"
+        samples, is_step = self.samples, column.level == "step"
         rows, firsts = (found.starts, samples.first_steps) if is_step else (found.series, samples.first_series)
         return _moved(rows, firsts, column.places, column.width or 1)
 
     def origin(self, numbers: Array) -> str:
         """The store and series of some samples, in words; also where the samples cannot be found."""
-        samples, shown = self._samples, []
+        samples, shown = self.samples, []
         for number in numbers[:SHOWN].tolist():
             i = int(np.searchsorted(samples.firsts, number, side="right")) - 1
             try:
@@ -199,4 +199,4 @@ class MixtureGather(HostGather):
             except StoreDamagedError:
                 series = "?"
             shown.append(f"{series} of store {i}")
-        return f"series {', '.join(shown)}{', …' if len(numbers) > SHOWN else ''} in {', '.join(self._files)}"
+        return f"series {', '.join(shown)}{', …' if len(numbers) > SHOWN else ''} in {', '.join(self.files)}"

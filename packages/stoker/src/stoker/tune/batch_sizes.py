@@ -307,11 +307,7 @@ def _bisect_memory(measure: _Measure, bound: int) -> None:
     """Where throughput still grows when memory ends, find the largest size that fits, to an eighth of it."""
     fitting = measure.fitting()
     too_large = [point.size for point in measure.points.values() if not point.fits]
-    if (
-        not too_large
-        or len(fitting) < 2
-        or fitting[-1].samples_per_second < GROWTH * max(map(_RATE, fitting[:-1]))
-    ):
+    if not too_large or len(fitting) < 2 or fitting[-1].samples_per_second < GROWTH * max(map(_RATE, fitting[:-1])):
         return
     low, high = fitting[-1].size, min(too_large)
     while high - low > max(1, low // 8):
