@@ -29,10 +29,9 @@ OTHERS = ("stoker_recipes.tfa", "stoker_recipes.time_moe", "stoker.store")
 def public_names(package: str) -> list[str]:
     """The names that a package shows, without its modules."""
     module = importlib.import_module(package)
-    names = getattr(module, "__all__", None) or list(getattr(module, "_LAZY", ()))
     return [
         name
-        for name in names
+        for name in module.__all__
         if not isinstance(getattr(module, name), ModuleType)
         and not (package == "stoker_recipes.tabular" and name in ON_PAGE_OF_RECIPE)
     ]

@@ -110,8 +110,7 @@ def first_batch_of_a_worker_forked_while_the_ring_is_locked(dataset: Any, *, tim
     loader = DataLoader(
         dataset, batch_size=4, num_workers=1, timeout=timeout, collate_fn=dataset.collate, multiprocessing_context="fork"
     )
-    gather, _ = dataset._open()
-    with gather._ring._lock:
+    with dataset._open().ring._lock:
         batch: dict[str, torch.Tensor] = next(iter(loader))
     return batch
 

@@ -150,8 +150,8 @@ def test_the_flag_is_set_exactly_where_a_finite_number_becomes_infinite(size: in
     target = np.zeros(2 * size, dtype=np.float32)
     places = np.array([0, size])
     expected = bool(np.isfinite(odd) and abs(odd) > TOP)
-    assert padding.cast_spans(source, starts, counts, 1, target, places) == expected
-    assert not padding.cast_spans(source, starts[:1], counts[:1], 1, target, places[:1]), "a flag of before is forgotten"
+    assert padding.cast_spans(source, starts, counts, target, places) == expected
+    assert not padding.cast_spans(source, starts[:1], counts[:1], target, places[:1]), "a flag of before is forgotten"
     ones = np.ones((2, 1))
     narrow = padding.scale_spans(source, starts, counts, np.array([0, 1]), ones, ones, target, places)
     assert narrow == expected

@@ -79,8 +79,8 @@ def test_a_full_disk_at_any_operation_leaves_the_folder_free(tmp_path: Path) -> 
     ("text", "reason"),
     [
         *((data, "") for data in NOT_JSON.values()),
-        (b'{"format":"stoker-run","version":1,"sessions":[]}', "has no session"),
-        (b'{"format":"stoker-run","version":1,"sessions":[],"more":1}', "unknown field `more`"),
+        (b'{"format":"stoker-run","version":1,"sessions":[]}', "Expected `array` of length >= 1 - at `$.sessions`"),
+        (b'{"format":"stoker-run","version":1,"more":1,"sessions":[]}', "unknown field `more`"),
         (b'{"format":"stoker-run","version":2,"sessions":{}}', "has version 2, and this stoker reads up to 1"),
         (b'{"format":"other","version":1,"sessions":[]}', "is damaged"),
     ],

@@ -131,8 +131,8 @@ def _what_is_full(path: Path, code: int, needed_bytes: int) -> str:
         limit = f"the disk quota of this user is used up, in bytes or in files (the disk itself has {free:,} bytes free)"
         return f"{limit}. Remove files of this user, or have the quota raised, and run again."
     with contextlib.suppress(OSError):
-        found = os.statvfs(_existing(path))
-        is_out_of_inodes = found.f_files > 0 and found.f_favail == 0  # file systems that make inodes as they go have 0 of 0
+        status = os.statvfs(_existing(path))
+        is_out_of_inodes = status.f_files > 0 and status.f_favail == 0  # file systems that make inodes as they go have 0 of 0
     if free > needed_bytes and is_out_of_inodes:
         limit = f"the disk has no inodes left, so no file can be made on it although {free:,} bytes are free"
         return f"{limit}. Remove files (of any size) and run again."
@@ -487,8 +487,8 @@ def scratch_folder(path: Path) -> Iterator[Path]:
         elif isinstance(error, Exception):
             with contextlib.suppress(OSError):  # the first error is the one to report
                 remove_scratch(path)
-                for one in absent:
-                    disk.rmdir(one)  # unless something else is in it by now
+                for parent in absent:
+                    disk.rmdir(parent)  # unless something else is in it by now
 
     with contextlib.ExitStack() as stack:
         stack.push(clean)

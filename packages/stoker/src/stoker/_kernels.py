@@ -119,7 +119,7 @@ class _Cache(NullCache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save a compiled form for the next process."""
-        if not self._is_on or data.library.has_dynamic_globals or any(not one.can_cache for one in data.lifted):
+        if not self._is_on or data.library.has_dynamic_globals or any(not lifted.can_cache for lifted in data.lifted):
             return
         name, payload = self._name(sig, data.target_context), serialize.dumps(data._reduce())
         problems = []
@@ -155,23 +155,23 @@ class _Cache(NullCache):  # type: ignore[misc]
 def _dependencies(function: Callable[..., Any]) -> list[str]:
     """Hashes of the files of a function and of all functions of its package that it calls, and the constants that these use."""
     package = function.__module__.partition(".")[0]
-    found: set[str] = set()
+    hashes: set[str] = set()
     seen: set[object] = set()
     pending: list[Any] = [function]
     while pending:
-        one = pending.pop()
-        if one in seen:
+        function_ = pending.pop()
+        if function_ in seen:
             continue
-        seen.add(one)
-        found.add(str(_source_hash(one.__code__.co_filename)))
-        for name in one.__code__.co_names:
-            value = one.__globals__.get(name)
+        seen.add(function_)
+        hashes.add(str(_source_hash(function_.__code__.co_filename)))
+        for name in function_.__code__.co_names:
+            value = function_.__globals__.get(name)
             value = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, of an intrinsic
             if isinstance(value, FunctionType) and value.__module__.partition(".")[0] == package:
                 pending.append(value)
             elif isinstance(value, bool | int | float | tuple | np.generic):
-                found.add(f"{name} = {value!r}")
-    return sorted(found)
+                hashes.add(f"{name} = {value!r}")
+    return sorted(hashes)
 
 
 @functools.cache
@@ -200,11 +200,11 @@ def _opened(folder: Path) -> Iterator[int]:
     """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
-        if found.st_uid != os.geteuid():
-            raise _Untrusted(f"{folder} belongs to user {found.st_uid}, but this process runs as user {os.geteuid()}")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise _Untrusted(f"{folder} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}, expected 0700)")
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid():
+            raise _Untrusted(f"{folder} belongs to user {status.st_uid}, but this process runs as user {os.geteuid()}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise _Untrusted(f"{folder} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}, expected 0700)")
         yield fd
     finally:
         os.close(fd)
@@ -347,15 +347,15 @@ def _line_copier(*, streaming: bool, scaled: bool) -> Callable[..., Any]:
                 return builder.bitcast(builder.gep(address, [_I64(i * step)]), vector.as_pointer())
 
             def spread(number: Any) -> Any:
-                one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
-                return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count))
+                lanes = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
+                return builder.shuffle_vector(lanes, lanes, ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count))
 
             spreads = [spread(number) for number in numbers]
             words = [builder.load(part(origin, i), align=1) for i in range(_VECTORS)]
-            for i, one in enumerate(words):
+            for i, word in enumerate(words):
                 if scaled:
-                    one = builder.fdiv(builder.fsub(one, spreads[0]), spreads[1])
-                store = builder.store(one, part(first, i), align=step if streaming else 1)
+                    word = builder.fdiv(builder.fsub(word, spreads[0]), spreads[1])
+                store = builder.store(word, part(first, i), align=step if streaming else 1)
                 if streaming:
                     store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
             return context.get_dummy_value()

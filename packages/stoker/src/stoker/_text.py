@@ -49,7 +49,10 @@ def readable_seconds(seconds: float) -> str:
 
 def printable(text: str) -> str:
     """Escape control and invisible characters, so that names from data cannot control a terminal."""
-    return "".join(one.encode("unicode_escape").decode() if unicodedata.category(one) in _CONTROL else one for one in text)
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) in _CONTROL else character
+        for character in text
+    )
 
 
 def html_text(text: str) -> str:

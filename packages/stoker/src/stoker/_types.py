@@ -10,14 +10,16 @@ import ast
 import inspect
 import math
 import textwrap
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec import inspect as types
 
 from stoker.errors import OptionError
@@ -25,6 +27,8 @@ from stoker.errors import OptionError
 Array = npt.NDArray[Any]
 
 
+Count = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 LARGE = 2**31
 
 
@@ -36,7 +40,7 @@ def expected(info: types.Type, *, limits: bool = False, python: bool = False) ->
     if isinstance(info, types.Metadata):
         return (info.extra_json_schema or {}).get("description") or expected(info.type, limits=limits, python=python)
     if isinstance(info, types.UnionType):
-        words = dict.fromkeys(expected(one, limits=limits, python=python) for one in info.types)
+        words = dict.fromkeys(expected(part, limits=limits, python=python) for part in info.types)
         return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)
     if isinstance(info, types.LiteralType):
         values = ", ".join(repr(value) if python else str(value) for value in info.values)
@@ -49,7 +53,7 @@ def expected(info: types.Type, *, limits: bool = False, python: bool = False) ->
         return " ".join([kind, *(f"{word} {text}" for word, text in texts.items())])
     if isinstance(info, types.StructType):
         return f"keys such as {', '.join(field.name for field in info.fields[:3])}" if info.tag is None else str(info.tag)
-    if isinstance(info, types.ListType | types.VarTupleType):
+    if isinstance(info, types.ListType | types.SetType | types.VarTupleType):
         return f"a list, each {expected(info.item_type, limits=limits)}"
     if isinstance(info, types.TupleType):
         return f"a list of {len(info.item_types)}, each {expected(info.item_types[0])}"
@@ -57,6 +61,59 @@ def expected(info: types.Type, *, limits: bool = False, python: bool = False) ->
     if python:
         names |= {types.BoolType: "True, False", types.NoneType: "None"}
     return names.get(type(info), "a string")
+
+
+def converted(name: str, value: Any, kind: Any, *, of: str = "") -> Any:
+    """Return the value of an option as its type says; numbers of NumPy become those of Python.
+
+    Args:
+        name: The option.
+        value: What it was given.
+        kind: Its type, such as `Annotated[int, Meta(ge=1)] | None`.
+        of: What the name of the option stands behind in the message, such as "Shuffle: ".
+
+    Raises:
+        OptionError: The value is of another type, or beyond its limits.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    try:
+        if isinstance(plain, float) and not math.isfinite(plain):
+            raise msgspec.ValidationError
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError:
+        words = expected(types.type_info(kind), limits=isinstance(plain, int) and plain >= LARGE, python=True)
+        raise OptionError(f"{of}{name} is {value!r}; expected {words}.", parameter=name) from None
+
+
+def check_fields(record: Any) -> None:
+    """Check and convert the fields of a frozen dataclass or struct that are plain values; for its `__post_init__`."""
+    kind_of_record: Any = type(record)
+    for name, kind in _plain_fields(kind_of_record).items():
+        value = converted(name, getattr(record, name), kind, of=f"{type(record).__name__}: ")
+        if not isinstance(record, Struct):
+            object.__setattr__(record, name, value)
+
+
+class CheckedFields:
+    """A base of frozen dataclasses whose fields are checked."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@cache
+def _plain_fields(record: Any) -> dict[str, Any]:
+    names = record.__struct_fields__ if issubclass(record, Struct) else [field.name for field in fields(record) if field.init]
+    hints = get_type_hints(record, include_extras=True)
+    return {name: hints[name] for name in names if _is_plain(hints[name])}
+
+
+def _is_plain(kind: Any) -> bool:
+    if get_origin(kind) in (Union, UnionType):
+        return all(map(_is_plain, get_args(kind)))
+    if get_origin(kind) is Annotated:
+        return _is_plain(get_args(kind)[0])
+    return get_origin(kind) is Literal or kind in (bool, int, float, str, NoneType)
 
 
 S = TypeVar("S", bound=Struct)
@@ -77,15 +134,7 @@ def checked(settings: S, *, path: str = "") -> S:
                 raise OptionError(f"{path}{name} is {value!r}; expected {info.cls.__name__}(…).", parameter=f"{path}{name}")
             values[name] = checked(value, path=f"{path}{name}.")
             continue
-        if isinstance(value, float):
-            value = float(value)  # np.float64 is one
-        try:
-            if isinstance(value, float) and not math.isfinite(value):
-                raise msgspec.ValidationError
-            values[name] = msgspec.convert(value, hints[name])
-        except msgspec.ValidationError:
-            words = expected(info, limits=isinstance(value, int) and value >= LARGE, python=True)
-            raise OptionError(f"{path}{name} is {value!r}; expected {words}.", parameter=f"{path}{name}") from None
+        values[name] = converted(f"{path}{name}", value, hints[name])
     return msgspec.structs.replace(settings, **values)
 
 
@@ -104,8 +153,8 @@ def docstrings(record: type) -> dict[str, str]:
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for one, text in pairwise(body):
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
+        for statement, text in pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and isinstance(text, ast.Expr):
                 value: Any = ast.literal_eval(text.value)
-                texts[one.target.id] = " ".join(str(value).split())
+                texts[statement.target.id] = " ".join(str(value).split())
     return texts

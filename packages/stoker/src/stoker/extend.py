@@ -33,19 +33,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker import _disk as disk
-from stoker._device import check_device
-from stoker._lazy import lazy
-from stoker._text import how_to_install, printable, readable_bytes
+from stoker._device import check_device as check_device
+from stoker._lazy import lazy as lazy
+from stoker._text import how_to_install
+from stoker._text import printable as printable
+from stoker._text import readable_bytes as readable_bytes
 from stoker.errors import ConfigError, ExtensionError
-
-_LAZY = {
-    "ALIGNMENT": "stoker._kernels:ALIGNMENT",
-    "Array": "stoker._types:Array",
-    "clear_bytes": "stoker._kernels:clear_bytes",
-    "kernel": "stoker._kernels:kernel",
-    "lowest_bit": "stoker._kernels:lowest_bit",
-    "prefetch": "stoker._kernels:prefetch",
-}
 
 if TYPE_CHECKING:
     import click
@@ -56,26 +49,13 @@ if TYPE_CHECKING:
     from stoker._kernels import lowest_bit as lowest_bit
     from stoker._kernels import prefetch as prefetch
     from stoker._types import Array as Array
+
+    __all__ = ["disk"]  # for type checkers: each other name is one of this file by its alias
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too. NumPy and numba load when first used.
-    __getattr__, __dir__, _ = lazy(__name__, _LAZY)
-
-__all__ = [  # the functions below are for the core, which looks up what is registered
-    "ALIGNMENT",
-    "RECIPE_NAME",
-    "Array",
-    "FolderFormat",
-    "Recipe",
-    "check_device",
-    "clear_bytes",
-    "disk",
-    "kernel",
-    "lazy",
-    "lowest_bit",
-    "prefetch",
-    "printable",
-    "readable_bytes",
-]
+    __getattr__, __dir__, _names = lazy(__name__)
+    # The functions below are for the core, which looks up what is registered.
+    __all__ = sorted([*_names, *"FolderFormat RECIPE_NAME Recipe check_device disk lazy printable readable_bytes".split()])
 
 Group = Literal["commands", "recipes", "formats"]
 RECIPE_NAME = "recipe.json"

@@ -100,19 +100,19 @@ def _for_workers(config: Config, workers: int) -> Config:
     data, accumulated = config.data, config.train.grad_accum_steps
     paths = {name: _absolute(getattr(data, name)) for name in PATHS}
     size = data.global_batch_size or data.batch_size * workers * accumulated
-    own = {name: one for name in ("model", "loss") if isinstance(one := getattr(config, name), Own)}
+    own = {name: part for name in ("model", "loss") if isinstance(part := getattr(config, name), Own)}
     return replace(
         config,
         data=replace(data, **paths, global_batch_size=size),
         # Ray keeps as many as its own settings say.
         train=replace(config.train, checkpoints=replace(config.train.checkpoints, keep=1), grad_accum_steps=1),
-        **{name: replace(one, function=_absolute(one.function)) for name, one in own.items()},
+        **{name: replace(part, function=_absolute(part.function)) for name, part in own.items()},
     )
 
 
 def _absolute(path: Any) -> Any:
     if isinstance(path, list):
-        return [_absolute(one) for one in path]
+        return [_absolute(entry) for entry in path]
     return path if path is None or _MARK in path else str(Path(path).absolute())
 
 

@@ -74,15 +74,15 @@ def assert_exactly_once(
         if expected is None and hasattr(getattr(feeds[0], "dataset", None), "__len__"):
             expected = len(feeds[0].dataset)
         for epoch in range(epochs):
-            seen = [one for step in walk(feeds, epoch) for one in step.seen(samples)]
+            seen = [sample for step in walk(feeds, epoch) for sample in step.seen(samples)]
             place = f"epoch {epoch} on {readable_ranks(world)}"
             _check_once(seen, expected, place)
             reference = first.setdefault(epoch, seen)
             _check_same_samples(seen, first[0], place, f"epoch 0 on {readable_ranks(worlds[0])}")
-            for position, (one, other) in enumerate(zip(seen, reference, strict=True) if one_order else ()):
-                if one.sample != other.sample:
+            for position, (sample, other) in enumerate(zip(seen, reference, strict=True) if one_order else ()):
+                if sample.sample != other.sample:
                     fail(
-                        f"the order depends on the number of ranks: at position {position:,} of {place} comes {one}, "
+                        f"the order depends on the number of ranks: at position {position:,} of {place} comes {sample}, "
                         f"but on {readable_ranks(worlds[0])} it is {other} (one_order=False allows it)"
                     )
         close(feeds)
@@ -90,13 +90,13 @@ def assert_exactly_once(
 
 def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
     places: dict[Hashable, str] = {}
-    for one in seen:
-        if one.sample in places:
+    for came in seen:
+        if came.sample in places:
             fail(
-                f"in {place}, {one} came twice: as {places[one.sample]} and as {one.place}. "
+                f"in {place}, {came} came twice: as {places[came.sample]} and as {came.place}. "
                 f"(If the data hold equal samples, number them: returns=Returns(index=True) for a feed of stoker, samples= for others)"
             )
-        places[one.sample] = one.place
+        places[came.sample] = came.place
     if expected is not None and len(seen) != expected:
         numbered = all(isinstance(sample, int) for sample in places)
         absent = [number for number in range(expected) if number not in places] if numbered else []
@@ -107,9 +107,9 @@ def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
 def _check_same_samples(seen: list[Seen], reference: list[Seen], place: str, where: str) -> None:
     for some, others, here, there in ((reference, seen, where, place), (seen, reference, place, where)):
         known = {other.sample for other in others}
-        for one in some:
-            if one.sample not in known:
-                fail(f"{one} came in {here}, but not in {there}")
+        for sample in some:
+            if sample.sample not in known:
+                fail(f"{sample} came in {here}, but not in {there}")
 
 
 # Exact resume: a run that is stopped anywhere and resumed gets the batches of one that was not stopped.
@@ -259,24 +259,24 @@ def _compare_step(batches: list[Any], whole: _Whole, number: int, how: str) -> N
     past = whole.steps[number]
     for rank, (batch, expected) in enumerate(zip(batches, past.contents, strict=True)):
         content = content_of(batch)
-        found = difference(content, expected)
-        if found:
+        differing = difference(content, expected)
+        if differing:
             where = f" on rank {rank} of {whole.world}" if whole.world > 1 else ""
             # Which batch of the whole run it is instead: the quickest way to see what went wrong.
             equal = next((f": it is {other.name}" for other in whole.steps if content == other.contents[rank]), "")
-            fail(f"{how}, {past.name}{where} {found}{equal}")
+            fail(f"{how}, {past.name}{where} {differing}{equal}")
 
 
 def _compare_samples(feeds: list[Any], whole: _Whole, cut: int, how: str, tell: TellSamples | None) -> None:
     """Compare the samples that are left, epoch by epoch, where batches cannot be equal."""
     for done, end in whole.epochs_from(cut):
-        expected = [one for past in whole.steps[done:end] for one in past.seen]
-        found = [one for step in _next_pass(feeds) for one in step.seen(tell)]
-        for one, other in zip(found, expected, strict=False):
-            if one.sample != other.sample:
-                fail(f"{how}, {one} comes as {one.place} of the new run; expected {other}, which was {other.place}")
-        if len(found) != len(expected):
-            fail(f"{how}, the epoch ends after {len(found)} samples; expected {len(expected)} to be left of it")
+        expected = [sample for past in whole.steps[done:end] for sample in past.seen]
+        came = [sample for step in _next_pass(feeds) for sample in step.seen(tell)]
+        for sample, other in zip(came, expected, strict=False):
+            if sample.sample != other.sample:
+                fail(f"{how}, {sample} comes as {sample.place} of the new run; expected {other}, which was {other.place}")
+        if len(came) != len(expected):
+            fail(f"{how}, the epoch ends after {len(came)} samples; expected {len(expected)} to be left of it")
 
 
 def _compare_chain(make_feed: MakeFeed, whole: _Whole) -> None:
@@ -574,10 +574,10 @@ def _entry(value: Any, name: str) -> Entry:
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject:
-            return Entry("object", (len(array),), [repr(one).encode() for one in array])
+            return Entry("object", (len(array),), [repr(entry).encode() for entry in array])
         return _of_bytes(str(array.dtype), array.shape, array.tobytes())
     if isinstance(value, list | tuple):
-        return Entry("list", (len(value),), [repr(one).encode() for one in value])
+        return Entry("list", (len(value),), [repr(entry).encode() for entry in value])
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return Entry(type(value).__name__, (), [repr(value).encode()])
     raise OptionError(

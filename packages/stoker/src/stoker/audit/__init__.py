@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from stoker.errors import OptionError
-
 if TYPE_CHECKING:
     from stoker.audit.auditor import AuditReport, Progress
 
@@ -65,12 +63,11 @@ def audit(
         >>> report.ok, [fault.kind for fault in report.faults]
         (False, ['seen twice'])
     """
+    from stoker._types import Count, converted
     from stoker.audit.auditor import Auditor
 
-    for name, value in (("epochs", epochs), ("reference_limit", reference_limit), ("max_batches", max_batches)):
-        is_default = name == "max_batches" and value is None
-        if not is_default and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError.expected(name, value, "an integer from 1")
+    epochs, reference_limit = converted("epochs", epochs, Count), converted("reference_limit", reference_limit, Count)
+    max_batches = converted("max_batches", max_batches, Count | None)
     auditor = Auditor(batches, reference, apart_from, shuffled, once, ids, reference_limit, progress or (lambda *_: None))
     for epoch in range(epochs):
         auditor.run(epoch, max_batches=max_batches)

@@ -81,8 +81,8 @@ class AuditReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         counts = {name: getattr(self, name) for name in ("num_epochs", "num_batches", "num_samples")}
-        found = {"entries": list(self.entries), "basis": self.basis, "checks": [check.to_dict() for check in self.checks]}
-        return {"name": self.name, "ok": self.ok, **counts, **found}
+        details = {"entries": list(self.entries), "basis": self.basis, "checks": [check.to_dict() for check in self.checks]}
+        return {"name": self.name, "ok": self.ok, **counts, **details}
 
     def __str__(self) -> str:
         lines = [f"{WORDS[check.severity]:<9}  {check.kind:<14}  {check.text}" for check in self.checks]
@@ -234,21 +234,21 @@ class Auditor:
         chance = known.again_by_chance(log.num_rows) if known is not None and not matcher.numbered else 0.0
         once = claims.once if self.once is None else self.once
         covered, shuffled = checks.cover(log, catalogue), self._promised_order
-        found = [
+        findings = [
             judge_repeats(covered, log, catalogue, claims, once, chance),
             judge_absences(covered, log, catalogue, claims, once),
         ]
-        found += [judge_pairs(log, known), judge_foreign(log, known)]
+        findings += [judge_pairs(log, known), judge_foreign(log, known)]
         if matcher.numbered and catalogue is not None:
-            found.append(judge_numbers(log, catalogue))
+            findings.append(judge_numbers(log, catalogue))
         ranks = matcher.ranks(log.identities)
         order = None if ranks is None else checks.measure(ranks[0], log.starts, ranks[1])
-        found.append(checks.judge_order(order, shuffled))
+        findings.append(checks.judge_order(order, shuffled))
         if self._before is not None:
             again = checks.recurrence(self._before, log.identities, None if catalogue is None else catalogue.counts)
-            found.append(checks.judge_recurrence(again, order, shuffled))
+            findings.append(checks.judge_recurrence(again, order, shuffled))
         elif self.apart_from is not None and self._setup is not None:
-            found.append(
+            findings.append(
                 checks.judge_overlap(
                     log,
                     matcher,
@@ -257,7 +257,7 @@ class Auditor:
                 )
             )
         self._before = log.identities
-        self._findings += found
+        self._findings += findings
 
 
 def _worst(findings: list[AuditFinding]) -> AuditFinding:
@@ -313,7 +313,7 @@ def _repeats(cover: Coverage, log: EpochLog, catalogue: Catalogue | None) -> lis
     for row, first in zip(cover.rows_again[:NUM_EXAMPLES].tolist(), cover.first_seen[:NUM_EXAMPLES].tolist(), strict=True):
         who = "One"
         if catalogue is not None:
-            number, count = (int(one[log.identities[row]]) for one in (catalogue.numbers, catalogue.counts))
+            number, count = (int(values[log.identities[row]]) for values in (catalogue.numbers, catalogue.counts))
             who = f"Sample {number:,}"
             if count > 1:
                 who = f"The content of sample {number:,}, which is there {count:,} times,"
@@ -381,7 +381,7 @@ def _pair(mixed: MixedRow, anchor: str) -> str:
 
 def _shift(mixed: Sequence[MixedRow]) -> str:
     """What they have in common, if the same distance lies between most."""
-    clear = [(one.entry, one.other - one.sample) for one in mixed if one.num_others == 1]
+    clear = [(row.entry, row.other - row.sample) for row in mixed if row.num_others == 1]
     for (entry, distance), number in Counter(clear).most_common(1):
         if number >= max(MIN_SHIFTED, len(clear) / 2):
             where = f"{abs(distance):,} {'after' if distance > 0 else 'before'}"

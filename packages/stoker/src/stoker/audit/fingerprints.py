@@ -105,7 +105,7 @@ class Stack(list[Any]):
 def _is_line(value: Any) -> bool:
     """Whether values stand in a row here: an array, or a list of strings or numbers."""
     if isinstance(value, list | tuple):
-        return bool(value) and all(_is_scalar(one) for one in value)
+        return bool(value) and all(_is_scalar(part) for part in value)
     return is_array(value) and value.ndim > 0
 
 
@@ -274,7 +274,7 @@ def _bytes_of(value: Any, dtype: np.dtype[Any] | None) -> bytes:
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):
         return value
-    is_numbers = isinstance(value, list | tuple) and all(isinstance(one, int | float | np.generic) for one in value)
+    is_numbers = isinstance(value, list | tuple) and all(isinstance(part, int | float | np.generic) for part in value)
     if is_numbers or isinstance(value, np.ndarray | np.generic | int | float):
         array = np.asarray(value)
         if array.dtype.kind in "biufcmM":
@@ -360,6 +360,6 @@ def _bounds(arrays: dict[str, Array]) -> tuple[str, Array | None]:
     for name, array in arrays.items():
         if name.rpartition(".")[2] == BOUNDS and array.ndim == 1 and array.dtype.kind in "iu" and len(array):
             rising = array[0] == 0 and bool(np.all(array[1:] >= array[:-1]))
-            if rising and any(len(other) == array[-1] for one, other in arrays.items() if one != name):
+            if rising and any(len(other) == array[-1] for other_name, other in arrays.items() if other_name != name):
                 return name, array
     return "", None

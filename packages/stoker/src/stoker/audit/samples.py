@@ -33,17 +33,17 @@ def numbers_of(ids: SampleIds, rows: BatchRows, batch: Any) -> Array:
     """The sample number of each row that is not masked, int64."""
     if callable(ids):
         given = ids(batch)
-        found = as_array(given) if hasattr(given, "dtype") else np.asarray(given)
+        array = as_array(given) if hasattr(given, "dtype") else np.asarray(given)
         what = "the function ids"
     else:
         if ids not in rows.entries:
             raise OptionError(f"ids is {ids!r}, but a batch has {listed(rows.entries)}.", parameter="ids")
-        found = np.asarray(rows.entries[ids])
+        array = np.asarray(rows.entries[ids])
         what = f"the entry {ids!r}"
-    if found is None or found.shape != (rows.num_rows,) or found.dtype.kind not in "iu":
-        shape = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
+    if array is None or array.shape != (rows.num_rows,) or array.dtype.kind not in "iu":
+        shape = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
         raise OptionError(f"{what} gives {shape}; expected one integer for each of {rows.num_rows:,} rows.", parameter="ids")
-    numbers: Array = found.astype(np.int64)
+    numbers: Array = array.astype(np.int64)
     return numbers if rows.valid is None else numbers[rows.valid]
 
 

@@ -29,6 +29,7 @@ from stoker.store.store import Store
 from stoker.train.export import Exported, export_model, load_trained
 from stoker.train.fit import predict
 from stoker.train.run import FEED, SCALER
+from stoker.train.stream import Stream
 
 MAX_BYTES = 64 << 20
 GOLDEN_ROWS = 64
@@ -120,10 +121,9 @@ class TrainedModel:
         return predict(
             self.model,
             forward or usual,
-            batches,
+            Stream(batches, self.device),
             is_loss=False,
             context=nullcontext(),
-            place=lambda batch: to_device(batch, self.device),
         )
 
     def table(self, store: Store) -> pa.Table:

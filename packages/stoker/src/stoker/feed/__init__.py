@@ -14,14 +14,6 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_LAZY = {
-    "CategoryCodes": "stoker.feed.categories:CategoryCodes",
-    "Distributed": "stoker.feed.prefetch:Distributed",
-    "Loading": "stoker.feed.residency:Loading",
-    "OnDevice": "stoker.feed.transform:OnDevice",
-    "Returns": "stoker.feed.padding:Returns",
-}
-
 if TYPE_CHECKING:
     from stoker.feed.categories import CategoryCodes as CategoryCodes
     from stoker.feed.padding import Returns as Returns
@@ -30,4 +22,4 @@ if TYPE_CHECKING:
     from stoker.feed.transform import OnDevice as OnDevice
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
+    __getattr__, __dir__, __all__ = lazy(__name__)

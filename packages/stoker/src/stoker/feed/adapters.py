@@ -139,21 +139,13 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._digests = [store.digest for store in feed.stores]
         self._categories = feed.categories
         self._files = feed.shards()
-        self._view = feed.view
         self._subsets = feed.subsets
         self._samples = feed.samples
-        self._columns = feed.columns
-        self._return_index = feed.returns.index or feed.returns.store
-        self._entries: dict[str, Any] = {"shows_index": feed.returns.index, "store_ends": feed.store_ends()}
-        self._masks: dict[str, Any] = {
-            "has_lengths": feed.samples.padded or bool(feed.returns.masks),
-            "makes_masks": feed.returns.masks is not False,
-        }
+        self._assemble: Assembler = feed.assembler(marks_valid=False)
         self._transform = feed.transform
-        self._return_series = feed.returns.series
         self._is_remote = feed.is_remote
         self._refusal = _refusal(feed)
-        self._opened: tuple[int, HostGather, Assembler] | None = None
+        self._opened: tuple[int, HostGather] | None = None
 
     def __len__(self) -> int:
         return int(self._samples.num_samples)
@@ -172,11 +164,11 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             raise FeedError(f"{self._refusal}, which samples of a dataset do not have. Iterate over the feed itself.")
         numbers = self._checked(np.asarray(indices))
         size = len(numbers)
-        gather, assemble = self._open()
+        gather = self._open()
         try:
             gathered = gather.gather(numbers, size, gather.locate(numbers))
             try:
-                batch = assemble(gathered.tensors(), size)
+                batch = gather.assemble(gathered.tensors(), size)
             finally:
                 gather.release(gathered)
             if self._transform is not None:
@@ -218,57 +210,45 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         numbers[numbers < 0] += len(self)
         return numbers
 
-    def _open(self) -> tuple[HostGather, Assembler]:
+    def _open(self) -> HostGather:
         """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent uses."""
         if self._opened is None or self._opened[0] != os.getpid():
             ring = Ring(pinned=False, keep=KEPT_SLOTS)
             kind = HostGather if len(self._openers) == 1 else MixtureGather
-            gather = kind(
-                self._view,
-                self._samples,
-                self._columns,
-                ring,
-                return_index=self._return_index,
-                return_series=self._return_series,
-                files=self._files,
-                is_remote=self._is_remote,
-            )
-            assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks, **self._entries)
-            self._opened = os.getpid(), gather, assemble
-        return self._opened[1:]
+            gather = kind(self._assemble, self._samples, ring, files=self._files, is_remote=self._is_remote)
+            self._opened = os.getpid(), gather
+        return self._opened[1]
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_opened": None}
         if None not in self._openers:
             empty, nowhere = np.empty(0), Lengths(num_series=0, num_steps=0)
-            state["_columns"] = [
-                [
-                    replace(column.pieces[i], values=empty.astype(column.pieces[i].values.dtype), lengths=nowhere)
-                    for column in self._columns
-                ]
-                for i in range(len(self._openers))
+            pieces = zip(*(column.pieces for column in self._assemble.columns), strict=True)
+            columns = [
+                [replace(piece, values=empty.astype(piece.values.dtype), lengths=nowhere) for piece in fed] for fed in pieces
             ]
-            state["_samples"] = None
+            state |= {"_samples": None, "_assemble": replace(self._assemble, columns=[]), "_columns": columns}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        saved = state.pop("_columns", None)
         self.__dict__.update(state)
-        if None in self._openers:
+        if saved is None:
             return
+        view = self._assemble.view
         stores, parts, columns, spaces = [], [], [], []
-        for i, (opener, digest, subset) in enumerate(zip(self._openers, self._digests, self._subsets, strict=True)):
+        for opener, digest, subset, fed in zip(self._openers, self._digests, self._subsets, saved, strict=True):
             store = opener()  # type: ignore[misc]
             if store.digest != digest:
                 raise FeedError(
                     f"{store.name} was packed again since the feed was made from it. Make the feed and its dataset again."
                 )
-            lengths = lengths_of(store, self._view)
-            own = state["_columns"][i]
-            columns.append([replace(column, values=store.mapped(column.name), lengths=lengths) for column in own])
-            samples: Samples = self._view.over(lengths)
+            lengths = lengths_of(store, view)
+            columns.append([replace(column, values=store.mapped(column.name), lengths=lengths) for column in fed])
+            samples: Samples = view.over(lengths)
             parts.append(samples if subset is None else subset.over(samples))
             stores.append(store)
             spaces.append(lengths)
         columns, _ = share_categories(stores, columns, self._categories)
-        self._columns = columns[0] if len(stores) == 1 else join_columns(stores, columns)
-        self._samples = parts[0] if len(stores) == 1 else JoinedSamples(parts, spaces, self._view)
+        self._assemble = replace(self._assemble, columns=columns[0] if len(stores) == 1 else join_columns(stores, columns))
+        self._samples = parts[0] if len(stores) == 1 else JoinedSamples(parts, spaces, view)

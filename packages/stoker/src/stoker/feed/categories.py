@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
+from stoker._types import CheckedFields
 from stoker.errors import OptionError
 from stoker.feed.columns import SHOWN, FedColumn
-from stoker.sampling.views import is_integer
 from stoker.store.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class CategoryCodes:
+class CategoryCodes(CheckedFields):
     """What the codes of columns of categories mean.
 
     Args:
@@ -30,14 +31,7 @@ class CategoryCodes:
     """
 
     texts: Mapping[str, Sequence[str]] | None = None
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        if not is_integer(self.offset, 0, 2**31):
-            raise OptionError(
-                f"categories.offset is {self.offset!r}; expected 0, or 1 to reserve code 0 for padding and missing categories.",
-                parameter="categories",
-            )
+    offset: Annotated[int, Meta(ge=0, le=2**31)] = 0
 
 
 def shift_categories(store: Store, columns: list[FedColumn], offset: int) -> list[FedColumn]:

@@ -81,20 +81,28 @@ class FedColumn:
         return not self.is_copied and (narrows or self.scales is not None)
 
     def delivered(self, start: int, stop: int, series: int) -> Array:
-        """Some rows of one series as they are delivered, [rows, width], by NumPy."""
-        rows = self.values[start:stop].reshape(stop - start, self.width or 1)
+        """Values `start` to `stop`, of one series, as they are delivered, [rows, width], by NumPy."""
+        rows = self.values.reshape(-1)[start:stop].reshape(-1, self.width or 1)
         with np.errstate(all="ignore"):  # kernels and devices do not warn either
             if self.scales is not None:
                 rows = (rows - self.scales.centers[series]) / self.scales.divisors[series]
             return rows.astype(self.dtype)
 
     def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
-        """Raise for the first finite value of these spans that is delivered as an infinite one, if there is one."""
-        for one, start, count in zip(series.tolist(), starts.tolist(), counts.tolist(), strict=True):
-            rows = self.values[start : start + count].reshape(count, self.width or 1)
-            bad = np.isinf(self.delivered(start, start + count, one)) & np.isfinite(rows)
+        """Raise for the first finite value that is delivered as an infinite one, if there is one.
+
+        Args:
+            series: The series of each span.
+            starts: The place of its first value.
+            counts: Its rows.
+        """
+        width = self.width or 1
+        for number, start, count in zip(series.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            stop = start + count * width
+            rows = self.values.reshape(-1)[start:stop].reshape(count, width)
+            bad = np.isinf(self.delivered(start, stop, number)) & np.isfinite(rows)
             if bad.any():
-                raise self.overflow(one, start + int(bad.any(axis=1).argmax()))
+                raise self.overflow(number, start // width + int(bad.any(axis=1).argmax()))
 
     def overflow(self, series: int, row: int) -> FeedError:
         """The error for a row with a value that cannot be delivered."""
@@ -155,10 +163,10 @@ def _max_gap(store: Store, view: AnyView) -> int | None:
         )
     if not isinstance(limit, str):
         return int(limit)
-    found = parse_frequency(limit, "max_gap" if view.max_gap is not None else "freq")
+    frequency = parse_frequency(limit, "max_gap" if view.max_gap is not None else "freq")
     # A month has 31 days at most, so a step of months is never a gap and a missing month always is one.
     unit = {"s": 10**9, "ms": 10**6, "us": 10**3}.get((column.unit or "ns").split(",")[0], 1)
-    return (found.nanoseconds or found.months * 31 * NANOSECONDS["d"]) // unit
+    return (frequency.nanoseconds or frequency.months * 31 * NANOSECONDS["d"]) // unit
 
 
 def list_stores(given: Store | Sequence[Store]) -> tuple[Store, ...]:
@@ -204,10 +212,10 @@ def identity_of(store: Store) -> str:
 
 def content_digest(store: Store, names: Sequence[str]) -> str:
     """A hash of every value of some columns, and of where series begin; for stores in memory, which have no digest."""
-    found = xxhash.xxh3_128()
+    digest = xxhash.xxh3_128()
     for array in (store.offsets, *(store.column(name) for name in names)):
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:

@@ -28,7 +28,7 @@ from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Tensors
 from stoker.feed.prefetch import Cursor, Prefetcher, Steps
-from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences
+from stoker.sampling.views import Draw, Lengths, Samples, Sequences
 
 BLOCK = 2048
 _WARPS = 4
@@ -76,9 +76,9 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 def sample_table(samples: Samples, numbers: Array, rows: int | None, draw: Draw | None = None) -> Array:
     """Where samples lie: an int64 table [4, rows] of series, first step, steps and index; empty rows at the end up to `rows`."""
-    found = samples.locate(numbers, draw)
+    located = samples.locate(numbers, draw)
     table = np.zeros((4, len(numbers) if rows is None else rows), dtype=np.int64)
-    for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
+    for row, part in zip((_SERIES, _FIRST, _COUNT), located, strict=True):
         table[row, : len(numbers)] = part
     table[_NUMBER, : len(numbers)], table[_NUMBER, len(numbers) :] = numbers, NO_SAMPLE
     return table
@@ -144,7 +144,7 @@ class DeviceColumn:
         """The rows with a finite value that is delivered as an infinite one. Reads all rows, and waits for the device."""
         rows = self.flat[: self.num_steps * self.width].view(self.num_steps, self.width)
         ends = torch.from_numpy(lengths.bounds()[1:]).to(rows.device) if self.scales is not None else None
-        found = [np.zeros(0, dtype=np.int64)]
+        overflowed = [np.zeros(0, dtype=np.int64)]
         num_rows = max(1, _CHECKED_VALUES // self.width)
         for first in range(0, self.num_steps, num_rows):
             values = made = rows[first : first + num_rows]
@@ -154,8 +154,8 @@ class DeviceColumn:
             bad = made.to(self.dtype).isinf()
             if values.dtype.is_floating_point:
                 bad &= ~values.isinf()
-            found.append(first + bad.any(1).nonzero()[:, 0].cpu().numpy())
-        return np.concatenate(found)
+            overflowed.append(first + bad.any(1).nonzero()[:, 0].cpu().numpy())
+        return np.concatenate(overflowed)
 
     def windows(self, table: SampleTable, steps: int, *, masked: bool) -> torch.Tensor:
         """Rows of `steps` steps: [rows, steps, width]; zero behind the steps of a sample if `masked`."""
@@ -196,37 +196,24 @@ def _clear(values: torch.Tensor, absent: torch.Tensor) -> None:
 class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
-    def __init__(
-        self,
-        view: AnyView,
-        samples: Samples,
-        columns: list[FedColumn],
-        device: torch.device,
-        *,
-        return_index: bool,
-        lengths: bool,
-        return_series: bool = False,
-    ) -> None:
+    def __init__(self, assemble: Assembler, samples: Samples, device: torch.device) -> None:
+        self.assemble, self.samples = assemble, samples
+        view, columns = assemble.view, assemble.columns
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
             longest = view.width(min(longest, max((column.num_rows for column in columns if column.level == "step"), default=0)))
         self.columns = [DeviceColumn(column, longest, device) for column in columns]
-        for column, there in zip(columns, self.columns, strict=True):
-            rows = there.overflows(column.lengths) if column.may_overflow else ()
+        for column, uploaded in zip(columns, self.columns, strict=True):
+            rows = uploaded.overflows(column.lengths) if column.may_overflow else ()
             # Rows that are in no sample are not delivered.
             for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
-                found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
-                starts, counts = (found.starts, found.counts) if column.level == "step" else (found.series, 1)
+                located = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
+                starts, counts = (located.starts, located.counts) if column.level == "step" else (located.series, 1)
                 place = np.searchsorted(rows, starts)
                 held = place < np.searchsorted(rows, starts + counts)
                 if held.any():
                     i = int(held.argmax())
-                    raise column.overflow(int(found.series[i]), int(rows[place[i]]))
-        self._view = view
-        self._samples = samples
-        self._return_index = return_index
-        self._return_series = return_series
-        self._has_lengths = lengths
+                    raise column.overflow(int(located.series[i]), int(rows[place[i]]))
 
     def gather(self, table: SampleTable, counts: Array, *, masked: bool) -> Tensors:
         """The parts of a batch; `counts` are those of the table on the host, from which shapes follow.
@@ -234,7 +221,7 @@ class DeviceGather:
         `masked` says that some rows may be shorter than the others and are to be filled with zeros.
         """
         parts: Tensors = {}
-        view, lengths = self._view, table.counts
+        view, lengths, returns = self.assemble.view, table.counts, self.assemble.returns
         is_packed = isinstance(view, Sequences) and view.layout == "packed"
         if is_packed:
             total, ends = int(counts.sum()), lengths.cumsum(0)
@@ -243,9 +230,9 @@ class DeviceGather:
             series = table.series.repeat_interleave(lengths, output_size=total)
             parts[STARTS] = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
             parts[STARTS][1:] = ends
-        elif self._has_lengths or masked:
+        elif self.assemble.has_lengths or masked:
             parts[COUNTS] = lengths.to(torch.int32)
-        steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self._samples.row
+        steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self.samples.row
         for column in self.columns:
             absent = None
             if column.level == "series":
@@ -266,17 +253,17 @@ class DeviceGather:
             if column.observed:
                 missing = values.isnan()
                 values.masked_fill_(missing, 0)
-                there = ~missing if absent is None else ~(missing | absent)
-                parts["observed " + column.name] = there if column.has_width else there[..., 0]
+                is_observed = ~missing if absent is None else ~(missing | absent)
+                parts["observed " + column.name] = is_observed if column.has_width else is_observed[..., 0]
             values = values.to(column.dtype)
             if column.shift:
                 values = values + column.shift
                 if absent is not None:
                     _clear(values, absent)
             parts["column " + column.name] = values if column.has_width else values[..., 0]
-        if self._return_index:
+        if returns.numbers:
             parts[NUMBERS] = table.numbers
-        if self._return_series:
+        if returns.series:
             parts[SERIES] = table.series.masked_fill(table.numbers == NO_SAMPLE, NO_SAMPLE)
         return parts
 
@@ -292,8 +279,6 @@ class DeviceProducer:
     """Batches gathered on the device; the host only sends where samples lie, for many batches at a time."""
 
     gather: DeviceGather
-    assemble: Assembler
-    samples: Samples
     device: torch.device
     rows: int | None
     """Rows of every batch; None where the last one is short."""
@@ -322,13 +307,13 @@ class DeviceProducer:
         """Gather the batch."""
         table, host = entry
         counts, valid = host[_COUNT], int(np.count_nonzero(host[_NUMBER] >= 0))
-        masked = self.samples.padded or valid < host.shape[1]
-        return self.assemble(self.gather.gather(SampleTable(table), counts, masked=masked), valid)
+        masked = self.gather.samples.padded or valid < host.shape[1]
+        return self.gather.assemble(self.gather.gather(SampleTable(table), counts, masked=masked), valid)
 
     def tables(self, steps: Steps, first: int, count: int) -> list[Array]:
         """Where the samples of `count` steps lie, as `sample_table` has it."""
         chosen = range(first, min(first + count, len(steps)))
-        return [sample_table(self.samples, steps.numbers(step), self.rows, steps.draw) for step in chosen]
+        return [sample_table(self.gather.samples, steps.numbers(step), self.rows, steps.draw) for step in chosen]
 
     def join(self, tables: list[Array]) -> torch.Tensor:
         """Tables side by side in one tensor, pinned for a GPU."""
@@ -366,7 +351,7 @@ class Captured:
         begin_pass: Callable[[], tuple[Steps, Cursor]],
         waits: Spans,
     ) -> None:
-        view = producer.assemble.view
+        view = producer.gather.assemble.view
         if isinstance(view, Sequences) and view.buckets != (view.max_length,):
             raise OptionError(
                 f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},).",
@@ -382,13 +367,13 @@ class Captured:
         self._device = producer.device
         self._producer = producer
         self._gather = producer.gather
-        self._assemble = replace(producer.assemble, marks_valid=False)
+        self._assemble = replace(producer.gather.assemble, marks_valid=False)
         self._rows = batch_size
         self._marks_valid = last_batch == "pad"
-        self._masked = producer.samples.padded or last_batch == "pad"
+        self._masked = producer.gather.samples.padded or last_batch == "pad"
         self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=self._device)
         self._place = torch.zeros(1, dtype=torch.int64, device=self._device)
-        self._longest = np.array([producer.samples.row], dtype=np.int64)
+        self._longest = np.array([producer.gather.samples.row], dtype=np.int64)
         self.graph: torch.cuda.CUDAGraph | None = None
         """The graph of the gather, after the first iteration."""
         self.batch: Tensors = {}

@@ -9,17 +9,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import torch
 import xxhash
+from msgspec import Meta
 from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker._clock import Spans
 from stoker._device import check_device
 from stoker._text import html_text
-from stoker._types import checked
+from stoker._types import checked, converted
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.adapters import OrderSampler, SampleDataset
 from stoker.feed.categories import CategoryCodes, share_categories, shift_categories
@@ -48,7 +49,7 @@ from stoker.feed.transform import AnyTransform, DeviceTransform, split_transform
 from stoker.sampling.mixture import JoinedSamples, Mixture
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, Windows, is_integer, view_values
+from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, Windows, view_values
 from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
 
@@ -139,11 +140,7 @@ class Feed:
         spaces = [samples_over(store, view) for store in self.stores]
         self.store: Store | StoreGroup = self.stores[0] if len(self.stores) == 1 else StoreGroup(self.stores)
         self.view = view
-        self.batch_size = _checked("batch_size", batch_size, least=1)
-        if self.batch_size >= 2**31:
-            raise OptionError(
-                f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.", parameter="batch_size"
-            )
+        self.batch_size: int = converted("batch_size", batch_size, Annotated[int, Meta(ge=1, lt=2**31)])
         self.ranks = FeedRanks.find(distributed.rank, distributed.world_size)
         self.global_batch_size = distributed.global_batch_size
         self.micro_batches = _micro_batches(self.batch_size, self.global_batch_size, last_batch)
@@ -151,32 +148,25 @@ class Feed:
         self._is_of_worker = distributed.rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it with a rank of its own."""
         self.device = check_device(device)
-        if self.device.type not in ("cpu", "cuda"):
-            raise OptionError(
-                f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself.",
-                parameter="device",
-            )
         self.digest = self.store.digest
         """The digest of the store, or of all stores; None for one in memory."""
         self.drop_last = last_batch == "drop"
         """Whether a short last batch is dropped, as `DataLoader` has it."""
         self.is_packed = isinstance(view, Sequences) and view.layout == "packed"
         """Whether batches have all steps end to end."""
-        self.last_batch = last_batch
+        self.last_batch: LastBatch = converted("last_batch", last_batch, LastBatch)
         self.waits = Spans()
         """Time that the caller waited for batches."""
         self.pacing = Spans(capacity=1)
         """Time that the caller waited for a GPU that had batches enough, with the next one ready."""
-        if last_batch not in ("pad", "short", "drop"):
-            raise OptionError.expected("last_batch", last_batch, "'pad', 'short' or 'drop'")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
             raise OptionError.expected("order", order, "Sequential(), Shuffle(…), BlockShuffle(…) or another order")
         self.transform, self.device_transform = split_transforms(transform)
         self.subsets: list[Subset | None] = list_for(self.stores, "subset", subset)
         """One per store."""
-        for own, one in zip(self.subsets, self.stores, strict=True):
-            if own is not None:
-                _check_subset(own, one, view, method)
+        for part, single in zip(self.subsets, self.stores, strict=True):
+            if part is not None:
+                _check_subset(part, single, view, method)
         self.subset = self.subsets[0] if len(self.stores) == 1 else subset
         if scaler is not None:
             if len(self.stores) > 1:
@@ -188,23 +178,18 @@ class Feed:
             _check_scaler(scaler, self.stores[0], self.subsets[0])
         self.scaler = scaler
         chosen = [
-            choose_columns(one, columns, dtype=dtype, normalize=method, lengths=lengths, scaler=scaler)
-            for one, (lengths, _) in zip(self.stores, spaces, strict=True)
+            choose_columns(single, columns, dtype=dtype, normalize=method, lengths=lengths, scaler=scaler)
+            for single, (lengths, _) in zip(self.stores, spaces, strict=True)
         ]
         check_columns(self.stores, chosen)
         chosen = [
-            mark_observed(shift_categories(one, own, categories.offset), observed)
-            for one, own in zip(self.stores, chosen, strict=True)
+            mark_observed(shift_categories(single, fed, categories.offset), observed)
+            for single, fed in zip(self.stores, chosen, strict=True)
         ]
         chosen, self.categories = share_categories(self.stores, chosen, categories.texts)
         """The texts that the codes of each column of categories refer to."""
         self.columns = chosen[0] if len(chosen) == 1 else join_columns(self.stores, chosen)
-        check_names(view, self.columns, return_series=returns.series)
-        if returns.store and any(column.name == "store" for column in self.columns):
-            raise OptionError(
-                "Returns(store=True) adds the entry 'store', which a column has the name of. Leave it out of columns=.",
-                parameter="store",
-            )
+        check_names(view, self.columns, returns)
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if self.transform is not None and brief:
             raise OptionError(
@@ -212,7 +197,7 @@ class Feed:
                 parameter="columns",
             )
         parts: list[Samples] = [
-            whole if own is None else own.over(whole) for own, (_, whole) in zip(self.subsets, spaces, strict=True)
+            whole if part is None else part.over(whole) for part, (_, whole) in zip(self.subsets, spaces, strict=True)
         ]
         self.samples = parts[0] if len(parts) == 1 else self._joined(parts, [lengths for lengths, _ in spaces])
         self.column_bytes = sum(piece.values.nbytes for column in self.columns for piece in column.pieces)
@@ -227,9 +212,9 @@ class Feed:
             max_fetched=min((store.max_whole_bytes for store in self.stores if isinstance(store, RemoteStore)), default=None),
         )
         if self.is_remote and self.residency.where != "stream":
-            for one in self.stores:
+            for single in self.stores:
                 for column in self.columns:
-                    one.column(column.name)  # fetched whole, and kept
+                    single.column(column.name)  # fetched whole, and kept
         is_resident = self.residency.where == "device"
         if not is_resident:
             rows = batch_size if last_batch == "pad" else min(batch_size, self.samples.num_samples)
@@ -259,10 +244,11 @@ class Feed:
         self._producer = self._make_producer()
 
     def _joined(self, parts: list[Samples], lengths: list[Lengths]) -> JoinedSamples:
-        for one, part in zip(self.stores, parts, strict=True):
+        for single, part in zip(self.stores, parts, strict=True):
             if not part.num_samples:
                 raise OptionError(
-                    f"the subset of {one.name} has no sample. Leave the store out, or give it another subset.", parameter="subset"
+                    f"the subset of {single.name} has no sample. Leave the store out, or give it another subset.",
+                    parameter="subset",
                 )
         return JoinedSamples(parts, lengths, self.view)
 
@@ -279,27 +265,15 @@ class Feed:
 
     def _make_producer(self) -> HostProducer | DeviceProducer:
         rows = self.batch_size if self.last_batch == "pad" else None
-        assemble = Assembler(
-            view=self.view,
-            columns=tuple(self.columns),
-            has_lengths=self.samples.padded or bool(self.returns.masks),
-            marks_valid=rows is not None,
-            makes_masks=self.returns.masks is not False,
-            shows_index=self.returns.index,
-            store_ends=self.store_ends(),
-        )
-        parts = (self.view, self.samples, self.columns)
-        returns: Any = {"return_index": self.returns.index or self.returns.store, "return_series": self.returns.series}
+        assemble = self.assembler(marks_valid=rows is not None)
         if self.residency.where == "device":
-            there = DeviceGather(*parts, self.device, lengths=assemble.has_lengths, **returns)
-            return DeviceProducer(
-                gather=there, assemble=assemble, samples=self.samples, device=self.device, rows=rows, threads=self.threads
-            )
+            gather = DeviceGather(assemble, self.samples, self.device)
+            return DeviceProducer(gather=gather, device=self.device, rows=rows, threads=self.threads)
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
-        kind = HostGather if len(self.stores) == 1 else MixtureGather
         return HostProducer(
-            gather=kind(*parts, ring, files=self.shards(), is_remote=self.is_remote, **returns),
-            assemble=assemble,
+            gather=(HostGather if len(self.stores) == 1 else MixtureGather)(
+                assemble, self.samples, ring, files=self.shards(), is_remote=self.is_remote
+            ),
             device=self.device,
             transform=self.transform,
             rows=rows,
@@ -309,24 +283,24 @@ class Feed:
             pacing=self.pacing,
         )
 
-    keeps_state = True
-    """Of `BatchSource`: a feed can always be saved and resumed."""
-
-    @property
-    def num_batches(self) -> int:
-        """Batches per epoch, for each rank: `len(feed)`."""
-        return len(self)
+    def assembler(self, *, marks_valid: bool) -> Assembler:
+        """What makes batches of gathered parts; for the producer, and for a dataset."""
+        store_ends: tuple[int, ...] | None = None
+        if self.returns.store:
+            store_ends = tuple(self.samples.firsts[1:-1].tolist()) if isinstance(self.samples, JoinedSamples) else ()
+        return Assembler(
+            view=self.view,
+            columns=self.columns,
+            padded=self.samples.padded,
+            returns=self.returns,
+            marks_valid=marks_valid,
+            store_ends=store_ends,
+        )
 
     @property
     def num_samples(self) -> int:
         """Samples per epoch, of all ranks together."""
         return self.plan.num_positions
-
-    def store_ends(self) -> tuple[int, ...] | None:
-        """For the entry `store`: the samples of all stores up to each but the last; None where it is not asked for."""
-        if not self.returns.store:
-            return None
-        return tuple(self.samples.firsts[1:-1].tolist()) if isinstance(self.samples, JoinedSamples) else ()
 
     def shards(self) -> list[str]:
         """The files that hold the columns, for messages."""
@@ -335,8 +309,8 @@ class Feed:
             if store.manifest is None or store.path is None:
                 files.append(store.name)
             else:
-                own = [column.values.file for column in store.manifest.columns if column.name in names and column.values]
-                files += [str(store.path / file) for file in own]
+                shards = [column.values.file for column in store.manifest.columns if column.name in names and column.values]
+                files += [str(store.path / shard) for shard in shards]
         return files
 
     @property
@@ -482,7 +456,7 @@ class Feed:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. A position in that epoch that was just loaded is kept."""
-        epoch = _checked("epoch", epoch, least=0)
+        epoch = converted("epoch", epoch, Annotated[int, Meta(ge=0)])
         if epoch != self._cursor.epoch or (self._has_moved and self._cursor.position):
             self._move(Cursor(epoch, 0))
 
@@ -517,35 +491,41 @@ class Feed:
         Raises:
             FeedError: The state is damaged, or of other data, another view, subset or kind of order.
         """
-        seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        seed, cursor, shape = self._read(state)
         if shape.keys() != self.plan.shape.keys():
-            found, expected = (", ".join(one) or "nothing" for one in (shape, self.plan.shape))
-            raise FeedError(f"the state of a feed has the choices {found}; expected {expected} of {self.order.kind} samples.")
+            saved, expected = (", ".join(names) or "nothing" for names in (shape, self.plan.shape))
+            raise FeedError(f"the state of a feed has the choices {saved}; expected {expected} of {self.order.kind} samples.")
         self._set_order(self._given_order.adopt(seed, shape))
         self._move(cursor)
 
+    def _read(self, state: Mapping[str, Any]) -> tuple[int, Cursor, dict[str, int]]:
+        return check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+
+    def _steps_from(self, state: Mapping[str, Any]) -> Steps:
+        _, cursor, _ = self._read(state)
+        return self._steps(cursor.epoch, cursor.position)
+
     def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
         """The state of a pass that began at `state` and has handed out `batches` batches."""
-        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        steps = self._steps(cursor.epoch, cursor.position)
-        return {**state, **dict(zip(("epoch", "position"), steps.after(batches - 1), strict=True))} if batches else dict(state)
+        after = self._steps_from(state).after(batches - 1)
+        return {**state, **dict(zip(("epoch", "position"), after, strict=True))} if batches else dict(state)
 
     def origin(self, state: Mapping[str, Any], first: int, count: int = 1) -> str:
         """Where some batches of a pass that began at `state` come from, in words; samples with non-finite values come first."""
-        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        steps = self._steps(cursor.epoch, cursor.position)
+        steps = self._steps_from(state)
         numbers = np.concatenate([steps.numbers(step) for step in range(first, min(first + count, len(steps)))])
         told: list[tuple[bool, str]] = []
         for i, store in enumerate(self.stores):
-            samples, columns, first, own, draw = self.samples, self.columns, 0, numbers, steps.draw
+            samples, columns, first, mine, draw = self.samples, self.columns, 0, numbers, steps.draw
             if isinstance(samples, JoinedSamples):
                 first, end = int(samples.firsts[i]), int(samples.firsts[i + 1])
                 draw = samples.draw_of(i, draw)
-                samples, own = samples.parts[i], numbers[(numbers >= first) & (numbers < end)] - first
+                samples, mine = samples.parts[i], numbers[(numbers >= first) & (numbers < end)] - first
                 columns = [column.pieces[i] for column in columns]
-            if len(own):
-                found = describe_samples(samples, columns, own, name=store.name, first_steps=store.offsets, first=first, draw=draw)
-                told.append(found)
+            if len(mine):
+                told.append(
+                    describe_samples(samples, columns, mine, name=store.name, first_steps=store.offsets, first=first, draw=draw)
+                )
         bad = [text for is_bad, text in told if is_bad]
         return "; ".join(bad or [text for _, text in told])
 
@@ -602,9 +582,7 @@ class Feed:
         """Make the feed of these settings over a store. `scaler` is for this store, where the feed had one; `options` replace settings."""
         values = dict(settings["view"])
         kinds: dict[str, Any] = {"Windows": Windows, "Segments": Segments, "Sequences": Sequences}
-        view = kinds[values.pop("name")](
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        )
+        view = kinds[values.pop("name")](**values)
         if settings["scaler"] and scaler is None:
             raise OptionError(
                 "the feed scaled each series by a scaler, which is missing. Put scaler.safetensors back.", parameter="scaler"
@@ -647,17 +625,11 @@ class Feed:
         return html_text(summarize(self))
 
 
-def _checked(name: str, value: int, *, least: int) -> int:
-    if not is_integer(value, least):
-        raise OptionError.expected(name, value, f"an integer from {least}")
-    return int(value)
-
-
 def _micro_batches(batch_size: int, global_batch_size: int | None, last_batch: str) -> int | None:
     """Batches per update of a global batch."""
     if global_batch_size is None:
         return None
-    if _checked("global_batch_size", global_batch_size, least=1) % batch_size:
+    if global_batch_size % batch_size:
         raise OptionError(
             f"global_batch_size is {global_batch_size:,}, which is not a multiple of batch_size={batch_size:,}. Change one of them.",
             parameter="global_batch_size",
@@ -671,8 +643,7 @@ def _micro_batches(batch_size: int, global_batch_size: int | None, last_batch: s
 
 
 def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method | None) -> None:
-    if not isinstance(subset, Subset):
-        raise OptionError.expected("subset", subset, "a subset of a split, like stoker.split.chronological(store, view).train")
+    Subset.check_kind(subset)
     subset.check(view, identity_of(store))
     if normalize is not None and not subset.whole_series:
         raise LeakError(

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -33,10 +33,10 @@ from stoker.feed import padding
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
-from stoker.feed.read_ahead import Hints, JoinedHints, ReadAhead
+from stoker.feed.read_ahead import Hints, ReadAhead
 from stoker.feed.remote_blocks import LeasedColumns
 from stoker.feed.transform import Transform, as_tensors, with_rng
-from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
+from stoker.sampling.views import Draw, Located, Samples, Sequences
 
 POISON = 0xCB
 
@@ -134,94 +134,87 @@ class Gathered:
         """The fields as tensors, which share the memory of the slot."""
         tensors = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
         dtypes = {name: field.torch_dtype for name, field in self.fields.items()}
-        return {name: one if one.dtype == dtypes[name] else one.view(dtypes[name]) for name, one in tensors.items()}
+        return {name: tensor if tensor.dtype == dtypes[name] else tensor.view(dtypes[name]) for name, tensor in tensors.items()}
 
 
+@dataclass(eq=False)
 class HostGather:
     """Copies samples into slots. Holds no state besides the ring, so threads may share it."""
 
-    def __init__(
-        self,
-        view: AnyView,
-        samples: Samples,
-        columns: list[FedColumn],
-        ring: Ring,
-        *,
-        return_index: bool,
-        files: Sequence[str],
-        is_remote: bool,
-        return_series: bool = False,
-    ) -> None:
-        self._view = view
-        self._samples = samples
-        self._columns = columns
-        self._observed = [column for column in columns if column.observed]
-        self._ring = ring
-        self._returns = {"return_index": return_index, "return_series": return_series}
-        self._files = files
-        self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
-        self._leased = LeasedColumns(columns, samples) if is_remote else None
+    assemble: Assembler
+    samples: Samples
+    ring: Ring
+    _: KW_ONLY
+    files: Sequence[str]
+    is_remote: bool
+
+    def __post_init__(self) -> None:
+        self._view, self._columns = self.assemble.view, self.assemble.columns
+        self._observed = [column for column in self._columns if column.observed]
+        self._is_packed = isinstance(self._view, Sequences) and self._view.layout == "packed"
+        self._leased = LeasedColumns(self._columns, self.samples) if self.is_remote else None
         # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
         self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
 
     def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
         """Where samples lie; `draw` says where random ones do."""
-        return self._samples.locate(numbers, draw)
+        return self.samples.locate(numbers, draw)
 
-    def gather(self, numbers: Array, rows: int, found: Located, *, is_leased: bool = False) -> Gathered:
+    def gather(self, numbers: Array, rows: int, located: Located, *, is_leased: bool = False) -> Gathered:
         """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them.
 
         Blocks of remote columns are leased for it, unless they are already (`is_leased`).
         """
         if len(numbers) < rows:
-            found = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in found))
-        steps, places, total = self._arrange(found.counts)
+            located = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in located))
+        steps, places, total = self._arrange(located.counts)
         known = self._known
         if known is None or known[0] != (rows, steps, total):
-            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, **self._returns)
+            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, returns=self.assemble.returns)
             known = self._known = (rows, steps, total), *laid_out
         _, fields, num_bytes = known
-        slot = self._ring.take(num_bytes)
+        slot = self.ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
-            with contextlib.nullcontext() if is_leased or self._leased is None else self._leased.lease(found):
-                self._fill_columns(arrays, numbers, found, places, steps)
+            with contextlib.nullcontext() if is_leased or self._leased is None else self._leased.lease(located):
+                for column in self._columns:
+                    self._fill(column, arrays["column " + column.name], located, places, steps, len(numbers))
             for column in self._observed:
                 values, marks = arrays["column " + column.name], arrays["observed " + column.name]
                 padding.mark_observed(values, column.torch_name, marks)
                 if column.level == "series":
                     marks[len(numbers) :] = False
-                elif steps is not None and self._samples.padded | (len(numbers) < rows):
-                    padding.clear_tails(marks.reshape(-1).view(np.uint8), found.counts, steps, column.width or 1)
+                elif steps is not None and self.samples.padded | (len(numbers) < rows):
+                    padding.clear_tails(marks.reshape(-1).view(np.uint8), located.counts, steps, column.width or 1)
             if self._is_packed:
                 arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
             else:
-                arrays[COUNTS][:] = found.counts
-            for name, values in ((NUMBERS, numbers), (SERIES, found.series[: len(numbers)])):
+                arrays[COUNTS][:] = located.counts
+            for name, values in ((NUMBERS, numbers), (SERIES, located.series[: len(numbers)])):
                 if name in arrays:
                     arrays[name][: len(numbers)], arrays[name][len(numbers) :] = values, NO_SAMPLE
         except BaseException:
-            self._ring.give_back(slot)
+            self.ring.give_back(slot)
             raise
         return Gathered(slot, fields, num_bytes, arrays)
 
     def release(self, gathered: Gathered) -> None:
         """Give the slot back; it is free once no tensor refers to it."""
-        self._ring.give_back(gathered.slot)
+        self.ring.give_back(gathered.slot)
 
     def origin(self, numbers: Array) -> str:
         """The series and files of some samples, in words; also where the samples cannot be found."""
         try:
-            series = self._samples.locate(numbers).series[:4]
+            series = self.samples.locate(numbers).series[:4]
         except StoreDamagedError:
             series = numbers[:0]
-        shown = ", ".join(f"{one:,}" for one in series.tolist()) + (", …" if len(numbers) > 4 else "")
-        return f"series {shown or '?'} in {', '.join(self._files)}"
+        shown = ", ".join(f"{number:,}" for number in series.tolist()) + (", …" if len(numbers) > 4 else "")
+        return f"series {shown or '?'} in {', '.join(self.files)}"
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of all columns, at most."""
-        return sum(column.unit * (self._samples.row if column.level == "step" else 1) for column in self._columns)
+        return sum(column.unit * (self.samples.row if column.level == "step" else 1) for column in self._columns)
 
     def _arrange(self, counts: Array) -> tuple[int | None, Array, int]:
         """Steps of a row (None if packed), where each sample begins, and all steps."""
@@ -230,50 +223,53 @@ class HostGather:
             places = np.zeros(rows, dtype=np.int64)
             np.cumsum(counts[:-1], out=places[1:])
             return None, places, int(counts.sum())
-        steps = self._view.width(int(counts.max(initial=0))) if isinstance(self._view, Sequences) else self._samples.row
+        steps = self._view.width(int(counts.max(initial=0))) if isinstance(self._view, Sequences) else self.samples.row
         return steps, np.arange(0, rows * steps, steps, dtype=np.int64), rows * steps
 
-    def _fill_columns(self, arrays: dict[str, Array], numbers: Array, found: Located, places: Array, steps: int | None) -> None:
-        for column in self._columns:
-            self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
+    def _starts(self, column: FedColumn, found: Located) -> Array:
+        """The place of the first value of each sample in a column."""
+        rows = found.starts if column.level == "step" else found.series
+        return rows if column.width is None else rows * column.width
 
     def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
+        source, starts, counts, width = column.values.reshape(-1), self._starts(column, found), found.counts, column.width or 1
         if column.level == "series":
-            series = found.series[:valid]
+            starts = starts[:valid]
             with np.errstate(over="ignore"):  # checked below
-                target[:valid] = column.values[series]
+                target[:valid] = source[starts if column.width is None else starts[:, None] + np.arange(width)]
             if column.shift:
                 target[:valid] += column.shift
             target[valid:] = 0
             if column.may_overflow and np.isinf(target[:valid]).any():
-                column.refuse_overflow(series, series, np.ones(valid, dtype=np.int64))
+                column.refuse_overflow(found.series[:valid], starts, np.ones(valid, dtype=np.int64))
             return
-        values, rows = column.values.reshape(-1), target.reshape(-1)
-        flat, unit = rows.view(np.uint8), column.unit
+        if width > 1:
+            counts, places = counts * width, places * width
+        rows = target.reshape(-1)
+        flat = rows.view(np.uint8)
         streaming = len(flat) >= padding.STREAMING_BYTES and not column.observed  # which reads what was written
         overflowed = False
         if column.is_copied:
-            padding.copy_spans(values.view(np.uint8), found.starts, found.counts, flat, places, unit, streaming)
-        elif np.float16 in (values.dtype, rows.dtype):  # compiled kernels cannot calculate with it
-            steps_of = target.reshape(-1, column.width or 1)
-            for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
-                part = steps_of[place : place + count] = column.delivered(start, start + count, series)
+            padding.copy_spans(source.view(np.uint8), starts, counts, flat, places, source.itemsize, streaming)
+        elif np.float16 in (source.dtype, rows.dtype):  # compiled kernels cannot calculate with it
+            for series, start, count, place in zip(found.series, starts, counts, places, strict=True):
+                part = rows[place : place + count] = column.delivered(start, start + count, series).reshape(-1)
                 overflowed |= bool(np.isinf(part).any())
         elif column.scales is None:
-            overflowed = padding.cast_spans(values, found.starts, found.counts, column.width or 1, rows, places)
+            overflowed = padding.cast_spans(source, starts, counts, rows, places)
         else:
             centers, divisors = column.scales
-            spans = (values, found.starts, found.counts, found.series)
-            if values.dtype == rows.dtype and column.width is None and values.dtype.kind == "f":
+            spans = (source, starts, counts, found.series)
+            if source.dtype == rows.dtype and column.width is None and source.dtype.kind == "f":
                 overflowed = padding.scale_rows(*spans, centers[:, 0], divisors[:, 0], rows, places, streaming)
             else:
                 overflowed = padding.scale_spans(*spans, centers, divisors, rows, places)
         if overflowed:
-            column.refuse_overflow(found.series, found.starts, found.counts)
+            column.refuse_overflow(found.series, starts, found.counts)
         if column.shift:
             rows += column.shift  # also what no sample has written, which is cleared below
-        if steps is not None and self._samples.padded | (valid < len(found.counts)):
-            padding.clear_tails(flat, found.counts, steps, unit)
+        if steps is not None and self.samples.padded | (valid < len(found.counts)):
+            padding.clear_tails(flat, found.counts, steps, column.unit)
 
 
 # The producer: gathered batches, transformed and copied to the device.
@@ -290,7 +286,6 @@ class HostProducer:
     """Batches gathered by the CPU; for a GPU also copied there, on a stream of their own."""
 
     gather: HostGather
-    assemble: Assembler
     device: torch.device
     transform: Transform | None
     rows: int | None
@@ -307,9 +302,14 @@ class HostProducer:
 
     def start(self, steps: Steps, waits: Spans) -> Prefetcher[list[Any]]:
         """Begin a pass. Small batches of equal shape that need nothing further are gathered several at a time."""
-        hints = self.hints.over(steps) if self.hints is not None else None
+        hints = self.hints.over(steps) if self.hints is not None else []
         together = 1
-        if self._stream is None and self.transform is None and self.hints is None and not isinstance(self.assemble.view, Sequences):
+        if (
+            self._stream is None
+            and self.transform is None
+            and self.hints is None
+            and not isinstance(self.gather.assemble.view, Sequences)
+        ):
             together = max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self.gather.row_bytes * steps.batch_size)))
         grouped = steps.num_whole // together * together if together > 1 else 0  # steps that are gathered with others
         size = together * steps.batch_size
@@ -338,7 +338,11 @@ class HostProducer:
                 return made
 
         num_items = grouped // together + len(steps) - grouped
-        on_close = hints.close if hints is not None else None
+
+        def on_close() -> None:
+            for hint in hints:
+                hint.close()
+
         return Prefetcher(make, num_items, threads=self.threads, prefetch=self.prefetch, waits=waits, on_close=on_close)
 
     def unpack(self, made: list[Any]) -> Iterator[Any]:
@@ -347,25 +351,26 @@ class HostProducer:
         while made:
             yield made.pop()
 
-    def make(self, steps: Steps, step: int, hints: Hints | JoinedHints | None) -> Any:
+    def make(self, steps: Steps, step: int, hints: Sequence[Hints]) -> Any:
         """One batch, or (for a GPU) the copy that is in flight and what it will be."""
         numbers = steps.numbers(step)
         try:
             rows = len(numbers) if self.rows is None else self.rows
             try:
-                if hints is not None:
-                    hints.before(step)
-                found = self.gather.locate(numbers, steps.draw)
-                gathered = self.gather.gather(numbers, rows, found, is_leased=hints is not None and hints.keeps_all)
+                for hint in hints:
+                    hint.before(step)
+                located = self.gather.locate(numbers, steps.draw)
+                is_leased = bool(hints) and all(hint.keeps_all for hint in hints)
+                gathered = self.gather.gather(numbers, rows, located, is_leased=is_leased)
             finally:
-                if hints is not None:
-                    hints.after(step)
+                for hint in hints:
+                    hint.after(step)
             try:
                 if self._transform is not None:
                     return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))
                 if self._stream is not None:
                     return self._copy(gathered, len(numbers))
-                return self.assemble(gathered.tensors(), len(numbers))
+                return self.gather.assemble(gathered.tensors(), len(numbers))
             finally:
                 self.gather.release(gathered)
         except Exception as error:
@@ -378,7 +383,7 @@ class HostProducer:
         """Batches of equal shape, gathered as one and then split, which saves most of the Python overhead of a gather."""
         gathered = self.gather.gather(numbers, len(numbers), found)
         try:
-            whole = self.assemble(gathered.tensors(), len(numbers))
+            whole = self.gather.assemble(gathered.tensors(), len(numbers))
         finally:
             self.gather.release(gathered)
         parts = [tensor.split(batch_size) for tensor in whole.values()]  # type: ignore[no-untyped-call]
@@ -395,7 +400,7 @@ class HostProducer:
         for tensor in tensors.values():
             tensor.record_stream(stream)
         in_flight.append(stream.record_event())
-        received: Tensors = tensors if num_valid is None else self.assemble(tensors, num_valid)
+        received: Tensors = tensors if num_valid is None else self.gather.assemble(tensors, num_valid)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
         while len(in_flight) > self.prefetch:
             oldest = in_flight.popleft()
@@ -410,14 +415,14 @@ class HostProducer:
         slot = gathered.slot
         host = torch.from_numpy(slot.buffer)[slot.lead : slot.lead + gathered.num_bytes]
         with torch.cuda.stream(self._stream):
-            there = host.to(self.device, non_blocking=True)
+            copied = host.to(self.device, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         slot.copied = event
-        return {name: field.tensor(there) for name, field in gathered.fields.items()}, event, num_valid
+        return {name: field.tensor(copied) for name, field in gathered.fields.items()}, event, num_valid
 
     def _transformed(self, transform: Callable[..., Any], gathered: Gathered, num_valid: int, seed: int) -> Any:
-        batch = self.assemble(gathered.tensors(), num_valid)
+        batch = self.gather.assemble(gathered.tensors(), num_valid)
         arrays = {name: tensor.numpy() for name, tensor in batch.items()}
         tensors = as_tensors(transform(arrays, lambda: np.random.default_rng(seed)))
         if "valid" in batch:
@@ -425,7 +430,7 @@ class HostProducer:
         if self._stream is None:
             return tensors
         with torch.cuda.stream(self._stream):
-            there = {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+            copied = {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in tensors.items()}
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        return there, event, None
+        return copied, event, None

@@ -13,7 +13,7 @@ rows here and there, has 0.6 of the speed (docs/journal.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,11 +23,10 @@ import xxhash
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
-from stoker.feed import padding
 from stoker.feed.columns import SHOWN, FedColumn
 from stoker.feed.gather import HostGather
 from stoker.feed.scaling import Scales
-from stoker.sampling.mixture import JoinedSamples
+from stoker.sampling.mixture import JoinedSamples, end_to_end
 from stoker.sampling.views import Lengths, Located
 from stoker.store.store import Store
 
@@ -64,8 +63,7 @@ class _JoinedLengths(Lengths):
 
     def bounds(self, first: int = 0, last: int | None = None) -> Array:
         steps = np.cumsum([0, *(part.num_steps for part in self.parts)])
-        inside = [part.bounds()[:-1] + base for part, base in zip(self.parts, steps, strict=False)]
-        joined: Array = np.concatenate([*inside, steps[-1:]])
+        joined = end_to_end([part.bounds()[:-1] for part in self.parts], steps)
         return joined[first : None if last is None else last + 1]
 
 
@@ -75,26 +73,15 @@ class JoinedColumn(FedColumn):
 
     _: KW_ONLY
     parts: tuple[FedColumn, ...]
-    places: Array | None
-    """Where in `values` the piece of each store begins, in rows; None where one begins within a row."""
-    memory: Array
-    """The same memory as bytes."""
-    offsets: Array
-    """Where in `memory` the piece of each store begins."""
+    places: Array
+    """Where in `values` the piece of each store begins."""
 
     def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
-        """Raise for the first finite value of these spans that is delivered as an infinite one, if there is one."""
-        if self.places is None:
-            raise TypeError(f"column {self.name!r} is gathered store by store")
+        """Raise for the first finite value that is delivered as an infinite one, if there is one."""
         firsts = np.cumsum([0, *(part.lengths.num_series for part in self.parts)])
         for i, part in enumerate(self.parts):
-            rows = starts - self.places[i]
-            if self.level == "series":
-                own = (rows >= 0) & (rows < len(part.values))
-                part.refuse_overflow(rows[own], rows[own], counts[own])
-            else:
-                own = (series >= firsts[i]) & (series < firsts[i + 1]) & (counts > 0)
-                part.refuse_overflow(series[own] - firsts[i], rows[own], counts[own])
+            mine = (series >= firsts[i]) & (series < firsts[i + 1]) & (counts > 0)
+            part.refuse_overflow(series[mine] - firsts[i], starts[mine] - self.places[i], counts[mine])
 
     @property
     def pieces(self) -> tuple[FedColumn, ...]:
@@ -112,7 +99,7 @@ class JoinedColumn(FedColumn):
 
 def join_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]) -> list[FedColumn]:
     """The columns of all stores, which must agree in name, type, width and level."""
-    lengths = tuple(own[0].lengths for own in columns)
+    lengths = tuple(fed[0].lengths for fed in columns)
     joined = _JoinedLengths(
         num_series=sum(length.num_series for length in lengths),
         num_steps=sum(length.num_steps for length in lengths),
@@ -121,9 +108,8 @@ def join_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]
     )
     made: list[FedColumn] = []
     for i, column in enumerate(columns[0]):
-        parts = tuple(own[i] for own in columns)
-        values, places = _spanning([part.values for part in parts])
-        memory, offsets = _spanning([part.values.reshape(-1).view(np.uint8) for part in parts])
+        parts = tuple(fed[i] for fed in columns)
+        values, places = _spanning([np.require(part.values, requirements="A").reshape(-1) for part in parts])
         made.append(
             JoinedColumn(
                 column.name,
@@ -138,8 +124,6 @@ def join_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]
                 shift=column.shift,
                 parts=parts,
                 places=places,
-                memory=memory,
-                offsets=np.zeros(0, dtype=np.int64) if offsets is None else offsets,
             )
         )
     return made
@@ -152,36 +136,32 @@ class _Memory:
         self.__array_interface__ = {"version": 3, "data": (address, True), "shape": shape, "typestr": dtype.str}
 
 
-def _spanning(arrays: list[Array]) -> tuple[Array, Array | None]:
-    """One array from the first to the last of some arrays, and the rows in it at which each begins; None if that is within rows.
+def _spanning(arrays: list[Array]) -> tuple[Array, Array]:
+    """One array from the first to the last of some flat arrays, and the places in it at which each begins.
 
-    Only their own rows may be read: what is between them may not be mapped. They must outlive the array.
+    Only their own values may be read: what is between them may not be mapped. They must outlive the array.
     """
-    row_bytes = arrays[0].dtype.itemsize * (arrays[0].shape[1] if arrays[0].ndim == 2 else 1)
     addresses = np.array([array.ctypes.data for array in arrays], dtype=np.int64)
-    there = np.array([array.nbytes > 0 for array in arrays])
-    if not there.any():
+    is_filled = np.array([array.size > 0 for array in arrays])
+    if not is_filled.any():
         return arrays[0], np.zeros(len(arrays), dtype=np.int64)
-    first = int(addresses[there].min())
-    distances = np.where(there, addresses - first, 0)
-    if (distances % row_bytes).any():  # rows of 12 bytes, say, that begin at multiples of 64
-        return arrays[0][:0], None
-    places: Array = distances // row_bytes
+    first = int(addresses[is_filled].min())
+    places: Array = np.where(is_filled, addresses - first, 0) // arrays[0].itemsize
     end = max(int(place) + len(array) for place, array in zip(places, arrays, strict=True))
-    return np.asarray(_Memory(first, (end, *arrays[0].shape[1:]), arrays[0].dtype)), places
+    return np.asarray(_Memory(first, (end,), arrays[0].dtype)), places
 
 
 def _join_scales(scales: Sequence[Scales | None]) -> Scales | None:
     known = [scale for scale in scales if scale is not None]
     if not known:
         return None
-    centers, divisors = (np.concatenate([one[i] for one in known]) for i in range(2))
+    centers, divisors = (np.concatenate(parts) for parts in zip(*known, strict=True))
     return Scales(centers, divisors)
 
 
 @kernel
 def _moved(rows: Array, firsts: Array, places: Array, unit: int) -> Array:
-    """Rows that are numbered on from store to store (each has those from `firsts` on), as `places` of memory, in `unit` per row.
+    """Rows that are numbered on from store to store (each has those from `firsts` on), as places of values, `unit` per row.
 
     One pass per store, which the compiler makes vectors of. A row behind the last of a store is taken for one of the next
     store: it begins a sample without steps.
@@ -199,61 +179,19 @@ def _moved(rows: Array, firsts: Array, places: Array, unit: int) -> Array:
 class MixtureGather(HostGather):
     """Copies samples of several stores into slots."""
 
-    _samples: JoinedSamples
+    samples: JoinedSamples
 
-    def _fill_columns(self, arrays: dict[str, Array], numbers: Array, found: Located, places: Array, steps: int | None) -> None:
-        samples, rows = self._samples, len(found.counts)
-        for column in self._columns:
-            target = arrays["column " + column.name]
-            if not isinstance(column, JoinedColumn):
-                raise TypeError(f"column {column.name!r} is of one store")
-            if column.places is not None:
-                if column.level == "step":
-                    here = Located(found.series, _moved(found.starts, samples.first_steps, column.places, 1), found.counts)
-                else:
-                    here = Located(_moved(found.series, samples.first_series, column.places, 1), found.starts, found.counts)
-                self._fill(column, target, here, places, steps, len(numbers))
-            else:
-                self._fill_by_store(column, target, numbers, found, places)
-                if column.shift and column.level == "step":
-                    target += column.shift  # of all stores at once; rows without a sample are cleared below
-                if column.level == "series":
-                    target[len(numbers) :] = 0
-                elif steps is not None and samples.padded | (len(numbers) < rows):
-                    padding.clear_tails(target.reshape(-1).view(np.uint8), found.counts, steps, column.unit)
-
-    def _fill_by_store(self, column: JoinedColumn, target: Array, numbers: Array, found: Located, places: Array) -> None:
-        """Where columns do not lie whole rows apart: bytes are copied at once, anything else store by store."""
-        samples, unit = self._samples, column.unit
-        if column.is_copied and column.level == "step":
-            starts = _moved(found.starts, samples.first_steps, column.offsets, unit)
-            flat = target.reshape(-1).view(np.uint8)
-            padding.copy_spans(
-                column.memory,
-                starts,
-                found.counts * unit,
-                flat,
-                places * unit,
-                1,
-                len(flat) >= padding.STREAMING_BYTES and not column.observed,
-            )
-            return
-        order, ends = samples.group(numbers)
-        for i, piece in enumerate(column.parts):
-            own = order[ends[i] : ends[i + 1]]
-            inside = Located(
-                found.series[own] - samples.first_series[i], found.starts[own] - samples.first_steps[i], found.counts[own]
-            )
-            if column.level == "step":
-                self._fill(replace(piece, shift=0), target, inside, places[own], None, len(own))
-            else:
-                values = np.empty((len(own), *target.shape[1:]), dtype=target.dtype)
-                self._fill(piece, values, inside, places[own], None, len(own))
-                target[own] = values
+    def _starts(self, column: FedColumn, found: Located) -> Array:
+        """The place of the first value of each sample in the memory of all stores."""
+        if not isinstance(column, JoinedColumn):
+            raise TypeError(f"column {column.name!r} is of one store")
+        samples, is_step = self.samples, column.level == "step"
+        rows, firsts = (found.starts, samples.first_steps) if is_step else (found.series, samples.first_series)
+        return _moved(rows, firsts, column.places, column.width or 1)
 
     def origin(self, numbers: Array) -> str:
         """The store and series of some samples, in words; also where the samples cannot be found."""
-        samples, shown = self._samples, []
+        samples, shown = self.samples, []
         for number in numbers[:SHOWN].tolist():
             i = int(np.searchsorted(samples.firsts, number, side="right")) - 1
             try:
@@ -261,4 +199,4 @@ class MixtureGather(HostGather):
             except StoreDamagedError:
                 series = "?"
             shown.append(f"{series} of store {i}")
-        return f"series {', '.join(shown)}{', …' if len(numbers) > SHOWN else ''} in {', '.join(self._files)}"
+        return f"series {', '.join(shown)}{', …' if len(numbers) > SHOWN else ''} in {', '.join(self.files)}"

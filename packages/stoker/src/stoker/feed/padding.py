@@ -179,7 +179,7 @@ def scale_spans(
     source: Array, starts: Array, counts: Array, series: Array, centers: Array, divisors: Array, target: Array,
     places: Array,
 ) -> bool:  # fmt: skip
-    """Like `copy_spans` for flat columns of numbers, which become (x - center) / divisor of their series and the target's type.
+    """Like `copy_spans` for spans of numbers, which become (x - center) / divisor of their series and the target's type.
 
     The arithmetic is that of the column's own type, and of float64 for integers; only the result is rounded to the target's.
     """
@@ -187,10 +187,10 @@ def scale_spans(
     width = centers.shape[1]
     size = source.itemsize
     for i in range(len(starts)):
-        start, place, count = starts[i] * width, places[i] * width, counts[i] * width
+        start, place, count = starts[i], places[i], counts[i]
         ahead = min(i + _ROWS_AHEAD, len(starts) - 1)
-        later, most = starts[ahead] * width * size, counts[ahead] * width * size
-        one = series[i]
+        later, most = starts[ahead] * size, counts[ahead] * size
+        scale = series[i]
         for done in range(0, count, _PIECE):
             end = min(done + _PIECE, count)
             for line in range(done * size, min(end * size, most), ALIGNMENT):
@@ -198,25 +198,25 @@ def scale_spans(
             # Slices, as the compiler makes vectors only where it sees that no index can be negative.
             x, y = source[start + done : start + end], target[place + done : place + end]
             if width == 1:
-                center, divisor = centers[one, 0], divisors[one, 0]
+                center, divisor = centers[scale, 0], divisors[scale, 0]
                 for t in range(len(x)):
                     y[t] = (x[t] - center) / divisor
             else:
                 for t in range(len(x)):
                     k = (done + t) % width
-                    y[t] = (x[t] - centers[one, k]) / divisors[one, k]
+                    y[t] = (x[t] - centers[scale, k]) / divisors[scale, k]
     return bool(saw_overflow())
 
 
 @kernel
-def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: Array, places: Array) -> bool:
-    """Like `copy_spans` for flat columns of numbers, which become the target's type."""
+def cast_spans(source: Array, starts: Array, counts: Array, target: Array, places: Array) -> bool:
+    """Like `copy_spans` for spans of numbers, which become the target's type."""
     clear_overflow()
     size = source.itemsize
     for i in range(len(starts)):
-        start, place, count = starts[i] * width, places[i] * width, counts[i] * width
+        start, place, count = starts[i], places[i], counts[i]
         ahead = min(i + _ROWS_AHEAD, len(starts) - 1)
-        later, most = starts[ahead] * width * size, counts[ahead] * width * size
+        later, most = starts[ahead] * size, counts[ahead] * size
         for done in range(0, count, _PIECE):
             end = min(done + _PIECE, count)
             for line in range(done * size, min(end * size, most), ALIGNMENT):
@@ -241,9 +241,9 @@ def split_missing(bits: Array, sign_free: Any, infinity: Any, marks: Array) -> N
     """Mark which floats are not NaN, and make 0 of those that are. Floats come as their bits, so that any type of them will do."""
     zero = bits.dtype.type(0)
     for i in range(len(bits)):
-        there = (bits[i] & sign_free) <= infinity
-        marks[i] = there
-        bits[i] = bits[i] if there else zero
+        is_observed = (bits[i] & sign_free) <= infinity
+        marks[i] = is_observed
+        bits[i] = bits[i] if is_observed else zero
 
 
 _INFINITY_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0000000000000}
@@ -289,6 +289,11 @@ class Returns:
     store: bool = False
     masks: bool | None = None
 
+    @property
+    def numbers(self) -> bool:
+        """Whether the index of each sample is needed: the store of a sample follows from it."""
+        return self.index or self.store
+
 
 @dataclass(frozen=True)
 class Field:
@@ -310,14 +315,7 @@ class Field:
 
 
 def lay_out(
-    columns: list[FedColumn],
-    rows: int,
-    steps: int | None,
-    total: int,
-    *,
-    starts: bool,
-    return_index: bool,
-    return_series: bool = False,
+    columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, returns: Returns
 ) -> tuple[dict[str, Field], int]:
     """The fields of a batch of `rows` samples, and their bytes together: `steps` per row, or `total` steps end to end."""
     fields: dict[str, Field] = {}
@@ -336,25 +334,24 @@ def lay_out(
         if column.observed:
             place("observed " + column.name, shape + width, np.dtype(np.bool_), torch.bool)
     place(STARTS if starts else COUNTS, (rows + 1 if starts else rows,), np.dtype(np.int32), torch.int32)
-    if return_index:
-        place(NUMBERS, (rows,), np.dtype(np.int64), torch.int64)
-    if return_series:
-        place(SERIES, (rows,), np.dtype(np.int64), torch.int64)
+    for name, is_asked in ((NUMBERS, returns.numbers), (SERIES, returns.series)):
+        if is_asked:
+            place(name, (rows,), np.dtype(np.int64), torch.int64)
     return fields, end
 
 
-def check_names(view: AnyView, columns: list[FedColumn], *, return_series: bool = False) -> None:
+def check_names(view: AnyView, columns: list[FedColumn], returns: Returns) -> None:
     """Refuse names of columns that a batch needs for itself."""
-    taken = [f"{column.name}_target" for column in columns] if not isinstance(view, Sequences) else []
-    taken += [
-        name for column in columns if column.observed for name in (f"{column.name}_observed", f"{column.name}_target_observed")
-    ]
-    taken += ["series"] if return_series else []
+    endings = {column.name: ("_observed", "_target_observed") if column.observed else () for column in columns}
+    taken = {
+        name + ending for name in endings for ending in (*endings[name], *(() if isinstance(view, Sequences) else ("_target",)))
+    }
+    taken |= {*RESERVED, *(name for name in ("series", "store") if getattr(returns, name))}
     for column in columns:
-        if column.name in RESERVED or column.name in taken:
+        if column.name in taken:
             raise OptionError(
                 f"a batch has an entry {column.name!r} of its own, which the column would hide. Leave it out of columns=.",
-                parameter="columns",
+                parameter="store" if column.name == "store" else "columns",
             )
 
 
@@ -363,13 +360,18 @@ class Assembler:
     """How parts become the entries of a batch. Runs where the tensors are: it makes views, and masks from counts."""
 
     view: AnyView
-    columns: tuple[FedColumn, ...]
-    has_lengths: bool
+    columns: list[FedColumn]
+    padded: bool
+    """Whether samples may be padded."""
+    returns: Returns
     marks_valid: bool
-    makes_masks: bool
-    shows_index: bool = True
     store_ends: tuple[int, ...] | None = None
     """Samples of all stores up to each but the last, for the entry `store`."""
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether batches say how long samples are."""
+        return self.padded or bool(self.returns.masks)
 
     def __call__(self, parts: Tensors, num_valid: int) -> Tensors:
         """The batch. `parts` are tensors under the names that `lay_out` gives them."""
@@ -385,11 +387,11 @@ class Assembler:
                 batch["valid"] = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
             else:
                 batch["valid"] = torch.arange(len(rows), device=rows.device) < num_valid
-        if NUMBERS in parts and self.shows_index:
+        if self.returns.index:
             batch["sample"] = parts[NUMBERS]
         if SERIES in parts:
             batch["series"] = parts[SERIES]
-        if NUMBERS in parts and self.store_ends is not None:
+        if self.store_ends is not None:
             batch["store"] = _stores_of(parts[NUMBERS], self.store_ends)
         return batch
 
@@ -410,9 +412,9 @@ class Assembler:
                         batch[f"{column.name}_target_observed"] = marks[:, start:]
         if self.has_lengths:
             batch["lengths"] = counts = parts[COUNTS]
-            if self.makes_masks:
+            if self.returns.masks is not False:
                 batch["mask"] = _mask(counts, 0, view.length)
-            if self.makes_masks and has_target:
+            if self.returns.masks is not False and has_target:
                 batch["target_mask"] = _mask(counts, start, view.span)
         return batch
 
@@ -425,7 +427,7 @@ class Assembler:
             return batch
         batch["lengths"] = counts = parts[COUNTS]
         rows = next((tensor for tensor in batch.values() if tensor.dim() > 1), None)
-        if rows is not None and self.makes_masks:
+        if rows is not None and self.returns.masks is not False:
             batch["mask"] = _mask(counts, 0, rows.shape[1])
         return batch
 

@@ -23,22 +23,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import torch
+from msgspec import Meta
 
 from stoker._clock import Spans, now_ns
-from stoker._types import Array
+from stoker._types import Array, CheckedFields, Count
 from stoker.errors import FeedError, OptionError
 from stoker.feed.padding import Tensors
 from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import MAX_SEED, derive, draw_below, epoch_key
-from stoker.sampling.views import Draw, is_integer
+from stoker.sampling.views import Draw
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distributed:
+class Distributed(CheckedFields):
     """How the samples of an epoch are dealt out to the processes of a training run.
 
     Args:
@@ -52,9 +53,9 @@ class Distributed:
         True
     """
 
-    rank: int | None = None
-    world_size: int | None = None
-    global_batch_size: int | None = None
+    rank: Annotated[int, Meta(ge=0)] | None = None
+    world_size: Count | None = None
+    global_batch_size: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class FeedRanks:
                     parameter="distributed",
                 )
             rank = rank or 0
-        if not is_integer(world_size, 1) or not is_integer(rank, 0, world_size - 1):
+        if not 0 <= rank < world_size:
             raise OptionError(f"rank {rank!r} of {world_size!r} is invalid; expected 0 <= rank < world_size.", parameter="rank")
-        return cls(int(rank), int(world_size))
+        return cls(rank, world_size)
 
     def share(self, start: int, stop: int) -> tuple[int, int]:
         """The range of the positions `start` to `stop` that this rank gets."""
@@ -124,10 +125,8 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
         raise FeedError(f"the state of a feed lacks {', '.join(missing)}; found {', '.join(map(str, state)) or 'nothing'}.")
     choices = [key for key in state if key not in _KEYS]
     for key in (*_KEYS[:4], *choices):
-        if not isinstance(state[key], int) or not is_integer(state[key], 0):
-            raise FeedError(f"the state of a feed has {key} {state[key]!r}; expected an integer from 0.")
-        if state[key] > MAX_SEED:
-            raise FeedError(f"the state of a feed has {key} {state[key]:,}; expected at most 2**63 - 1.")
+        if type(state[key]) is not int or not 0 <= state[key] <= MAX_SEED:
+            raise FeedError(f"the state of a feed has {key} {state[key]!r}; expected an integer from 0 to 2**63 - 1.")
     if state["samples"] != num_positions:
         raise FeedError(
             f"the state was saved with {state['samples']:,} samples per epoch, but this feed has {num_positions:,}: "
@@ -220,7 +219,7 @@ class Steps:
         """The samples of this rank in a step, or in `count` steps from there on."""
         if self.ranks.world_size == 1:
             return self.plan.numbers(self.epoch, self.end(step - 1), self.end(step + count - 1))
-        return np.concatenate([self.plan.numbers(self.epoch, *self.range_of(one)) for one in range(step, step + count)])
+        return np.concatenate([self.plan.numbers(self.epoch, *self.range_of(place)) for place in range(step, step + count)])
 
 
 # Background threads refer to the producer (HostProducer in gather.py, DeviceProducer in device.py) and the steps of a pass, never
@@ -321,11 +320,13 @@ def _try(make: Callable[[int], T], step: int) -> tuple[T | None, BaseException |
     try:
         return make(step), None
     except StopIteration as error:  # would be taken for the end of the epoch, and the rest of it lost without a word
-        found = FeedError(f"making a batch raised {error!r}, which means the end of an iterator. Catch it where `next` is called.")
-        found.__cause__ = error
+        replaced = FeedError(
+            f"making a batch raised {error!r}, which means the end of an iterator. Catch it where `next` is called."
+        )
+        replaced.__cause__ = error
         for note in getattr(error, "__notes__", []):
-            found.add_note(note)
-        return None, found
+            replaced.add_note(note)
+        return None, replaced
     except BaseException as error:  # whatever it is, the consumer must get it
         return None, error
 

@@ -128,7 +128,8 @@ class StoreUnits:
     def of(self, step: int) -> tuple[int, int]:
         """The first and the last window that a step has samples of, on any rank."""
         plan: Any = self._steps.plan
-        first, stop = (int(plan.read_before(self._steps.epoch, self._steps.end(one))[self._store]) for one in (step - 1, step))
+        ends = self._steps.end(step - 1), self._steps.end(step)
+        first, stop = (int(plan.read_before(self._steps.epoch, end)[self._store]) for end in ends)
         # A step without samples of this store may be the last one before its next epoch.
         return min(self._unit(first), self.count - 1), min(self._unit(max(first, stop - 1)), self.count - 1)
 
@@ -159,8 +160,8 @@ class BatchUnits:
         """Where the samples lie."""
         first = unit * self._batches
         count = min(self._batches, len(self._steps) - first)
-        found = self._samples.locate(self._steps.numbers(first, count), self._steps.draw)
-        return found.starts, found.starts + found.counts
+        located = self._samples.locate(self._steps.numbers(first, count), self._steps.draw)
+        return located.starts, located.starts + located.counts
 
 
 Units = WindowUnits | StoreUnits | BatchUnits
@@ -227,8 +228,8 @@ class Hints:
                 last = self._request(unit)
             except StoreDamagedError:
                 pass  # the gather of the damaged series raises it, in its batch
-            except Exception as found:  # raised in the thread that waits
-                error = found
+            except Exception as raised:  # raised again in the thread that waits
+                error = raised
             with self._changed:
                 self._next, self._error = last + 1, error
                 self._changed.notify_all()
@@ -242,29 +243,6 @@ class Hints:
         # All in one call: each would wait for the GIL when it comes back.
         advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
         return unit
-
-
-class JoinedHints:
-    """What a pass has asked for of several stores."""
-
-    def __init__(self, hints: list[Hints]) -> None:
-        self._hints = hints
-        self.keeps_all = all(hint.keeps_all for hint in hints)
-
-    def before(self, step: int) -> None:
-        """Called before a step is gathered; waits until all of it was asked for."""
-        for hint in self._hints:
-            hint.before(step)
-
-    def after(self, step: int) -> None:
-        """Called when a step was gathered, or could not be."""
-        for hint in self._hints:
-            hint.after(step)
-
-    def close(self) -> None:
-        """Ask for nothing more."""
-        for hint in self._hints:
-            hint.close()
 
 
 MakeHints = Callable[[list[MappedColumn], Units, Units], Hints]
@@ -284,25 +262,22 @@ class ReadAhead:
         mapped = [
             [MappedColumn(piece[i], first) for piece in pieces] for i, first in enumerate(firsts[: len(pieces[0]) if pieces else 0])
         ]
-        self._by_store = [[column for column in own if column.is_on_disk] for own in mapped]
-        self._columns = [column for own in self._by_store for column in own]
+        self._by_store = [[column for column in columns if column.is_on_disk] for columns in mapped]
+        self._columns = [column for columns in self._by_store for column in columns]
 
-    def over(self, steps: Steps) -> Hints | JoinedHints | None:
-        """The hints of a pass over these steps; None if there is nothing to ask for."""
+    def over(self, steps: Steps) -> list[Hints]:
+        """The hints of a pass over these steps, of each store for which there is something to ask."""
         if not self._columns:
-            return None
+            return []
         following = replace(steps, epoch=steps.epoch + 1, start=0)
-        made = [
-            self._make_hints(columns, units, later)
-            for (columns, units), (_, later) in zip(self._units(steps), self._units(following), strict=True)
-        ]
-        return made[0] if len(made) == 1 else JoinedHints(made)
+        units = zip(self._units(steps), self._units(following), strict=True)
+        return [self._make_hints(columns, now, later) for (columns, now), (_, later) in units]
 
     def _units(self, steps: Steps) -> list[tuple[list[MappedColumn], Units]]:
         if isinstance(steps.plan, BlockPlan):
             return [(self._columns, WindowUnits(steps, steps.plan, self._samples))]
         if isinstance(steps.plan, MixturePlan) and all(isinstance(plan, BlockPlan) for plan in steps.plan.plans):
-            on_disk = [i for i, own in enumerate(self._by_store) if own]
+            on_disk = [i for i, columns in enumerate(self._by_store) if columns]
             return [(self._by_store[i], StoreUnits(steps, i, self._samples)) for i in on_disk]
         length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
         sample_bytes = length * sum(column.step_bytes for column in self._columns)

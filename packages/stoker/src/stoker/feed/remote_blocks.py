@@ -74,12 +74,12 @@ class Forecast:
         """The blocks of a unit."""
         own = unit < self._units.count
         starts, stops = (self._units if own else self._following).ranges(unit if own else unit - self._units.count)
-        found = []
+        blocks = []
         for column in self._columns:
             if column.file is not None:
                 begin, end = column.own(starts, stops)
-                found.append(self._cache.table.ids(column.file.file, begin * column.step_bytes, end * column.step_bytes))
-        return np.unique(np.concatenate(found)) if len(found) > 1 else found[0]
+                blocks.append(self._cache.table.ids(column.file.file, begin * column.step_bytes, end * column.step_bytes))
+        return np.unique(np.concatenate(blocks)) if len(blocks) > 1 else blocks[0]
 
     def __call__(self) -> Array:
         """The unit of the next use of each block; `NEVER` where none is known."""
@@ -229,8 +229,8 @@ class RemoteHints(Hints):
                     if is_last_try:
                         raise
                     is_last_try = True  # a step may have ended, and given up its blocks, since this fetch failed
-        for one in range(unit, last + 1):
-            super()._request(one)
+        for asked in range(unit, last + 1):
+            super()._request(asked)
         return last
 
     def _fetch(self, first: int, last: int, horizon: int | None) -> None:

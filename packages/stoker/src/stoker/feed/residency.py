@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -56,8 +56,6 @@ def choose_residency(
     asked: str, num_bytes: int, device: torch.device, *, needs_host: str | None, on_disk: bool, max_fetched: int | None = None
 ) -> Residency:
     """The residency that was asked for, or the best that fits. Of remote stores, `max_fetched` bytes can be fetched whole."""
-    if asked not in (*get_args(Where), "auto"):
-        raise OptionError.expected("residency", asked, "'device', 'host', 'stream' or 'auto'")
     size = readable_bytes(num_bytes)
     if asked != "auto":
         if asked == "device" and needs_host:

@@ -29,7 +29,7 @@ def describe_samples(
     where = samples.locate(numbers, draw)
     rows = list(zip(numbers.tolist(), where.series.tolist(), where.starts.tolist(), where.counts.tolist(), strict=True))
     with LeasedColumns(columns, samples).lease(where):
-        bad = [(row, found) for row in rows if (found := first_non_finite(columns, row)) is not None]
+        bad = [(row, value) for row in rows if (value := first_non_finite(columns, row)) is not None]
     if bad:
         lines = [
             f"sample {number + first:,}: {column} of series {series:,} is {value} at step {step - int(first_steps[series]):,}"

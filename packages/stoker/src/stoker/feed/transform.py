@@ -90,14 +90,16 @@ class DeviceTransform:
         made = self._transform(batch, lambda: torch.Generator(self._device).manual_seed(seed))
         if not isinstance(made, Mapping) or not all(isinstance(value, torch.Tensor) for value in made.values()):
             raise FeedError(f"the transform on the device returned {type(made).__name__}; expected a dict of tensors.")
-        found = dict(made)
+        delivered = dict(made)
         if "valid" in batch:
-            found.setdefault("valid", batch["valid"])  # rows without a sample must stay marked
-        return found
+            delivered.setdefault("valid", batch["valid"])  # rows without a sample must stay marked
+        return delivered
 
 
 def as_tensors(made: object) -> Tensors:
     """What a transform returned, as tensors on the CPU, whatever the default device of torch is."""
     if not isinstance(made, Mapping):
         raise FeedError(f"transform returned {type(made).__name__}; expected a dict of arrays.")
-    return {name: one if isinstance(one, torch.Tensor) else torch.as_tensor(one, device="cpu") for name, one in made.items()}
+    return {
+        name: entry if isinstance(entry, torch.Tensor) else torch.as_tensor(entry, device="cpu") for name, entry in made.items()
+    }

@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_LAZY = {
-    "Gate": "stoker.gate.budget:Gate",
-    "gate_script": "stoker.gate.gate:gate_script",
-    "gate_step": "stoker.gate.gate:gate_step",
-}
-
 if TYPE_CHECKING:
     from stoker.gate.budget import Gate as Gate
     from stoker.gate.gate import gate_script as gate_script
     from stoker.gate.gate import gate_step as gate_step
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
+    __getattr__, __dir__, __all__ = lazy(__name__)

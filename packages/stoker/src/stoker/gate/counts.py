@@ -122,27 +122,27 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         flops, h2d_copies, h2d_bytes = self.flops, self.h2d_copies, self.h2d_bytes
         result = super().__torch_dispatch__(func, types, args, kwargs)
         name = f"{func.namespace}.{func._opname}"
-        found = {
+        counts = {
             "ops": 1,
             "flops": int(self.flops - flops),
             "h2d_copies": self.h2d_copies - h2d_copies,
             "h2d_bytes": self.h2d_bytes - h2d_bytes,
         }
         given, made = tensors_of((args, kwargs)), tensors_of(result)
-        self._count_waits(name, args, kwargs or {}, given, made, found)
+        self._count_waits(name, args, kwargs or {}, given, made, counts)
         # Results in memory of their own.
-        known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
+        known = {argument.untyped_storage()._cdata for argument in given if _has_storage(argument)}
         for tensor in made:
             if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
                 known.add(storage._cdata)
-                found["allocations"] = found.get("allocations", 0) + 1
-                found["allocated_bytes"] = found.get("allocated_bytes", 0) + storage.nbytes()
-        found = {what: number for what, number in found.items() if number}
+                counts["allocations"] = counts.get("allocations", 0) + 1
+                counts["allocated_bytes"] = counts.get("allocated_bytes", 0) + storage.nbytes()
+        counts = {what: number for what, number in counts.items() if number}
         self._kinds[name] += 1
-        self._totals.update(found)
+        self._totals.update(counts)
         frame = own_frame(sys._getframe(1))
         if frame is not None:
-            self._places.setdefault((frame.f_code, frame.f_lineno), Counter()).update(found)
+            self._places.setdefault((frame.f_code, frame.f_lineno), Counter()).update(counts)
         return result
 
     def _count_waits(
@@ -152,20 +152,20 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any],
         given: list[torch.Tensor],
         made: list[torch.Tensor],
-        found: dict[str, int],
+        counts: dict[str, int],
     ) -> None:
         """Count waits of the host for a device, and copies back to the host."""
         if name in COPYING and made:
             source = args[0] if name == "aten._to_copy" else args[1]
             if isinstance(source, torch.Tensor) and source.device.type != "cpu" and made[0].device.type == "cpu":
-                found["d2h_copies"], found["d2h_bytes"] = 1, source.numel() * source.element_size()
-                found["syncs"] = int(not (kwargs.get("non_blocking") or (name != "aten._to_copy" and len(args) > 2 and args[2])))
-            elif found["h2d_copies"] and not kwargs.get("non_blocking") and not source.is_pinned():
-                found["syncs"] = 1
+                counts["d2h_copies"], counts["d2h_bytes"] = 1, source.numel() * source.element_size()
+                counts["syncs"] = int(not (kwargs.get("non_blocking") or (name != "aten._to_copy" and len(args) > 2 and args[2])))
+            elif counts["h2d_copies"] and not kwargs.get("non_blocking") and not source.is_pinned():
+                counts["syncs"] = 1
         # Tensors on the host need no wait for a device. Without a device they are counted as if they lay on one.
-        elif not self.on_cuda or any(one.device.type != "cpu" for one in given):
+        elif not self.on_cuda or any(tensor.device.type != "cpu" for tensor in given):
             masks = name in MASKING and any(argument is not None and argument.dtype in MASKS for argument in args[1])
-            found["syncs"] = int(masks or name in WAITING)
+            counts["syncs"] = int(masks or name in WAITING)
 
     def _by_line(self) -> dict[str, dict[str, int]]:
         merged: dict[str, Counter[str]] = {}

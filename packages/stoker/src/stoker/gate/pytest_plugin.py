@@ -36,9 +36,9 @@ def stoker_gate(request: pytest.FixtureRequest) -> Callable[..., Gate]:
         path, write = request.path.parent / budget, bool(request.config.getoption(WRITE))
         if not write and not path.exists():
             pytest.fail(f"{path} is not there; expected a budget. Write it with pytest {WRITE}.", pytrace=False)
-        found = gate_step(train_step, batches, budget=path, write=write, **options)
-        if not found.ok:
-            pytest.fail(f"{found}\nIf that is intended, write the budget again: pytest {WRITE}", pytrace=False)
-        return found
+        compared = gate_step(train_step, batches, budget=path, write=write, **options)
+        if not compared.ok:
+            pytest.fail(f"{compared}\nIf that is intended, write the budget again: pytest {WRITE}", pytrace=False)
+        return compared
 
     return gate

@@ -8,18 +8,18 @@ gluonts                StoreEntries: the series of a store as a dataset of Gluon
 pairs                  PairDataset, to_arrays: (x, y) for skorch and scikit-learn
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_LAZY = {
-    "FeedDataModule": "stoker.integrations.lightning:FeedDataModule",
-    "FeedTrainer": "stoker.integrations.hugging_face:FeedTrainer",
-    "ForecastBatches": "stoker.integrations.pytorch_forecasting:ForecastBatches",
-    "PairDataset": "stoker.integrations.pairs:PairDataset",
-    "StoreEntries": "stoker.integrations.gluonts:StoreEntries",
-    "WindowBatches": "stoker.integrations.neuralforecast:WindowBatches",
-    "to_arrays": "stoker.integrations.pairs:to_arrays",
-}
-
-__getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
+if TYPE_CHECKING:
+    from stoker.integrations.gluonts import StoreEntries as StoreEntries
+    from stoker.integrations.hugging_face import FeedTrainer as FeedTrainer
+    from stoker.integrations.lightning import FeedDataModule as FeedDataModule
+    from stoker.integrations.neuralforecast import WindowBatches as WindowBatches
+    from stoker.integrations.pairs import PairDataset as PairDataset
+    from stoker.integrations.pairs import to_arrays as to_arrays
+    from stoker.integrations.pytorch_forecasting import ForecastBatches as ForecastBatches
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -45,10 +45,10 @@ class WindowBatches(ConvertedBatches):
         """`temporal` is [batch, columns, steps], as a `TimeSeriesLoader` has it."""
         rows = [torch.cat([batch[name], batch[f"{name}_target"]], dim=1).float() for name in self.columns]
         temporal = torch.stack([*rows, torch.ones_like(rows[0])], dim=1)
-        found: dict[str, Any] = {"temporal": temporal, "temporal_cols": self._names, "y_idx": 0}
+        entries: dict[str, Any] = {"temporal": temporal, "temporal_cols": self._names, "y_idx": 0}
         if self.static:
-            found |= {
+            entries |= {
                 "static": torch.stack([batch[name].float() for name in self.static], dim=1),
                 "static_cols": pd.Index(self.static),
             }
-        return found
+        return entries

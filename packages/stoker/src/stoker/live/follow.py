@@ -11,6 +11,7 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,20 @@ from stoker._disk import is_locked
 from stoker.errors import TrainError
 from stoker.train.early_stopping import guess_mode
 from stoker.train.loggers import parse_line
-from stoker.train.run import CHECKPOINTS, LOSS, METRICS, NAME, RATE, SLOWDOWNS, WAIT, Record, find_runs, read_record, read_slowdowns
+from stoker.train.run import (
+    CHECKPOINTS,
+    LOSS,
+    METRICS,
+    NAME,
+    RATE,
+    SLOWDOWNS,
+    WAIT,
+    Record,
+    find_runs,
+    read_record,
+    read_slowdowns,
+    state_of,
+)
 
 MOST_POINTS = 300
 """Of a curve on the page; at least half of it once a curve is that long."""
@@ -82,18 +96,17 @@ class ThinnedCurve:
     def _halve(self) -> None:
         self.width *= 2
         self.steps = self.steps[1::2]
-        self.counts = [a + b for a, b in zip(self.counts[::2], self.counts[1::2], strict=True)]
-        self.sums = [a + b for a, b in zip(self.sums[::2], self.sums[1::2], strict=True)]
-        self.lows = [min(pair) for pair in zip(self.lows[::2], self.lows[1::2], strict=True)]
-        self.highs = [max(pair) for pair in zip(self.highs[::2], self.highs[1::2], strict=True)]
+        self.counts = list(map(add, self.counts[::2], self.counts[1::2]))
+        self.sums = list(map(add, self.sums[::2], self.sums[1::2]))
+        self.lows = list(map(min, self.lows[::2], self.lows[1::2]))
+        self.highs = list(map(max, self.highs[::2], self.highs[1::2]))
 
     def as_dict(self) -> dict[str, list[Any]]:
         """Its points, for JSON; six digits are more than a page can show."""
         means = [total / count for total, count in zip(self.sums, self.counts, strict=True)]
-        found: dict[str, list[Any]] = {"steps": self.steps, "means": [float(f"{mean:.6g}") for mean in means]}
-        if self.width > 1:
-            found["lows"], found["highs"] = ([float(f"{value:.6g}") for value in one] for one in (self.lows, self.highs))
-        return found | ({"non_finite": self.non_finite} if self.non_finite else {})
+        values = {"means": means} | ({"lows": self.lows, "highs": self.highs} if self.width > 1 else {})
+        points: dict[str, list[Any]] = {name: [float(f"{value:.6g}") for value in numbers] for name, numbers in values.items()}
+        return {"steps": self.steps, **points} | ({"non_finite": self.non_finite} if self.non_finite else {})
 
 
 class FollowedRun:
@@ -191,7 +204,7 @@ class FollowedRun:
         free = rate / (1 - wait) if rate is not None and wait is not None and 0 <= wait < 1 else None
         return {
             "name": self.name,
-            "state": self._state(),
+            "state": state_of(record, is_running=self._is_running) if record else "damaged",
             "how": record.last.how if record else None,
             "started": record.sessions[0].started if record else None,
             "sessions": len(record.sessions) if record else 0,
@@ -213,26 +226,12 @@ class FollowedRun:
             "reason": self._reason or (f"{self._damaged:,} lines of {METRICS} cannot be read" if self._damaged else None),
         }
 
-    def _state(self) -> str:
-        if self._record is None:
-            return "damaged"
-        how = self._record.last.how
-        return (
-            "running"
-            if self._is_running
-            else "killed"
-            if how is None
-            else "finished"
-            if how in ("finished", "early")
-            else "stopped"
-        )
-
     def _best(self) -> tuple[str | None, float | None, int | None]:
         for name in ["val_loss", *sorted(name for name in self.curves if name.startswith("val_")), LOSS]:
             curve, mode = self.curves.get(name), guess_mode(name)
-            found = None if curve is None or mode is None else curve.least if mode == "min" else curve.greatest
-            if found is not None:
-                return name, *found
+            best = None if curve is None or mode is None else curve.least if mode == "min" else curve.greatest
+            if best is not None:
+                return name, *best
         return None, None, None
 
     def detail(self) -> dict[str, Any]:
@@ -259,9 +258,9 @@ class Board:
 
     def refresh(self) -> bool:
         """Read what is new; whether anything changed."""
-        found = find_runs(self.folder)
-        is_changed = found.keys() != self._runs.keys()
-        self._runs = {path: self._runs.get(path) or FollowedRun(path, shown_name(name)) for path, name in found.items()}
+        runs = find_runs(self.folder)
+        is_changed = runs.keys() != self._runs.keys()
+        self._runs = {path: self._runs.get(path) or FollowedRun(path, shown_name(name)) for path, name in runs.items()}
         for run in self._runs.values():
             is_changed |= run.refresh()
         return is_changed

@@ -25,8 +25,8 @@ class GapRuns(NamedTuple):
 
     def first_runs(self, first: int, last: int) -> Array:
         """The first run of each of the series `first` to `last`, and of the one behind them."""
-        found: Array = np.searchsorted(self.run_series, np.arange(first, last + 1))
-        return found
+        places: Array = np.searchsorted(self.run_series, np.arange(first, last + 1))
+        return places
 
 
 def find_runs(times: Array, bounds: Array, max_gap: int) -> GapRuns:

@@ -61,23 +61,24 @@ class JoinedSamples:
         if self._whole is not None:  # as fast as those of one store: no call per store
             whole, runs = self._whole
             return whole.locate(numbers if runs is None else runs.resolve(numbers), draw)
-        found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
+        located = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
         places, ends = self.group(numbers)
         for i, part in enumerate(self.parts):
-            own = places[ends[i] : ends[i + 1]]
-            if len(own):
-                inside = part.locate(numbers[own] - self.firsts[i], self.draw_of(i, draw))
-                _put(own, *inside, self.first_series[i], self.first_steps[i], *found)
-        return found
+            mine = places[ends[i] : ends[i + 1]]
+            if len(mine):
+                inside = part.locate(numbers[mine] - self.firsts[i], self.draw_of(i, draw))
+                _put(mine, *inside, self.first_series[i], self.first_steps[i], *located)
+        return located
 
     def first_samples(self) -> Array | None:
         """The number of the first sample of each series, and of all samples; None where each series is one sample."""
         inside = [part.first_samples() for part in self.parts]
-        if all(one is None for one in inside):
+        if all(firsts is None for firsts in inside):
             return None
-        firsts = [np.arange(part.num_series) if one is None else one[:-1] for one, part in zip(inside, self.parts, strict=True)]
-        joined: Array = np.concatenate([*(one + base for one, base in zip(firsts, self.firsts, strict=False)), self.firsts[-1:]])
-        return joined
+        filled = [
+            np.arange(part.num_series + 1) if firsts is None else firsts for firsts, part in zip(inside, self.parts, strict=True)
+        ]
+        return end_to_end([firsts[:-1] for firsts in filled], self.firsts)
 
     def notes(self) -> Sequence[str]:
         """Those of each store."""
@@ -93,7 +94,7 @@ def _over_all(parts: Sequence[Samples], lengths: Sequence[Lengths], view: AnyVie
     bases = _running([length.num_steps for length in lengths])
     offsets = np.zeros(0, dtype=np.int64)
     if len(uniform) > 1 or None in uniform:
-        offsets = np.concatenate([*(one.bounds()[:-1] + base for one, base in zip(lengths, bases, strict=False)), bases[-1:]])
+        offsets = end_to_end([length.bounds()[:-1] for length in lengths], bases)
     length = next(iter(uniform)) if not len(offsets) else None
     name = " + ".join(length.name for length in lengths)
     whole = view.over(Lengths(num_series=num_series, num_steps=int(bases[-1]), length=length, offsets=offsets, name=name))
@@ -105,7 +106,7 @@ def _over_all(parts: Sequence[Samples], lengths: Sequence[Lengths], view: AnyVie
         (np.zeros(1, dtype=np.int64), np.array([size])) if subset is None else (subset.runs.firsts, subset.runs.ends)
         for subset, size in zip(subsets, sizes, strict=True)
     ]
-    firsts, ends = (np.concatenate([one[i] + base for one, base in zip(runs, _running(sizes), strict=False)]) for i in range(2))
+    firsts, ends = (end_to_end(arrays, _running(sizes))[:-1] for arrays in zip(*runs, strict=True))
     return whole, Runs(firsts, ends - firsts)
 
 
@@ -182,7 +183,12 @@ def store_seed(seed: int, store: int) -> int:
 
 def _choices_of(shape: Mapping[str, int], store: int) -> dict[str, int]:
     names = {name: name.rstrip("0123456789") for name in shape}
-    return {own: shape[name] for name, own in names.items() if name == f"{own}{store}"}
+    return {plain: shape[name] for name, plain in names.items() if name == f"{plain}{store}"}
+
+
+def end_to_end(arrays: Sequence[Array], bases: Array) -> Array:
+    """Numbers of each store, numbered on from that store's base; the last base follows."""
+    return np.concatenate([*(array + base for array, base in zip(arrays, bases, strict=False)), bases[-1:]])
 
 
 def _running(counts: Sequence[int]) -> Array:
@@ -190,21 +196,13 @@ def _running(counts: Sequence[int]) -> Array:
 
 
 @kernel
-def _find_stores(numbers: Array, firsts: Array, stores: Array) -> None:
-    for i in range(len(numbers)):
-        store = 0
-        for s in range(1, len(firsts) - 1):
-            store += numbers[i] >= firsts[s]
-        stores[i] = store
-
-
-@kernel
 def _group(numbers: Array, firsts: Array, places: Array, ends: Array) -> None:
     """A counting sort by store; `ends` has one entry more than there are stores."""
     num_stores = len(firsts) - 1
-    stores = np.empty(len(numbers), dtype=np.int64)
-    _find_stores(numbers, firsts, stores)
+    stores = np.zeros(len(numbers), dtype=np.int64)
     for i in range(len(numbers)):
+        for s in range(1, num_stores):
+            stores[i] += numbers[i] >= firsts[s]
         ends[stores[i] + 1] += 1
     for s in range(num_stores):
         ends[s + 1] += ends[s]
@@ -270,7 +268,7 @@ class MixturePlan:
                 return numbers
             done = epoch * self._per_epoch
             epochs = (done + self._seek(start)) // self._sizes
-            keys = [plan.permutation(one).keys for plan, one in zip(self._shuffles, epochs.tolist(), strict=True)]
+            keys = [plan.permutation(number).keys for plan, number in zip(self._shuffles, epochs.tolist(), strict=True)]
             known = self._keys = epochs, np.stack(keys)
         return None
 
@@ -296,12 +294,12 @@ def check_weights(weights: Sequence[float] | None, sizes: Sequence[float]) -> Ar
     if weights is None:
         return np.asarray(sizes, dtype=np.float64)
     try:
-        found = np.asarray(weights, dtype=np.float64)
+        given = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):
-        found = np.empty(0)
-    if found.shape != (len(sizes),) or not (np.isfinite(found) & (found > 0)).all() or found.max() / found.min() > 2**40:
+        given = np.empty(0)
+    if given.shape != (len(sizes),) or not (np.isfinite(given) & (given > 0)).all() or given.max() / given.min() > 2**40:
         raise OptionError(f"weights is {weights!r}; expected {len(sizes)} positive numbers, one per store.", parameter="weights")
-    shares: Array = found / found.sum()
+    shares: Array = given / given.sum()
     return shares
 
 

@@ -15,16 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
+from msgspec import Meta
 
 from stoker._kernels import kernel
-from stoker._types import Array
+from stoker._types import Array, CheckedFields, Count, Seed, check_fields
 from stoker.errors import OptionError
-from stoker.sampling.permutation import MAX_SEED, Permutation, checked_seed, epoch_key
-from stoker.sampling.views import Samples, is_integer
+from stoker.sampling.permutation import Permutation, epoch_key
+from stoker.sampling.views import Samples
 
 # What the keys of an epoch are for; windows of blocks take the numbers from _WITHIN on.
 _BLOCKS, _WITHIN, _DRAWS, _PHASE, _SAMPLES, _GROUPS = 1, 2**32, 3, 4, 5, 6
@@ -99,7 +100,7 @@ class _SequentialPlan(Plan):
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class Shuffle(CheckedFields):
     """Every sample once per epoch, in an order that depends on seed and epoch alone.
 
     Args:
@@ -114,11 +115,8 @@ class Shuffle:
         [0, 1, 2, 3, 4, 5]
     """
 
-    seed: int = 0
+    seed: Seed = 0
     kind = "shuffled"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checked_seed(self.seed))
 
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
         """The plan for these samples."""
@@ -188,11 +186,11 @@ class Weighted:
     """
 
     weights: Sequence[float] | Array
-    seed: int = 0
-    num_samples: int | None = None
+    seed: Seed = 0
+    num_samples: Count | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checked_seed(self.seed))
+        check_fields(self)
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 1 or not len(weights):
             raise OptionError(
@@ -206,12 +204,6 @@ class Weighted:
             )
         if not weights.sum() > 0:
             raise OptionError("Weighted: all weights are 0, so that no sample can be drawn.", parameter="weights")
-        if self.num_samples is not None:
-            if not is_integer(self.num_samples, 1):
-                raise OptionError(
-                    f"Weighted: num_samples is {self.num_samples!r}; expected an integer from 1.", parameter="num_samples"
-                )
-            object.__setattr__(self, "num_samples", int(self.num_samples))
         object.__setattr__(self, "weights", weights)
 
     @property
@@ -290,7 +282,7 @@ class _WeightedPlan(Plan):
 
 
 @dataclass(frozen=True)
-class ByLength:
+class ByLength(CheckedFields):
     """Every sample once per epoch, in groups of similar length, so that padding is short.
 
     Args:
@@ -310,16 +302,9 @@ class ByLength:
         [2, 9]
     """
 
-    seed: int = 0
-    group: int | None = None
-    pool: int = 100
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checked_seed(self.seed))
-        for name, value in (("group", self.group), ("pool", self.pool)):
-            if value is not None and not is_integer(value, 1):
-                raise OptionError(f"ByLength: {name} is {value!r}; expected an integer from 1.", parameter=name)
-            object.__setattr__(self, name, None if value is None else int(value))
+    seed: Seed = 0
+    group: Count | None = None
+    pool: Count = 100
 
     @property
     def kind(self) -> str:
@@ -401,6 +386,7 @@ BLOCK_BYTES = 256 * 2**10
 WINDOW_BYTES = 2**30
 """Blocks become smaller before a window becomes larger than this."""
 _DEFAULT_BLOCK = 64
+NumSamples = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 @dataclass(frozen=True)
@@ -426,17 +412,13 @@ class BlockShuffle:
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
 
-    seed: int = 0
-    block: int | None = None
-    window: int | None = None
+    seed: Seed = 0
+    block: NumSamples | None = None
+    window: NumSamples | None = None
     kind = "blocks"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checked_seed(self.seed))
-        for name, value in (("block", self.block), ("window", self.window)):
-            if value is not None and not is_integer(value, 1, MAX_SEED):
-                raise OptionError(f"BlockShuffle: {name} is {value!r}; expected a number of samples from 1.", parameter=name)
-            object.__setattr__(self, name, None if value is None else int(value))
+        check_fields(self)
         if self.block is not None and self.window is not None and self.window < self.block:
             raise OptionError(
                 f"BlockShuffle: a window of {self.window:,} samples cannot hold a block of {self.block:,}.", parameter="window"

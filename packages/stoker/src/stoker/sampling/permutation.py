@@ -13,7 +13,6 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.sampling.views import is_integer
 
 MAX_SEED = 2**63 - 1
 
@@ -64,13 +63,6 @@ def draw_below(key: np.uint64, words: Array, limits: Array) -> Array:
     drawn = np.empty(len(words), dtype=np.int64)
     _fill_below(key, words, limits, drawn)
     return drawn
-
-
-def checked_seed(seed: int) -> int:
-    """A seed that fits the key."""
-    if not is_integer(seed, 0, MAX_SEED):
-        raise OptionError(f"seed is {seed!r}; expected an integer from 0 to 2**63 - 1.", parameter="seed")
-    return int(seed)
 
 
 # Permutations: every number below n exactly once, in an order that a key decides, without a list of n numbers.

@@ -63,8 +63,8 @@ class Runs:
     """Runs of consecutive numbers, rising and apart from each other; those that touch are made one."""
 
     def __init__(self, firsts: Array, counts: Array) -> None:
-        there = counts > 0
-        firsts, counts = firsts[there].astype(np.int64), counts[there].astype(np.int64)
+        is_filled = counts > 0
+        firsts, counts = firsts[is_filled].astype(np.int64), counts[is_filled].astype(np.int64)
         if len(firsts):
             begins_run = np.concatenate([[True], firsts[1:] != firsts[:-1] + counts[:-1]])
             counts = np.add.reduceat(counts, np.flatnonzero(begins_run))
@@ -90,8 +90,8 @@ class Runs:
     def count_below(self, numbers: Array) -> Array:
         """How many numbers of the runs are less than each of these."""
         run = np.maximum(np.searchsorted(self.firsts, numbers, side="left") - 1, 0)
-        found: Array = self._places[run] + np.clip(numbers, self.firsts[run], self.ends[run]) - self.firsts[run]
-        return found
+        below: Array = self._places[run] + np.clip(numbers, self.firsts[run], self.ends[run]) - self.firsts[run]
+        return below
 
     def digest(self) -> str:
         """64 bits that change with any number."""
@@ -151,6 +151,12 @@ class Subset:
         """64 bits that are equal for equal samples of equal data."""
         what = f"{self.data} {type(self.view).__name__} {view_values(self.view)} {self.runs.digest()}"
         return xxhash.xxh3_64_hexdigest(what.encode())
+
+    @staticmethod
+    def check_kind(value: Any) -> None:
+        """Refuse what is not a subset."""
+        if not isinstance(value, Subset):
+            raise OptionError.expected("subset", value, "a subset of a split, like stoker.split.chronological(store, view).train")
 
     def check(self, view: Any, data: str) -> None:
         """Refuse another view, or other data, than those that the samples were numbered with."""

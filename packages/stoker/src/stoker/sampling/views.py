@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Meta
 
 from stoker._kernels import kernel, prefetch
-from stoker._types import Array
+from stoker._types import Array, Count, check_fields, converted
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.sampling.gaps import GapRuns
 from stoker.sampling.window_index import (
@@ -33,12 +34,6 @@ from stoker.sampling.window_index import (
     locate_recorded,
     locate_uniform,
 )
-
-
-def is_integer(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
-    """Whether this is an integer (not a bool) from `least` to `most`."""
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return is_int and value >= least and (most is None or value <= most)  # type: ignore[operator]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,17 +133,44 @@ def describe_view(view: Any) -> str:
 # The number of windows of a series is a formula of its length. For series of different lengths the numbers are summed up
 # once, in one pass; that index has one entry for many series, not one for each window.
 
+MAX_STEPS = 2**48
+"""Steps of a window at most: sums of some of them are exact in 64 bits."""
+Steps = Annotated[int, Meta(ge=1, le=MAX_STEPS)]
+Reach = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
 Tail = Literal["keep", "drop"]
+MaxGap = str | Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Gaps = Literal["break"]
 
 _DENSE_SERIES = 2**22  # up to here the index has an entry for each series: 32 MB
 _SPARSE_GROUP = 16
-MAX_STEPS = 2**48
-"""Steps of a window at most: sums of some of them are exact in 64 bits."""
+
+
+class _Cut:
+    """What windows and segments have in common."""
+
+    length: int
+    horizon: int
+    shift: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.horizon and self.shift:
+            raise OptionError(
+                f"{type(self).__name__}: horizon {self.horizon} and shift {self.shift} are two kinds of target; give one of them.",
+                parameter="horizon",
+            )
+
+    @property
+    def span(self) -> int:
+        """Steps of a sample with its target."""
+        return self.length + max(self.horizon, self.shift)
+
+    def __repr__(self) -> str:
+        return describe_view(self)
 
 
 @dataclass(frozen=True, repr=False)
-class Windows:
+class Windows(_Cut):
     """Windows of `length` steps, a new one every `stride` steps of each series.
 
     Args:
@@ -174,28 +196,18 @@ class Windows:
         ([[0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 5.0]], [[4.0], [6.0]])
     """
 
-    length: int
-    stride: int = 1
-    horizon: int = 0
-    shift: int = 0
+    length: Steps
+    stride: Steps = 1
+    horizon: Reach = 0
+    shift: Reach = 0
     tail: Tail = "keep"
-    max_gap: int | str | None = None
+    max_gap: MaxGap | None = None
     gaps: Gaps | None = None
-
-    def __post_init__(self) -> None:
-        _settle(self)
-
-    @property
-    def span(self) -> int:
-        """Steps of a window with its target."""
-        return self.length + max(self.horizon, self.shift)
 
     @property
     def least(self) -> int:
         """Steps that a padded window needs to hold a target (or, without targets, anything)."""
         return self.length + 1 if self.horizon else self.shift + 1
-
-    __repr__ = describe_view
 
     def over(self, lengths: Lengths) -> WindowSamples:
         """The windows of series of these lengths."""
@@ -203,7 +215,7 @@ class Windows:
 
 
 @dataclass(frozen=True, repr=False)
-class Segments:
+class Segments(_Cut):
     """Each series cut into consecutive segments of `length` steps: `Windows` with a stride of `length`.
 
     With `shift` or `horizon` the target reaches into the next segment, so that no target is lost at a cut.
@@ -223,56 +235,21 @@ class Segments:
         [[0.0, 1.0], [2.0, 3.0], [4.0, 0.0]]
     """
 
-    length: int
-    horizon: int = 0
-    shift: int = 0
+    length: Steps
+    horizon: Reach = 0
+    shift: Reach = 0
     tail: Tail = "keep"
-    max_gap: int | str | None = None
+    max_gap: MaxGap | None = None
     gaps: Gaps | None = None
-
-    def __post_init__(self) -> None:
-        _settle(self)
 
     @property
     def windows(self) -> Windows:
         """The same as windows."""
-        same = {one.name: getattr(self, one.name) for one in fields(self)}
-        return Windows(**same, stride=self.length)
-
-    @property
-    def span(self) -> int:
-        """Steps of a segment with its target."""
-        return self.windows.span
-
-    __repr__ = describe_view
+        return Windows(**vars(self), stride=self.length)
 
     def over(self, lengths: Lengths) -> WindowSamples:
         """The segments of series of these lengths."""
         return WindowSamples(self.windows, lengths)
-
-
-def _settle(view: Windows | Segments) -> None:
-    """Check the options of a view, and set what follows from others."""
-    kind = type(view).__name__
-    for name, least in (("length", 1), ("stride", 1), ("horizon", 0), ("shift", 0)):
-        value = getattr(view, name, least)
-        if not is_integer(value, least, MAX_STEPS):
-            most = " to 2**48" if isinstance(value, int) and value > MAX_STEPS else ""
-            raise OptionError(f"{kind}: {name} is {value!r}; expected an integer from {least}{most}.", parameter=name)
-        if hasattr(view, name):
-            object.__setattr__(view, name, int(value))
-    if view.tail not in get_args(Tail):
-        raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.", parameter="tail")
-    if view.horizon and view.shift:
-        raise OptionError(
-            f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.", parameter="horizon"
-        )
-    if view.gaps is not None and view.gaps not in get_args(Gaps):
-        raise OptionError(f"{kind}: gaps is {view.gaps!r}; expected 'break' or None.", parameter="gaps")
-    if view.max_gap is not None and not (isinstance(view.max_gap, str) or is_integer(view.max_gap, 1, 2**63 - 1)):
-        raise OptionError(
-            f"{kind}: max_gap is {view.max_gap!r}; expected a frequency like '2h', or an integer from 1.", parameter="max_gap"
-        )
 
 
 class WindowSamples:
@@ -311,19 +288,19 @@ class WindowSamples:
 
     def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
         """Where these windows lie; `counts` is less than `row` for those that are padded."""
-        found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
+        located = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
         if self._lengths.length is not None:
-            locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *found)
+            locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *located)
         else:
             if self._records is not None:
-                locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *found)
-                return found
+                locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *located)
+                return located
             offsets, num_steps = self._lengths.offsets, self._lengths.num_steps
             index = self._group, self._firsts, self._guide.entries, self._guide.shift
-            self._lengths.check(locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *found))
+            self._lengths.check(locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *located))
             if self.runs is not None:
-                return found._replace(series=self.runs.run_series[found.series])
-        return found
+                return located._replace(series=self.runs.run_series[located.series])
+        return located
 
     def first_samples(self) -> Array | None:
         """The number of the first window of each series, and of all windows; None where each series is one window."""
@@ -398,33 +375,25 @@ class Sequences:
         ([[1.0, 2.0], [0.0, 0.0]], [2, 1])
     """
 
-    max_length: int
+    max_length: Count
     layout: Layout = "padded"
     buckets: tuple[int, ...] | None = None
     keep: Keep = "first"
 
     def __post_init__(self) -> None:
-        if not is_integer(self.max_length, 1):
-            raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected an integer from 1.", parameter="max_length")
-        object.__setattr__(self, "max_length", int(self.max_length))
-        if self.layout not in get_args(Layout):
-            raise OptionError(f"Sequences: layout is {self.layout!r}; expected 'padded' or 'packed'.", parameter="layout")
-        if self.keep not in get_args(Keep):
-            raise OptionError(f"Sequences: keep is {self.keep!r}; expected 'first', 'last' or 'random'.", parameter="keep")
+        check_fields(self)
         if self.buckets is None:
             return
         if self.layout == "packed":
             raise OptionError(
                 "Sequences: buckets are for layout='padded'; a packed batch has no rows to widen.", parameter="buckets"
             )
-        given: Any = self.buckets
-        are_lengths = isinstance(given, Sequence | np.ndarray) and all(is_integer(one, 1) for one in given)
-        buckets = sorted({*given}) if are_lengths else []
+        buckets = tuple(sorted(converted("buckets", np.asarray(self.buckets).tolist(), set[Count], of="Sequences: ")))
         if not buckets or buckets[-1] != self.max_length:
             raise OptionError(
                 f"Sequences: buckets are {self.buckets!r}; expected lengths from 1, the last being max_length.", parameter="buckets"
             )
-        object.__setattr__(self, "buckets", tuple(map(int, buckets)))
+        object.__setattr__(self, "buckets", buckets)
 
     def width(self, longest: int) -> int:
         """Steps of a padded row in a batch whose longest sample has `longest` steps."""
@@ -433,7 +402,8 @@ class Sequences:
                 return bucket
         return max(longest, 1)
 
-    __repr__ = describe_view
+    def __repr__(self) -> str:
+        return describe_view(self)
 
     def over(self, lengths: Lengths) -> SequenceSamples:
         """The sequences of series of these lengths."""

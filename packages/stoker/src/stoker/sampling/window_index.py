@@ -69,10 +69,10 @@ def locate_uniform(
 ) -> None:
     """Find the windows of series of one length, `per_series` each."""
     for i in range(len(numbers)):
-        one = numbers[i] // per_series
-        offset = (numbers[i] - one * per_series) * stride
-        series[i] = one
-        starts[i] = one * length + offset
+        number = numbers[i] // per_series
+        offset = (numbers[i] - number * per_series) * stride
+        series[i] = number
+        starts[i] = number * length + offset
         counts[i] = min(span, length - offset)
 
 

@@ -17,22 +17,6 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_LAZY = {
-    "Folds": "stoker.split.split:Folds",
-    "Subset": "stoker.sampling.subset:Subset",
-    "Scaler": "stoker.split.scaler:Scaler",
-    "SeriesScaler": "stoker.split.series_scaler:SeriesScaler",
-    "Split": "stoker.split.split:Split",
-    "by_value": "stoker.split.split:by_value",
-    "check": "stoker.split.split:check",
-    "chronological": "stoker.split.split:chronological",
-    "given": "stoker.split.split:given",
-    "grouped": "stoker.split.split:grouped",
-    "pos_weight": "stoker.split.scaler:pos_weight",
-    "purged": "stoker.split.split:purged",
-    "where": "stoker.split.selection:where",
-}
-
 if TYPE_CHECKING:
     from stoker.sampling.subset import Subset as Subset
     from stoker.split.scaler import Scaler as Scaler
@@ -49,4 +33,4 @@ if TYPE_CHECKING:
     from stoker.split.split import purged as purged
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from stoker._kernels import kernel
-from stoker._types import Array
+from stoker._types import Array, converted
 from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.feed.columns import identity_of, samples_over
 from stoker.sampling.gaps import GapRuns
 from stoker.sampling.subset import Runs
-from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, is_integer
+from stoker.sampling.views import AnyView, Lengths, Reach, Samples, Segments, Sequences
 from stoker.store.shards import Column
 from stoker.store.store import Store
 
@@ -41,6 +41,11 @@ class SampledStore:
         """Checked: a store and a view with samples."""
         lengths, samples = samples_over(store, view)
         return cls(name=store.name, data=identity_of(store), view=view, lengths=lengths, samples=samples)
+
+    def firsts(self, first: int = 0, last: int | None = None) -> Array:
+        """The number of the first sample of each of the series `first` to `last`, and of the one behind them."""
+        last, firsts = self.lengths.num_series if last is None else last, self.samples.first_samples()
+        return np.arange(first, last + 1, dtype=np.int64) if firsts is None else firsts[first : last + 1]
 
 
 # Margins: the steps that a sample is made of.
@@ -82,14 +87,10 @@ class Margins:
         cls, view: AnyView, *, horizon: int | None, warm_up: int, embargo: int | None = None, overlap: Overlap | None = None
     ) -> Margins:
         """Of the samples of a view. By default the horizon is that of the view, and the embargo the least that can be."""
-        given = {"horizon": horizon, "warm_up": warm_up, "embargo": embargo}
-        for name, value in given.items():
-            if value is not None and not is_integer(value, 0):
-                raise OptionError.expected(name, value, "an integer from 0")
-        if overlap not in (None, "inputs"):
-            raise OptionError.expected("overlap", overlap, "'inputs', or None: no step is in two subsets")
+        horizon, embargo = converted("horizon", horizon, Reach | None), converted("embargo", embargo, Reach | None)
+        warm_up, overlap = converted("warm_up", warm_up, Reach), converted("overlap", overlap, Overlap | None)
         if isinstance(view, Sequences):
-            if any(given.values()) or overlap:
+            if horizon or warm_up or embargo or overlap:
                 names = "horizon, warm_up, embargo and overlap" if overlap else "horizon, warm_up and embargo"
                 raise OptionError(
                     f"{view} has whole series as samples, which reach over no boundary: leave out {names}.", parameter="view"
@@ -116,9 +117,9 @@ class Margins:
         return cls(
             length=windows.length,
             stride=windows.stride,
-            horizon=own if horizon is None else int(horizon),
-            warm_up=int(warm_up),
-            embargo=least if embargo is None else int(embargo),
+            horizon=own if horizon is None else horizon,
+            warm_up=warm_up,
+            embargo=least if embargo is None else embargo,
             whole_series=False,
             overlap=overlap,
             first_target=windows.length if windows.horizon else windows.shift or windows.length - 1,
@@ -224,6 +225,11 @@ Cuts = StepCuts | TimeCuts
 def cuts_at_shares(sampled: SampledStore, store: Store, shares: Sequence[float], *, time: str | None) -> Cuts:
     """Cuts that have these shares (rising from 0) of all steps before them; of each series where there is no time."""
     name = time if time is not None else store.time
+    if name is None and isinstance(sampled.view, Sequences):
+        raise OptionError(
+            f"{sampled.view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).",
+            parameter="view",
+        )
     if name is None:
         return StepCuts(sampled, shares)
     times, column = _times(sampled, store, name, trusted=time is None)
@@ -346,26 +352,23 @@ def carve(
     sampled: SampledStore, cuts: Cuts, margins: Margins, wanted: Mapping[str, Sequence[Interval]]
 ) -> tuple[dict[str, Runs], Excluded]:
     """For each subset the samples that lie in one of its intervals, which rise and do not touch."""
-    found: dict[str, list[tuple[Array, Array]]] = {name: [] for name in wanted}
+    carved: dict[str, list[tuple[Array, Array]]] = {name: [] for name in wanted}
     excluded = Excluded()
-    all_firsts = sampled.samples.first_samples()
     for first in range(0, sampled.lengths.num_series, _SERIES_AT_ONCE):
         last = min(first + _SERIES_AT_ONCE, sampled.lengths.num_series)
-        firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
+        firsts = sampled.firsts(first, last)
         lengths, counts, places = np.diff(sampled.lengths.bounds(first, last)), np.diff(firsts), cuts.local(first, last)
         sides = places, places
         if sampled.lengths.runs is not None:
             lengths, firsts, sides = _cut_runs(sampled, sampled.lengths.runs, margins, first, lengths, places)
             counts = np.diff(firsts)
         for name, intervals in wanted.items():
-            kept = [_between(lengths, counts, sides, interval, margins, excluded) for interval in intervals]
+            ranges = [_between(lengths, counts, sides, interval, margins, excluded) for interval in intervals]
             # One row a series: its ranges stand one after the other, as they do in the store.
-            starts = np.stack([begins for begins, _ in kept], axis=1) + firsts[:-1, None]
-            sizes = np.stack([size for _, size in kept], axis=1)
-            found[name].append((starts[sizes > 0], sizes[sizes > 0]))
-    return {
-        name: Runs(*(np.concatenate(arrays) for arrays in zip(*subsets, strict=True))) for name, subsets in found.items()
-    }, excluded
+            starts = np.stack([begins for begins, _ in ranges], axis=1) + firsts[:-1, None]
+            sizes = np.stack([size for _, size in ranges], axis=1)
+            carved[name].append((starts[sizes > 0], sizes[sizes > 0]))
+    return {name: Runs(*map(np.concatenate, zip(*pieces, strict=True))) for name, pieces in carved.items()}, excluded
 
 
 def shares_of_steps(sampled: SampledStore, cuts: Cuts, wanted: Mapping[str, Sequence[Interval]]) -> dict[str, float]:
@@ -415,9 +418,9 @@ def _between(
     is_begun, is_ended = low <= 0, high >= lengths
     if margins.whole_series:
         homes = (is_ended & (low < lengths)) | ((lengths == 0) & (interval[0] == 0))
-        kept = (homes & is_begun).astype(np.int64) * counts
-        excluded.embargoed += int(homes.sum() - kept.sum())
-        return np.zeros_like(kept), kept
+        sizes = (homes & is_begun).astype(np.int64) * counts
+        excluded.embargoed += int(homes.sum() - sizes.sum())
+        return np.zeros_like(sizes), sizes
     stride, length = margins.stride, margins.length
     known_by = margins.first_target if margins.overlap else length - 1
     home = np.where(is_begun, 0, -((known_by - low) // stride))
@@ -425,10 +428,10 @@ def _between(
     first = home if margins.overlap else np.where(is_begun, 0, -((length - 1 - low - margins.embargo) // stride))
     end = np.where(is_ended, counts, (high - length - margins.horizon) // stride + 1)
     absent = (low >= lengths) & ~is_begun
-    home, home_end, first, end = (np.where(absent, counts, np.clip(one, 0, counts)) for one in (home, home_end, first, end))
+    home, home_end, first, end = (np.where(absent, counts, np.clip(place, 0, counts)) for place in (home, home_end, first, end))
     home_end = np.maximum(home, home_end)
     first = np.clip(first, home, home_end)
-    kept = np.maximum(np.minimum(end, home_end) - first, 0)
+    sizes = np.maximum(np.minimum(end, home_end) - first, 0)
     excluded.embargoed += int((first - home).sum())
-    excluded.purged += int((home_end - first - kept).sum())
-    return first, kept
+    excluded.purged += int((home_end - first - sizes).sum())
+    return first, sizes

@@ -7,7 +7,7 @@ float64, so neither many values nor a large mean lose digits. Values that are no
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
-from stoker.feed.columns import identity_of, lengths_of
+from stoker.feed.columns import identity_of, lengths_of, list_for, list_stores
 from stoker.sampling.subset import Subset, merge_ranges
 from stoker.split.split import Split
 from stoker.store.store import Store
@@ -40,8 +40,8 @@ class Moments(NamedTuple):
     @property
     def deviations(self) -> Array:
         """Standard deviations; 1 where there is no spread beyond rounding, as in the scales of a feed."""
-        found = np.sqrt(self.squares / np.maximum(self.counts, 1))
-        return np.where((found > 1e-7 * np.abs(self.means)) & (found > 0), found, 1.0)
+        spread = np.sqrt(self.squares / np.maximum(self.counts, 1))
+        return np.where((spread > 1e-7 * np.abs(self.means)) & (spread > 0), spread, 1.0)
 
 
 @kernel
@@ -171,38 +171,27 @@ class Scaler(nn.Module):
             raise OptionError(
                 "columns is empty; expected the names of the columns to scale, in the order of the features.", parameter="columns"
             )
-        given: Any = subset
-        stores: list[Store] = [store] if isinstance(store, Store) else list(store)
-        subsets: list[Subset | None] = (
-            [None] * len(stores) if given is None else list(given) if isinstance(given, list | tuple) else [given]
-        )
-        for one in subsets:
-            if one is not None and not isinstance(one, Subset):
-                raise OptionError(
-                    f"subset is {one!r}; expected a subset of a split, like stoker.split.chronological(store, view).train.",
-                    parameter="subset",
-                )
-        if len(subsets) != len(stores):
-            raise OptionError(
-                f"subset has {len(subsets)} values for {len(stores)} stores; expected a list with one per store.",
-                parameter="subset",
-            )
-        found = [_joined([measure(*pair, name) for pair in zip(stores, subsets, strict=True)]) for name in names]
-        empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
+        stores = list_stores(store)
+        subsets: list[Subset | None] = list_for(stores, "subset", subset)
+        for part in subsets:
+            if part is not None:
+                Subset.check_kind(part)
+        fitted = [_joined([measure(*pair, name) for pair in zip(stores, subsets, strict=True)]) for name in names]
+        empty = [name for name, moments in zip(names, fitted, strict=True) if not moments.counts.all()]
         if empty:
             where = " + ".join(store.name for store in stores)
             raise OptionError(
                 f"column {empty[0]!r} of {where} has no finite value in these steps, so it has no mean.", column=empty[0]
             )
-        scaler = cls(sum(len(moments.means) for moments in found), columns=names)
-        num_steps = max(moments.num_rows for moments in found)
-        scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
-        scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in found])))
+        scaler = cls(sum(len(moments.means) for moments in fitted), columns=names)
+        num_steps = max(moments.num_rows for moments in fitted)
+        scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in fitted])))
+        scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in fitted])))
         scaler.fitted_on.copy_(torch.tensor([_number_of(subsets), num_steps]))
         # Checkpoints compare this string, so it keeps its wording.
         scaler.steps = " + ".join(
-            f"all steps of {one.name}" if part is None else f"the {part.name} part of {part.origin}"
-            for one, part in zip(stores, subsets, strict=True)
+            f"all steps of {fed.name}" if part is None else f"the {part.name} part of {part.origin}"
+            for fed, part in zip(stores, subsets, strict=True)
         )
         return scaler
 
@@ -266,14 +255,16 @@ def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
         >>> stoker.split.pos_weight(store, None, "y")
         tensor(3.)
     """
-    found = measure(store, subset, column)
-    if len(found.means) > 1:
+    labels = measure(store, subset, column)
+    if len(labels.means) > 1:
         raise OptionError(
-            f"column {column!r} of {store.name} has {len(found.means)} numbers per step; expected one label.", column=column
+            f"column {column!r} of {store.name} has {len(labels.means)} numbers per step; expected one label.", column=column
         )
-    share, count = float(found.means[0]), float(found.counts[0])
+    share, count = float(labels.means[0]), float(labels.counts[0])
     # The variance of zeros and ones is p (1 - p), and that of anything else between them is less.
-    is_binary = found.least[0] >= 0 and found.largest[0] <= 1 and abs(found.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9
+    is_binary = (
+        labels.least[0] >= 0 and labels.largest[0] <= 1 and abs(labels.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9
+    )
     if not count or not is_binary:
         raise OptionError(
             f"column {column!r} of {store.name} holds other values than labels 0 and 1 in these steps.", column=column

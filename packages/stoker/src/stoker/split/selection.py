@@ -48,9 +48,7 @@ def where(store: Store, of: AnyView | Subset | Split, expression: str) -> Subset
     sampled = SampledStore.of(store, view)
     if isinstance(of, Subset):
         of.check(view, sampled.data)
-    firsts = sampled.samples.first_samples()
-    firsts = np.arange(sampled.lengths.num_series + 1, dtype=np.int64) if firsts is None else firsts
-    series = store.where(expression)
+    firsts, series = sampled.firsts(), store.where(expression)
     chosen = Runs(firsts[series], firsts[series + 1] - firsts[series])
     runs = chosen if not isinstance(of, Subset) else _common(of.runs, chosen)
     what = of.origin if isinstance(of, Subset) else store.name

@@ -14,7 +14,7 @@ import xxhash
 
 from stoker import _disk
 from stoker._kernels import kernel
-from stoker._types import Array
+from stoker._types import Array, converted
 from stoker.errors import LeakError, OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.feed.columns import identity_of, lengths_of
 from stoker.feed.scaling import Scales
@@ -96,9 +96,7 @@ class SeriesScaler:
         Raises:
             OptionError: A column does not hold numbers per step, an option is invalid, or a series has no training value.
         """
-        if method not in METHODS:
-            raise OptionError.expected("method", method, f"one of {', '.join(METHODS)}")
-        _check_unseen(unseen)
+        method, unseen = converted("method", method, ScalerMethod), converted("unseen", unseen, Unseen)
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
             raise OptionError("columns is empty; expected the names of the columns to scale.", parameter="columns")
@@ -133,15 +131,15 @@ class SeriesScaler:
     def _rows(self, values: Any, series: Any, column: str) -> tuple[Any, Any]:
         """The center and the divisor of each value, in the shape and type of the values."""
         chosen = np.asarray(series.cpu() if isinstance(series, torch.Tensor) else series)
-        found = []
+        scales = []
         for rows in self.scales(column)[:2]:
             rows = rows[chosen]
             is_wide = rows.shape[1] > 1 and values.ndim > 1
             middle = values.ndim - 1 - is_wide
             rows = rows.reshape(len(chosen), *(1,) * middle, *((rows.shape[1],) if is_wide else ()))
             rows = rows.reshape(rows.shape[1:]) if len(chosen) == 1 and values.ndim == 1 else rows
-            found.append(torch.from_numpy(rows).to(values) if isinstance(values, torch.Tensor) else rows)
-        return found[0], found[1]
+            scales.append(torch.from_numpy(rows).to(values) if isinstance(values, torch.Tensor) else rows)
+        return scales[0], scales[1]
 
     def for_store(self, store: Store, *, unseen: Unseen = "error") -> SeriesScaler:
         """The scaler for another store with these columns, such as one with later steps. Series are found by their keys.
@@ -163,7 +161,7 @@ class SeriesScaler:
             >>> next(iter(feed))["x"].tolist()
             [[3.0, 5.0, 7.0]]
         """
-        _check_unseen(unseen)
+        unseen = converted("unseen", unseen, Unseen)
         if self.data == identity_of(store):
             return self
         num_known, keys = len(next(iter(self._scales.values())).centers), _keys_of(store)
@@ -186,10 +184,11 @@ class SeriesScaler:
                 "Leave them out, or give unseen='global'.",
                 parameter="unseen",
             )
-        scales = {}
-        for name, one in self._scales.items():
-            made = [np.where(places[:, None] >= 0, rows[places], rows.mean(axis=0)).astype(rows.dtype) for rows in one[:2]]
-            scales[name] = Scales(made[0], made[1])
+        is_known = places[:, None] >= 0
+        scales = {
+            name: Scales(*(np.where(is_known, rows[places], rows.mean(axis=0)).astype(rows.dtype) for rows in pair))
+            for name, pair in self._scales.items()
+        }
         return SeriesScaler(self.method, scales, fitted_on=self.fitted_on, data=identity_of(store), keys=keys)
 
     def check(self, split: Split) -> None:
@@ -288,11 +287,6 @@ class SeriesScaler:
         return f"SeriesScaler({self.method!r}, columns={list(self._scales)}, {num_series:,} series)"
 
 
-def _check_unseen(unseen: str) -> None:
-    if unseen not in ("error", "global"):
-        raise OptionError.expected("unseen", unseen, "'error' or 'global'")
-
-
 def _keys_of(store: Store) -> Texts | Array | None:
     """The key of each series."""
     if store.key is None:
@@ -310,8 +304,7 @@ def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
     if subset is None:
         bounds = lengths.bounds()
         return [StepRanges(np.arange(len(store)), bounds[:-1], bounds[1:], np.zeros(0, dtype=np.int64))]
-    if not isinstance(subset, Subset):
-        raise OptionError.expected("subset", subset, "a subset of a split, like stoker.split.chronological(store, view).train")
+    Subset.check_kind(subset)
     subset.check(subset.view, identity_of(store))
     return list(subset.over(subset.view.over(lengths_of(store, subset.view))).step_ranges())
 
@@ -361,8 +354,8 @@ def _fit(
     """Statistics of each series over its ranges, which rise and may overlap; `buffer` holds the finite values of a series."""
     i = 0
     while i < len(series):
-        one, last = series[i], i
-        while last < len(series) and series[last] == one:
+        number, last = series[i], i
+        while last < len(series) and series[last] == number:
             last += 1
         for k in range(values.shape[1]):
             num, done = 0, 0
@@ -373,11 +366,11 @@ def _fit(
                         buffer[num] = x
                         num += 1
                 done = max(done, stops[r])
-            counts[one, k] = num
+            counts[number, k] = num
             if num:
                 center, divisor, size = _statistics(buffer[:num], method)
-                centers[one, k] = center
-                divisors[one, k] = divisor if divisor > 1e-7 * size and divisor > 0 else 1.0
+                centers[number, k] = center
+                divisors[number, k] = divisor if divisor > 1e-7 * size and divisor > 0 else 1.0
         i = last
 
 

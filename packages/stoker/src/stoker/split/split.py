@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
-from typing import Any, overload
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from stoker._kernels import kernel
-from stoker._types import Array
+from stoker._types import Array, Seed, converted
 from stoker.errors import LeakError, OptionError
-from stoker.sampling.permutation import checked_seed, derive, epoch_key
+from stoker.sampling.permutation import derive, epoch_key
 from stoker.sampling.subset import Runs, StepRanges, Subset
-from stoker.sampling.views import AnyView, is_integer
+from stoker.sampling.views import AnyView
 from stoker.split.cuts import (
     Cuts,
     Excluded,
@@ -24,7 +25,6 @@ from stoker.split.cuts import (
     Margins,
     Overlap,
     SampledStore,
-    StepCuts,
     carve,
     cuts_at_shares,
     cuts_at_times,
@@ -126,8 +126,8 @@ def build(
     excluded = excluded or Excluded()
     num_all = sampled.samples.num_samples
     subsets: dict[str, Subset] = {}
-    for name, one in runs.items():
-        if not one.size:
+    for name, samples in runs.items():
+        if not samples.size:
             raise OptionError(
                 f"the {name} subset of this {kind} split of {sampled.name} has no sample: of {num_all:,} samples {excluded.purged:,} "
                 f"are purged, {excluded.embargoed:,} embargoed{_too_short(name, sampled, margins, asked)}. Make the subset larger, or the "
@@ -139,10 +139,10 @@ def build(
             origin=f"a {kind} split of {sampled.name}",
             view=sampled.view,
             data=sampled.data,
-            runs=one,
+            runs=samples,
             num_all=num_all,
             whole_series=whole_series or margins.whole_series,
-            note=_shrunk(name, one.size, num_all, asked[name], margins, excluded) if asked else "",
+            note=_shrunk(name, samples.size, num_all, asked[name], margins, excluded) if asked else "",
         )
     if "train" in subsets:
         trained_on = subsets["train"].fingerprint
@@ -163,9 +163,9 @@ def _shrunk(name: str, size: int, num_all: int, asked: float, margins: Margins, 
     """One line that says that a subset is much smaller than was asked, and why; empty if it is not."""
     if size >= SHRUNK * asked * num_all:
         return ""
-    found = f"the {name} subset has {size / num_all:.1%} of the samples, but {asked:.1%} was asked for"
+    note = f"the {name} subset has {size / num_all:.1%} of the samples, but {asked:.1%} was asked for"
     is_cut = excluded.embargoed and not margins.whole_series
-    return f"{found}; overlap='inputs' would keep windows that reach back" if is_cut else found
+    return f"{note}; overlap='inputs' would keep windows that reach back" if is_cut else note
 
 
 def check(split: Split | Iterable[Split]) -> None:
@@ -186,8 +186,8 @@ def check(split: Split | Iterable[Split]) -> None:
         >>> stoker.split.check(stoker.split.chronological(store, stoker.Windows(4, horizon=1), fractions=[0.5, 0.5]))
     """
     if not isinstance(split, Split):
-        for one in split:
-            check(one)
+        for fold in split:
+            check(fold)
         return
     sampled, names = split.sampled, list(split.subsets)
     for together in zip(*(subset.over(sampled.samples).step_ranges() for subset in split), strict=True):
@@ -308,11 +308,6 @@ def chronological(
         shares = [0.0, *np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions)).tolist()]
         num_parts = len(shares) - 1
         cuts = cuts_at_shares(sampled, store, [1.0 if share > 1 - 1e-9 else share for share in shares], time=time)
-    if margins.whole_series and isinstance(cuts, StepCuts):
-        raise OptionError(
-            f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).",
-            parameter="view",
-        )
     wanted = {name: [(i, i + 1)] for i, name in enumerate(NAMES[:num_parts])}
     runs, excluded = carve(sampled, cuts, margins, wanted)
     limits = {name: f"from {cuts.describe(i)} to {cuts.describe(i + 1)}" for i, name in enumerate(wanted)}
@@ -323,39 +318,29 @@ def chronological(
 def checked_fractions(fractions: Sequence[float]) -> list[float]:
     """Two or three shares that fit into 1."""
     try:
-        found = [float(fraction) for fraction in fractions]
+        shares = [float(fraction) for fraction in fractions]
     except (TypeError, ValueError):
-        found = []
-    if len(found) not in (2, 3) or not all(one > 0 for one in found) or sum(found) > 1 + 1e-9:
-        said = f" and sum up to {sum(found):.6g}" if len(found) > 1 and all(one > 0 for one in found) else ""
+        shares = []
+    are_shares = len(shares) > 1 and all(share > 0 for share in shares)
+    if len(shares) not in (2, 3) or not are_shares or sum(shares) > 1 + 1e-9:
+        said = f" and sum up to {sum(shares):.6g}" if are_shares else ""
         raise OptionError(
             f"fractions are {fractions!r}{said}; expected two or three numbers above 0 (train, valid, test), 1 at most together.",
             parameter="fractions",
         )
-    return found
+    return shares
 
 
 # Purged: folds of time, each in turn to choose by; what reaches from one side of a boundary to the other is in neither subset.
 
 
-@dataclass(frozen=True, eq=False)
-class Folds(Sequence[Split]):
+class Folds(tuple[Split, ...]):
     """Splits into train and valid: `for train, valid in folds`."""
 
-    splits: tuple[Split, ...]
-
-    @overload
-    def __getitem__(self, index: int) -> Split: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Split, ...]: ...
-    def __getitem__(self, index: int | slice) -> Split | tuple[Split, ...]:
-        return self.splits[index]
-
-    def __len__(self) -> int:
-        return len(self.splits)
+    __slots__ = ()
 
     def __repr__(self) -> str:
-        return "\n".join(f"fold {number}: {split}" for number, split in enumerate(self.splits))
+        return "\n".join(f"fold {number}: {split}" for number, split in enumerate(self))
 
 
 def purged(
@@ -395,8 +380,7 @@ def purged(
         >>> [(len(train), len(valid)) for train, valid in folds]
         [(71, 21), (67, 21), (67, 21), (71, 21)]
     """
-    if not is_integer(folds, 2):
-        raise OptionError.expected("folds", folds, "an integer from 2")
+    folds = converted("folds", folds, Annotated[int, Meta(ge=2)])
     sampled = SampledStore.of(store, view)
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
     longest = int(store.lengths.max())
@@ -406,11 +390,6 @@ def purged(
             parameter="folds",
         )
     cuts = cuts_at_shares(sampled, store, [*(fold / folds for fold in range(folds)), 1.0], time=time)
-    if margins.whole_series and isinstance(cuts, StepCuts):
-        raise OptionError(
-            f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).",
-            parameter="view",
-        )
     splits = []
     for fold in range(1 if forward else 0, folds):
         around: list[Interval] = [(0, fold)] if forward else [(0, fold), (fold + 1, folds)]
@@ -422,7 +401,7 @@ def purged(
         }
         kind = "walk-forward" if forward else "purged"
         splits.append(build(sampled, kind, runs, margins=margins, excluded=excluded, limits=limits))
-    return Folds(tuple(splits))
+    return Folds(splits)
 
 
 # Grouped: whole series, or groups of them, each in one subset by a key of its name and the seed alone.
@@ -461,10 +440,10 @@ def grouped(
     sampled = SampledStore.of(store, view)
     shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
     shares[-1] = 1.0 if shares[-1] > 1 - 1e-9 else shares[-1]
-    keys = _group_keys(store, by, epoch_key(checked_seed(seed), 0, _GROUPS))
+    keys = _group_keys(store, by, epoch_key(converted("seed", seed, Seed), 0, _GROUPS))
     # The upper 53 bits are a number from 0 to 1, exactly.
     subset = np.searchsorted(shares, (keys >> np.uint64(11)).astype(np.float64) / 2**53, side="right")
-    firsts = _firsts(sampled)
+    firsts = sampled.firsts()
     runs = {}
     for number, name in enumerate(NAMES[: len(shares)]):
         mine = subset == number
@@ -619,7 +598,7 @@ def by_value(
         )
     texts = None if kind.texts is None else list(kind.texts)
     codes = np.arange(len(store)) if kind.dtype is None else store.column(column)
-    taken, firsts, runs, limits = np.zeros(len(store), dtype="<U5"), _firsts(sampled), {}, {}
+    taken, firsts, runs, limits = np.zeros(len(store), dtype="<U5"), sampled.firsts(), {}, {}
     for name, asked in zip(NAMES, (train, valid, test), strict=True):
         mine = np.zeros(len(store), dtype=np.bool_)
         values = [] if asked is None else [asked] if isinstance(asked, str) or not isinstance(asked, Sequence) else list(asked)
@@ -628,17 +607,17 @@ def by_value(
             if texts is not None:
                 fits = np.isin(codes, [i for i, text in enumerate(texts) if fnmatchcase(text, str(value))])
             if not np.any(fits):
-                there = sorted({*texts}) if texts is not None else np.unique(codes).tolist()
-                shown = ", ".join(map(repr, there[:4])) + (", …" if len(there) > 4 else "")
+                values_of_all = sorted({*texts}) if texts is not None else np.unique(codes).tolist()
+                shown = ", ".join(map(repr, values_of_all[:4])) + (", …" if len(values_of_all) > 4 else "")
                 raise OptionError(
                     f"{name} is {value!r}, but no series of {store.name} has this {column}; they have {shown}.", parameter=name
                 )
             mine |= fits
         twice = mine & (taken != "")
         if twice.any():
-            one = int(twice.argmax())
+            number = int(twice.argmax())
             raise OptionError(
-                f"series {one:,} of {store.name} is in {taken[one]} and in {name} by its {column}; expected one.",
+                f"series {number:,} of {store.name} is in {taken[number]} and in {name} by its {column}; expected one.",
                 parameter="column",
             )
         if values:
@@ -648,22 +627,16 @@ def by_value(
     return build(sampled, "by value", runs, margins=Margins.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
 
 
-def _firsts(sampled: SampledStore) -> Array:
-    firsts = sampled.samples.first_samples()
-    return np.arange(sampled.lengths.num_series + 1, dtype=np.int64) if firsts is None else firsts
-
-
 def _checked(name: str, numbers: Any, sampled: SampledStore) -> Array:
-    found = np.asarray(numbers)
-    size = sampled.samples.num_samples
-    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+    given, size = np.asarray(numbers), sampled.samples.num_samples
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         raise OptionError(
-            f"subset {name!r} has {found.dtype} of shape {list(found.shape)}; expected the numbers of samples.", parameter="subsets"
+            f"subset {name!r} has {given.dtype} of shape {list(given.shape)}; expected the numbers of samples.", parameter="subsets"
         )
-    unique = np.unique(found).astype(np.int64)
-    if len(unique) < len(found):
+    unique = np.unique(given).astype(np.int64)
+    if len(unique) < len(given):
         raise OptionError(
-            f"subset {name!r} has {len(found) - len(unique):,} samples twice; expected each once.", parameter="subsets"
+            f"subset {name!r} has {len(given) - len(unique):,} samples twice; expected each once.", parameter="subsets"
         )
     if len(unique) and (unique[0] < 0 or unique[-1] >= size):
         wrong = unique[0] if unique[0] < 0 else unique[-1]

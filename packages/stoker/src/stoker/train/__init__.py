@@ -17,25 +17,6 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_MODULES = {
-    "autotune": "Setup Trial",
-    "callbacks": "Callback CallbackReport",
-    "early_stopping": "EarlyStopping",
-    "ema": "Ema",
-    "export": "Exported export_model load_trained",
-    "fit": "Result",
-    "loggers": "TensorBoard Wandb Writer",
-    "loss": "supervised",
-    "metrics": "AUC Mean Metric",
-    "optimizer": "orthogonalize",
-    "plots": "Curve Panel check_plot save_figure save_plot",
-    "run": "remove_run",
-    "schedule": "Constant Cosine Inverse Linear OneCycle StepDecay",
-    "settings": "Checkpoints Execution Logging",
-    "trainer": "Trainer",
-}
-_LAZY = {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items() for name in names.split()}
-
 if TYPE_CHECKING:
     from stoker.train.autotune import Setup as Setup
     from stoker.train.autotune import Trial as Trial
@@ -73,4 +54,4 @@ if TYPE_CHECKING:
     from stoker.train.trainer import Trainer as Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
+    __getattr__, __dir__, __all__ = lazy(__name__)

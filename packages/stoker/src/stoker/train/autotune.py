@@ -75,7 +75,7 @@ class Setup:
 
 def parse_setup(value: Any, *, where: str) -> Setup:
     """The setup that a run has recorded; `where` names it in the error."""
-    names = [one.name for one in fields(Setup)]
+    names = [field.name for field in fields(Setup)]
     try:
         if not isinstance(value, Mapping) or set(value) != set(names):
             raise msgspec.ValidationError(f"expected the keys {', '.join(names)}")
@@ -262,13 +262,13 @@ def gain_of(ratios: list[float]) -> Gain:
 def difference(losses: list[float], others: list[float]) -> float:
     """The largest difference of two runs' losses, as a share of their mean size."""
     size = sum(abs(loss) for loss in losses) / len(losses)
-    apart = max(abs(one - other) for one, other in zip(losses, others, strict=True))
+    apart = max(abs(loss - other) for loss, other in zip(losses, others, strict=True))
     return apart / size if size and apart == apart else float("inf") if apart else 0.0
 
 
 def reason_of(error: BaseException) -> str:
     """The first line of an error, and the line of the user's code that it came from."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    own = ("/torch/", "/stoker/train/", "<frozen")
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not any(part in frame.filename for part in own)]
+    libraries = ("/torch/", "/stoker/train/", "<frozen")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not any(part in frame.filename for part in libraries)]
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

@@ -23,17 +23,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import msgspec
 import torch
 import xxhash
+from msgspec import Meta
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import CheckpointError, CheckpointInvalidError, DiskError, OptionError
+from stoker._types import Count, converted
+from stoker.errors import CheckpointError, CheckpointInvalidError, DiskError
 from stoker.train.state_dict import Layout, PlaceRun, Signature, flatten, lay_out, signature, unflatten
 
 CHUNK_BYTES = 16 << 20
@@ -59,9 +61,9 @@ class Image:
 
     def capture(self, tensors: Mapping[str, Tensor]) -> None:
         """Take in all tensors as they are now. Returns when they may be changed by work of the current stream."""
-        found = signature(tensors)
-        if found != self._signature:
-            self._arrange(found)
+        entries = signature(tensors)
+        if entries != self._signature:
+            self._arrange(entries)
         self._events.clear()
         for run, views in zip(self._layout.runs, self._views, strict=True):
             sources = [tensors[place.name] for place in run.places]
@@ -83,8 +85,8 @@ class Image:
         for begin in range(0, self._layout.num_bytes, CHUNK_BYTES):
             yield values[begin : min(begin + CHUNK_BYTES, self._layout.num_bytes)]
 
-    def _arrange(self, found: Signature) -> None:
-        self._layout = layout = lay_out(found)
+    def _arrange(self, entries: Signature) -> None:
+        self._layout = layout = lay_out(entries)
         pinned = any(run.device.type == "cuda" for run in layout.runs)
         if layout.num_bytes != len(self._memory) or pinned != self._memory.is_pinned():
             self._memory = torch.empty(0, dtype=torch.uint8)  # first give back the old
@@ -94,7 +96,7 @@ class Image:
             for run in layout.runs
         ]
         self._has_room = {run.device: _has_room(run.device, layout) for run in layout.runs if run.device.type == "cuda"}
-        self._signature = found
+        self._signature = entries
 
     def _capture_cuda(self, run: PlaceRun, views: list[Tensor], sources: list[Tensor]) -> None:
         stream = self._streams.get(run.device)
@@ -143,21 +145,20 @@ VERSION = 1
 MAX_INDEX_BYTES = 64 << 20
 _SUFFIX = ".safetensors"
 _PART_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_DIGEST = re.compile(r"[0-9a-f]{32}")
 _ZEROS = "0" * 32
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a part's file."""
 
-    num_bytes: int
-    xxh3: str
+    num_bytes: Annotated[int, Meta(ge=0)]
+    xxh3: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One part: its skeleton, and its file if it has tensors."""
 
-    name: str
+    name: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
     file: File | None
     skeleton: Any
 
@@ -295,17 +296,9 @@ def _read_index(folder: Path) -> Index:
         same = _dump(index) == data
     except (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError) as error:
         raise CheckpointInvalidError(f"{path} is not the index of a checkpoint: {error}.") from None
-    names: set[str] = set()
-    for i, part in enumerate(index.parts):
-        file, rules = part.file or File(num_bytes=0, xxh3=_ZEROS), "a new name of 1 to 32 lowercase letters, digits and '_'"
-        for is_right, field, expected, found in (
-            (_PART_NAME.fullmatch(part.name) and part.name not in names, "name", rules, part.name),
-            (file.num_bytes >= 0, "file.num_bytes", "a size", file.num_bytes),
-            (_DIGEST.fullmatch(file.xxh3), "file.xxh3", "32 hex digits", file.xxh3),
-        ):
-            if not is_right:
-                raise CheckpointInvalidError(f"{path}: $.parts[{i}].{field}: expected {expected}, found {found!r}.")
-        names.add(part.name)
+    names = [part.name for part in index.parts]
+    if len(set(names)) < len(names):
+        raise CheckpointInvalidError(f"{path} has two parts of one name: {', '.join(names)}.")
     if not same:
         raise CheckpointInvalidError(f"{path} does not match its digest: it was changed after it was written.")
     return index
@@ -395,10 +388,8 @@ class CheckpointFolder:
     """The folder; `keep` of the newest checkpoints stay, and the best one. Close it, or use it as a context manager."""
 
     def __init__(self, folder: str | Path, *, keep: int = 2) -> None:
-        if keep < 1:
-            raise OptionError(f"keep={keep}: at least 1 checkpoint must be kept.", parameter="keep")
         self.folder = Path(folder).absolute()
-        self.keep = keep
+        self.keep: int = converted("keep", keep, Count)
         self.last: Path | None = None
         """The newest checkpoint that this object has written or read, once that has ended well."""
         self._failures = 0
@@ -421,8 +412,7 @@ class CheckpointFolder:
         `facts` are plain values; "step" is added. Waits for the save before, whose memory it uses. A disk that refused that
         save is reported as a warning here, and after three in a row as `CheckpointError`.
         """
-        if type(step) is not int or not 0 <= step < 10**18:
-            raise OptionError(f"step={step!r}: expected an integer from 0.", parameter="step")
+        step = converted("step", step, Annotated[int, Meta(ge=0, lt=10**18)])
         self.wait()
         self.refuse_other_runs()
         captured = capture(parts, {**facts, "step": step}, memory=self._memory)
@@ -480,35 +470,35 @@ class CheckpointFolder:
         self.wait()
         named, candidates = self._candidates()
         for _ in range(_RETRIES):
-            found, failed = None, []
+            newest, failed = None, []
             for name in candidates[:1] if strict else candidates:
                 try:
-                    found = self._read(name)
+                    newest = self._read(name)
                     break
                 except CheckpointInvalidError as error:
                     failed.append(error)
             now = self._candidates()
-            if (found is not None and not failed) or now == (named, candidates):
+            if (newest is not None and not failed) or now == (named, candidates):
                 break
             named, candidates = now  # a writer has gone on meanwhile, and may have removed what was being read
         self._known = {named}
-        if failed and (found is None or strict):
+        if failed and (newest is None or strict):
             raise CheckpointInvalidError(f"{failed[0]} " + ("It is the newest one." if strict else "No other checkpoint is whole."))
-        if found is None:
+        if newest is None:
             return None
         if failed:
-            warnings.warn(f"{' '.join(map(str, failed))} Falling back to {found.path}, of step {found.step:,}.", stacklevel=2)
-        self.last = found.path
-        untried = (name for name in candidates[len(failed) + 1 :] if _number(name) < _number(found.path.name))
-        self._line = [*sorted(untried, key=_number), found.path.name]
-        return found
+            warnings.warn(f"{' '.join(map(str, failed))} Falling back to {newest.path}, of step {newest.step:,}.", stacklevel=2)
+        self.last = newest.path
+        untried = (name for name in candidates[len(failed) + 1 :] if _number(name) < _number(newest.path.name))
+        self._line = [*sorted(untried, key=_number), newest.path.name]
+        return newest
 
     def refuse_other_runs(self) -> None:
         """Raise if there are checkpoints that this run did not start from: it must not replace them. Every save asks; ask early."""
-        found = self._read_name(LATEST)
-        if found not in self._known:
+        named = self._read_name(LATEST)
+        if named not in self._known:
             raise CheckpointError(
-                f"{self.folder} has checkpoints of another run (LATEST is {found!r}). Resume from them, or choose another folder."
+                f"{self.folder} has checkpoints of another run (LATEST is {named!r}). Resume from them, or choose another folder."
             )
 
     def best(self) -> Checkpoint | None:
@@ -598,9 +588,9 @@ class CheckpointFolder:
 
     def _remove_old(self) -> None:
         """Keep the newest ones of this run and the best one; what killed saves left, and what was not gone on from, goes."""
-        kept = {*self._line, self._read_name(BEST)}
+        needed = {*self._line, self._read_name(BEST)}
         for name in sorted(self._names(), key=_number):
-            if name not in kept:
+            if name not in needed:
                 remove(self.folder / name)
         for pointer in (LATEST, BEST):
             _disk.remove_file(self.folder / f"{pointer}.tmp")
@@ -620,5 +610,5 @@ def is_own_name(name: str) -> bool:
 
 def _number(name: str) -> tuple[int, int]:
     """Step and number of the attempt, by which checkpoints are ordered."""
-    found = _NAME.fullmatch(name)
-    return (int(found[1]), int(found[2] or 1)) if found is not None else (-1, 0)
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), int(match[2] or 1)) if match is not None else (-1, 0)

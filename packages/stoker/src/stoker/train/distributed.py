@@ -17,7 +17,7 @@ import atexit
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -98,6 +98,14 @@ class Ranks:
         dist.all_reduce(tensor)
         tensor.div_(self.world_size)
 
+    def mean_each(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace tensors by their means over all ranks, by one message."""
+        if tensors:
+            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+            self.mean(flat)
+            for tensor, part in zip(tensors, flat.split_with_sizes([tensor.numel() for tensor in tensors]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
     # ---- over the host ----
 
     def most(self, numbers: list[int]) -> list[int]:
@@ -106,8 +114,8 @@ class Ranks:
             return numbers
         most = torch.tensor(numbers)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=self._host)
-        found: list[int] = most.tolist()
-        return found
+        largest: list[int] = most.tolist()
+        return largest
 
     def meet(self) -> None:
         """Wait until all ranks are here."""
@@ -115,20 +123,20 @@ class Ranks:
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """A tensor of one shape, of all ranks."""
-        own = tensor.detach().cpu().contiguous()
-        found = [torch.empty_like(own) for _ in range(self.world_size)]
-        dist.all_gather(found, own, group=self._host)
-        return [one.to(tensor.device) for one in found]
+        mine = tensor.detach().cpu().contiguous()
+        gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(gathered, mine, group=self._host)
+        return [part.to(tensor.device) for part in gathered]
 
     def collect(self, tree: Any) -> list[Any]:
         """A state of each rank."""
         if not self.together:
             return [tree]
-        own = _packed(tree)
-        (size,) = self.most([len(own)])
+        packed = _packed(tree)
+        (size,) = self.most([len(packed)])
         room = torch.zeros(size, dtype=torch.uint8)
-        room[: len(own)] = own
-        return [_unpacked(one) for one in self.gather(room)]
+        room[: len(packed)] = packed
+        return list(map(_unpacked, self.gather(room)))
 
     def share(self, tree: Any) -> Any:
         """The state of the first rank, tensors on the host."""
@@ -161,11 +169,11 @@ class Ranks:
 
     def check_same(self, what: str, value: Any) -> None:
         """Refuse, on all ranks, what would let them wait for each other forever."""
-        found = self.collect(value)
-        for rank, other in enumerate(found):
-            if other != found[0]:
+        values = self.collect(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
                 raise OptionError(
-                    f"{what}: {shown(found[0])} on rank 0, but {shown(other)} on rank {rank}; expected the same on all ranks."
+                    f"{what}: {shown(values[0])} on rank 0, but {shown(other)} on rank {rank}; expected the same on all ranks."
                 )
 
 
@@ -212,6 +220,39 @@ def _unpacked(data: torch.Tensor) -> Any:
     return unflatten(tensors, skeleton)
 
 
+class Joint:
+    """What a step asks of the ranks. All of them call the same in the same order."""
+
+    def __init__(self, ranks: Ranks, loss: Loss) -> None:
+        self.ranks = ranks
+        self._loss = loss
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        """What the user's loss says."""
+        return self._loss(model, batch)
+
+    def join(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Let the gradients be those of all ranks."""
+
+    def raise_flag(self, flag: torch.Tensor) -> None:
+        """Raise it where it is raised on any rank: where each has the whole gradient, it sees what the others see."""
+
+    def norm(self, norm: torch.Tensor) -> torch.Tensor:
+        """The norm of the whole gradient, from that of what is here."""
+        return norm
+
+
+def statistics_of(model: nn.Module) -> list[torch.Tensor]:
+    """The running statistics of normalisation layers."""
+    return [buffer for layer in model.modules() if isinstance(layer, _NormBase) for buffer in layer.buffers(recurse=False)]
+
+
+def others_than_statistics(model: nn.Module) -> list[torch.Tensor]:
+    """The other buffers. Statistics are joined after each update; what else a model keeps is that of the first rank."""
+    statistics = set(map(id, statistics_of(model)))
+    return [buffer for buffer in model.buffers() if id(buffer) not in statistics]
+
+
 # Replicas: each rank has all weights, and gradients become means over the ranks during the backward pass (torch's DDP).
 #
 # The loss function is called within DDP, so it gets the model itself. Gradients of the first update are reduced by hand:
@@ -222,11 +263,11 @@ def _unpacked(data: torch.Tensor) -> Any:
 # them again in the second update after each start, and sums may be rounded otherwise.
 
 
-class Replicas:
-    """What a step asks of the ranks where each has all weights."""
+class Replicas(Joint):
+    """The ranks where each has all weights."""
 
     def __init__(self, ranks: Ranks, model: nn.Module, loss: Loss, *, grad_accum_steps: int) -> None:
-        self.ranks = ranks
+        super().__init__(ranks, loss)
         self._objective = _Objective(model, loss)
         self._grad_accum_steps = grad_accum_steps
         self._reducing: DistributedDataParallel | None = None
@@ -264,33 +305,16 @@ class Replicas:
                 gradients.append(parameter.grad)
         if not gradients:
             return
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        self.ranks.mean(flat)
-        for gradient, part in zip(gradients, flat.split_with_sizes([gradient.numel() for gradient in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
+        self.ranks.mean_each(gradients)
         if self._reducing is None:
             self._reducing = self._reduce(has_unused=not all(used.tolist()))
 
     def _reduce(self, *, has_unused: bool) -> DistributedDataParallel:
-        statistics = {
-            id(buffer)
-            for layer in self._objective.modules()
-            if isinstance(layer, _NormBase)
-            for buffer in layer.buffers(recurse=False)
-        }
         reducing = DistributedDataParallel(
             self._objective, find_unused_parameters=has_unused, gradient_as_bucket_view=True, init_sync=False
         )
-        # Statistics are joined after each update; what else a model keeps is that of the first rank.
-        reducing.broadcast_buffers = any(id(buffer) not in statistics for buffer in self._objective.buffers())
+        reducing.broadcast_buffers = bool(others_than_statistics(self._objective))
         return reducing
-
-    def raise_flag(self, flag: torch.Tensor) -> None:
-        """Each rank has the whole gradient, so it sees what the others see."""
-
-    def norm(self, norm: torch.Tensor) -> torch.Tensor:
-        """That of the gradient is that of the whole."""
-        return norm
 
 
 class _Objective(nn.Module):
@@ -324,19 +348,12 @@ def with_a_sample(batch: Any) -> Any:
 # Steps and averages work on the parts; checkpoints hold the whole, so any number of ranks can resume from them.
 
 
-class Shards:
-    """What a step asks of the ranks where each has a part of the weights."""
-
-    def __init__(self, ranks: Ranks, loss: Loss) -> None:
-        self.ranks = ranks
-        self._loss = loss
+class Shards(Joint):
+    """The ranks where each has a part of the weights. Each backward pass reduces: whole gradients would need the memory that is saved."""
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
-        """What the user's loss says. Each backward pass reduces: whole gradients would need the memory that is saved."""
+        """What the user's loss says."""
         return self._loss(model, with_a_sample(batch))
-
-    def join(self, parameters: Sequence[torch.Tensor]) -> None:
-        """All backward passes have done it."""
 
     def raise_flag(self, flag: torch.Tensor) -> None:
         """Raise it where it is raised on any rank."""
@@ -347,24 +364,6 @@ class Shards:
         square = norm.square()
         dist.all_reduce(square)
         return square.sqrt()
-
-
-class Joint(Protocol):
-    """The ranks of a run, as its steps see them. All of them call the same in the same order."""
-
-    ranks: Ranks
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        """What the user's loss says."""
-
-    def join(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Let the gradients be those of all ranks."""
-
-    def raise_flag(self, flag: torch.Tensor) -> None:
-        """Raise it where it is raised on any rank."""
-
-    def norm(self, norm: torch.Tensor) -> torch.Tensor:
-        """The norm of the whole gradient, from that of what is here."""
 
 
 def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
@@ -392,7 +391,7 @@ def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
         )
     parameters = dict(model.named_parameters())
     for group in optimizer.param_groups:
-        group["params"] = [parameters[names[id(one)]] if id(one) in names else one for one in group["params"]]
+        group["params"] = [parameters[names[id(weight)]] if id(weight) in names else weight for weight in group["params"]]
 
 
 def is_shard(tensor: Any) -> bool:
@@ -421,9 +420,9 @@ def parts_of(tree: Mapping[Any, Any], like: Mapping[Any, Any]) -> dict[Any, Any]
     """Of whole tensors the part that is this rank's, where `like` has a part of the same shape under the same name."""
     from torch.distributed.tensor import distribute_tensor
 
-    found = dict(tree)
+    parts = dict(tree)
     for name, tensor in tree.items():
         part: Any = like.get(name)
         if is_shard(part) and isinstance(tensor, torch.Tensor) and tensor.shape == part.shape:
-            found[name] = distribute_tensor(tensor.to(part.device), part.device_mesh, part.placements, src_data_rank=None)
-    return found
+            parts[name] = distribute_tensor(tensor.to(part.device), part.device_mesh, part.placements, src_data_rank=None)
+    return parts

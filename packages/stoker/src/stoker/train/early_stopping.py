@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from msgspec import Meta
+
+from stoker._types import Count, converted
 from stoker.errors import CheckpointInvalidError, OptionError
 
 Mode = Literal["min", "max"]
@@ -54,23 +57,16 @@ class EarlyStopping:
     def __init__(
         self, metric: str, *, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0, restore_best: bool = True
     ) -> None:
-        if not isinstance(metric, str) or not metric:
-            raise OptionError.expected("metric", metric, "the name of a metric, such as 'val_loss'")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise OptionError.expected("patience", patience, "an integer of evaluations, at least 1")
-        if mode not in ("min", "max", None):
-            raise OptionError.expected("mode", mode, "'min', 'max' or None")
-        if not 0.0 <= min_delta < math.inf:
-            raise OptionError.expected("min_delta", min_delta, "a number of at least 0")
+        self.metric: str = converted("metric", metric, Annotated[str, Meta(min_length=1)])
+        self.patience: int = converted("patience", patience, Count)
+        self.min_delta: float = converted("min_delta", min_delta, Annotated[float, Meta(ge=0)])
+        mode = converted("mode", mode, Mode | None)
         guessed = guess_mode(metric) if mode is None else mode
         if guessed is None:
             raise OptionError(
                 f"the name {metric!r} does not say whether less or more is better. Give mode='min' or mode='max'.", parameter="mode"
             )
-        self.metric = metric
-        self.patience = patience
         self.mode: Mode = guessed
-        self.min_delta = float(min_delta)
         self.restore_best = bool(restore_best)
         better = "less" if self.mode == "min" else "more"
         self.note = f"{better} {metric} is better (guessed from its name; mode= says otherwise)" if mode is None else None

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from stoker.errors import CheckpointInvalidError, OptionError, TrainError
+from stoker._types import converted
+from stoker.errors import CheckpointInvalidError, TrainError
 from stoker.train.distributed import local
 
 
@@ -35,9 +37,7 @@ class Ema:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0.0 <= decay < 1.0:
-            raise OptionError.expected("ema", decay, "a decay of at least 0.0 and below 1.0, such as 0.999")
-        self.decay = float(decay)
+        self.decay: float = converted("ema", decay, Annotated[float, Meta(ge=0, lt=1)])
         self._model = model
         # Tied weights are one parameter under the first of their names.
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -52,7 +52,7 @@ class Ema:
         for name, weight in self._weights.items():
             kinds.setdefault((weight.device, weight.dtype), []).append(name)
         for names in kinds.values():
-            averages, weights = ([local(kept[name]) for name in names] for kept in (self._average, self._weights))
+            averages, weights = ([local(tensors[name]) for name in names] for tensors in (self._average, self._weights))
             narrow = averages[0].dtype != weights[0].dtype
             yield averages, weights, [torch.empty_like(average) for average in averages] if narrow else []
 
@@ -115,12 +115,10 @@ class Ema:
             raise CheckpointInvalidError(
                 f"the saved average has other weights than the model: {', '.join(odd[:5])}. Resume the same model."
             )
-        for name, own in self._average.items():
-            if averages[name].shape != own.shape:
-                found, expected = tuple(averages[name].shape), tuple(own.shape)
-                raise CheckpointInvalidError(
-                    f"the saved average of {name!r} has the shape {found}, expected {expected}. Resume the same model."
-                )
+        for name, average in self._average.items():
+            if averages[name].shape != average.shape:
+                shapes = f"{tuple(averages[name].shape)}, expected {tuple(average.shape)}"
+                raise CheckpointInvalidError(f"the saved average of {name!r} has the shape {shapes}. Resume the same model.")
         _copy(list(self._average.values()), [averages[name] for name in self._average])
 
 

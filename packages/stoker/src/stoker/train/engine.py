@@ -1,33 +1,26 @@
 """The engine makes the work of a setup (eager steps or CUDA graphs, a precision, a fused optimizer or not) and chooses the setup.
 
-    Stream      the training batches: placed on the device of the model, read ahead for measurements, and resumed
-    Snapshot    all that a step changes, put back bit for bit: setups are measured from one and the same state
-    Engine      makes, measures and chooses
-
-A stream whose source has a state is saved and resumed where it is. From any other iterable as many batches are taken as had been
-taken before, which is exact where the iterable gives the same ones again.
+Snapshot    all that a step changes, put back bit for bit: setups are measured from one and the same state
+Engine      makes, measures and chooses
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import chain, cycle, islice
+from itertools import cycle, islice
 from typing import Any
 
 import torch
 import xxhash
 from torch import nn
 
-from stoker._batch import map_tensors, to_device
-from stoker._clock import Spans, now_ns
+from stoker._clock import now_ns
 from stoker._text import readable_seconds
-from stoker.errors import CheckpointInvalidError, StokerError, TrainError
-from stoker.feed.feed import Feed
-from stoker.feed.protocol import as_batch_source, copy_first_batches
+from stoker.errors import TrainError
 from stoker.train import autotune, state_dict
 from stoker.train.autotune import Chooser, Setup, Timed, Trial, steps_of_choice, steps_per_round
 from stoker.train.distributed import Joint, Replicas, Shards
@@ -36,134 +29,8 @@ from stoker.train.numerics import Scale, set_matmul_flags, takes_flag
 from stoker.train.optimizer import FUSED, LearningRate, is_fused, may_be_fused, set_fused
 from stoker.train.ordered_sums import OrderedSums
 from stoker.train.settings import Components
-from stoker.train.step import Eager, EagerStep, Readout, StepWork
-
-
-class Stream:
-    """The training batches. `source` answers questions about them (see `BatchSource`)."""
-
-    def __init__(self, batches: Iterable[Any], device: torch.device) -> None:
-        self.source = as_batch_source(batches)
-        self.batches = batches
-        self._device = device
-        self._begun: Iterator[Any] | None = None
-        """The first epoch, where `peek` has begun it."""
-        self._skip = 0
-
-    @property
-    def micro_batches(self) -> int | None:
-        """Batches per update, of all ranks, where the source has a global batch."""
-        return getattr(self.source, "micro_batches", None)
-
-    @property
-    def batches_per_update(self) -> int:
-        """Those of this rank, where the source has a global batch."""
-        return int(getattr(self.source, "batches_per_update", None) or 1)
-
-    @property
-    def pacing(self) -> Spans:
-        """Time for which a feed waited for a GPU that had batches enough, with the next one ready."""
-        return getattr(self.batches, "pacing", None) or Spans(capacity=1)
-
-    def num_updates(self, accumulate: int, epochs: int) -> int | None:
-        """Updates of `epochs` epochs; None where the length of an epoch is unknown."""
-        num_batches = self.source.num_batches
-        return None if num_batches is None else -(-num_batches // accumulate) * epochs
-
-    def peek(self, count: int) -> list[Any]:
-        """The first batches on the device, for measurements. The batches that follow are the same as without it.
-
-        A source with a state is read ahead and put back. Of any other, the first batch alone is taken, by the iterator of the
-        first epoch itself, which the training then continues: its random numbers and those of its dataset are drawn as if
-        nothing had been measured.
-        """
-        if self.source.keeps_state:
-            state, random = self.state(), state_dict.capture()
-            found = copy_first_batches(self.source, count)
-            self.source.load_state_dict(state)
-            state_dict.restore(random)
-        else:
-            self.set_epoch(0)
-            iterator = iter(self.batches)
-            first = list(islice(iterator, 1))
-            self._begun = chain(first, iterator)
-            found = [map_tensors(batch, torch.clone) for batch in first]
-        if not found:
-            raise TrainError("there is no batch to train on: the iterable is empty.")
-        return [self.place(batch) for batch in found]
-
-    def passes(self, source: Callable[[Iterable[Any]], Iterator[Any]]) -> Iterator[Any]:
-        """One pass over (the rest of) an epoch, as `source` makes it from the batches."""
-        entries = source(self.batches if self._begun is None else self._begun)
-        self._begun = None
-        if self._skip:
-            entries, self._skip = islice(entries, self._skip, None), 0
-        return entries
-
-    def prefetch_next_epoch(self) -> None:
-        """Begin to make the batches of the next epoch, where they come from a feed."""
-        if isinstance(self.batches, Feed):
-            self.batches.prefetch_next_epoch()
-
-    def close(self) -> None:
-        """Give up batches that were made for an epoch that does not come."""
-        if isinstance(self.batches, Feed):
-            self.batches.drop_prefetched_epoch()
-
-    def place(self, batch: Any) -> Any:
-        """The batch on the device of the model."""
-        return to_device(batch, self._device)
-
-    @property
-    def needs_placing(self) -> bool:
-        """Whether batches may be on another device than the model; those of a feed on the same device are not."""
-        return self.source.device != self._device
-
-    def state(self) -> Any:
-        """The position of the source, if it has a state."""
-        return self.source.state_dict()
-
-    def resume(self, state: Any, *, taken: int) -> None:
-        """Continue where a state was saved; a source without one skips as many batches as had been taken."""
-        if state is None or not self.source.keeps_state:
-            self._skip = taken
-            return
-        try:
-            self.source.load_state_dict(state)
-        except StokerError:
-            raise
-        except Exception as error:  # other loaders may refuse a state with any error
-            reason = " ".join(str(error).split())[:200]
-            raise CheckpointInvalidError(f"the batches refuse their saved state ({type(error).__name__}: {reason}).") from error
-
-    def batches_taken(self, saved: int) -> int:
-        """Batches of this epoch that this rank would have taken; `saved` are those of a rank of the run that was saved."""
-        position = self.state()["position"]  # a source with a global batch is a feed
-        return -(-position // self.source.global_batch_size) * self.batches_per_update if position else saved  # type: ignore[attr-defined]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of a sampler that shuffles by epoch. A source with a state counts epochs itself."""
-        if not self.source.keeps_state:
-            self.source.set_epoch(epoch)
-
-    def is_done(self, state: Any, taken: int) -> bool:
-        """Whether a pass that began at `state` has given out all batches of its epoch, `taken` of them."""
-        if not taken:
-            return False
-        now = self.state()
-        if isinstance(now, dict) and isinstance(state, dict) and "epoch" in now:
-            return bool(now["epoch"] != state["epoch"])
-        return self.source.num_batches == taken
-
-    def state_after(self, state: Any, taken: int) -> Any:
-        """The state of a pass that began at `state` and has given out `taken` batches; None where unknown."""
-        return self.source.state_after(state, taken) if state is not None else None
-
-    def blame(self, state: Any, first: int, count: int) -> str:
-        """Where some batches of a pass come from: the samples with non-finite values if there are any, else all of them."""
-        name = f"batch {first:,} of the pass" if count == 1 else f"batches {first:,} to {first + count - 1:,} of the pass"
-        origin = self.source.origin(state, first, count) if state is not None else None
-        return name if origin is None else f"{name}: {origin}"
+from stoker.train.step import EagerStep, Readout, StepWork
+from stoker.train.stream import Stream
 
 
 class Snapshot:
@@ -228,8 +95,8 @@ _Attributes = dict[str, tuple[Any, Any]]
 
 def _kept_attributes(layer: nn.Module) -> _Attributes:
     """What a forward pass may count up, set or fill: numbers, words, tensors, and containers of these."""
-    found = {name: (value, _copied(value)) for name, value in vars(layer).items() if name not in _MODULE_ATTRIBUTES}
-    return {name: both for name, both in found.items() if both[1] is not _NOT_COPIED}
+    attributes = {name: (value, _copied(value)) for name, value in vars(layer).items() if name not in _MODULE_ATTRIBUTES}
+    return {name: both for name, both in attributes.items() if both[1] is not _NOT_COPIED}
 
 
 def _put_back(layer: nn.Module, attributes: _Attributes) -> None:
@@ -313,10 +180,10 @@ class Engine:
         elif ranks.together:
             joint = Replicas(ranks, self._model(setup), self._parts.loss, grad_accum_steps=accumulated)
         step, work, self.readout = self._make(setup, self.scale, joint=joint)
-        if setup.graph and self._stream.source.can_capture:
+        if setup.graph and self._stream.can_capture:
             with contextlib.suppress(ValueError):  # where the feed says that it cannot be captured, batches are copied
                 return Gathering(
-                    step, self.readout, self._stream.source, grad_accum_steps=accumulated, preserve=partial(self._preserve, step)
+                    step, self.readout, self._stream.batches, grad_accum_steps=accumulated, preserve=partial(self._preserve, step)
                 )
         return work
 
@@ -339,7 +206,7 @@ class Engine:
             joint=joint,
         )
         if not setup.graph:
-            return step, Eager(step, readout), readout
+            return step, StepWork(step, readout), readout
         refusal = self._refuses_graph(step)
         if refusal is not None:
             raise TrainError(f"the step cannot be a graph: {refusal}.")

@@ -55,20 +55,20 @@ def load_trained(model: nn.Module, folder: str | Path, *, latest: bool = False) 
         >>> stoker.train.load_trained(torch.nn.Linear(3, 1), "runs/a", latest=True).step
         2
     """
-    found = find_trained(folder, latest=latest)
-    return Loaded(step=found.step, averaged=load_weights(model, found))
+    checkpoint = find_trained(folder, latest=latest)
+    return Loaded(step=checkpoint.step, averaged=load_weights(model, checkpoint))
 
 
 def find_trained(folder: str | Path, *, latest: bool = False) -> Checkpoint:
     """The best checkpoint of a run, or the latest."""
     with CheckpointFolder(Path(folder) / "checkpoints") as checkpoints:
-        found = None if latest else checkpoints.best()
-        found = found or checkpoints.latest()
-    if found is None:
+        checkpoint = None if latest else checkpoints.best()
+        checkpoint = checkpoint or checkpoints.latest()
+    if checkpoint is None:
         raise CheckpointError(f"{folder} has no checkpoint. Train it first: stoker train --resume {folder}")
-    if found.step == 0:
+    if checkpoint.step == 0:
         raise CheckpointError(f"{folder} stopped before its first update, so its weights are not trained. Train it again.")
-    return found
+    return checkpoint
 
 
 def load_weights(model: nn.Module, found: Checkpoint) -> bool:
@@ -162,10 +162,10 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
     data, run = (_onnx if onnx else _program)(model, entries)
     difference = 0.0
     for part, answer in answers:
-        found = run(part)
-        if found.shape != answer.shape:
-            raise TrainError(f"the program answers {tuple(found.shape)}, the model {tuple(answer.shape)}. It was not written.")
-        apart, allowed = (found - answer).abs().max().item(), TOLERANCE * max(1.0, answer.abs().max().item())
+        given = run(part)
+        if given.shape != answer.shape:
+            raise TrainError(f"the program answers {tuple(given.shape)}, the model {tuple(answer.shape)}. It was not written.")
+        apart, allowed = (given - answer).abs().max().item(), TOLERANCE * max(1.0, answer.abs().max().item())
         if not apart <= allowed:  # NaN is not equal either
             raise TrainError(f"the program is {apart:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
         difference = max(difference, apart)
@@ -212,7 +212,7 @@ def _onnx(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries]
             raise TrainError("torch.onnx gave no program.")
         data: bytes = exported.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    names = {one.name for one in session.get_inputs()}
+    names = {entry.name for entry in session.get_inputs()}
 
     def run(part: Entries) -> torch.Tensor:
         given = {name: tensor.numpy() for name, tensor in part.items() if name in names}

@@ -32,7 +32,7 @@ from msgspec import Struct
 from torch import nn
 
 from stoker.errors import StokerError
-from stoker.feed.protocol import as_batch_source
+from stoker.train.stream import Stream
 
 GROUPS = ("optimizer", "loss", "model", "data", "valid", "schedule", "run")
 MAX_DEPTH = 6
@@ -77,7 +77,7 @@ def of_batches(batches: Any, *, for_training: bool = True) -> dict[str, Any] | N
     if batches is None:
         return None
     by_type = ("type", "dataset", "sampler")
-    identity = as_batch_source(batches).identity()
+    identity = Stream(batches).identity()
     described = {name: type(value).__qualname__ if name in by_type else describe(value) for name, value in identity.items()}
     if not for_training:
         described.pop("batch_size", None)  # a mean over all samples does not depend on it

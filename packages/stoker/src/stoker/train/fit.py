@@ -17,7 +17,8 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -33,19 +34,19 @@ from stoker._clock import now_ns
 from stoker._kernels import compile_ns
 from stoker._text import html_table, readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
-from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
 from stoker.train.callbacks import Callback, CallbackReport, methods_of
 from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.early_stopping import EarlyStopping
-from stoker.train.engine import Engine, Stream
+from stoker.train.engine import Engine
 from stoker.train.loggers import Log
 from stoker.train.loss import LossFunction, num_samples, outcome_of
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
 from stoker.train.step import StepWork, Window
+from stoker.train.stream import Stream
 from stoker.watch.cause import Slowdown
 from stoker.watch.loop import Watch
 
@@ -65,10 +66,10 @@ class Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                found = signal.getsignal(number)
+                handler = signal.getsignal(number)
                 # None is a handler that is not Python's: it could not be put back.
-                if found is not None and found is not signal.SIG_IGN:
-                    self._before[number] = found
+                if handler is not None and handler is not signal.SIG_IGN:
+                    self._before[number] = handler
                     signal.signal(number, self._handle)
         return self
 
@@ -153,30 +154,41 @@ class Result:
         return html_table(f"{self.stopped} after {self.step:,} steps in {readable_seconds(self.seconds)}", rows)
 
 
+def _outputs(
+    model: nn.Module, function: Callable[[nn.Module, Any], Any], stream: Stream, context: AbstractContextManager[Any]
+) -> Generator[tuple[Any, Any]]:
+    """Yield each batch, and what a function says of the model in evaluation mode and the batch."""
+    stream.set_epoch(0)  # so that sums come in one order, whatever was evaluated before
+    was_training = model.training
+    model.eval()
+    try:
+        for loaded in stream.batches:
+            batch = stream.place(loaded)
+            with context:
+                answer = function(model, batch)
+            yield batch, answer
+    finally:
+        model.train(was_training)
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
     loss: LossFunction,
-    batches: Iterable[Any],
+    stream: Stream,
     *,
     metrics: Mapping[str, Metric],
-    context: Any,
-    place: Callable[[Any], Any],
+    context: AbstractContextManager[Any],
     gather: AllGather | None = None,
 ) -> dict[str, float]:
     """The means over all samples, added up on the device and read once at the end; a feed begins the same epoch each time."""
-    as_batch_source(batches).set_epoch(0)  # so that sums come in one order, whatever was evaluated before
     for metric in metrics.values():
         metric.reset()
     sums: dict[str, torch.Tensor] = {}
     weight_sum: torch.Tensor | None = None
-    was_training = model.training
-    model.eval()
-    try:
-        for given in batches:
-            batch = place(given)
-            with context:
-                outcome = outcome_of(loss(model, batch))
+    with closing(_outputs(model, loss, stream, context)) as outputs:
+        for batch, answer in outputs:
+            outcome = outcome_of(answer)
             weight = torch.as_tensor(num_samples(batch), device=outcome.loss.device).double()
             weight_sum = weight if weight_sum is None else weight_sum + weight
             for name, value in {"loss": outcome.loss, **outcome.scalars}.items():
@@ -190,8 +202,6 @@ def evaluate(
                 )
             for metric in metrics.values():
                 metric.update(**{"valid": entry_of(batch, "valid"), **outcome.whole})
-    finally:
-        model.train(was_training)
     if weight_sum is None:
         raise TrainError("there is no batch to evaluate: the iterable is empty.")
     totals = torch.stack([weight_sum, *sums.values()])
@@ -212,34 +222,25 @@ OF_SAMPLES = ("sample", "series", "store")
 def predict(
     model: nn.Module,
     function: Callable[[nn.Module, Any], Any],
-    batches: Iterable[Any],
+    stream: Stream,
     *,
     is_loss: bool,
-    context: Any,
-    place: Callable[[Any], Any],
+    context: AbstractContextManager[Any],
 ) -> dict[str, torch.Tensor]:
     """Return the predictions of all samples, by a loss function that returns them or by a function that returns nothing else."""
-    as_batch_source(batches).set_epoch(0)
     parts: dict[str, list[torch.Tensor]] = {}
-    was_training = model.training
-    model.eval()
-    try:
-        for loaded in batches:
-            batch = place(loaded)
-            with context:
-                answer = function(model, batch)
-            found = dict(outcome_of(answer).whole) if is_loss else {"prediction": answer}
-            if not isinstance(found.get("prediction"), torch.Tensor):
+    with closing(_outputs(model, function, stream, context)) as outputs:
+        for batch, answer in outputs:
+            tensors = dict(outcome_of(answer).whole) if is_loss else {"prediction": answer}
+            if not isinstance(tensors.get("prediction"), torch.Tensor):
                 what = "the loss function returns no 'prediction'" if is_loss else f"forward returned a {type(answer).__name__}"
                 raise TrainError(f"{what}; expected a tensor with a row per sample. Pass forward=lambda model, batch: model(…).")
             valid = entry_of(batch, "valid")
-            found |= {name: rows for name in OF_SAMPLES if isinstance(rows := entry_of(batch, name), torch.Tensor)}
+            tensors |= {name: rows for name in OF_SAMPLES if isinstance(rows := entry_of(batch, name), torch.Tensor)}
             for name in ("prediction", "target", *OF_SAMPLES):
-                if name in found:
-                    rows = found[name].detach() if valid is None else found[name].detach()[valid]
+                if name in tensors:
+                    rows = tensors[name].detach() if valid is None else tensors[name].detach()[valid]
                     parts.setdefault(name, []).append(rows.cpu())
-    finally:
-        model.train(was_training)
     if not parts:
         raise TrainError("there is no batch to predict: the iterable is empty.")
     return {name: torch.cat(rows) for name, rows in parts.items()}
@@ -329,14 +330,15 @@ class Fit:
 
     def _run_epoch(self) -> Stopped | None:
         progress, work, train, grad_accum_steps = self.progress, self.work, self.train, self._settings.grad_accum_steps
-        train.set_epoch(progress.epoch)
+        if not train.keeps_state:  # else the state counts epochs itself
+            train.set_epoch(progress.epoch)
         self._pass_state, self._pass_batches, self._pass_step = train.state(), progress.batches, progress.step
         before = now_ns()
         entries = train.passes(work.source)
         self.wait_ns += now_ns() - before  # a DataLoader starts its workers here
         place = train.place if train.needs_placing else None
         schedule, pending, pacing = self.parts.schedule, 0, train.pacing
-        num_batches = train.source.num_batches
+        num_batches = train.num_batches
         ahead = max(1, num_batches - BATCHES_AHEAD) if num_batches and progress.epoch + 1 < self.epochs else 0
         if self.watch is not None:
             self.watch.begin()

@@ -16,7 +16,7 @@ from stoker._batch import map_tensors, tensors_of
 from stoker._device import sync_debug_mode
 from stoker.errors import TrainError
 from stoker.train.autotune import reason_of
-from stoker.train.step import EagerStep, Readout
+from stoker.train.step import EagerStep, Readout, StepWork
 
 WARM_UP = 3
 MOST_SHAPES = 32
@@ -39,14 +39,13 @@ def eager_steps() -> Iterator[None]:
 Signature = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
-class Graphs:
+class Graphs(StepWork):
     """Steps replayed from graphs; shapes that come once run eagerly."""
 
     def __init__(
         self, step: EagerStep, readout: Readout, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]
     ) -> None:
-        self._step = step
-        self._readout = readout
+        super().__init__(step, readout)
         self._whole = grad_accum_steps == 1
         self._preserve = preserve
         self._seen: dict[Signature, int] = {}
@@ -58,24 +57,20 @@ class Graphs:
         if not self._whole:
             step.keep_gradients()
 
-    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches themselves."""
-        return iter(batches)
-
     def micro(self, entry: Any) -> None:
         """Copy a batch to where its graph looks for it, and replay; a shape that comes for the second time is captured."""
         signature = tuple((tensor.shape, tensor.dtype) for tensor in tensors_of(entry))
-        found = None if _is_eager else self.graphs.get(signature)
-        if found is None and not _is_eager:
+        recorded = None if _is_eager else self.graphs.get(signature)
+        if recorded is None and not _is_eager:
             seen = self._seen[signature] = self._seen.get(signature, 0) + 1
             if seen > 1 and len(self.graphs) < MOST_SHAPES:
                 static = map_tensors(entry, torch.clone)
-                found = self.graphs[signature] = static, self._record(lambda: self._do(static))
-        self._was_replayed = found is not None
-        if found is None:
+                recorded = self.graphs[signature] = static, self._record(lambda: self._do(static))
+        self._was_replayed = recorded is not None
+        if recorded is None:
             self._step.micro(entry)
             return
-        static, graph = found
+        static, graph = recorded
         torch._foreach_copy_(tensors_of(static), tensors_of(entry), non_blocking=True)
         graph.replay()
 

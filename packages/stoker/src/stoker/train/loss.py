@@ -183,8 +183,8 @@ def outcome_of(result: Any) -> LossOutput:
 
 def _checked(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.dim():
-        found = f"of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise TrainError(f"the loss is {found}; expected a scalar tensor. Take its mean over the samples.")
+        what = f"of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise TrainError(f"the loss is {what}; expected a scalar tensor. Take its mean over the samples.")
     return loss
 
 

@@ -120,8 +120,8 @@ class Mirror:
                 self._fetch(commit, name, commit.checkpoint[name], target / name)
         _disk.write_file(target.parent / LATEST, f"{commit.name}\n".encode())
         for name in sorted(commit.run, key=RUN_FILES.index):
-            found = b"".join(bytes(data) for data in self._read_file(commit, name, commit.run[name]))
-            _disk.write_file(self._folder / name, found)
+            content = b"".join(bytes(data) for data in self._read_file(commit, name, commit.run[name]))
+            _disk.write_file(self._folder / name, content)
         return True
 
     def upload(self, checkpoint: Path) -> str | None:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal, cast, get_args
+from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from stoker.errors import OptionError
-from stoker.train.distributed import Joint, is_shard
+from stoker.train.distributed import Joint, is_shard, others_than_statistics, statistics_of
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
@@ -28,16 +27,12 @@ FIRST_SCALE = 2.0**16
 GROWTH, BACKOFF, GROWTH_STEPS = 2.0, 0.5, 2000
 
 
-def check_precision(precision: str, device: torch.device) -> Precision | Literal["auto"]:
-    """Refuse what the device cannot do. "auto" is fp32, unless `speed="measured"` finds something faster."""
-    known = ("auto", *get_args(Precision))
-    if precision not in known:
-        raise OptionError.expected("precision", precision, f"one of {', '.join(known)}")
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse what the device cannot do."""
     if precision in ("tf32", "fp16") and device.type != "cuda":
         raise OptionError(
             f"precision {precision!r} needs a GPU, but the model is on {device.type}. Use 'fp32' or 'bf16'.", parameter="precision"
         )
-    return cast(Precision, precision)
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -153,19 +148,16 @@ class RunningStatistics:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
-        self._normal = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
-        known = {id(buffer) for buffer in self._normal}
-        self._rest = [buffer for buffer in model.buffers() if id(buffer) not in known]
+        self._normal, self._rest = statistics_of(model), others_than_statistics(model)
         self._copies = [None if buffer.nbytes > LARGE_BYTES else buffer.detach().clone() for buffer in self._rest]
         self._versions = [buffer._version for buffer in self._rest]
         self.changing = list(self._normal)
         self._kept = [buffer.clone() for buffer in self.changing]
-        floats = [one for one in (*self._normal, *self._rest) if one.dtype in CHECKED_TYPES and one.device == device]
-        finite = torch.stack([one.isfinite().all() for one in floats]).tolist() if floats else []
+        floats = [buffer for buffer in model.buffers() if buffer.dtype in CHECKED_TYPES and buffer.device == device]
+        finite = torch.stack([buffer.isfinite().all() for buffer in floats]).tolist() if floats else []
         # One that begins with an infinity, such as a running minimum, may keep it.
-        self._checkable = {id(one) for one, is_finite in zip(floats, finite, strict=True) if is_finite}
-        self._checked = [one for one in self._normal if id(one) in self._checkable]
+        self._checkable = {id(buffer) for buffer, is_finite in zip(floats, finite, strict=True) if is_finite}
+        self._checked = [buffer for buffer in self._normal if id(buffer) in self._checkable]
         self._is_kept = False
 
     @torch.no_grad()
@@ -212,12 +204,7 @@ class RunningStatistics:
     @torch.no_grad()
     def join(self, joint: Joint) -> None:
         """Let them be the means of all ranks, which have seen as many batches."""
-        floats = [buffer for buffer in self._normal if buffer.is_floating_point()]
-        if floats:
-            flat = torch.cat([buffer.reshape(-1) for buffer in floats])
-            joint.ranks.mean(flat)
-            for buffer, part in zip(floats, flat.split_with_sizes([one.numel() for one in floats]), strict=True):
-                buffer.copy_(part.view_as(buffer))
+        joint.ranks.mean_each([buffer for buffer in self._normal if buffer.is_floating_point()])
 
 
 def takes_flag(optimizer: torch.optim.Optimizer) -> bool:

@@ -16,38 +16,27 @@ Guarantee: the sums have the bits of one process that does all batches of the up
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
-from stoker.train.distributed import Loss, Ranks
+from stoker.train.distributed import Joint, Loss, Ranks, others_than_statistics
 
 ALIGNMENT = 8
 """Bytes at a multiple of which a part of a message begins, so that it can be read as any type."""
 
 
-class OrderedSums:
-    """What a step asks of the ranks where each has all weights, and sums have one order."""
+class OrderedSums(Joint):
+    """The ranks where each has all weights, and sums have one order. The loss of a batch without a sample may be NaN: it does not count."""
 
     def __init__(self, ranks: Ranks, model: nn.Module, loss: Loss) -> None:
-        self.ranks = ranks
-        self._loss = loss
-        statistics = {
-            id(buffer) for layer in model.modules() if isinstance(layer, _NormBase) for buffer in layer.buffers(recurse=False)
-        }
-        # Statistics are joined after each update; what else a model keeps is that of the first rank.
-        self._buffers = [buffer for buffer in model.buffers() if id(buffer) not in statistics]
+        super().__init__(ranks, loss)
+        self._buffers = others_than_statistics(model)
         self._versions = [buffer._version for buffer in self._buffers]
         self._groups: list[_Group] = []
         self._used: torch.Tensor | None = None
         self._are_buffers_old = False
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        """What the user's loss says; that of a batch without a sample may be NaN, as it does not count."""
-        return self._loss(model, batch)
 
     def add(self, parameters: Sequence[torch.Tensor], numbers: torch.Tensor) -> list[torch.Tensor]:
         """Add the gradients that a batch has left to the sums, and take them from the parameters.
@@ -68,16 +57,16 @@ class OrderedSums:
         parts = [group.pieces(parameters) for group in self._groups] + [tail.expand(self.ranks.world_size, -1)]
         got = _exchange(parts, self.ranks.world_size)
         tails = got.pop()
-        there = [rank for rank, weight in enumerate(tails[:, 0].tolist()) if weight > 0]
+        with_samples = [rank for rank, weight in enumerate(tails[:, 0].tolist()) if weight > 0]
         for group, pieces in zip(self._groups, got, strict=True):
-            for rank in there:
+            for rank in with_samples:
                 group.total = pieces[rank].clone() if group.total is None else group.total.add_(pieces[rank])
         used = tails[:, len(numbers) : -1].amax(0)
         self._used = used if self._used is None else torch.maximum(self._used, used)
         self._are_buffers_old |= bool(tails[0, -1])
         for parameter in parameters:
             parameter.grad = None
-        return [tails[rank, : len(numbers)] for rank in there]
+        return [tails[rank, : len(numbers)] for rank in with_samples]
 
     def join(self, parameters: Sequence[torch.Tensor]) -> None:
         """Give the sums to the parameters, on all ranks."""
@@ -99,13 +88,6 @@ class OrderedSums:
                 dist.broadcast(buffer.detach(), src=0)
             self._versions = [buffer._version for buffer in self._buffers]
         self._used, self._are_buffers_old = None, False
-
-    def raise_flag(self, flag: torch.Tensor) -> None:
-        """Each rank has the whole gradient, so it sees what the others see."""
-
-    def norm(self, norm: torch.Tensor) -> torch.Tensor:
-        """That of the gradient is that of the whole."""
-        return norm
 
 
 class _Group:

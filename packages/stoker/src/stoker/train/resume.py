@@ -102,9 +102,9 @@ class FitState(_SavedRank, forbid_unknown_fields=True):
 
 def take(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
     """The state of the model, the optimizer and the EMA, and of `others` that have one: the loss scale, early stopping."""
-    found: dict[str, Any] = {"model": dict(parts.model.state_dict()), "optimizer": parts.optimizer.state_dict()["state"]}
-    found |= {name: one.state_dict() for name, one in _stateful(parts, others).items()}
-    return whole(found, kept=parts.ranks.is_first) if parts.ranks.shards else found
+    state: dict[str, Any] = {"model": dict(parts.model.state_dict()), "optimizer": parts.optimizer.state_dict()["state"]}
+    state |= {name: holder.state_dict() for name, holder in _stateful(parts, others).items()}
+    return whole(state, kept=parts.ranks.is_first) if parts.ranks.shards else state
 
 
 def take_weights(parts: Components) -> dict[str, Any]:
@@ -143,13 +143,13 @@ def put(parts: Components, others: Mapping[str, Any], saved: Mapping[str, Any]) 
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"the checkpoint is of another model or optimizer: {reason}") from error
-    for name, one in _stateful(parts, others).items():
+    for name, holder in _stateful(parts, others).items():
         if name in saved:
-            one.load_state_dict(saved[name])
+            holder.load_state_dict(saved[name])
 
 
 def _stateful(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in {"ema": parts.ema, **others}.items() if one is not None}
+    return {name: holder for name, holder in {"ema": parts.ema, **others}.items() if holder is not None}
 
 
 # ---- what must be the same ----
@@ -198,10 +198,10 @@ def asked_setup(parts: Components) -> dict[str, Any]:
     """The parts of a setup that decide bits and that the user has fixed."""
     execution = parts.settings.execution
     asked = {"precision": parts.settings.precision, "fused": execution.fused, "compile": execution.compile}
-    found = {name: value for name, value in asked.items() if value is not None and value != "auto"}
-    if "fused" not in found and not may_be_fused(parts.optimizer):
-        found["fused"] = is_fused(parts.optimizer)
-    return found
+    fixed = {name: value for name, value in asked.items() if value is not None and value != "auto"}
+    if "fused" not in fixed and not may_be_fused(parts.optimizer):
+        fixed["fused"] = is_fused(parts.optimizer)
+    return fixed
 
 
 def setup_of(parts: Components, found: Checkpoint) -> Setup:
@@ -268,8 +268,8 @@ def check(parts: Components, found: Checkpoint) -> None:
             _check_average(parts, saved["ema"], config.get("ema"))
         if "scale" in saved:
             scale = _mapping(saved["scale"], "scale", keys=("value", "growth"))
-            value = float(_tensor(scale["value"], "scale.value", shape=torch.Size(()), dtype=torch.float32))
-            _tensor(scale["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32)
+            value = float(_tensor(scale["value"], "scale.value", shape=(), dtype=torch.float32))
+            _tensor(scale["growth"], "scale.growth", shape=(), dtype=torch.int32)
             if not 0 < value < math.inf:
                 _refuse("scale.value", f"is {value:g}", "a number above 0")
         if "stopping" in saved:
@@ -279,22 +279,22 @@ def check(parts: Components, found: Checkpoint) -> None:
 
 def check_weights(model: nn.Module, saved: Any) -> None:
     """Refuse a state of a model that is not one of this model."""
-    own = model.state_dict()
+    expected = model.state_dict()
     loose: set[str] = set()  # a module of the user's may have its own way to load, by which buffers change their shapes
     for at, module in model.named_modules():
         kind = type(module)
         if kind._load_from_state_dict is not nn.Module._load_from_state_dict and not kind.__module__.startswith("torch.nn."):
             loose |= {f"{at}.{name}".lstrip(".") for name in module._buffers}
     saved = _mapping(saved, "model")
-    odd = sorted(map(str, saved.keys() ^ own.keys()))
+    odd = sorted(map(str, saved.keys() ^ expected.keys()))
     if odd:
         whose = "the checkpoint" if odd[0] in saved else "this model"
         raise CheckpointInvalidError(f"it is of another model: only {whose} has {odd[0]!r} ({len(odd):,} such in all).")
-    for name, now in own.items():
+    for name, now in expected.items():
         if not isinstance(now, Tensor):
             continue  # the extra state of a module, which only the module knows
-        found = _tensor(saved[name], f"model.{name}", shape=None if name in loose else now.shape, dtype=now.dtype)
-        if found.is_floating_point() and bool(local(now).isfinite().all()) and not bool(found.isfinite().all()):
+        tensor = _tensor(saved[name], f"model.{name}", shape=None if name in loose else now.shape, dtype=now.dtype)
+        if tensor.is_floating_point() and bool(local(now).isfinite().all()) and not bool(tensor.isfinite().all()):
             _refuse(f"model.{name}", "holds NaN or Inf", "finite values")
 
 
@@ -326,7 +326,7 @@ def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | 
         for group in groups:
             group.update({name: None for name in ("fused", "foreach") if name in group})
             group.update({name: False for name in ("capturable", "differentiable") if name in group})
-            group["params"] = [torch.zeros(tuple(one.shape), dtype=one.dtype, device=device) for one in group["params"]]
+            group["params"] = [torch.zeros(tuple(weight.shape), dtype=weight.dtype, device=device) for weight in group["params"]]
             for weight in group["params"]:
                 weight.requires_grad_().grad = torch.zeros_like(weight)
         # Whatever an optimizer of somebody else does in its constructor or step, it is only not tried.
@@ -340,15 +340,18 @@ def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | 
 
 
 def _check_average(parts: Components, saved: Any, decay: Any) -> None:
-    found = _mapping(saved, "ema", keys=("decay", "average"))
-    if decay is not None and found["decay"] != decay:
-        _refuse("ema.decay", f"is {shown(found['decay'])}", f"{shown(decay)}, as in facts.config.ema")
-    own = parts.ema.state_dict()["average"] if parts.ema is not None else dict(parts.model.named_parameters())
-    average = average_of(saved, own)
-    if parts.ema is not None and average.keys() != own.keys():
-        _refuse("ema.average", f"lacks {min(own.keys() - average.keys())!r}", "all weights that are trained")
+    saved_decay = _mapping(saved, "ema", keys=("decay", "average"))["decay"]
+    if decay is not None and saved_decay != decay:
+        _refuse("ema.decay", f"is {shown(saved_decay)}", f"{shown(decay)}, as in facts.config.ema")
+    if parts.ema is None:
+        average_of(saved, dict(parts.model.named_parameters()))
+        return
+    averages = parts.ema.state_dict()["average"]
+    average = average_of(saved, averages)
+    if average.keys() != averages.keys():
+        _refuse("ema.average", f"lacks {min(averages.keys() - average.keys())!r}", "all weights that are trained")
     for name, value in average.items():
-        _tensor(value, f"ema.average.{name}", dtype=own[name].dtype if parts.ema is not None else None)
+        _tensor(value, f"ema.average.{name}", dtype=averages[name].dtype)
 
 
 def average_of(saved: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -406,7 +409,7 @@ def _mapping(value: Any, place: str, *, keys: tuple[str, ...] | None = None) -> 
     return value
 
 
-def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: torch.dtype | None = None) -> Tensor:
+def _tensor(value: Any, place: str, *, shape: tuple[int, ...] | None = None, dtype: torch.dtype | None = None) -> Tensor:
     if not isinstance(value, Tensor):
         _refuse(place, f"is {shown(value)}", "a tensor")
     if shape is not None and value.shape != shape:

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import msgspec
+from msgspec import Meta
 
 from stoker._clock import now_utc
 from stoker._disk import Lock, LogFile, is_locked, make_folder, remove_file, remove_folder, write_file
@@ -89,10 +90,10 @@ def find_machine() -> Computer:
 def _line_of(path: Path, pattern: str) -> str | None:
     """What the first match of a pattern has in its brackets; None where there is none, or no such file."""
     try:
-        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        match = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def find_versions() -> dict[str, str]:
@@ -155,17 +156,20 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 
 
+Step = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
 class RunSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One process that worked on a run."""
 
     started: str
     """UTC, like 2026-11-15T16:20:00.123Z."""
-    from_step: int
+    from_step: Step
     ended: str | None = None
     how: str | None = None
     """"finished", "early", "budget", "signal", "callback", or the error that ended it."""
-    last_step: int | None = None
-    saved_step: int | None = None
+    last_step: Step | None = None
+    saved_step: Step | None = None
     """The step of a checkpoint that it has written; of the first one, as long as the session lasts."""
     process: int
     launch: str | None = None
@@ -189,7 +193,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     format: Literal["stoker-run"] = "stoker-run"
     version: Literal[1] = 1
-    sessions: list[RunSession]
+    sessions: Annotated[list[RunSession], Meta(min_length=1)]
 
     @property
     def last(self) -> RunSession:
@@ -227,14 +231,6 @@ def read_record(folder: Path) -> Record:
         raise TrainError(f"{path} cannot be read ({error.strerror}).") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TrainError(f"{path} is damaged: {error}.") from error
-    if not record.sessions:
-        raise TrainError(f"{path} is damaged: it has no session.")
-    if not all(
-        0 <= (step or 0) < 2**63
-        for session in record.sessions
-        for step in (session.from_step, session.last_step, session.saved_step)
-    ):
-        raise TrainError(f"{path} is damaged: a step is below 0, or has more than 63 bits.")
     return record
 
 
@@ -326,13 +322,10 @@ class Run:
         """Write down that a checkpoint is on the disk, so that a resume that finds none does not begin again."""
         self._change(saved_step=step)
 
-    def note_slowdown(self, found: Slowdown) -> None:
+    def note_slowdown(self, slowdown: Slowdown) -> None:
         """Add a line to slowdowns.jsonl."""
-        log = LogFile(self.folder / SLOWDOWNS)
-        try:
-            log.append(msgspec.json.encode({**found.as_dict(), "time": now_utc()}) + b"\n")
-        finally:
-            log.close()
+        with contextlib.closing(LogFile(self.folder / SLOWDOWNS)) as log:
+            log.append(msgspec.json.encode({**slowdown.as_dict(), "time": now_utc()}) + b"\n")
 
     def _change(self, **values: Any) -> None:
         last = msgspec.structs.replace(self.record.last, **values)
@@ -439,11 +432,8 @@ def remove_run(folder: Path) -> None:
                     remove_folder(path)
             if not any((folder / CHECKPOINTS).iterdir()):
                 remove_folder(folder / CHECKPOINTS)
-        remove_file(folder / METRICS)
-        remove_file(folder / SLOWDOWNS)
-        remove_file(folder / SCALER)
-        remove_file(folder / FEED)
-        remove_file(folder / NAME)  # last: as long as it is there, all of this is of a run
+        for name in (METRICS, SLOWDOWNS, SCALER, FEED, NAME):  # run.json last: as long as it is there, all of this is of a run
+            remove_file(folder / name)
     finally:
         lock.__exit__(None, None, None)
 
@@ -451,22 +441,22 @@ def remove_run(folder: Path) -> None:
 def read_slowdowns(folder: Path) -> list[Slowdown]:
     """The slowdowns of a run, also of one in progress; lines that cannot be read are left out."""
     path = folder / SLOWDOWNS
-    found = []
+    slowdowns = []
     for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found += [msgspec.json.decode(line, type=Slowdown)] if line.endswith(b"\n") else []
-    return found
+            slowdowns += [msgspec.json.decode(line, type=Slowdown)] if line.endswith(b"\n") else []
+    return slowdowns
 
 
 def keep_feed(folder: Path, batches: object) -> None:
     """Write what makes a feed like that of the run over other data: feed.json, and the scaler. Remove those of earlier batches."""
     scaler: Any = getattr(batches, "scaler", None)
     settings: Any = getattr(batches, "settings", None)
-    kept = {
+    contents = {
         SCALER: scaler.to_bytes() if hasattr(scaler, "to_bytes") else None,
         FEED: msgspec.json.format(msgspec.json.encode(settings()), indent=1) + b"\n" if callable(settings) else None,
     }
-    for name, data in kept.items():
+    for name, data in contents.items():
         if data is not None:
             write_file(folder / name, data)
         elif (folder / name).exists():
@@ -534,22 +524,22 @@ def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary
 
     `best` is that of `metric`; without one, of `val_loss`, another metric of validation, or the training's loss.
     """
-    found = [_summary(path, name, metric) for path, name in find_runs(Path(folder)).items()]
-    return sorted(found, key=lambda run: (run.started is None, run.started or "", run.name))
+    runs = [_summary(path, name, metric) for path, name in find_runs(Path(folder)).items()]
+    return sorted(runs, key=lambda run: (run.started is None, run.started or "", run.name))
 
 
 def find_runs(folder: Path) -> dict[Path, str]:
     """The folders of all runs in a folder (or the one that it is), each with its path within that folder."""
     if not folder.is_dir():
         raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.", path=folder)
-    found = {}
+    runs = {}
     for place, folders, files in os.walk(folder):
         path = Path(place)
         if NAME in files or METRICS in files:
-            found[path] = path.name if path == folder else str(path.relative_to(folder))
+            runs[path] = path.name if path == folder else str(path.relative_to(folder))
             folders.clear()  # a run holds no runs
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-    return found
+    return runs
 
 
 def _summary(path: Path, name: str, metric: str | None) -> RunSummary:
@@ -557,14 +547,13 @@ def _summary(path: Path, name: str, metric: str | None) -> RunSummary:
         is_running = is_locked(path)  # read first: a run that ends meanwhile has its end in what is read next
         lines, record = read_lines(path / METRICS), read_record(path)
         how, step = record.last.how, record.last.last_step
-        ended: State = "finished" if how in ("finished", "early") else "stopped" if how is not None else "killed"
         best_name, best, best_step = _best(lines, metric)
         losses, rates, waits = (lines.curves.get(name, ([], []))[1] for name in (LOSS, RATE, WAIT))
         rates, waits = ([value for value in values if math.isfinite(value)] for values in (rates, waits))
         return RunSummary(
             path=path,
             name=name,
-            state="running" if is_running else ended,
+            state=state_of(record, is_running=is_running),
             how=how,
             started=record.sessions[0].started,
             seconds=_seconds(record, lines, is_running=is_running),
@@ -580,6 +569,12 @@ def _summary(path: Path, name: str, metric: str | None) -> RunSummary:
     except Exception as error:  # whatever a file holds: one run that cannot be read must not hide the others
         reason = str(error) if isinstance(error, TrainError | OSError) else f"{type(error).__name__}: {error}"
         return RunSummary(path=path, name=name, state="damaged", reason=_short(reason))
+
+
+def state_of(record: Record, *, is_running: bool) -> State:
+    """How a run stands: as the process that holds its lock, and its last session say."""
+    how = record.last.how
+    return "running" if is_running else "killed" if how is None else "finished" if how in ("finished", "early") else "stopped"
 
 
 def _seconds(record: Record, lines: Lines, *, is_running: bool) -> float:

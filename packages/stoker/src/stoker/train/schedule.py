@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from stoker._types import check_fields
 from stoker.errors import OptionError
 
 Schedule = Callable[[int, int | None], float]
@@ -32,16 +33,7 @@ class _Limited(Choice, frozen=True, kw_only=True):
     """A schedule. Its limits hold in Python too, where msgspec checks nothing."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if name not in ("warmup", "every"):
-                if not is_number or not 0.0 <= value < math.inf:
-                    raise OptionError.expected(name, value, "a factor of the learning rate, at least 0")
-            elif not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
-                raise OptionError.expected(name, value, "an integer of updates, or a share of all updates from 0.0 to 1.0")
-            elif name == "every" and not value:
-                raise OptionError.expected(name, value, "a number of updates above 0, or a share of all updates")
+        check_fields(self)
 
 
 class _Warmed(_Limited, frozen=True, kw_only=True):
@@ -201,7 +193,7 @@ class ClosedForm:
         """The factor of one update."""
         o = dict(self.options)
         if self.kind in ("StepLR", "ExponentialLR", "MultiStepLR"):
-            decays = sum(one <= step for one in o["milestones"]) if "milestones" in o else step // o.get("step_size", 1)
+            decays = sum(milestone <= step for milestone in o["milestones"]) if "milestones" in o else step // o.get("step_size", 1)
             try:
                 return math.pow(o["gamma"], decays)
             except OverflowError:

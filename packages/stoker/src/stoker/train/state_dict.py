@@ -130,9 +130,9 @@ def check(state: Any) -> None:
         _refuse("random.python.gauss", gauss)
     if state["numpy"]["bit_generator"] == "MT19937" and not 0 <= place <= 624:
         _refuse("random.numpy.state.pos", place)  # it is an index, which NumPy does not check
-    for one in state["cuda"]:
-        if type(one) is not bytes:
-            _refuse("random.cuda", one)
+    for data in state["cuda"]:
+        if type(data) is not bytes:
+            _refuse("random.cuda", data)
 
 
 def _check_form(state: Any, form: Any, place: str) -> None:
@@ -149,8 +149,8 @@ def _check_form(state: Any, form: Any, place: str) -> None:
         for name, part in form.items():
             _check_form(state[name], part, f"{place}.{name}")
     if isinstance(form, tuple):
-        for one, part in zip(state, form, strict=True):
-            _check_form(one, part, place)
+        for entry, part in zip(state, form, strict=True):
+            _check_form(entry, part, place)
 
 
 def _refuse(place: str, found: Any) -> NoReturn:
@@ -196,12 +196,12 @@ def seed_batch(seed: int, step: int, number: int) -> None:
 
     As `seed_all`, without what `torch.manual_seed` does for devices that are not used, which takes 90 of its 92 µs.
     """
-    found = xxhash.xxh3_64_intdigest(f"{seed} {step} {number}".encode()) >> 1
-    torch.default_generator.manual_seed(found)
+    mixed = xxhash.xxh3_64_intdigest(f"{seed} {step} {number}".encode()) >> 1
+    torch.default_generator.manual_seed(mixed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed(found)
-    np.random.seed(found % 2**32)
-    random.seed(found)
+        torch.cuda.manual_seed(mixed)
+    np.random.seed(mixed % 2**32)
+    random.seed(mixed)
 
 
 def _restore(state: dict[str, Any]) -> None:
@@ -210,8 +210,8 @@ def _restore(state: dict[str, Any]) -> None:
     random.setstate((python["version"], numbers, python["gauss"]))
     np.random.set_state(_unpacked(state["numpy"]))
     torch.set_rng_state(_as_tensor(state["torch"]))
-    for i, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
-        torch.cuda.set_rng_state(_as_tensor(one), i)
+    for i, data in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(_as_tensor(data), i)
 
 
 def _as_tensor(data: bytes) -> torch.Tensor:
@@ -273,12 +273,12 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], *, allow: Coll
 
 def check_facts(saved: Mapping[str, Any], now: Mapping[str, Any], *, where: str, allow: Collection[str] = ()) -> None:
     """Refuse to resume where anything differs that is not allowed; `where` names the checkpoint."""
-    found = differences(saved, now, allow=allow)
-    if found:
-        lines = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
+    lines = differences(saved, now, allow=allow)
+    if lines:
+        text = "; ".join(lines[:_LISTED]) + (f"; and {len(lines) - _LISTED:,} more" if len(lines) > _LISTED else "")
         raise CheckpointInvalidError(
-            f"{where} is of another run: {printable(lines)}. Make them equal, or allow each by name "
-            f"({printable(found[0].partition(':')[0])})."
+            f"{where} is of another run: {printable(text)}. Make them equal, or allow each by name "
+            f"({printable(lines[0].partition(':')[0])})."
         )
 
 
@@ -292,14 +292,14 @@ def _compare(saved: Any, now: Any, path: str) -> Iterator[tuple[str, tuple[Any, 
         yield path, (saved, now)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, bool) != isinstance(other, bool):
+def _same(old: Any, new: Any) -> bool:
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return len(old) == len(new) and all(map(_same, old, new))
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    if isinstance(old, bool) != isinstance(new, bool):
         return False  # True == 1, but not in a configuration
-    return bool(one == other) or (one != one and other != other)
+    return bool(old == new) or (old != old and new != new)
 
 
 def shown(value: Any) -> str:

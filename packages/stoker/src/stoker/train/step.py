@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -205,19 +205,6 @@ class EagerStep:
         self.optimizer.zero_grad(set_to_none=not self._keeps_gradients)
 
 
-class StepWork(Protocol):
-    """How steps are done: eagerly or by graphs. The loop knows nothing else of them."""
-
-    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """What to iterate over, one entry per micro-batch."""
-
-    def micro(self, entry: Any) -> None:
-        """Do a micro-batch."""
-
-    def update(self) -> bool:
-        """End the update that the micro-batches since the last one belong to; False where it was skipped."""
-
-
 class Window(NamedTuple):
     """The numbers of some steps, the first of them `first`."""
 
@@ -336,7 +323,7 @@ class Readout:
 
     def state_dict(self) -> dict[str, Any]:
         """What has not been read yet: windows under way and the one that grows, as tensors on the device."""
-        under_way = [{"first": one.first, "rows": one.device_rows} for one in self._under_way]
+        under_way = [{"first": window.first, "rows": window.device_rows} for window in self._under_way]
         return {"names": list(self._names), "under_way": under_way, "first": self.first, "rows": self._filled()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -348,8 +335,8 @@ class Readout:
             # A window may have been longer before, and continues to the end of one of now.
             self._capacity += len(state["rows"])
             self._rows = torch.zeros(self._capacity, len(self._names), device=self._rows.device)
-        for one in state["under_way"]:
-            self._under_way.append(_UnderWay(one["first"], one["rows"], one["rows"].cpu(), None))
+        for window in state["under_way"]:
+            self._under_way.append(_UnderWay(window["first"], window["rows"], window["rows"].cpu(), None))
         rows = state["rows"]
         self.begin(state["first"])
         self.count = len(rows)
@@ -360,23 +347,23 @@ class Readout:
             self._host_rows = rows.tolist()
 
 
-class Eager:
-    """Steps as torch does them."""
+class StepWork:
+    """How steps are done: as torch does them. The loop knows nothing else of them."""
 
     def __init__(self, step: EagerStep, readout: Readout) -> None:
         self._step = step
         self._readout = readout
 
     def source(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches themselves."""
+        """What to iterate over, one entry per micro-batch: the batches themselves."""
         return iter(batches)
 
     def micro(self, entry: Any) -> None:
-        """Forward and backward."""
+        """Do a micro-batch: forward and backward."""
         self._step.micro(entry)
 
     def update(self) -> bool:
-        """Update the weights."""
+        """End the update that the micro-batches since the last one belong to; False where it was skipped."""
         is_good = self._step.update()
         self._readout.count += 1
         return is_good

@@ -10,7 +10,6 @@ optimizer, CUDA graph, compiled model) is its setup. By default only what leaves
 from __future__ import annotations
 
 import contextlib
-import math
 import signal
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,9 +23,8 @@ import torch
 from torch import nn
 
 from stoker._progress import TrainingProgress
-from stoker._types import checked
+from stoker._types import Count, checked, converted
 from stoker.errors import CheckpointError, OptionError, StokerError
-from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.activation_checkpointing import recomputed
@@ -36,7 +34,7 @@ from stoker.train.checkpoint import Checkpoint, CheckpointFolder
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.ema import Ema
-from stoker.train.engine import Engine, Stream
+from stoker.train.engine import Engine
 from stoker.train.fit import Fit, Result, Signals, check_rates, evaluate, predict
 from stoker.train.loggers import Log
 from stoker.train.loss import as_loss
@@ -58,7 +56,8 @@ from stoker.train.run import (
     step_reached,
 )
 from stoker.train.schedule import as_schedule, is_torch_scheduler, scheduled_rates
-from stoker.train.settings import Checkpoints, Components, Execution, Logging, TrainerSettings
+from stoker.train.settings import Checkpoints, Components, Execution, Logging, Positive, TrainerSettings
+from stoker.train.stream import Stream
 from stoker.watch.cause import Slowdown
 from stoker.watch.loop import Watch
 
@@ -253,10 +252,7 @@ class Trainer:
             CheckpointError: There is no checkpoint that can be resumed.
             NonFiniteError: A loss or gradient is NaN or Inf, with `guard="stop"`.
         """
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise OptionError(f"epochs is {epochs!r}; expected an integer from 1.", parameter="epochs")
-        if max_seconds is not None and not (isinstance(max_seconds, float | int) and 0 < max_seconds < math.inf):
-            raise OptionError(f"max_seconds is {max_seconds!r}; expected a number above 0 or None.", parameter="max_seconds")
+        epochs, max_seconds = converted("epochs", epochs, Count), converted("max_seconds", max_seconds, Positive | None)
         if resume and self.folder is None:
             raise OptionError("resume=True needs folder=, where the checkpoints are.", parameter="resume")
         stream = Stream(train, self.device)
@@ -301,8 +297,8 @@ class Trainer:
                     remove_run(folder)
                 for on_open in methods_of(self.callbacks, "on_open"):
                     on_open()
-                sources = {name: as_batch_source(one) for name, one in (("train", train), ("valid", valid)) if one is not None}
-                stores = {name: str(one.digest) for name, one in sources.items() if one.digest is not None}
+                streams = {"train": stream} | ({"valid": Stream(valid)} if valid is not None else {})
+                stores = {name: fed.digest for name, fed in streams.items() if fed.digest is not None}
                 options = {**resuming.comparable(self._parts)["config"], "epochs": epochs, **self.settings.logging.config}
                 config, trials = {**options, "setup": asdict(self.setup)}, [asdict(trial) for trial in self.trials]
                 step = _logged_step(found) if resume else None
@@ -461,10 +457,9 @@ class Trainer:
             return evaluate(
                 self.model,
                 self._parts.loss,
-                batches,
+                stream,
                 metrics=self.metrics,
                 context=autocast(self.setup.precision, self.device),
-                place=stream.place if stream.needs_placing else lambda batch: batch,
                 gather=self.ranks.gather if self.ranks.together else None,
             )
 
@@ -500,10 +495,9 @@ class Trainer:
             return predict(
                 self.model,
                 self._parts.loss if forward is None else forward,
-                batches,
+                stream,
                 is_loss=forward is None,
                 context=autocast(self.setup.precision, self.device),
-                place=stream.place if stream.needs_placing else lambda batch: batch,
             )
 
     def _watch(self, run: Run | None) -> Watch[Any]:

@@ -10,14 +10,6 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_LAZY = {
-    "BatchSizeChoice": "stoker.tune.batch_sizes:BatchSizeChoice",
-    "Study": "stoker.tune.study:Study",
-    "batch_size": "stoker.tune.batch_sizes:batch_size",
-    "search": "stoker.tune.search_loop:search",
-    "step_of": "stoker.tune.configured:step_of",
-}
-
 if TYPE_CHECKING:
     from stoker.tune.batch_sizes import BatchSizeChoice as BatchSizeChoice
     from stoker.tune.batch_sizes import batch_size as batch_size
@@ -26,4 +18,4 @@ if TYPE_CHECKING:
     from stoker.tune.study import Study as Study
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -23,11 +23,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta
 
 from stoker._batch import map_tensors, num_rows, tensors_of
 from stoker._clock import RunQueueDelay, thread_busy_ns
 from stoker._text import readable_bytes
+from stoker._types import Count, converted
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ ABOUT, MOST_IN_TURN, IN_TURN_ROUNDS = 0.85, 8, 12
 make sizes that are measured one after the other look faster or slower than they are."""
 
 T = TypeVar("T")
+_RATE, _SIZE = attrgetter("samples_per_second"), attrgetter("size")
 Limit = Literal["throughput", "memory", "epoch", "largest"]
 
 
@@ -122,10 +127,12 @@ class BatchSizeChoice:
 
     def __str__(self) -> str:
         lines = [f"{'batch':>8}{'samples/s':>14}{'memory':>12}"]
-        for one in self.curve:
-            mark = "  <- chosen" if one.size == self.size else ""
-            rate = f"{one.samples_per_second:>14,.0f}{readable_bytes(one.memory):>12}" if one.fits else f"{'does not fit':>26}"
-            lines.append(f"{one.size:>8,}{rate}{mark}")
+        for point in self.curve:
+            mark = "  <- chosen" if point.size == self.size else ""
+            rate = (
+                f"{point.samples_per_second:>14,.0f}{readable_bytes(point.memory):>12}" if point.fits else f"{'does not fit':>26}"
+            )
+            lines.append(f"{point.size:>8,}{rate}{mark}")
         return "\n".join([*lines, *self.notes])
 
 
@@ -177,12 +184,14 @@ def batch_size(
     """
     import torch
 
-    if not 0 <= tolerance < 1:
-        raise OptionError.expected("tolerance", tolerance, "a share from 0, below 1")
+    tolerance = converted("tolerance", tolerance, Annotated[float, Meta(ge=0, lt=1)])
+    largest, num_samples = converted("largest", largest, Count | None), converted("num_samples", num_samples, Count | None)
+    effective_batch = converted("effective_batch", effective_batch, Count | None)
+    min_steps_per_epoch = converted("min_steps_per_epoch", min_steps_per_epoch, Count)
     make_batch = sample_batch if callable(sample_batch) else _repeating(sample_batch)
     if device is None:
-        found = tensors_of(make_batch(1))
-        device = found[0].device if found else "cpu"
+        tensors = tensors_of(make_batch(1))
+        device = tensors[0].device if tensors else "cpu"
     limit, bound = _bound(largest, num_samples, min_steps_per_epoch, effective_batch)
     place = torch.device(device)
     with _kept(model, optimizer, place):
@@ -196,7 +205,7 @@ def batch_size(
         _bisect_memory(measure, bound)
         size = _knee(measure, tolerance, bound)
     sizes = measure.fitting()
-    best = max(sizes, key=lambda one: one.samples_per_second)
+    best = max(sizes, key=_RATE)
     reason: Limit = "throughput"
     if size == sizes[-1].size:
         is_full = any(not point.fits for point in measure.points.values()) and not measure.errors
@@ -230,7 +239,7 @@ def batch_size(
         size=size,
         samples_per_second=chosen.samples_per_second,
         memory=chosen.memory,
-        curve=tuple(sorted(measure.points.values(), key=lambda one: one.size)),
+        curve=tuple(sorted(measure.points.values(), key=_SIZE)),
         limit=reason,
         grad_accum_steps=grad_accum_steps,
         notes=tuple(notes),
@@ -239,11 +248,6 @@ def batch_size(
 
 def _bound(largest: int | None, num_samples: int | None, min_steps: int, effective: int | None) -> tuple[Limit, int]:
     """The largest size to try, and what bounds it."""
-    for name, value in (("largest", largest), ("num_samples", num_samples), ("effective_batch", effective)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}; expected at least 1.", parameter=name)
-    if min_steps < 1:
-        raise OptionError(f"min_steps_per_epoch is {min_steps}; expected at least 1.", parameter="min_steps_per_epoch")
     bounds: list[tuple[int, Limit]] = [(largest if largest is not None else LARGEST, "largest")]
     if num_samples is not None:
         bounds.append((max(1, num_samples // min_steps), "epoch"))
@@ -254,8 +258,8 @@ def _bound(largest: int | None, num_samples: int | None, min_steps: int, effecti
 
 
 def _divisors(number: int) -> list[int]:
-    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)})
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def _repeating(batch: Any) -> Callable[[int], Any]:
@@ -303,11 +307,7 @@ def _bisect_memory(measure: _Measure, bound: int) -> None:
     """Where throughput still grows when memory ends, find the largest size that fits, to an eighth of it."""
     fitting = measure.fitting()
     too_large = [point.size for point in measure.points.values() if not point.fits]
-    if (
-        not too_large
-        or len(fitting) < 2
-        or fitting[-1].samples_per_second < GROWTH * max(one.samples_per_second for one in fitting[:-1])
-    ):
+    if not too_large or len(fitting) < 2 or fitting[-1].samples_per_second < GROWTH * max(map(_RATE, fitting[:-1])):
         return
     low, high = fitting[-1].size, min(too_large)
     while high - low > max(1, low // 8):
@@ -325,24 +325,24 @@ def _knee(measure: _Measure, tolerance: float, bound: int) -> int:
         return next(point.size for point in points if point.samples_per_second >= wanted(points))
 
     # Throughput need not be smooth: the best size may lie between two powers of two.
-    top = max(measure.fitting(), key=lambda one: one.samples_per_second).size
+    top = max(measure.fitting(), key=_RATE).size
     for near in (3 * top // 4, 3 * top // 2):
         if 2 <= near <= bound:
             measure(near)
     size = first_fast(measure.fitting())
-    low = max((one.size for one in measure.fitting() if one.size < size), default=0)
+    low = max((fit.size for fit in measure.fitting() if fit.size < size), default=0)
     while low and size - low > max(1, low // 4):
         middle = _round_size((low + size) // 2, low, size)
         if middle in measure.points:
             break
         low, size = (low, middle) if measure(middle).samples_per_second >= wanted(measure.fitting()) else (middle, size)
     # What was measured once may be luck. Only sizes that were measured in turn can be compared to a few percent.
-    best = max(measure.fitting(), key=lambda one: one.samples_per_second).size
+    best = max(measure.fitting(), key=_RATE).size
     about = ABOUT * wanted(measure.fitting())
-    close = [one.size for one in measure.fitting() if one.samples_per_second >= about and one.size != best]
+    close = [fit.size for fit in measure.fitting() if fit.samples_per_second >= about and fit.size != best]
     compared = [*_spread(close, MOST_IN_TURN - 1), best]
     is_compared = bool(close) and measure.in_turn(compared)
-    return first_fast([one for one in measure.fitting() if one.size in compared or not is_compared])
+    return first_fast([fit for fit in measure.fitting() if fit.size in compared or not is_compared])
 
 
 def _spread(sizes: Sequence[int], most: int) -> list[int]:
@@ -384,15 +384,15 @@ class _Measure:
 
     def fitting(self) -> list[BatchPoint]:
         """Sizes that fit, in order."""
-        return sorted((point for point in self.points.values() if point.fits), key=lambda one: one.size)
+        return sorted((point for point in self.points.values() if point.fits), key=_SIZE)
 
     def __call__(self, size: int) -> BatchPoint:
         if size in self.points:
             return self.points[size]
-        found = self._on_gpu(size) if self._device.type == "cuda" else self._in_child(size)
+        measured = self._on_gpu(size) if self._device.type == "cuda" else self._in_child(size)
         point = BatchPoint(size=size, samples_per_second=0.0, memory=0, fits=False)
-        if found is not None:
-            seconds, memory = found
+        if measured is not None:
+            seconds, memory = measured
             point = BatchPoint(size=size, samples_per_second=size / max(seconds, 1e-12), memory=memory)
         self.points[size] = point
         what = f"{point.samples_per_second:,.0f} samples/s, {readable_bytes(point.memory)}" if point.fits else "does not fit"
@@ -408,7 +408,7 @@ class _Measure:
             return False
         last = sizes[-1]
         for i, size in enumerate(sizes[:-1]):
-            share = statistics.median(found[-1] / max(found[i], 1e-12) for found in rounds) * size / last
+            share = statistics.median(seconds[-1] / max(seconds[i], 1e-12) for seconds in rounds) * size / last
             rate = share * self.points[last].samples_per_second
             self.points[size] = replace(self.points[size], samples_per_second=rate)
             self._report(f"batch {size:,}: {share:.0%} of the throughput of {last:,}, in turn".replace("%", " %"))
@@ -451,7 +451,7 @@ class _Measure:
     def _note_error(self, size: int, text: str) -> None:
         """Some kernels have a largest batch; an error at the smallest size is one of the step."""
         reason = (text.splitlines() or ["no message"])[0]
-        if not any(one.size < size for one in self.fitting()):
+        if not any(point.size < size for point in self.fitting()):
             raise OptionError(f"a step with a batch of {size:,} failed: {reason}", parameter="sample_batch")
         self.errors[size] = reason
 

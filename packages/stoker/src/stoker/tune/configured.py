@@ -146,7 +146,8 @@ def step_of(trainer: Trainer, batches: Iterable[Any]) -> Callable[[Any], None]:
         >>> torch.equal(model.weight, before)
         False
     """
-    from stoker.train.engine import Engine, Stream
+    from stoker.train.engine import Engine
+    from stoker.train.stream import Stream
 
     engine = Engine(trainer.components, Stream(batches, trainer.device), total_updates=None)
     work = engine.work(engine.baseline())

@@ -14,14 +14,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import optuna
+from msgspec import Meta
 from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.trial import FrozenTrial, TrialState
 
 from stoker._clock import now_ns
 from stoker._text import readable_seconds, without_credentials
+from stoker._types import Count, converted
 from stoker.errors import OptionError, SearchError
 from stoker.tune.budget import SearchBudget, parse_budget
 from stoker.tune.interrupts import Interrupts
@@ -107,12 +109,11 @@ def search(
         raise OptionError(
             "space is missing. Give a dict of names, or an objective of Optuna, whose only parameter is `trial`.", parameter="space"
         )
-    if direction not in (None, "minimize", "maximize"):
-        raise OptionError.expected("direction", direction, "'minimize' or 'maximize'")
-    if group_size < 1 or (repeats is not None and repeats < 0):
-        raise OptionError(
-            f"group_size is {group_size} and repeats is {repeats}; expected at least 1 and 0.", parameter="group_size"
-        )
+    direction = converted("direction", direction, Literal["minimize", "maximize"] | None)
+    group_size, repeats = (
+        converted("group_size", group_size, Count),
+        converted("repeats", repeats, Annotated[int, Meta(ge=0)] | None),
+    )
     takes_seed = is_group or "seed" in wanted_by(objective)  # type: ignore[arg-type]
     distributions = None if space is None else as_space(space)
     rule = pruner or optuna.pruners.MedianPruner()

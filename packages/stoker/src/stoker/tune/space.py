@@ -53,13 +53,13 @@ def _distribution(name: str, value: Any) -> BaseDistribution:
         raise OptionError(f"space[{name!r}] is {value!r}; expected a distribution of Optuna, or one of {FORMS}.", parameter="space")
     kind, rest = (value[0], list(value[1:])) if value[0] in KINDS else (None, [])
     if kind is None:
-        if not all(isinstance(one, str | int | float | bool | None) for one in value):
+        if not all(isinstance(entry, str | int | float | bool | None) for entry in value):
             raise OptionError(
                 f"space[{name!r}] is {value!r}; the values to choose from may be strings, numbers, True, False or None.",
                 parameter="space",
             )
         return distributions.CategoricalDistribution(list(value))
-    is_number = all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in rest)
+    is_number = all(isinstance(entry, int | float) and not isinstance(entry, bool) and math.isfinite(entry) for entry in rest)
     if not is_number or len(rest) not in (2, 3):
         raise OptionError(f"space[{name!r}] is {value!r}; expected ({kind!r}, low, high), with finite numbers.", parameter="space")
     low, high, *step = rest
@@ -69,7 +69,7 @@ def _distribution(name: str, value: Any) -> BaseDistribution:
         what = "a logarithm has no step" if step else f"a logarithm needs a low end above 0, found {low}"
         raise OptionError(f"space[{name!r}] is {value!r}: {what}.", parameter="space")
     if kind in ("int", "int_log"):
-        if any(one != int(one) for one in rest):
+        if any(entry != int(entry) for entry in rest):
             raise OptionError(f"space[{name!r}] is {value!r}; expected integers.", parameter="space")
         return distributions.IntDistribution(int(low), int(high), log=kind == "int_log", step=int(step[0]) if step else 1)
     return distributions.FloatDistribution(float(low), float(high), log=kind == "log", step=float(step[0]) if step else None)

@@ -185,7 +185,7 @@ def explain(
         return explained(
             "clock", f"the GPU runs at {end.gpu_mhz:,.0f} MHz, {gpu_mhz:,.0f} before{why}", (gpu_mhz / end.gpu_mhz - 1) / slower
         )
-    spins = [one.spin_ns for one in earlier]
+    spins = [counters.spin_ns for counters in earlier]
     spin = min(end.spin_ns, begin.spin_ns) / max(1.0, statistics.median(spins)) - 1
     if spin >= SHARE * slower and min(end.spin_ns, begin.spin_ns) > max(spins) and now.busy >= BUSY * after_seconds:
         if other_cores >= least_cores:
@@ -214,8 +214,8 @@ def explain(
 
 def _last(earlier: Sequence[Counters], name: str) -> float | None:
     """The median of a value before the slowdown; None where it is not known."""
-    found = [value for one in earlier if (value := getattr(one, name)) is not None]
-    return statistics.median(found) if found else None
+    values = [value for counters in earlier if (value := getattr(counters, name)) is not None]
+    return statistics.median(values) if values else None
 
 
 def _grown_bytes(earlier: Sequence[Counters], end: Counters) -> int:
@@ -257,21 +257,21 @@ class WatchedRanks:
 
     def collect(self, step: int) -> dict[int, Explanation]:
         """What ranks have published about the slowdown at this step, by rank."""
-        found = {}
+        explained = {}
         for rank in range(self.number):
             if self._store.check([f"{rank}"]):
                 values = msgspec.json.decode(self._store.get(f"{rank}"))
                 if abs(values.pop("step") - step) <= NEAR_STEPS:
-                    found[rank] = Explanation(**values)
-        return found
+                    explained[rank] = Explanation(**values)
+        return explained
 
 
-def slow_rank(found: dict[int, Explanation], number: int) -> int | None:
+def slow_rank(explained: dict[int, Explanation], number: int) -> int | None:
     """The rank that explains the slowdown; None if none does, or if most do, as with a slow file system."""
-    known = {rank: one for rank, one in found.items() if one.cause != "step"}
+    known = {rank: explanation for rank, explanation in explained.items() if explanation.cause != "step"}
     if not known:
         # A rank that computes longer is busy while the others sleep in the all-reduce.
-        known = {rank: one for rank, one in found.items() if one.busy_share >= SHARE}
+        known = {rank: explanation for rank, explanation in explained.items() if explanation.busy_share >= SHARE}
     if not known or 2 * len(known) > number:
         return None
     return max(known, key=lambda rank: (known[rank].share, known[rank].busy_share))

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stoker._clock import busy_ns, now_ns, thread_busy_ns
+from stoker._clock import busy_ns, now_ns, read_proc, schedstat, thread_busy_ns, waited_ns
 
 PROC = "/proc"
 CPUFREQ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
@@ -54,7 +54,7 @@ class Counters:
 
 def _resident_bytes() -> int | None:
     """Memory of this process; None where the system does not say."""
-    pages = _read(f"{PROC}/self/statm").split()
+    pages = read_proc(f"{PROC}/self/statm").split()
     return int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None
 
 
@@ -62,7 +62,7 @@ def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) ->
     """The counters of now."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     machine, steal = _machine_ns()
-    workers = [_schedstat(f"{PROC}/{worker.pid}") for worker in multiprocessing.active_children()]
+    workers = [schedstat(f"{PROC}/{worker.pid}") for worker in multiprocessing.active_children()]
     return Counters(
         steps=steps,
         wait_ns=wait_ns,
@@ -70,7 +70,7 @@ def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) ->
         own_cpu_ns=busy_ns(),
         workers_cpu_ns=sum(worker[0] for worker in workers if worker is not None),
         workers_delay_ns=sum(worker[1] for worker in workers if worker is not None),
-        delays_ns=_delays_ns(),
+        delays_ns=waited_ns(f"{PROC}/self/task", MAX_THREADS),
         machine_cpu_ns=machine,
         steal_ns=steal,
         resident_bytes=_resident_bytes(),
@@ -93,40 +93,9 @@ def spin_ns() -> int:
     return best
 
 
-def _read(path: str) -> bytes:
-    """The content of a file of the system; nothing if it cannot be read."""
-    try:
-        file = os.open(path, os.O_RDONLY)  # a quarter of the cost of `open`
-    except OSError:
-        return b""
-    try:
-        return os.read(file, 4096)
-    except OSError:  # the thread has ended meanwhile
-        return b""
-    finally:
-        os.close(file)
-
-
-def _schedstat(folder: str) -> tuple[int, int] | None:
-    """CPU time of a thread, and its wait for a core, in ns."""
-    words = _read(f"{folder}/schedstat").split()
-    return (int(words[0]), int(words[1])) if len(words) >= 2 else None
-
-
-def _delays_ns() -> dict[str, int]:
-    """The time that each thread of this process has waited for a core."""
-    folder = f"{PROC}/self/task"
-    try:
-        threads = os.listdir(folder)[:MAX_THREADS]  # noqa: PTH208
-    except OSError:
-        return {}
-    found = {thread: _schedstat(f"{folder}/{thread}") for thread in threads}
-    return {thread: times[1] for thread, times in found.items() if times is not None}
-
-
 def _machine_ns() -> tuple[int | None, int | None]:
     """CPU time of all programs of the machine, and time taken by other machines of its host."""
-    words = _read(f"{PROC}/stat").partition(b"\n")[0].split()
+    words = read_proc(f"{PROC}/stat").partition(b"\n")[0].split()
     if len(words) < 9:
         return None, None
     user, nice, system, _, _, irq, soft, steal = (int(word) for word in words[1:9])
@@ -137,8 +106,8 @@ def _machine_ns() -> tuple[int | None, int | None]:
 def _core_mhz() -> float | None:
     """The mean clock of the cores that this process may use; None where the system hides it, as in virtual machines."""
     cores = sorted(os.sched_getaffinity(0))[:MAX_CORES] if hasattr(os, "sched_getaffinity") else []
-    found = [int(text) / 1000 for core in cores if (text := _read(CPUFREQ.format(core)))]
-    return sum(found) / len(found) if found else None
+    clocks = [int(text) / 1000 for core in cores if (text := read_proc(CPUFREQ.format(core)))]
+    return sum(clocks) / len(clocks) if clocks else None
 
 
 def _gpu() -> dict[str, Any]:
@@ -147,14 +116,14 @@ def _gpu() -> dict[str, Any]:
     if torch is None or not torch.cuda.is_initialized():
         return {}
     stats = torch.cuda.memory_stats()
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "gpu_bytes": stats.get("allocated_bytes.all.current"),
         "gpu_retries": stats.get("num_alloc_retries"),
     }
     device = open_device(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     if device is not None:
-        found |= {"gpu_mhz": device.clock_mhz(), "gpu_throttle": device.throttle(), "gpu_programs": device.num_programs()}
-    return found
+        values |= {"gpu_mhz": device.clock_mhz(), "gpu_throttle": device.throttle(), "gpu_programs": device.num_programs()}
+    return values
 
 
 # Clock and programs of an NVIDIA GPU, asked of the driver's own library (libnvidia-ml) through ctypes. The library is part of every

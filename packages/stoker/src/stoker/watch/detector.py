@@ -287,8 +287,8 @@ class SlowdownDetector:
     @property
     def change(self) -> tuple[float, float]:
         """Time of a step before and since the slowdown, in the unit of the times."""
-        found = self.fast if self.fast.is_slow else self.slow
-        return math.exp(found.baseline), math.exp(found.current)
+        detector = self.fast if self.fast.is_slow else self.slow
+        return math.exp(detector.baseline), math.exp(detector.current)
 
 
 # Steps of batches of different sizes.
@@ -323,7 +323,7 @@ class UsualTimes:
         Returns:
             A time per step, in ns.
         """
-        found = []
+        scaled = []
         for time, size in zip(times, sizes, strict=True):
             level = math.log(time + 1)
             group = round(GROUPS_PER_DOUBLING * math.log2(size)) if size > 1 else 0
@@ -332,5 +332,5 @@ class UsualTimes:
             if self._steps < FIRST_STEPS:
                 self._steps += 1
                 self._common += (level - self._common) / self._steps
-            found.append(round(math.exp(level - usual + self._common)))
-        return found
+            scaled.append(round(math.exp(level - usual + self._common)))
+        return scaled

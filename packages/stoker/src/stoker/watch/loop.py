@@ -44,7 +44,7 @@ listener: Callable[[str, Slowdown | None], object] | None = None
 
 def steps_of_others(watch: Watch[Any]) -> int:
     """Steps of all other watches of this process."""
-    return sum(one.steps for one in _all if one is not watch)
+    return sum(other.steps for other in _all if other is not watch)
 
 
 class Watch(Generic[T]):
@@ -199,11 +199,11 @@ class Watch(Generic[T]):
             self._suspected = None
             if self._blocks >= self._next_read:
                 self._next_read = next((read for read in FIRST_READS if read > self._blocks), self._blocks + READ_BLOCKS)
-                found = self._read_some()
-                if found is not None:
+                counters = self._read_some()
+                if counters is not None:
                     if len(self._counters) == KEPT_COUNTERS:
                         del self._counters[1::2]  # those that stay reach back to the last change of speed
-                    self._counters.append(found)
+                    self._counters.append(counters)
 
     # ---- slowdowns ----
 
@@ -213,9 +213,9 @@ class Watch(Generic[T]):
 
     def _read_all(self) -> Counters:
         begin = thread_busy_ns()
-        found = self._read(steps=self._steps, wait_ns=self._wait_ns, collector_ns=self._collector.total_ns)
+        counters = self._read(steps=self._steps, wait_ns=self._wait_ns, collector_ns=self._collector.total_ns)
         self._read_ns += thread_busy_ns() - begin
-        return found
+        return counters
 
     def _changed(self, change: str) -> None:
         now = self._read_all()
@@ -226,24 +226,24 @@ class Watch(Generic[T]):
             self._tell(f"step {self._steps:,}: steps are as fast as before the slowdown.")
             return
         since = max(0, self._steps - self._times.window_steps)
-        later = [one for one in (*earlier, suspected) if one is not None and one.steps > since]
-        earlier = [one for one in earlier if one.steps <= since] or [*earlier, now][:1]
+        later = [counters for counters in (*earlier, suspected) if counters is not None and counters.steps > since]
+        earlier = [counters for counters in earlier if counters.steps <= since] or [*earlier, now][:1]
         before, after = self._sizes()
         begin, waits = (later or earlier[-1:])[0], self._waited(since)
-        found = explain(earlier, begin, now, before_seconds=before, after_seconds=after, waits=waits)
+        explanation = explain(earlier, begin, now, before_seconds=before, after_seconds=after, waits=waits)
         slowdown = Slowdown(
             step=self._steps,
             since=since,
             before_seconds=before,
             after_seconds=after,
-            cause=found.cause,
-            evidence=found.evidence,
+            cause=explanation.cause,
+            evidence=explanation.evidence,
         )
         ranks = find_ranks()
         if ranks is not None:
             with contextlib.suppress(RuntimeError):  # the store has gone, as a rank has ended
-                ranks.publish(self._steps, found)
-                self._pending = slowdown, found, ranks  # one block later all ranks have published
+                ranks.publish(self._steps, explanation)
+                self._pending = slowdown, explanation, ranks  # one block later all ranks have published
                 return
         self._found(slowdown)
 
@@ -270,12 +270,12 @@ class Watch(Generic[T]):
         """Name the rank that is slow."""
         assert self._pending is not None
         (slowdown, own, ranks), self._pending = self._pending, None
-        found = {ranks.rank: own}
+        explained = {ranks.rank: own}
         with contextlib.suppress(RuntimeError):
-            found |= ranks.collect(slowdown.step)
-        slow = slow_rank(found, ranks.number)
+            explained |= ranks.collect(slowdown.step)
+        slow = slow_rank(explained, ranks.number)
         if slow is not None:
-            evidence = f"rank {slow} is slow ({found[slow].cause}): {found[slow].evidence}"
+            evidence = f"rank {slow} is slow ({explained[slow].cause}): {explained[slow].evidence}"
             slowdown = Slowdown(**(slowdown.as_dict() | {"cause": "rank", "evidence": evidence}))
         self._found(slowdown)
 

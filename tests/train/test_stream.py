@@ -1,4 +1,4 @@
-"""BatchSource: the contract between trainer and feed, held by a feed and by the adapter of every other iterable."""
+"""Stream: what a trainer asks of its batches, of a feed and of every other iterable."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.harness.flat_feed import flat_feed
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from stoker import Feed, Shuffle, Store, Windows
-from stoker.errors import FeedError
-from stoker.feed.protocol import BatchSource, as_batch_source, copy_first_batches
+from stoker.train.stream import Stream
 
 DATA = TensorDataset(torch.arange(20.0).reshape(10, 2))
 
@@ -71,58 +70,50 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def source(name: str) -> BatchSource:
-    return as_batch_source(MAKERS[name]())  # type: ignore[operator]
+def stream(name: str) -> Stream:
+    return Stream(MAKERS[name]())  # type: ignore[operator]
 
 
 def first_values(batches: Any) -> list[Any]:
     return [(batch["sample"] if isinstance(batch, dict) else torch.as_tensor(batch[0])).tolist() for batch in batches]
 
 
-def test_a_source_gives_as_many_batches_as_it_says(source: BatchSource, name: str) -> None:
-    stated = source.num_batches
+def test_a_stream_gives_as_many_batches_as_it_says(stream: Stream, name: str) -> None:
+    stated = stream.num_batches
     assert (stated is None) == (name in ("generator", "DataLoader of an iterable dataset"))
-    assert len(list(source)) == (4 if stated is None else stated) == 4
+    assert len(list(stream.passes(iter))) == (4 if stated is None else stated) == 4
 
 
-def test_a_source_resumes_exactly_or_says_that_it_cannot(source: BatchSource, name: str) -> None:
-    assert source.keeps_state == (name in ("feed", "stateful"))
-    if not source.keeps_state:
-        assert source.state_dict() is None
-        with pytest.raises(FeedError, match=r"has no state_dict\(\) and load_state_dict\(\), so it cannot be resumed"):
-            source.load_state_dict({})
-        return
-    begun, whole = source.state_dict(), first_values(source)
-    source.load_state_dict(begun)
-    passed = iter(source)
+def test_a_stream_resumes_by_its_state_or_by_skipping(stream: Stream, name: str) -> None:
+    assert stream.keeps_state == (name in ("feed", "stateful"))
+    begun = stream.state()
+    assert (begun is None) == (not stream.keeps_state)
+    whole = first_values(Stream(MAKERS[name]()).passes(iter))  # type: ignore[operator]
+    passed = stream.passes(iter)
     taken = first_values([next(passed), next(passed)])
-    state = source.state_dict()
-    again = as_batch_source(MAKERS[name]())  # type: ignore[operator]
-    again.load_state_dict(state)
-    assert taken + first_values(again) == whole
-    assert source.state_after(begun, 2) in (state, None)
+    again = Stream(MAKERS[name]())  # type: ignore[operator]
+    again.resume(stream.state(), taken=2)
+    assert taken + first_values(again.passes(iter)) == whole
+    assert stream.state_after(begun, 2) in (stream.state(), None)
 
 
-def test_reading_ahead_and_back_changes_nothing(source: BatchSource, name: str) -> None:
-    if not source.keeps_state:
-        pytest.skip("only a source with a state can be put back")
-    state = source.state_dict()
-    ahead = copy_first_batches(source, 2)
-    source.load_state_dict(state)
-    assert first_values(ahead) == first_values(source)[:2]
+def test_reading_ahead_changes_nothing(stream: Stream, name: str) -> None:
+    whole = first_values(Stream(MAKERS[name]()).passes(iter))  # type: ignore[operator]
+    ahead = first_values(stream.peek(2))
+    assert ahead == whole[: 2 if stream.keeps_state else 1]
+    assert first_values(stream.passes(iter)) == whole
 
 
-def test_a_source_says_where_batches_come_from_or_nothing(source: BatchSource, name: str) -> None:
-    found = source.origin(source.state_dict(), 0, 1)
+def test_a_stream_says_where_batches_come_from_or_only_which(stream: Stream, name: str) -> None:
+    blamed = stream.blame(stream.state(), 0, 1)
     if name == "feed":
-        assert found is not None
-        assert found.startswith("samples ")
-        assert found.endswith("of <memory>")
+        assert blamed.startswith("batch 0 of the pass: samples ")
+        assert blamed.endswith("of <memory>")
     else:
-        assert found is None
+        assert blamed == "batch 0 of the pass"
 
 
 def test_a_set_epoch_reaches_the_sampler() -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=1, rank=0)
-    as_batch_source(DataLoader(DATA, batch_size=3, sampler=sampler)).set_epoch(7)
+    Stream(DataLoader(DATA, batch_size=3, sampler=sampler)).set_epoch(7)
     assert sampler.epoch == 7
