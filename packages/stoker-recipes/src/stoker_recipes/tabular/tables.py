@@ -199,37 +199,31 @@ def group_rows(
         coded = column.dictionary_encode()
         keys, owner = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     else:
-        owner = find_owners(column, keys, key=key, what=what, place=place)
+        owner = _find_owners(column, keys, key=key, what=what, place=place)
     lengths = np.bincount(owner, minlength=len(keys))
     if len(owner) and (np.diff(owner) < 0).any():
         rows = rows.take(pa.array(np.argsort(owner, kind="stable")))  # stable: the order of a subject's events stays
     return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
 
 
-def find_owners(
-    column: pa.Array,
-    keys: pa.Array,
-    *,
-    key: str,
-    what: str,
-    other: str = "context",
-    place: Callable[[int], tuple[str, int]] | None = None,
+def _find_owners(
+    column: pa.Array, keys: pa.Array, *, key: str, what: str, place: Callable[[int], tuple[str, int]] | None = None
 ) -> Array:
-    """Return the number of the subject of each row; a row whose key is not among `keys`, those of `other`, is an error."""
+    """Return the number of the subject of each row; a row whose key is not among those of the context is an error."""
     import pyarrow.compute as pc
 
     try:
         keys = keys.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise BadValueError(
-            f"{key} is of the type {column.type} in {what}, but of the type {keys.type} in {other}. Convert one of them."
+            f"{key} is of the type {column.type} in {what}, but of the type {keys.type} in context. Convert one of them."
         ) from None
     owner = pc.index_in(column, value_set=keys)
     if owner.null_count:
         row = int(np.flatnonzero(owner.is_null().to_numpy(zero_copy_only=False))[0])
         where, number = place(row) if place is not None else (what, row)
         raise BadValueError(
-            f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which {other} does not have. Add it there, or drop "
+            f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which context does not have. Add it there, or drop "
             f"its rows."
         )
     return np.asarray(owner.to_numpy(zero_copy_only=False).astype(np.int64))
