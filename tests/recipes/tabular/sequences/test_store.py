@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from tests.recipes.tabular import sequences_twin as twin
 
 import stoker
@@ -31,31 +29,11 @@ def series_of(store: stoker.Store, name: str) -> list[list[Any]]:
 
 def test_packed_tensors_are_a_store() -> None:
     packed = pad_sequences(TABLE, key="user", layout="packed", contexts=[3, 5, 7])
-    store = packed.store(key="user")
+    store = packed.store()
     assert store.lengths.tolist() == [2, 0, 4]
-    assert store.column("user").tolist() == [3, 5, 7]
     assert series_of(store, "n") == [[11, 15], [], [10, 12, 13, 16]]
     assert store.column("n").__array_interface__["data"][0] == packed["n"].numpy().__array_interface__["data"][0]
     assert store.schema["x"].nonfinite.first == [2, 1]
-
-
-@pytest.mark.parametrize(
-    ("keys", "label", "expected"),
-    [
-        (np.array(["b", "ä", "b"]), "text", ["b", "ä"]),
-        (pd.Categorical(["b", "a", "b"]), "text", ["b", "a"]),
-        (np.array([5, 6, 5], dtype="datetime64[us]"), "timestamp[us]", [5, 6]),
-        (pa.array([5, 6, 5], pa.timestamp("ms")), "timestamp[ms]", [5, 6]),
-        (np.array([1.5, 2.5, 1.5]), "float64", [1.5, 2.5]),
-        (torch.tensor([4, 2, 4]), "int64", [4, 2]),
-    ],
-)
-def test_the_keys_are_a_column(keys: Any, label: str, expected: list[Any], tmp_path: Path) -> None:
-    store = pad_sequences({"k": keys, "v": [1, 2, 3]}, key="k", layout="packed").store().save(tmp_path / "store")
-    assert store.schema["context"].label == label
-    found = store.texts("context") if label == "text" else store.column("context").tolist()
-    assert list(found) == expected
-    assert stoker.verify(store.path).num_bytes > 0  # type: ignore[union-attr, arg-type]
 
 
 def test_a_file_becomes_the_same_store_as_the_table_in_memory(tmp_path: Path) -> None:

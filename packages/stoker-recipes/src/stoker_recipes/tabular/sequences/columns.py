@@ -61,11 +61,11 @@ class TableColumn:
         return next((value for value in values if value[1] is not None), (0, None))
 
 
-def read_table(table: Any, *, key: str | None, columns: Sequence[str] | None) -> tuple[TableColumn | None, list[TableColumn]]:
+def read_table(table: Any, *, key: str, columns: Sequence[str] | None) -> tuple[TableColumn, list[TableColumn]]:
     """The key column and the columns of values, by default all others; all have the same number of rows."""
     names, take = _open(table)
     listed = ", ".join(map(str, names[:20])) or "none"
-    if key is not None and key not in names:
+    if key not in names:
         raise OptionError(f"the table has no column {key!r} to group by; it has {listed}.")
     wanted = [name for name in names if name != key] if columns is None else _checked_names(columns)
     for name in wanted:
@@ -73,14 +73,14 @@ def read_table(table: Any, *, key: str | None, columns: Sequence[str] | None) ->
             raise OptionError(f"the table has no column {name!r}; it has {listed}.")
     if not wanted:
         raise OptionError(f"the table has no column to pad besides {key!r}. Add some, or name them with columns=.")
-    read = [read_column(name, take(name)) for name in [*([] if key is None else [key]), *wanted]]
-    for column in read:
-        if column.num_rows != read[0].num_rows:
+    keyed, *values = [read_column(name, take(name)) for name in [key, *wanted]]
+    for column in values:
+        if column.num_rows != keyed.num_rows:
             raise OptionError(
-                f"column {column.name!r} has {column.num_rows:,} rows, but {read[0].name!r} has {read[0].num_rows:,}; "
+                f"column {column.name!r} has {column.num_rows:,} rows, but {key!r} has {keyed.num_rows:,}; "
                 "expected the same number in all columns."
             )
-    return (read[0], read[1:]) if key is not None else (None, read)
+    return keyed, values
 
 
 def _checked_names(columns: Any) -> list[str]:
@@ -313,7 +313,7 @@ class Contexts:
     num_contexts: int
     """Including those without rows."""
     keys: Any
-    """The key of each context: a NumPy array of numbers, or an Arrow array; None where they have none."""
+    """The key of each context: a NumPy array of numbers, or an Arrow array."""
     num_left_out: int
     """Rows whose key is not listed."""
 
