@@ -31,10 +31,11 @@ from stoker import _disk
 from stoker_recipes.tabular import Synthesizer
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
 from stoker_recipes.tabular.data import prepare
+from stoker_recipes.tabular.files import to_frame
 from stoker_recipes.tabular.layout import make_layout
 from stoker_recipes.tabular.model import TabularModel
 from stoker_recipes.tabular.settings import make_settings
-from stoker_recipes.tabular.tables import encode_table, fit_table, to_frame
+from stoker_recipes.tabular.tables import encode_table, fit_table
 
 QUESTION = "How much CPU time do an epoch of the tabular recipe and the encoding of a large table take?"
 COLUMNS = [
@@ -49,9 +50,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--wheels", help="A folder with wheels of mostlyai-engine and of its dependencies for tables.")
-    parser.add_argument(
-        "--part", default="table,upstream,epoch,frames,categories", help="Others stay as the result file has them."
-    )
+    parser.add_argument("--part", default="table,upstream,epoch,frames,categories", help="Others stay as the result file has them.")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rounds, asked = 2 if options.small else options.rounds, options.part.split(",")

@@ -129,7 +129,7 @@ def generate(
     stoker tabular generate runs/users complete.parquet --given incomplete.parquet --impute age
     """
     from stoker_recipes.tabular import Synthesizer
-    from stoker_recipes.tabular.tables import write_table
+    from stoker_recipes.tabular.files import write_table
 
     paths = [
         base.check_new_file(option, name, (".parquet", ".csv"), overwrite=overwrite)

@@ -18,10 +18,10 @@ from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array
 from stoker_recipes.tabular.encodings import LEAST_SUBJECTS
 from stoker_recipes.tabular.ends import Ends
-from stoker_recipes.tabular.files import check_names, name_of, place_of
+from stoker_recipes.tabular.files import check_names, key_column, name_of, place_of, read_table
 from stoker_recipes.tabular.layout import ModelLayout, Size, make_layout
 from stoker_recipes.tabular.settings import TabularSettings
-from stoker_recipes.tabular.tables import KINDS, LEAST_TABLE, TableSpec, group_rows, key_column, learn_table, read_table
+from stoker_recipes.tabular.tables import KINDS, LEAST_TABLE, TableSpec, group_rows, learn_table
 
 Say = Callable[[str, str], None]
 

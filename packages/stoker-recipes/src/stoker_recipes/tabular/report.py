@@ -13,7 +13,7 @@ import numpy as np
 from stoker import store
 from stoker.errors import OptionError
 from stoker.extend import disk
-from stoker_recipes.tabular.tables import key_column
+from stoker_recipes.tabular.files import key_column
 
 LEAST = {"real": 90, "synthetic": 100, "holdout": 10}
 """Subjects that mostlyai-qa needs: with fewer it measures nothing."""

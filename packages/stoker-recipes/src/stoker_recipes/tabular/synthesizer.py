@@ -18,7 +18,7 @@ from stoker_recipes.tabular.computed import compute
 from stoker_recipes.tabular.data import ModelSpec, Say, check_unique
 from stoker_recipes.tabular.dates import Relative, Since, rise
 from stoker_recipes.tabular.encodings import Categorical, LatLong, Numeric
-from stoker_recipes.tabular.files import name_of
+from stoker_recipes.tabular.files import key_column, name_of, read_table, to_frame
 from stoker_recipes.tabular.generation import GivenCodes, generate_codes
 from stoker_recipes.tabular.report import check_options, quality
 from stoker_recipes.tabular.settings import make_settings
@@ -28,10 +28,7 @@ from stoker_recipes.tabular.tables import (
     decode_table,
     encode_table,
     group_rows,
-    key_column,
     number_keys,
-    read_table,
-    to_frame,
 )
 from stoker_recipes.tabular.training import TrainedTabular, check_record, load_model, train
 from stoker_recipes.tabular.values import read_values, to_column

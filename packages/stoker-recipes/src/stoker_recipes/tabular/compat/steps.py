@@ -15,7 +15,8 @@ from stoker.extend import Array, disk
 from stoker_recipes.tabular.compat.codes import codes_of_column, column_names, position_columns, read_column
 from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column, reduce_lengths
 from stoker_recipes.tabular.compat.workspace import Role, Workspace, empty_folder, read_parquet, write_json, write_parquet
-from stoker_recipes.tabular.tables import GroupedRows, group_rows, key_column
+from stoker_recipes.tabular.files import key_column
+from stoker_recipes.tabular.tables import GroupedRows, group_rows
 
 Progress = Callable[..., Any]
 
