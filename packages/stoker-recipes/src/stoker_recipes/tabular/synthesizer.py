@@ -17,7 +17,7 @@ from stoker_recipes.run_folder import read_recipe
 from stoker_recipes.tabular.computed import compute
 from stoker_recipes.tabular.data import ModelSpec, Say, check_unique
 from stoker_recipes.tabular.dates import Relative, Since, rise
-from stoker_recipes.tabular.encodings import Categorical, LatLong, Numeric
+from stoker_recipes.tabular.encodings import Categorical
 from stoker_recipes.tabular.files import key_column, name_of, read_table, to_frame
 from stoker_recipes.tabular.generation import GivenCodes, generate_codes
 from stoker_recipes.tabular.report import check_options, quality
@@ -424,9 +424,8 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
             shares[number] = _class_shares(
                 column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
             )
-        has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
-        if column.name in filled and has_null:  # the first sub-column says whether a value is missing
-            never.setdefault(number, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
+        if column.name in filled and encoding.has_null:
+            never.setdefault(number, []).append(encoding.null_class)
         number += len(encoding.sizes)
     order = None
     if spec.any_order:

@@ -35,7 +35,6 @@ from stoker_recipes.tabular.dates import (
     fit_relative,
     fit_since,
     never_falls,
-    since,
 )
 from stoker_recipes.tabular.encodings import (
     LEAST_SUBJECTS,
@@ -448,12 +447,19 @@ def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: 
     if learned is None:
         return np.zeros((len(table), 0), np.int64)
     values = _values(column.name, given, str(learned.__struct_config__.tag))
-    if isinstance(column.encoding, Since):
-        base = table[column.encoding.base]
-        values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
-    if isinstance(column.encoding, Relative) and column.encoding.base is not None:
-        return np.asarray(column.encoding.encode(values, starts, context_dates(context, field.type, [column.encoding.base])))
-    return np.asarray(column.encoding.encode(values, starts))
+    return np.asarray(column.encoding.encode(values, starts, *_others(column.encoding, field, table, context)))
+
+
+def _others(
+    encoding: AnyEncoding, field: pa.Field, columns: pa.Table | Mapping[str, pa.Array], context: pa.Table | None
+) -> list[dict[str, Values]]:
+    """The dates that values are counted from, of the same rows or of contexts; empty for encodings that take none."""
+    if isinstance(encoding, Since):
+        base = columns[encoding.base]
+        return [{encoding.base: read_values(encoding.base, base if base.type == field.type else _cast(base, field))}]
+    if isinstance(encoding, Relative):
+        return [context_dates(context, field.type, encoding.bases) if encoding.bases else {}]
+    return []
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -470,8 +476,7 @@ def dated_columns(spec: TableSpec, context: pa.Table | None) -> list[DatedColumn
     found = []
     for number, column in enumerate(spec.columns):
         if isinstance(column.encoding, Relative) and column.encoding.rhythm is not None:
-            names = column.encoding.bases
-            bounds = context_dates(context, spec.schema.field(column.name).type, names) if names else {}
+            [bounds] = _others(column.encoding, spec.schema.field(column.name), {}, context)
             dates = {name: values.data for name, values in bounds.items()}
             found.append(DatedColumn(column=number, encoding=column.encoding, bounds=dates))
     return found
@@ -493,15 +498,8 @@ def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array
     for number in sorted(range(len(spec.columns)), key=lambda one: isinstance(spec.columns[one].encoding, Since)):
         column, field = spec.columns[number], spec.schema.field(number)
         own = codes[:, ends[number] - len(column.encoding.sizes) : ends[number]].astype(np.int64)
-        if isinstance(column.encoding, Since):
-            base = read_values(column.encoding.base, found[column.encoding.base])
-            found[column.name] = column.encoding.decode_since(own, field.type, starts, base, uniform[:, number])
-        elif isinstance(column.encoding, Relative):
-            names = column.encoding.bases
-            bounds = context_dates(context, field.type, names) if names else {}
-            found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number], bounds)
-        else:
-            found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number])
+        others = _others(column.encoding, field, found, context)
+        found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number], *others)
     if spec.rules:
         found = compute(found, spec.rules, spec.schema, starts)
     return pa.table([found[name] for name in spec.schema.names], schema=spec.schema) if found else pa.table({})
