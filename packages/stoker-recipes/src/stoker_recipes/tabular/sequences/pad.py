@@ -25,13 +25,12 @@ import torch
 
 from stoker.errors import OptionError, SourceTooLargeError
 from stoker.extend import ALIGNMENT, Array, readable_bytes
+from stoker_recipes.tabular.columns import TableColumn, read_column
 from stoker_recipes.tabular.sequences.columns import (
     Contexts,
-    TableColumn,
     number_blocks,
     number_keys,
     number_type,
-    read_column,
     read_table,
 )
 from stoker_recipes.tabular.sequences.kernels import (

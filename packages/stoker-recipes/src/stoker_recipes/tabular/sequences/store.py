@@ -20,7 +20,8 @@ from stoker import store as stores
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array, disk
 from stoker.store import DEFAULT_MEMORY, Column, Missing, Progress, Store, from_numpy, quiet, to_numpy
-from stoker_recipes.tabular.sequences.columns import TableColumn, find_listed, read_column
+from stoker_recipes.tabular.columns import TableColumn, read_column
+from stoker_recipes.tabular.sequences.columns import find_listed
 
 
 def pack_sequences(
