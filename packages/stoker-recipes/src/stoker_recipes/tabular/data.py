@@ -43,8 +43,6 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     min_length: int
     median_length: float
     num_subjects: int
-    any_order: bool
-    """Whether columns were learned in any order, or in that of the table."""
 
     def layout(self) -> ModelLayout:
         """The layout of the model."""
@@ -179,7 +177,6 @@ def prepare(
         min_length=limits[0],
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
-        any_order=settings.any_order,
     )
     return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 

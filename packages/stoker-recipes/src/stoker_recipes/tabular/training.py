@@ -264,7 +264,6 @@ def _fit(
         "lengths": prepared.lengths,
         "batch_size": batch_size,
         "window": settings.window,
-        "any_order": settings.any_order,
         "table_order": TABLE_ORDER,
     }
     batches = SubjectBatches(data, model.layout, known, seed=settings.seed, is_drawn=is_private, **common)
