@@ -98,7 +98,7 @@ def sequences():
         frame = bench_sequences.events(50_000 // scale, kind)
         yield f"sequences: keys {kind}", lambda f=frame: pad_sequences(f, key="user", max_length=60, compat="mostlyai")
     frame = bench_sequences.events(20_000 // scale, mean=20, longest=99, columns=9)
-    store = pad_sequences(frame, key="user", max_length=99, compat="mostlyai", layout="packed").store(key="user")
+    store = pad_sequences(frame, key="user", max_length=99, compat="mostlyai", layout="packed").store()
     columns = [name for name in store.schema if name.startswith("tgt:")]
     yield "sequences: batches of 256, 12 columns", feed_batches(
         store, stoker.Sequences(101), 3 if small else 75, batch_size=256, columns=columns, masks=False

@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.recipes.tabular.compat_tables import TYPES, every_kind
+import numpy as np
+from tests.recipes.tabular.compat_tables import TYPES, every_kind, split
 
 from benchmarks import record
 from stoker_recipes.tabular import compat
@@ -43,14 +44,12 @@ def compare(sides: dict[str, Any], num_subjects: int, rounds: int, folder: Path)
     """CPU seconds of both steps, in turns."""
     events, context = every_kind(num_subjects)
     answer: dict[str, Any] = {"rows": len(events), "columns": len(events.columns) - 1, "rounds": rounds}
-    for name, library in sides.items():
-        library.set_random_state(0)
-        keys = {"ctx_data": context, "ctx_primary_key": "uid", "tgt_context_key": "id", "tgt_encoding_types": dict(TYPES)}
-        library.split(events, workspace_dir=folder / name, **keys)
+    for name in sides:
+        split(folder / name, events, context, types=TYPES)
     for step in ("analyze", "encode"):
 
         def run(name: str, step: str = step) -> None:
-            sides[name].set_random_state(1)
+            np.random.seed(1)
             getattr(sides[name], step)(workspace_dir=folder / name)
 
         seconds = record.interleave({name: lambda name=name: run(name) for name in sides}, rounds=rounds, clock=time.process_time)  # type: ignore[misc]

@@ -182,7 +182,7 @@ def measure_batches(num_contexts: int, num_batches: int) -> dict[str, Any]:
     frame = events(num_contexts, mean=20, longest=99, columns=9)
     packed = pad_sequences(frame, key="user", max_length=99, compat="mostlyai", layout="packed")
     with tempfile.TemporaryDirectory() as name:
-        store = packed.store(key="user").save(Path(name) / "events.stoker")
+        store = packed.store().save(Path(name) / "events.stoker")
         columns = [column for column in store.schema if column.startswith("tgt:")]
         rows = _hugging_face(Path(name), store, columns)
         view, order = stoker.Sequences(101), stoker.Shuffle(0)

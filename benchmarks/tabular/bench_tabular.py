@@ -5,9 +5,8 @@ same updates on the same batches, some of an epoch, interleaved; seconds are sca
 formulation is a loop over sub-columns with batches of subjects in random order, padded to the longest.
 The table: 1,000,000 rows of 100,000 subjects with 50 numeric columns, half of them amounts with two decimals, and 100,000 contexts with
 3 columns; fitted and encoded. With --wheels also a twentieth of it, by mostlyai-engine (analyze and encode) and by this recipe.
-Frames: 200,000 rows with 20 columns, encoded from frames of Arrow, Polars and pandas. Partitions: 20,000 rows with 20 columns, by `compat`
-in 1 partition and in 8. Categories: a column of 100,000 and two others, 200,000 rows; learned for one
-epoch, generated and compared.
+Frames: 200,000 rows with 20 columns, encoded from frames of Arrow, Polars and pandas. Categories: a column of 100,000 and two others,
+200,000 rows; learned for one epoch, generated and compared.
 """
 
 from __future__ import annotations
@@ -29,13 +28,14 @@ from pyarrow import parquet
 from benchmarks import record
 from benchmarks.before.tabular_heads import PlainModel
 from stoker import _disk
-from stoker_recipes.tabular import Synthesizer, compat
+from stoker_recipes.tabular import Synthesizer
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
 from stoker_recipes.tabular.data import prepare
+from stoker_recipes.tabular.files import to_frame
 from stoker_recipes.tabular.layout import make_layout
 from stoker_recipes.tabular.model import TabularModel
 from stoker_recipes.tabular.settings import make_settings
-from stoker_recipes.tabular.tables import encode_table, fit_table, to_frame
+from stoker_recipes.tabular.tables import encode_table, fit_table
 
 QUESTION = "How much CPU time do an epoch of the tabular recipe and the encoding of a large table take?"
 COLUMNS = [
@@ -50,9 +50,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--wheels", help="A folder with wheels of mostlyai-engine and of its dependencies for tables.")
-    parser.add_argument(
-        "--part", default="table,upstream,epoch,frames,partitions,categories", help="Others stay as the result file has them."
-    )
+    parser.add_argument("--part", default="table,upstream,epoch,frames,categories", help="Others stay as the result file has them.")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rounds, asked = 2 if options.small else options.rounds, options.part.split(",")
@@ -60,7 +58,6 @@ def main() -> None:
         "table": lambda: table(small=options.small),
         "epoch": lambda: epoch(rounds=rounds),
         "frames": lambda: frames(rounds=rounds, small=options.small),
-        "partitions": lambda: partitions(rounds=rounds, small=options.small),
     }
     parts["categories"] = lambda: categories(small=options.small)
     if options.wheels:
@@ -197,25 +194,6 @@ def frames(*, rounds: int, small: bool) -> dict[str, Any]:
         "rows": len(events), "columns": events.num_columns, "codes equal": all((code == codes["arrow"]).all() for code in codes.values()),
         "cpu_seconds": {name: record.spread(one) for name, one in seconds.items()},
         "times arrow": {name: record.ratio(seconds[name], seconds["arrow"]) for name in ("polars", "pandas")},
-    }  # fmt: skip
-
-
-def partitions(*, rounds: int, small: bool) -> dict[str, Any]:
-    """`compat.split`, `analyze` and `encode` of a table in one partition and in several, in turns."""
-    events = make_tables(*((2_000, 4) if small else (20_000, 20)))[0]
-    events = events.add_column(0, "user", pa.array(np.repeat(np.arange(len(events) // 10), 10)))
-    seconds: dict[int, list[float]] = {1: [], 8: []}
-    for _ in range(rounds):
-        for count, own in seconds.items():
-            with _disk.temporary_folder() as folder:
-                cpu = time.process_time()
-                compat.split(events, tgt_context_key="user", n_partitions=count, workspace_dir=folder)
-                compat.analyze(workspace_dir=folder)
-                compat.encode(workspace_dir=folder)
-                own.append(time.process_time() - cpu)
-    return {
-        "rows": len(events), "columns": events.num_columns, "cpu_seconds": {str(one): record.spread(own) for one, own in seconds.items()},
-        "times one partition": record.ratio(seconds[8], seconds[1]),
     }  # fmt: skip
 
 

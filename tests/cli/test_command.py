@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import pyarrow as pa
@@ -23,9 +22,7 @@ from tests.cli.walking import COMMANDS
 from stoker import extend
 from stoker.cli import command as base
 from stoker.cli import main as cli
-from stoker.errors import OptionError
 from stoker.store.opening import open_store
-from stoker_recipes.tabular.sequences import store as sequences_store
 
 Stoker = Callable[..., Done]
 
@@ -182,9 +179,9 @@ def test_pack_reads_standard_input(stoker: Stoker, given: Callable[[bytes], None
     assert open_store(tmp_path / "file").digest == store.digest
 
 
-def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
+def test_append_reads_it_too(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
     given(FORMS[".csv"])
-    assert stoker("tabular", "encode", "-", tmp_path / "out", "--key", "user", "--time", "ts").code == 0
+    assert stoker("pack", "-", tmp_path / "out", "--series", "user", "--time", "ts").code == 0
     given(b"user,ts,x\na,3,9\n")
     done = stoker("append", tmp_path / "out", "-")
     assert (done.code, done.err) == (0, "")
@@ -275,7 +272,6 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
         "tabular generate runs/x synthetic.parquet --subjects 10000 --given seed.parquet --temperature 0.9",
         "tabular quality real.parquet synthetic.parquet --key user_id --report quality.html",
         "pack raw.parquet events.stoker --series user --time ts --ray ray",
-        "tabular encode events.parquet events.stoker --key user_id --stats stats.json",
         "timehut embed runs/x embeddings.npy --data new.tsv",
         "time-moe forecast runs/x --data ett.stoker --series HUFL --horizon 96 --plot f.png",
     ]
@@ -283,54 +279,6 @@ def test_calls_of_the_documentation_of_recipes_parse() -> None:
         words = line.split()
         path = max((known for known in COMMANDS if line.startswith(f"{known} ")), key=len)
         COMMANDS[path].make_context(path, words[len(path.split()) :])
-
-
-# Options of functions.
-
-FUNCTIONS: dict[str, tuple[Any, str, set[str], list[str]]] = {
-    "tabular encode": (sequences_store, "pack_sequences", {"as_json", "stats"}, ["--key", "k"]),
-}
-"""By command: the function that it calls, options that are of the command alone, and the required ones."""
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_option_reaches_the_function_with_the_same_default(
-    stoker: Stoker, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    module, function, only_here, required = FUNCTIONS[name]
-    seen: dict[str, Any] = {}
-
-    def record(source: Any, path: Any, **options: Any) -> None:
-        seen.update(options, source=source, path=path)
-        raise OptionError("seen")
-
-    defaults = {
-        name: value for name, value in getattr(module, function).__kwdefaults__.items() if name not in ("progress", "threads")
-    }
-    monkeypatch.setattr(module, function, record)
-    options = [
-        one for one in COMMANDS[name].params if isinstance(one, click.Option) and one.expose_value and one.name not in only_here
-    ]
-    unset = COMMANDS[name].make_context(name, ["x", "out", *required]).params
-    expected: dict[str, Any] = {}
-    words: list[str] = []
-    for option in options:
-        if option.is_flag:
-            is_on = bool(unset[str(option.name)])
-            expected[str(option.name)] = not is_on
-            words.append(((is_on and option.secondary_opts) or option.opts)[0])
-        else:
-            kind = option.type
-            value = (
-                kind.choices[-1] if isinstance(kind, click.Choice) else 3 if isinstance(kind, click.types.IntParamType) else "3MB"
-            )
-            expected[str(option.name)] = (value,) if option.multiple else value
-            words += [option.opts[0], str(value)]
-    assert stoker(*name.split(), "x", "y", "out", *required, *words).err == "stoker: seen\n"
-    seen.pop("progress")
-    assert seen == {**expected, "source": ["x", "y"], "path": "out"}
-    assert stoker(*name.split(), "x", "out", *required).err == "stoker: seen\n"
-    assert {option: seen[option] for option in defaults} == defaults
 
 
 # Suggestions and completion.

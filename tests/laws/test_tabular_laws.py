@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from tests.harness import num_examples
 
-from stoker_recipes.tabular.tables import KINDS, TableSpec, decode_table, encode_table, fit_table, read_table, to_frame
+from stoker_recipes.tabular.files import read_table, to_frame
+from stoker_recipes.tabular.tables import KINDS, TableSpec, decode_table, encode_table, fit_table
 from stoker_recipes.tabular.values import family_of
 
 DATES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,33 @@ def every_kind(num_subjects: int = 120, *, missing: bool = True, longest: int | 
     return events, context
 
 
-def encode_both(library: Any, folder: Path, events: pd.DataFrame, context: pd.DataFrame | None, **options: Any) -> None:
-    """Split, analyze and encode, with `mostlyai.engine` or `compat`."""
-    protect = options.pop("value_protection", True)
-    keys = {} if context is None else {"ctx_data": context, "ctx_primary_key": "uid", "tgt_context_key": "id"}
-    types = {name: kind for name, kind in TYPES.items() if name in events.columns}
-    library.set_random_state(3)
-    library.split(events, tgt_encoding_types=types, workspace_dir=folder, **(keys | options))
-    library.analyze(workspace_dir=folder, value_protection=protect)
-    library.encode(workspace_dir=folder)
+def split(
+    folder: Path, events: pd.DataFrame, context: pd.DataFrame | None = None, *, key: str = "id", types: Any = None, parts: int = 1
+) -> None:
+    """The files of `mostlyai.engine.split`: even subjects (or rows) train, odd ones validate. The first column of contexts names them."""
+    tables, owners = {"tgt": events}, {"tgt": np.arange(len(events))}
+    keys = {"tgt": {} if context is None else {"context_key": key}}
+    if context is not None:
+        primary = str(context.columns[0])
+        tables["ctx"], keys["ctx"], owners["ctx"] = context, {"primary_key": primary}, np.arange(len(context))
+        owners["tgt"] = pd.Index(context[primary]).get_indexer(pd.Index(events[key]))
+    for role, table in tables.items():
+        meta, data = folder / f"OriginalData/{role}-meta", folder / f"OriginalData/{role}-data"
+        for made in (meta, data):
+            made.mkdir(parents=True, exist_ok=True)
+        kinds = {name: kind_of(table[name]) for name in table.columns if name not in keys[role].values()}
+        kinds |= {name: kind for name, kind in (types or {}).items() if name in kinds}
+        (meta / "keys.json").write_text(json.dumps(keys[role]))
+        (meta / "encoding-types.json").write_text(json.dumps(kinds))
+        for number in range(2 * parts):
+            name = f"part.{number // 2:06d}-{('trn', 'val')[number % 2]}.parquet"
+            table[owners[role] % (2 * parts) == number].to_parquet(data / name, index=False)
+
+
+def kind_of(column: pd.Series) -> str:
+    """The encoding that `mostlyai.engine.split` chooses."""
+    if pd.api.types.is_bool_dtype(column) or not (
+        pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column)
+    ):
+        return "TABULAR_CATEGORICAL"
+    return "TABULAR_NUMERIC_AUTO" if pd.api.types.is_numeric_dtype(column) else "TABULAR_DATETIME"

@@ -70,7 +70,7 @@ def test_a_batch_is_what_the_slow_way_makes(max_length: int) -> None:
 def test_columns_come_in_any_order_after_positions() -> None:
     ranks = [tuple(batch["rank"].tolist()) for batch in make_batches(*make_data(), batch_size=1)]
     assert set(ranks) == {(0, 1, 2), (0, 2, 1)}
-    fixed = [tuple(batch["rank"].tolist()) for batch in make_batches(*make_data(), any_order=False)]
+    fixed = [tuple(batch["rank"].tolist()) for batch in make_batches(*make_data(), table_order=1.0)]
     assert set(fixed) == {(0, 1, 2)}
 
 
@@ -118,7 +118,7 @@ def test_the_loss_does_not_depend_on_the_batch_size() -> None:
     whole = SubjectLoss(TabularModel(layout, seed=1).eval(), data, mean_events(LENGTHS, 100))
     means = []
     for size in (1, 3, 10):
-        batches = list(make_batches(layout, data, batch_size=size, any_order=False))
+        batches = list(make_batches(layout, data, batch_size=size, table_order=1.0))
         counts = [int(batch["valid"].sum()) for batch in batches]
         losses = [whole(batch).item() for batch in batches]
         means.append(sum(count * loss for count, loss in zip(counts, losses, strict=True)) / sum(counts))

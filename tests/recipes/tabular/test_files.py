@@ -15,10 +15,10 @@ import pytest
 from pyarrow import feather, parquet
 from tests.recipes.tabular.frames import make_events, make_users
 
-from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceNotFoundError
+from stoker.errors import SourceError, SourceNotFoundError
 from stoker_recipes.tabular import Synthesizer, files
 from stoker_recipes.tabular.data import PreparedSubjects, prepare
-from stoker_recipes.tabular.files import find_files, read_files
+from stoker_recipes.tabular.files import read_table
 from stoker_recipes.tabular.settings import TabularSettings
 
 pytestmark = pytest.mark.scale
@@ -143,9 +143,9 @@ def write_pair(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> P
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({"k": [1], "x": [1]}, {"k": [1]}, r"b\.parquet has no column 'x', which \S+a\.parquet has. Give files with the same columns"),
-        ({"k": [1]}, {"k": [1], "x": [1]}, r"a\.parquet has no column 'x', which \S+b\.parquet has"),
-        ({"k": [1], "x": [1]}, {"k": [1], "x": [1.5]}, r"'x' is of the type double in \S+b\.parquet, but of the type int64 in \S+a\.par"),
+        ({"k": [1], "x": [1]}, {"k": [1]}, r"from \S+a\.parquet: \S+b\.parquet has no column 'x'. Fix the files"),
+        ({"k": [1]}, {"k": [1], "x": [1]}, r"b\.parquet has an extra column 'x'. Fix the files"),
+        ({"k": [1], "x": [1]}, {"k": [1], "x": [1.5]}, r"column 'x' of \S+b\.parquet is double, not int64. Fix the files"),
         ({"k": [1, 2]}, {"k": [1, None]}, r"b\.parquet, row 1: the k is missing; expected one for each row"),
         ({"k": [1, 2]}, {"k": [3, 77]}, r"b\.parquet has the k 77 in row 1, which context does not have"),
         (
@@ -158,25 +158,20 @@ def write_pair(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> P
 def test_what_is_wrong_is_named_with_its_file(first: dict[str, Any], second: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = write_pair(tmp_path / "events", first, second)
     parquet.write_table(pa.table({"k": list(range(40))}), tmp_path / "users.parquet")
-    with pytest.raises(BadValueError, match=message):
+    with pytest.raises(SourceError, match=message):
         prepare(
             folder, key="k", context=tmp_path / "users.parquet", settings=TabularSettings(size="s"), say=lambda *_: None
         )  # fmt: skip
 
 
-def test_what_cannot_be_files_of_one_table_is_refused(tmp_path: Path) -> None:
+def test_files_of_several_kinds_are_one_table_and_those_that_are_none_are_refused(tmp_path: Path) -> None:
     folder = write_pair(tmp_path / "events", {"x": [1]}, {"x": [2]})
-    with pytest.raises(SourceNotFoundError, match="there is no file"):
-        find_files([folder / "a.parquet", folder / "c.parquet"], "events")
-    with pytest.raises(SourceNotFoundError, match="no file matches"):
-        find_files(str(folder / "c*.parquet"), "events")
-    (folder / "a.csv").write_text("x\n1\n")
-    with pytest.raises(OptionError, match=r"files that end in \.csv and in \.parquet; expected one kind"):
-        find_files(folder, "events")
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("x\n1\n")
-    with pytest.raises(SourceEmptyError, match="texts has no file that ends in"):
-        find_files(tmp_path / "texts", "events")
+    (folder / "c.csv").write_text("x\n3\n")
+    assert read_table(folder, "events")[0]["x"].to_pylist() == [1, 2, 3]
+    assert read_table([folder / "c.csv", folder / "a.parquet"], "events")[0]["x"].to_pylist() == [3, 1]
+    for given in ([folder / "a.parquet", folder / "d.parquet"], str(folder / "d*.parquet")):
+        with pytest.raises(SourceNotFoundError, match=r"d.*\.parquet"):
+            read_table(given, "events")
     assert files.place_of(make_events(3), "events", 7) == ("events", 7)
 
 
@@ -184,4 +179,4 @@ def test_a_type_of_an_empty_column_is_that_of_other_files(tmp_path: Path) -> Non
     for number, values in enumerate([[None, None], [1, 2], [None, 3]]):
         kind = pa.null() if number == 0 else pa.int64()
         parquet.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / f"{number}.parquet")
-    assert read_files(find_files(tmp_path, "events"))["x"].to_pylist() == [None, None, 1, 2, None, 3]
+    assert read_table(tmp_path, "events")[0]["x"].to_pylist() == [None, None, 1, 2, None, 3]

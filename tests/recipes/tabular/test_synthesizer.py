@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError
-from stoker_recipes.tabular import Synthesizer, encodings, generation, synthesizer
+from stoker_recipes.tabular import Synthesizer, encodings, generation
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "seed": 1}
 
@@ -140,38 +139,6 @@ def test_the_key_of_contexts_may_have_another_name(model: Synthesizer) -> None:
 def test_contexts_are_rebalanced(model: Synthesizer) -> None:
     assert (model.sample_context(400, rebalance={"segment": {"x": 1.0}})["segment"] == "x").all()
     assert len(model.sample(30, rebalance={"segment": {"x": 1.0}, "state": {"a": 1.0}})["state"].unique()) == 1
-
-
-def test_a_model_of_one_order_takes_its_first_columns_only() -> None:
-    rows = pd.DataFrame({"a": np.arange(90) % 3, "b": np.arange(90) % 2})
-    model = Synthesizer(**SMALL, any_order=False).fit(rows)
-    assert (model.sample(given=rows[["a"]])["a"] == rows["a"]).all()
-    with pytest.raises(OptionError, match="trained with any_order=False; expected the first ones of 'a', 'b'"):
-        model.sample(given=rows[["b"]])
-
-
-def test_a_report_compares_a_sample_with_what_was_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def quality(real: Any, synthetic: Any, **options: Any) -> dict[str, Any]:
-        asked.append(options | {"real": real, "synthetic": synthetic})
-        return {}
-
-    monkeypatch.setattr(synthesizer, "quality", quality)
-    monkeypatch.setattr(synthesizer, "check_options", lambda report: None)
-    events, users = make_events(60), make_users(60)
-    model = Synthesizer(**SMALL).fit(events, key="user", context=users, folder=tmp_path / "run")
-    holdout = make_events(90)[lambda rows: rows["user"] >= 60]
-    assert model.report(holdout, num_subjects=40) == {}
-    assert asked[0]["real"] is events
-    assert asked[0]["holdout"] is holdout
-    assert "context" not in asked[0]
-    assert asked[0]["synthetic"]["user"].nunique() <= 40
-    model.report(num_subjects=40)
-    assert asked[1]["context"] is users
-    assert len(asked[1]["synthetic_context"]) == 40
-    with pytest.raises(OptionError, match=r"trained on a frame, which is not kept. Call quality\("):
-        Synthesizer.load(tmp_path / "run").report()
 
 
 @pytest.mark.promise("P30", control=True)

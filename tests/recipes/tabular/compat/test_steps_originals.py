@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.recipes.tabular.compat_tables import encode_both, every_kind
+from tests.recipes.tabular.compat_tables import TYPES, every_kind
 
 from stoker_recipes.tabular import compat
 
@@ -35,20 +35,29 @@ def one_thread() -> Iterator[None]:
 CASES: dict[str, dict[str, Any]] = {
     "sequences": {},
     "nothing missing": {"missing": False},
-    "two partitions": {"n_partitions": 2},
+    "two partitions": {"parts": 2},
     "long sequences": {"longest": 130},
-    "not protected": {"value_protection": False},
+    "not protected": {"protect": False},
     "single rows": {"has_key": False},
 }
 
 
-def both(folder: Path, *, missing: bool = True, longest: int | None = None, has_key: bool = True, **options: Any) -> None:
-    """The workspace of the package in `theirs`, and that of compat in `ours`."""
+def prepared(folder: Path, *, missing: bool = True, longest: int | None = None, has_key: bool = True, parts: int = 1) -> Path:
+    """The workspace of `engine.split`."""
     events, context = every_kind(missing=missing, longest=longest)
+    keys: dict[str, Any] = {"ctx_data": context, "ctx_primary_key": "uid", "tgt_context_key": "id"}
     if not has_key:
-        events = events.drop(columns=["id", "rel"])
-    for library, name in ((engine, "theirs"), (compat, "ours")):
-        encode_both(library, folder / name, events, context if has_key else None, **options)
+        events, keys = events.drop(columns=["id", "rel"]), {}
+    types = {name: kind for name, kind in TYPES.items() if name in events.columns}
+    engine.set_random_state(3)
+    engine.split(events, tgt_encoding_types=types, workspace_dir=folder, n_partitions=parts, **keys)
+    return folder
+
+
+def encode(library: Any, folder: Path, *, protect: bool = True) -> None:
+    engine.set_random_state(4)
+    library.analyze(workspace_dir=folder, value_protection=protect)
+    library.encode(workspace_dir=folder)
 
 
 def plain(value: Any) -> Any:
@@ -58,7 +67,10 @@ def plain(value: Any) -> Any:
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("case", CASES)
 def test_files_are_equal(tmp_path: Path, case: str) -> None:
-    both(tmp_path, **CASES[case])
+    options = dict(CASES[case])
+    protect = options.pop("protect", True)
+    for library, name in ((engine, "theirs"), (compat, "ours")):
+        encode(library, prepared(tmp_path / name, **options), protect=protect)
     files = [path for path in (tmp_path / "theirs").rglob("*") if path.is_file()]
     names = {str(path.relative_to(tmp_path / "theirs")) for path in files}
     assert names == {str(path.relative_to(tmp_path / "ours")) for path in (tmp_path / "ours").rglob("*") if path.is_file()}
@@ -78,10 +90,7 @@ def test_files_are_equal(tmp_path: Path, case: str) -> None:
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("has_key", [True, False])
 def test_the_package_trains_on_codes_of_compat(tmp_path: Path, has_key: bool) -> None:
-    events, context = every_kind(missing=False)
-    if not has_key:
-        events = events.drop(columns=["id", "rel"])
-    encode_both(compat, tmp_path, events, context if has_key else None)
+    encode(compat, prepared(tmp_path, missing=False, has_key=has_key))
     engine.train(workspace_dir=tmp_path, model="MOSTLY_AI/Small", max_epochs=1)
     engine.generate(workspace_dir=tmp_path, sample_size=40)
     rows = pd.read_parquet(tmp_path / "SyntheticData")

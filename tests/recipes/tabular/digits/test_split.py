@@ -205,14 +205,17 @@ def test_every_kind_of_column_gives_the_digits_of_its_float64(kind: str) -> None
 
 NOT_NUMBERS: list[tuple[Any, str]] = [
     (pd.Series([1.5, "n/a", 2.0], name="price", dtype=object), r"column 'price' holds 'n/a' \(str\) in row 2, expected a number"),
-    (pd.Series([None, "Wien"], name="city"), r"column 'city' holds 'Wien' \(str\) in row 2, and its type is str"),
+    (pd.Series([None, "Wien"], name="city"), r"column 'city' holds 'Wien' \(str\) in row 2, and its type is (large_)?string"),
     (pd.Series([None, True], name="flag", dtype="boolean"), r"column 'flag' holds True \(bool\) in row 2"),
-    (pd.Series(["a", "b"], name="kind", dtype="category"), r"column 'kind' holds 'a' \(str\) in row 1, and its type is category"),
-    (pd.Series(pd.to_datetime(["2024-01-01"]), name="day"), r"column 'day' holds 2024-01-01T00:00:00.* in row 1"),
+    (pd.Series(["a", "b"], name="kind", dtype="category"), r"column 'kind' holds 'a' \(str\) in row 1, and its type is dictionary"),
+    (
+        pd.Series(pd.to_datetime(["2024-01-01"]), name="day"),
+        r"column 'day' holds datetime.datetime\(2024, 1, 1, 0, 0\) \(datetime\) in row 1",
+    ),
     (pl.Series("price", [None, "x"]), r"column 'price' holds 'x' \(str\) in row 2, and its type is (large_)?string"),
     (pa.array(["x"]), r"the column holds 'x' \(str\) in row 1"),
     ([Decimal("1.00")], r"the column holds Decimal\('1.00'\) \(Decimal\) in row 1"),
-    (np.array([1j]), r"the column holds 1j \(complex128\) in row 1"),
+    (np.array([1j]), r"the column holds 1j \(complex\) in row 1"),
     (np.array([], dtype="datetime64[s]"), r"the column has the type datetime64\[s\]"),
     ([1.0] * BLOCK + [{}], rf"the column holds {{}} \(dict\) in row {BLOCK + 1:,}"),
     ([1, 10**400], r"in row 2, which float64 cannot hold"),
@@ -250,7 +253,7 @@ def test_other_than_one_column_is_refused(given: Any) -> None:
 
 STEPS: dict[str, set[str]] = {
     "import stoker_recipes.tabular as e": set(),
-    "e.join_digits(e.split_digits([1, None]))": {"numba"},
+    "e.join_digits(e.split_digits([1, None]))": {"numba", "pyarrow"},
     "import polars as pl; e.split_digits(pl.Series([1.5, None]))": {"numba", "pyarrow", "polars"},
     "import numpy as np; e.split_digits(np.ones(2), frame=True)": {"numba", "pyarrow", "polars", "pandas"},
 }

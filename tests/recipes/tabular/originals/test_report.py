@@ -42,7 +42,7 @@ def test_two_real_samples_are_closer_than_a_spoilt_one() -> None:
 def test_a_model_reports_and_the_command_prints(tmp_path: Path) -> None:
     pytest.importorskip("mostlyai.qa")
     real, other = make_rules(120, seed=0), make_rules(120, seed=1)
-    metrics = Synthesizer(size="s", epochs=1, seed=1).fit(real, device="cpu").report(other)
+    metrics = quality(real, Synthesizer(size="s", epochs=1, seed=1).fit(real, device="cpu").sample(), holdout=other)
     assert 0 < metrics["accuracy"]["univariate"] < 1
     for name, table in (("real", real), ("other", other)):
         pq.write_table(table, tmp_path / f"{name}.parquet")

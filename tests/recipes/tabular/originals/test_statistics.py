@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.recipes.tabular.digits.digits_twin import mixed_numbers, money
 from tests.recipes.tabular.originals.mostlyai import as_written, numbers_of_text, original
 
-from stoker_recipes.tabular import analyze
+from stoker_recipes.tabular import analyze, parse_numbers
 from stoker_recipes.tabular.statistics import gather
-from stoker_recipes.tabular.statistics.analyze import parse_number
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 MANY = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -141,10 +140,10 @@ NUMBERS_IN_TEXT = (
 @given(st.lists(st.none() | NUMBERS_IN_TEXT, min_size=1, max_size=60))
 @MANY
 def test_any_numbers_in_strings_have_its_bits(texts: list[Any]) -> None:
-    parsed = [parse_number(text) for text in texts]
-    found = np.array([np.nan if one is None else one[1] for one in parsed])
-    expected = numbers_of_text([*texts, "0.5"])[:-1]  # one with decimals, so that all are floats
-    assert found.tobytes() == np.where(np.isnan(expected), np.nan, expected).tobytes()
+    several = [*texts, "0.5"]  # one with decimals, so that all are floats
+    numbers = parse_numbers(pa.array(several)).fill_null(np.nan).to_numpy()
+    expected = numbers_of_text(several)
+    assert numbers.tobytes() == np.where(np.isnan(expected), np.nan, expected).tobytes()
 
 
 @given(st.lists(st.none() | NUMBERS_IN_TEXT, min_size=1, max_size=40), ENCODINGS, KEYS, st.integers(0, 99))

@@ -11,10 +11,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
 from tests.recipes.tabular import sequences_twin as twin
 
-from stoker.errors import BadValueError, OptionError, StokerError
+from stoker.errors import BadValueError, StokerError
 from stoker_recipes.tabular import pad_sequences
 
 KEYS = [7, 3, 7]
@@ -36,8 +35,6 @@ def message(table: Any, kind: type[StokerError], **options: Any) -> str:
         ({"max_length": 0}, "max_length is 0; expected an integer from 1 to 2,147,483,646."),
         ({"max_length": 2**40}, "max_length is 1099511627776; expected an integer from 1 to 2,147,483,646."),
         ({"compat": "mostlyai"}, "compat='mostlyai' needs max_length=, and dtype=None: its tensors are int64."),
-        ({"lengths": [3]}, "pass either key= or lengths=: rows are grouped by one of them."),
-        ({"key": None, "lengths": [4, -1]}, "column 'lengths' holds -1 (int) in row 2, expected 0 or more rows."),
         ({"columns": []}, "the table has no column to pad besides 'k'. Add some, or name them with columns=."),
     ],
 )
@@ -109,18 +106,6 @@ def test_a_missing_key_is_named(keys: Any) -> None:
 )  # fmt: skip
 def test_an_invalid_context_is_named(keys: Any, contexts: Any, expected: str) -> None:
     assert message({"k": keys, "v": [1, 2, 3]}, StokerError, contexts=contexts).startswith(expected)
-
-
-def test_a_store_cannot_hold_every_key() -> None:
-    missing = pad_sequences({"k": ["a", None], "v": [1, 2]}, key="k", compat="mostlyai", max_length=3, layout="packed")
-    with pytest.raises(OptionError, match=r"a context has no key, which a store cannot hold\. Pass key=None"):
-        missing.store()
-    assert len(missing.store(key=None)) == 2
-    names = pad_sequences({"k": KEYS, "v": [1, 2, 3]}, key="k", layout="packed")
-    with pytest.raises(OptionError, match="the store has a column 'v' of values already"):
-        names.store(key="v")
-    brief = pad_sequences({"k": torch.tensor(KEYS), "v": torch.tensor([1, 2, 3])}, key="k", layout="packed")
-    assert len(brief.store()) == 2
 
 
 # Keys of every kind are grouped alike: by value, as they first appear or as they are listed

@@ -141,16 +141,6 @@ def test_a_table_without_rows(layout: Any) -> None:
     assert some.lengths.tolist() == [0, 0]
 
 
-def test_rows_end_to_end_need_no_key() -> None:
-    keys = [0, 0, 0, 2, 2, 3]
-    columns = {"v": np.arange(6.0)}
-    for lengths in ([3, 0, 2, 1], np.array([3, 0, 2, 1], dtype=np.uint8), torch.tensor([3, 0, 2, 1])):
-        found = pad_sequences(columns, lengths=lengths, max_length=2)
-        check_padded(found, keys, columns, max_length=2, contexts=[0, 1, 2, 3])
-        assert found.contexts is None
-        check_packed(pad_sequences(columns, lengths=lengths, layout="packed"), keys, columns, contexts=[0, 1, 2, 3])
-
-
 def test_large_tensors_are_the_same_and_each_is_saved_by_itself() -> None:
     """From 4 MB on memory is asked for in large pages: the values are the same, and a tensor's storage is its own part of it."""
     rng = np.random.default_rng(2)
@@ -255,7 +245,7 @@ def test_packed_tensors_are_the_same_without_padding(rng: np.random.Generator) -
 @pytest.mark.parametrize("window", [None, 100])
 def test_a_feed_over_the_store_gives_the_batches_of_the_collator(rng: np.random.Generator, window: int | None) -> None:
     """Reshuffled every epoch, and equal for the same order."""
-    store = pad_sequences(events(rng, 50, 30), key="user", max_length=60, compat="mostlyai", layout="packed").store(key="user")
+    store = pad_sequences(events(rng, 50, 30), key="user", max_length=60, compat="mostlyai", layout="packed").store()
     columns = [name for name in store.schema if name.startswith("tgt:")]
     lists = [{name: store[number][name].tolist() for name in columns} for number in range(len(store))]
     feed = flat_feed(

@@ -137,8 +137,7 @@ class SubjectBatches:
         batch_size: Subjects per batch.
         seed: Of the order, the windows and the ranks of columns.
         window: The longest part of a sequence.
-        any_order: Draw the order of columns of each batch; otherwise it is that of the table.
-        table_order: The share of batches that have the order of the table nevertheless: it is the usual one of generation.
+        table_order: The share of batches in which columns have the order of the table, the usual one of generation; others draw it.
         is_fixed: Give the same batches in every epoch, as validation does.
         is_drawn: Draw each batch by chance, every subject with the same probability; `batch_size` is then the mean.
     """
@@ -153,7 +152,6 @@ class SubjectBatches:
         batch_size: int,
         seed: int,
         window: int = 100,
-        any_order: bool = True,
         table_order: float = 0.0,
         is_fixed: bool = False,
         is_drawn: bool = False,
@@ -161,8 +159,7 @@ class SubjectBatches:
         self.device = data.codes.device
         self._layout, self._subjects, self._lengths = layout, np.asarray(subjects), np.asarray(lengths)
         self._batch_size, self._seed, self._window = batch_size, seed, window
-        self._any_order, self._is_fixed, self._is_drawn = any_order, is_fixed, is_drawn
-        self._table_order = table_order
+        self._table_order, self._is_fixed, self._is_drawn = table_order, is_fixed, is_drawn
         self._digest = data.digest()
         self._epoch = self._next = 0
         self._plan: tuple[int, list[tuple[torch.Tensor, ...]]] | None = None
@@ -227,7 +224,7 @@ class SubjectBatches:
         """The rank of each column; positions come first."""
         first = int(self._layout.is_sequence)
         rank = np.arange(self._layout.num_columns)
-        if self._any_order and rng.random() >= self._table_order:
+        if rng.random() >= self._table_order:
             rank[first:] = first + rng.permutation(self._layout.num_columns - first)
         return rank
 
@@ -253,7 +250,6 @@ class SubjectBatches:
             "seed": self._seed,
             "batch_size": self._batch_size,
             "window": self._window,
-            "any_order": self._any_order,
             "table_order": self._table_order,
             "is_drawn": self._is_drawn,
             "data": self._digest,

@@ -1,4 +1,4 @@
-"""What tabular sequences register with Stoker: `stoker train tabular`, and `stoker tabular generate`, `quality` and `encode`."""
+"""What tabular sequences register with Stoker: `stoker train tabular`, and `stoker tabular generate` and `quality`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 import stoker.cli.command as base
 import stoker.cli.training as shared
 from stoker.errors import OptionError
-from stoker.extend import Recipe, disk, printable, readable_bytes
+from stoker.extend import Recipe, disk, printable
 
 if TYPE_CHECKING:
     from stoker_recipes.tabular.training import TrainedTabular
@@ -28,7 +28,7 @@ SETTINGS = "stoker_recipes.tabular.settings:TabularSettings"
     type=base.TABLE,
     multiple=True,
     metavar="FILE",
-    help="Events, or single rows: .parquet, .csv, .arrow or .feather. A folder or a pattern for several files, or repeat it.",
+    help="Events, or single rows, as `stoker pack` reads them. A folder or a pattern for several files, or repeat it.",
 )
 @click.option("--key", metavar="COLUMN", help="Column that names the subject of an event. [default: every row is a subject]")
 @click.option("--context", type=base.TABLE, metavar="FILE", help="Facts of the subjects, one row each.")
@@ -83,9 +83,9 @@ def _show(done: TrainedTabular, folder: Path, *, as_json: bool) -> None:
     click.echo(printable(f"run        {folder}   next: stoker tabular generate {folder} synthetic.parquet --subjects 1000"))
 
 
-@click.group("tabular", cls=base.CommandGroup, short_help="Encode, generate and compare tables of events.")
+@click.group("tabular", cls=base.CommandGroup, short_help="Generate and compare tables of events.")
 def tabular() -> None:
-    """Encode tables of events, generate new ones with a run of `stoker train tabular`, and compare them with the real ones."""
+    """Generate tables of events with a run of `stoker train tabular`, and compare them with the real ones."""
 
 
 @tabular.command("generate", cls=base.Command, doing="generating events by {run}")
@@ -129,7 +129,7 @@ def generate(
     stoker tabular generate runs/users complete.parquet --given incomplete.parquet --impute age
     """
     from stoker_recipes.tabular import Synthesizer
-    from stoker_recipes.tabular.tables import write_table
+    from stoker_recipes.tabular.files import write_table
 
     paths = [
         base.check_new_file(option, name, (".parquet", ".csv"), overwrite=overwrite)
@@ -228,67 +228,6 @@ def quality(real: str, synthetic: str, report: str | None, overwrite: bool, as_j
         base.report("next: the same command with --report quality.html")
     else:
         base.report(printable(f"next: open {report} in a browser"))
-
-
-@tabular.command("encode", cls=base.Command, doing="encoding {source} as sequences")
-@click.argument("source", nargs=-1, required=True, type=base.TABLE)
-@click.argument("store", type=base.PATH)
-@click.option("--key", metavar="COLUMN", required=True, help="Column with the key of each row; the rows of a key are one sequence.")
-@click.option("--stats", type=base.PATH, metavar="FILE", help="Also analyse columns and lengths, and write the statistics as JSON.")
-@click.option("--columns", metavar="A,B,…", help="Columns to encode. [default: all]")
-@click.option(
-    "--context",
-    "contexts",
-    type=base.TABLE,
-    metavar="FILE",
-    help="Table with a column like --key: the sequences to make, even empty ones. Its other columns are stored per series.",
-)
-@base.time_option
-@base.sort_option
-@click.option("--dtype", metavar="TYPE", help="float32, or item=int16,price=float32. A value that does not fit is an error.")
-@base.missing_option()
-@base.memory_option
-@base.overwrite_option("Replace an existing STORE, and the file of --stats.", "replace")
-@base.json_option
-def encode(source: tuple[str, ...], store: str, key: str, stats: str | None, as_json: bool, **options: Any) -> None:
-    """Encode SOURCE (files, folders, or patterns in quotes) as sequences: rows with the same --key, in the order of the input.
-
-    Rows of a key may be anywhere in the input, which may be larger than memory. The result is a store; stoker.Feed with
-    stoker.Sequences makes batches of it. An existing store is replaced only with --overwrite, at the end.
-
-    \b
-    stoker tabular encode events.parquet events.stoker --key user_id
-    stoker tabular encode "events/*.csv" events.stoker --key user_id --context users.csv --stats stats.json
-    """
-    import stoker
-    from stoker.store import check_target
-    from stoker_recipes.tabular.sequences.store import pack_sequences
-
-    statistics = None
-    if stats is not None:
-        if any(Path(path).resolve() == Path(stats).resolve() for path in source):
-            raise OptionError(f"{stats} is both a source and --stats. Choose another name for the statistics.")
-        base.check_new_file("--stats", stats, overwrite=options["replace"])
-        check_target(Path(store), replace=options["replace"])  # before a long analysis
-        from stoker_recipes.tabular.statistics.analyze import analyze  # loads numba, which a pack does not need
-
-        statistics = analyze(list(source), columns=options["columns"], threads=None)
-    with base.bar("rows") as show:
-        packed = pack_sequences(list(source), store, key=key, progress=show, **options)
-    if statistics is not None and stats is not None:
-        statistics.with_lengths(key, packed.lengths).save(Path(stats))
-    if as_json:
-        base.print_json(stoker.inspect(packed).to_dict())
-        return
-    empty = int((packed.lengths == 0).sum())
-    without = f" ({empty:,} without rows)" if empty else ""
-    size = readable_bytes(packed.num_bytes)
-    click.echo(f"encoded {packed.num_steps:,} rows as {len(packed):,} sequences{without}, {size}: {printable(store)}")
-    if stats is not None:
-        click.echo(f"statistics: {printable(stats)}")
-    for note in packed.manifest.notes if packed.manifest else []:
-        base.report(f"note: {note}")
-    base.report(printable(f"next: stoker inspect {store}"))
 
 
 RECIPE = Recipe(commands={"train": train})

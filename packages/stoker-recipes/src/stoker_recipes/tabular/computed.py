@@ -62,24 +62,21 @@ class Computed(Encoding, frozen=True, kw_only=True, tag="computed"):
     @property
     def has_null(self) -> bool:
         """Whether missing values are drawn; computed ones are missing where those are that they follow from."""
-        return self.first is not None and not isinstance(self.first, LatLong) and self.first.has_null
+        return self.first is not None and self.first.has_null
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        return {} if self.first is None else {f"first_{name}": size for name, size in self.first.sizes.items()}
+    def null_class(self) -> int:  # type: ignore[override]
+        """The class of the first sub-column for a missing value, where there are some."""
+        return 0 if self.first is None else self.first.null_class
 
-    def never(self) -> dict[str, list[int]]:
-        """Classes that are not to be generated."""
-        return {} if self.first is None else {f"first_{name}": classes for name, classes in self.first.never().items()}
+    @property
+    def inner(self) -> dict[str, Encoding]:
+        """The encodings that it is made of, by the begin of the names of their sub-columns."""
+        return {} if self.first is None else {"first_": self.first}
 
     def moments(self) -> dict[str, Moment]:
         """Only first events are learned."""
         return dict.fromkeys(self.sizes, "first")
-
-    def ordered(self) -> dict[str, int]:
-        """Sub-columns whose classes are in the order of values, from this class on."""
-        return {} if self.first is None else {f"first_{name}": place for name, place in self.first.ordered().items()}
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of first events, (rows, sub-columns)."""

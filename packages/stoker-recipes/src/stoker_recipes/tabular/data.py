@@ -18,10 +18,10 @@ from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array
 from stoker_recipes.tabular.encodings import LEAST_SUBJECTS
 from stoker_recipes.tabular.ends import Ends
-from stoker_recipes.tabular.files import check_names, name_of, place_of
+from stoker_recipes.tabular.files import check_names, key_column, name_of, place_of, read_table
 from stoker_recipes.tabular.layout import ModelLayout, Size, make_layout
 from stoker_recipes.tabular.settings import TabularSettings
-from stoker_recipes.tabular.tables import KINDS, LEAST_TABLE, TableSpec, group_rows, key_column, learn_table, read_table
+from stoker_recipes.tabular.tables import KINDS, LEAST_TABLE, TableSpec, group_rows, learn_table
 
 Say = Callable[[str, str], None]
 
@@ -43,8 +43,6 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     min_length: int
     median_length: float
     num_subjects: int
-    any_order: bool
-    """Whether columns were learned in any order, or in that of the table."""
 
     def layout(self) -> ModelLayout:
         """The layout of the model."""
@@ -179,7 +177,6 @@ def prepare(
         min_length=limits[0],
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
-        any_order=settings.any_order,
     )
     return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 

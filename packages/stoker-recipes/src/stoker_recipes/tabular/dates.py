@@ -202,10 +202,14 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
         return self.gap.lows[0] >= 0
 
     @property
+    def inner(self) -> dict[str, Encoding]:
+        """The encodings that it is made of, by the begin of the names of their sub-columns."""
+        return {"start_": self.start, "gap_": self.gap}
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
-        start = {f"start_{name}": size for name, size in self.start.sizes.items()}
-        return ({"nan": 2} if self.has_null else {}) | start | {f"gap_{name}": size for name, size in self.gap.sizes.items()}
+        return ({"nan": 2} if self.has_null else {}) | super().sizes
 
     def never(self) -> dict[str, list[int]]:
         """Classes that are not to be generated: later events have a gap."""
@@ -214,11 +218,6 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
     def moments(self) -> dict[str, Moment]:
         """Where no date is missing, the first event has the start, and later ones have gaps."""
         return {} if self.has_null else {name: "first" if name.startswith("start_") else "later" for name in self.sizes}
-
-    def ordered(self) -> dict[str, int]:
-        """Sub-columns whose classes are in the order of values, from this class on."""
-        start = {f"start_{name}": first for name, first in self.start.ordered().items()}
-        return start | {f"gap_{name}": first for name, first in self.gap.ordered().items()}
 
     def encode(self, values: Values, starts: Array, bounds: Mapping[str, Values] | None = None) -> Array:
         """The codes of values, (rows, sub-columns); `bounds` are the dates of contexts, a row per subject."""
@@ -266,6 +265,7 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
 class Since(Encoding, frozen=True, kw_only=True, tag="since"):
     """The time since a date of another column, so that the date is never before that one."""
 
+    null_class = 0
     base: str
     gap: Numeric
     rises: bool = False
@@ -277,20 +277,17 @@ class Since(Encoding, frozen=True, kw_only=True, tag="since"):
         return self.gap.has_null
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        return {f"gap_{name}": size for name, size in self.gap.sizes.items()}
+    def inner(self) -> dict[str, Encoding]:
+        """The encodings that it is made of, by the begin of the names of their sub-columns."""
+        return {"gap_": self.gap}
 
-    def ordered(self) -> dict[str, int]:
-        """Sub-columns whose classes are in the order of values, from this class on."""
-        return {f"gap_{name}": first for name, first in self.gap.ordered().items()}
+    def encode(self, values: Values, starts: Array, others: Mapping[str, Values]) -> Array:
+        """The codes of values, (rows, sub-columns); `others` has the dates that they are counted from."""
+        return self.gap.encode(since(values, others[self.base]), starts)
 
-    def encode(self, values: Values, starts: Array) -> Array:
-        """The codes of gaps (`since`), (rows, sub-columns)."""
-        return self.gap.encode(values, starts)
-
-    def decode_since(self, codes: Array, kind: pa.DataType, starts: Array, base: Values, uniform: Array) -> pa.Array:
-        """The values of codes and of the dates that they are counted from."""
+    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array, others: Mapping[str, Values]) -> pa.Array:
+        """The values of codes; `others` has the dates that they are counted from."""
+        base = others[self.base]
         gap, has_gap = self.gap.numbers(codes, uniform)
         valid = has_gap & base.valid
         data = np.where(valid, base.data + gap, 0)

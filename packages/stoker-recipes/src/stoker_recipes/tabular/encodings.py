@@ -24,7 +24,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -95,14 +95,22 @@ class Subjects:
 class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """How a column becomes classes. `type` is not part of it: a schema keeps the types of all columns."""
 
+    null_class: ClassVar[int] = 1
+    """The class of the first sub-column for a missing value, where there are some."""
+
+    @property
+    def inner(self) -> dict[str, Encoding]:
+        """The encodings that it is made of, by the begin of the names of their sub-columns."""
+        return {}
+
     @property
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
-        raise AssertionError("every encoding has sizes")  # pragma: no cover
+        return {begin + name: size for begin, part in self.inner.items() for name, size in part.sizes.items()}
 
     def never(self) -> dict[str, list[int]]:
         """Classes that are not to be generated."""
-        return {}
+        return {begin + name: classes for begin, part in self.inner.items() for name, classes in part.never().items()}
 
     def moments(self) -> dict[str, Moment]:
         """Sub-columns that only the first event of a subject has, or only later ones; elsewhere they are 0."""
@@ -110,7 +118,7 @@ class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     def ordered(self) -> dict[str, int]:
         """Sub-columns whose classes are in the order of values, from this class on."""
-        return {}
+        return {begin + name: first for begin, part in self.inner.items() for name, first in part.ordered().items()}
 
 
 class Categorical(Encoding, frozen=True, kw_only=True, tag="categorical"):
@@ -204,6 +212,7 @@ def _share_classes(found: Sequence[tuple[str, int]]) -> tuple[list[str], list[in
 class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
     """Closed intervals, sorted. Class 0 of `bin` is a missing value where there are some."""
 
+    null_class = 0
     lows: list[int | float]
     highs: list[int | float]
     decimals: int | None
@@ -502,26 +511,24 @@ PLACE = re.compile(r"\s*(-?\d+(?:\.\d*)?)\s*,\s*(-?\d+(?:\.\d*)?)\s*")
 class LatLong(Encoding, frozen=True, kw_only=True, tag="lat_long"):
     """Latitude, then longitude, each as `Numeric`."""
 
+    null_class = 0
     latitude: Numeric
     longitude: Numeric
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        parts = {"lat": self.latitude, "lon": self.longitude}
-        return {f"{name}_{sub}": size for name, part in parts.items() for sub, size in part.sizes.items()}
+    def inner(self) -> dict[str, Encoding]:
+        """The encodings that it is made of, by the begin of the names of their sub-columns."""
+        return {"lat_": self.latitude, "lon_": self.longitude}
 
-    def ordered(self) -> dict[str, int]:
-        """Sub-columns whose classes are in the order of values, from this class on."""
-        parts = {"lat": self.latitude, "lon": self.longitude}
-        return {f"{name}_{sub}": first for name, part in parts.items() for sub, first in part.ordered().items()}
+    @property
+    def has_null(self) -> bool:
+        """Whether values are missing."""
+        return self.latitude.has_null
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
-        both = _places("", values)
-        return np.concatenate(
-            [part.encode(one, starts) for part, one in zip((self.latitude, self.longitude), both, strict=True)], 1
-        )
+        lat, lon = _places("", values)
+        return np.concatenate([self.latitude.encode(lat, starts), self.longitude.encode(lon, starts)], 1)
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""

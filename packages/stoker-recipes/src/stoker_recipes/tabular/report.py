@@ -13,7 +13,7 @@ import numpy as np
 from stoker import store
 from stoker.errors import OptionError
 from stoker.extend import disk
-from stoker_recipes.tabular.tables import key_column
+from stoker_recipes.tabular.files import key_column
 
 LEAST = {"real": 90, "synthetic": 100, "holdout": 10}
 """Subjects that mostlyai-qa needs: with fewer it measures nothing."""
@@ -54,7 +54,7 @@ def quality(
     Raises:
         OptionError: mostlyai-qa is not installed, or a table or an argument is invalid.
     """
-    check_options(report)
+    _check_options(report)
     tables = {"real": real, "synthetic": synthetic, **({"holdout": holdout} if holdout is not None else {})}
     contexts = {"real": context, "synthetic": synthetic_context, "holdout": holdout_context}
     contexts = {name: table for name, table in contexts.items() if table is not None}
@@ -85,8 +85,8 @@ def quality(
     return found
 
 
-def check_options(report: str | Path | None) -> None:
-    """Check what a report needs before anything is read, or generated.
+def _check_options(report: str | Path | None) -> None:
+    """Check what a report needs before anything is read.
 
     Raises:
         OptionError: mostlyai-qa is not installed, or the path is invalid.

@@ -39,8 +39,6 @@ class TabularSettings:
     """Share of subjects that training is validated with."""
     protect: bool = True
     """Keep only values that several subjects have."""
-    any_order: bool = True
-    """Learn columns in any order, so that any of them can be given in generation."""
     seed: int = 0
     """Seed of all random choices."""
 

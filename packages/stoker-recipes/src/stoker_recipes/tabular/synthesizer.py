@@ -13,14 +13,12 @@ import pyarrow as pa
 import stoker
 from stoker.errors import OptionError
 from stoker.extend import Array, disk
-from stoker_recipes.run_folder import read_recipe
 from stoker_recipes.tabular.computed import compute
 from stoker_recipes.tabular.data import ModelSpec, Say, check_unique
 from stoker_recipes.tabular.dates import Relative, Since, rise
-from stoker_recipes.tabular.encodings import Categorical, LatLong, Numeric
-from stoker_recipes.tabular.files import name_of
+from stoker_recipes.tabular.encodings import Categorical
+from stoker_recipes.tabular.files import key_column, name_of, read_table, to_frame
 from stoker_recipes.tabular.generation import GivenCodes, generate_codes
-from stoker_recipes.tabular.report import check_options, quality
 from stoker_recipes.tabular.settings import make_settings
 from stoker_recipes.tabular.tables import (
     GroupedRows,
@@ -28,12 +26,9 @@ from stoker_recipes.tabular.tables import (
     decode_table,
     encode_table,
     group_rows,
-    key_column,
     number_keys,
-    read_table,
-    to_frame,
 )
-from stoker_recipes.tabular.training import TrainedTabular, check_record, load_model, train
+from stoker_recipes.tabular.training import TrainedTabular, load_model, train
 from stoker_recipes.tabular.values import read_values, to_column
 
 
@@ -57,8 +52,6 @@ class Synthesizer:
         make_settings(**options)
         self._options = options
         self._trained: TrainedTabular | None = None
-        self._learned: tuple[Any, Any] = (None, None)
-        """The tables of events and of contexts, for `report`."""
 
     def fit(
         self,
@@ -114,7 +107,6 @@ class Synthesizer:
                 **common,
                 **self._options,
             )
-        self._learned = (events, context)
         return self
 
     @classmethod
@@ -130,8 +122,6 @@ class Synthesizer:
         """
         found = cls()
         found._trained = load_model(folder, device=device)
-        recipe = read_recipe(Path(folder), "tabular", check=check_record)
-        found._learned = (recipe["target"], recipe["context"])
         return found
 
     @property
@@ -242,42 +232,6 @@ class Synthesizer:
             rows = rows.add_column(0, spec.key, named.take(pa.array(np.repeat(np.arange(num_subjects), lengths))))
         return to_frame(rows, spec.frame)
 
-    def report(
-        self,
-        holdout: Any = None,
-        *,
-        holdout_context: Any = None,
-        num_subjects: int | None = None,
-        seed: int = 0,
-        report: str | Path | None = None,
-    ) -> dict[str, Any]:
-        """Compare a new sample with the table that was learned, by `quality`.
-
-        Args:
-            holdout: Real data that the model has not seen: the reference of classifiers and distances.
-            holdout_context: Its context. Contexts are compared where every table has one.
-            num_subjects: Of the sample. Default: as many as were learned.
-            seed: Of all random numbers.
-            report: Where to write an HTML report; a path that ends in `.html`.
-
-        Returns:
-            The metrics of mostlyai-qa; see `quality`.
-
-        Raises:
-            OptionError: The table is not known: it was a frame of another process. Call `quality` with it.
-        """
-        spec, (real, context) = self.trained.spec, self._learned
-        if real is None:
-            raise OptionError("the run was trained on a frame, which is not kept. Call quality(real, model.sample(n), key=…).")
-        check_options(report)  # before anything is generated
-        count = spec.num_subjects if num_subjects is None else num_subjects
-        options: dict[str, Any] = {"key": spec.key, "holdout": holdout, "seed": seed, "report": report}
-        if spec.context is None or (holdout is not None and holdout_context is None):
-            return quality(real, self.sample(count, seed=seed), **options)
-        users = self.sample_context(count, seed=seed)
-        options |= {"context": context, "synthetic_context": users, "holdout_context": holdout_context}
-        return quality(real, self.sample(context=users, seed=seed), context_key=str(spec.context_key), **options)
-
     def _rows(self, num_subjects: int, *, seed: int, users: pa.Table | None = None, **options: Any) -> tuple[pa.Table, Array]:
         """Generated rows, and how many each subject has; `users` are the contexts of subjects."""
         spec = self.trained.spec
@@ -333,7 +287,6 @@ class Synthesizer:
         if spec.key is not None and spec.key not in table.column_names:
             raise OptionError(f"{what} has no column {spec.key!r}, the key that the model was trained with. Add it.")
         self._check_bases(table)
-        self._check_order([name for name in names if name in table.column_names], names)
         if spec.key is None:
             numbers = np.arange(len(table))
             grouped = GroupedRows(rows=table, keys=pa.array(numbers), starts=numbers, lengths=np.ones(len(table), np.int64))
@@ -409,13 +362,6 @@ class Synthesizer:
                     f"Give both, or encodings={{{column.name!r}: 'datetime'}} to fit."
                 )
 
-    def _check_order(self, given: Sequence[str], names: Sequence[str]) -> None:
-        if not self.trained.spec.any_order and list(given) != list(names[: len(given)]):
-            raise OptionError(
-                f"given has the columns {', '.join(map(repr, given))}, but the model was trained with any_order=False; expected the "
-                f"first ones of {', '.join(map(repr, names))}."
-            )
-
 
 def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]], filled: Sequence[str]) -> dict[str, Any]:
     """Which classes are drawn, and in which order of columns: rebalanced ones come first, imputed ones last."""
@@ -427,14 +373,11 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
             shares[number] = _class_shares(
                 column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
             )
-        has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
-        if column.name in filled and has_null:  # the first sub-column says whether a value is missing
-            never.setdefault(number, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
+        if column.name in filled and encoding.has_null:
+            never.setdefault(number, []).append(encoding.null_class)
         number += len(encoding.sizes)
-    order = None
-    if spec.any_order:
-        names = [column.name for column in spec.target.columns]
-        order = sorted(range(len(names)), key=lambda one: (names[one] not in rebalance, names[one] in filled))
+    names = [column.name for column in spec.target.columns]
+    order = sorted(range(len(names)), key=lambda number: (names[number] not in rebalance, names[number] in filled))
     return {"never": never, "ends": spec.ends(), "shares": shares, "order": order}
 
 

@@ -1,6 +1,5 @@
-"""Tables: files and frames become columns of classes, grouped by subject; generated classes become a frame again.
+"""Tables become columns of classes, grouped by subject, and generated classes become tables again.
 
-read_table      a file, or a frame of pandas, Polars or Arrow       to_frame        back, as a frame of the same kind
 group_rows      the rows of each subject, side by side
 fit_table       which encoding each column gets                     TableSpec       the result, kept with a run as JSON
 learn_table     fit and encode
@@ -14,7 +13,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,8 +21,7 @@ import xxhash
 from msgspec import Struct, structs
 
 from stoker.errors import BadValueError, OptionError
-from stoker.extend import Array, disk
-from stoker_recipes.tabular import analyze
+from stoker.extend import Array
 from stoker_recipes.tabular.clock import DatedColumn
 from stoker_recipes.tabular.computed import IN_ROW, Computed, First, Formula, compute, find_rules
 from stoker_recipes.tabular.dates import (
@@ -38,7 +35,6 @@ from stoker_recipes.tabular.dates import (
     fit_relative,
     fit_since,
     never_falls,
-    since,
 )
 from stoker_recipes.tabular.encodings import (
     LEAST_SUBJECTS,
@@ -55,7 +51,7 @@ from stoker_recipes.tabular.encodings import (
     fit_numeric,
 )
 from stoker_recipes.tabular.ends import Ends, find_ends
-from stoker_recipes.tabular.files import SUFFIXES, are_files, check_names, find_files, name_of, plain, read_files
+from stoker_recipes.tabular.files import check_values, key_column
 from stoker_recipes.tabular.values import Values, family_of, read_values
 
 AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Since | Computed
@@ -66,83 +62,6 @@ LEAST_TABLE = 20
 MANY_ROWS = 50_000
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
-    """A table, and the kind of frame it was: "arrow", "pandas" or "polars".
-
-    Args:
-        given: A file (.parquet, .csv, .arrow, .feather), a folder or a list of them, a frame of pandas, Polars or Arrow, or a dict of
-            columns.
-        what: The name of the parameter, for messages.
-
-    Raises:
-        OptionError: It is none of these.
-        SourceError: A file cannot be read.
-    """
-    if are_files(given):
-        return read_files(find_files(given, what)), "arrow"
-    if isinstance(given, pa.Table):
-        return plain(given), "arrow"
-    module = type(given).__module__.partition(".")[0]
-    if module == "pandas" and hasattr(given, "columns"):
-        check_names(list(map(str, given.columns)), what)
-    try:
-        if module == "pandas" and hasattr(given, "columns"):
-            return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None), "pandas"
-        if module == "polars" and hasattr(given, "columns"):
-            return plain(given.collect().to_arrow() if hasattr(given, "collect") else given.to_arrow()), "polars"
-        if isinstance(given, Mapping):
-            return plain(pa.table(dict(given))), "arrow"
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise BadValueError(f"{what} cannot be read: {_reason(given, error)}") from error
-    raise OptionError(
-        f"{what} is of the type {type(given).__name__}; expected a file ({', '.join(SUFFIXES)}) or a frame of pandas, Polars or Arrow."
-    )
-
-
-def _reason(given: Any, error: Exception) -> str:
-    """Why a frame is not a table, with the column and the row where there is one."""
-    try:
-        analyze(given)  # which looks for them
-    except BadValueError as found:
-        return str(found)
-    except (ValueError, TypeError, OverflowError):
-        pass
-    return f"{' '.join(str(error).split()).rstrip('.')}. Give columns of equal lengths and one type each."
-
-
-def to_frame(table: pa.Table, frame: str) -> Any:
-    """The table as a frame of this kind."""
-    if frame == "pandas":
-        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
-
-        found = table.to_pandas()
-        for field, column in zip(table.schema, table.columns, strict=True):
-            if column.null_count and (pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)):
-                kind = "boolean" if pa.types.is_boolean(field.type) else str(field.type).replace("i", "I").replace("u", "U")
-                found[field.name] = pd.array(column.to_pylist(), dtype=kind)  # they stay what they are
-        return found
-    if frame == "polars":
-        import polars
-
-        return polars.from_arrow(table)
-    return table
-
-
-def write_table(frame: Any, path: Path) -> None:
-    """Write a frame as .parquet or .csv; a reader finds the old file or the whole new one."""
-    from pyarrow import csv, parquet
-
-    table, _ = read_table(frame, "frame")
-    sink = pa.BufferOutputStream()
-    with (
-        csv.CSVWriter(sink, table.schema)
-        if path.suffix == ".csv"
-        else parquet.ParquetWriter(sink, table.schema, compression="zstd")
-    ) as writer:
-        writer.write(table)
-    disk.write_file(path, sink.getvalue())
 
 
 def number_keys(keys: pa.Array) -> Array:
@@ -199,63 +118,34 @@ def group_rows(
         coded = column.dictionary_encode()
         keys, owner = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     else:
-        owner = find_owners(column, keys, key=key, what=what, place=place)
+        owner = _find_owners(column, keys, key=key, what=what, place=place)
     lengths = np.bincount(owner, minlength=len(keys))
     if len(owner) and (np.diff(owner) < 0).any():
         rows = rows.take(pa.array(np.argsort(owner, kind="stable")))  # stable: the order of a subject's events stays
     return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
 
 
-def find_owners(
-    column: pa.Array,
-    keys: pa.Array,
-    *,
-    key: str,
-    what: str,
-    other: str = "context",
-    place: Callable[[int], tuple[str, int]] | None = None,
+def _find_owners(
+    column: pa.Array, keys: pa.Array, *, key: str, what: str, place: Callable[[int], tuple[str, int]] | None = None
 ) -> Array:
-    """Return the number of the subject of each row; a row whose key is not among `keys`, those of `other`, is an error."""
+    """Return the number of the subject of each row; a row whose key is not among those of the context is an error."""
     import pyarrow.compute as pc
 
     try:
         keys = keys.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise BadValueError(
-            f"{key} is of the type {column.type} in {what}, but of the type {keys.type} in {other}. Convert one of them."
+            f"{key} is of the type {column.type} in {what}, but of the type {keys.type} in context. Convert one of them."
         ) from None
     owner = pc.index_in(column, value_set=keys)
     if owner.null_count:
         row = int(np.flatnonzero(owner.is_null().to_numpy(zero_copy_only=False))[0])
         where, number = place(row) if place is not None else (what, row)
         raise BadValueError(
-            f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which {other} does not have. Add it there, or drop "
+            f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which context does not have. Add it there, or drop "
             f"its rows."
         )
     return np.asarray(owner.to_numpy(zero_copy_only=False).astype(np.int64))
-
-
-def key_column(
-    table: pa.Table, key: str, what: str, *, option: str = "key", place: Callable[[int], tuple[str, int]] | None = None
-) -> pa.Array:
-    """The column of keys, as one array; a missing key is an error. `option` is the one that names it."""
-    check_names(table.column_names, what)
-    if key not in table.column_names:
-        raise OptionError(
-            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: {option}=…"
-        )
-    column = table[key].combine_chunks()
-    column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_nested(column.type):
-        raise BadValueError(f"{key} of {what} is of the type {column.type}; expected numbers, strings or dates. Convert it.")
-    missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-    if missing.any():
-        row = int(np.flatnonzero(missing)[0])
-        where, number = place(row) if place is not None else (what, row)
-        raise BadValueError(f"{where}, row {number:,}: the {key} is missing; expected one for each row. Fill it, or drop the row.")
-    return column
 
 
 class ColumnSpec(Struct, frozen=True, kw_only=True):
@@ -453,17 +343,6 @@ def _with_ends(spec: TableSpec, codes: Array, starts: Array) -> TableSpec:
     return structs.replace(spec, columns=_on_threads(find, range(len(spec.columns)), num_rows=len(codes)))
 
 
-def check_values(given: Any, what: str) -> None:
-    """Raise an error for a value that cannot be learned, with its file and the row there: encodings know the order of subjects only."""
-    for file in find_files(given, what) if are_files(given) else [given]:
-        table, _ = read_table(file, what)
-        for name in table.column_names:
-            try:
-                read_values(name, table[name])
-            except BadValueError as error:
-                raise BadValueError(f"{name_of(file, what)}, {error}") from None
-
-
 def find_bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
     """Dates that are counted from another date of their row: that column of each."""
     kinds = {field.name: field.type for field in table.schema if family_of(field.type) == "time"}
@@ -568,12 +447,19 @@ def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: 
     if learned is None:
         return np.zeros((len(table), 0), np.int64)
     values = _values(column.name, given, str(learned.__struct_config__.tag))
-    if isinstance(column.encoding, Since):
-        base = table[column.encoding.base]
-        values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
-    if isinstance(column.encoding, Relative) and column.encoding.base is not None:
-        return np.asarray(column.encoding.encode(values, starts, context_dates(context, field.type, [column.encoding.base])))
-    return np.asarray(column.encoding.encode(values, starts))
+    return np.asarray(column.encoding.encode(values, starts, *_others(column.encoding, field, table, context)))
+
+
+def _others(
+    encoding: AnyEncoding, field: pa.Field, columns: pa.Table | Mapping[str, pa.Array], context: pa.Table | None
+) -> list[dict[str, Values]]:
+    """The dates that values are counted from, of the same rows or of contexts; empty for encodings that take none."""
+    if isinstance(encoding, Since):
+        base = columns[encoding.base]
+        return [{encoding.base: read_values(encoding.base, base if base.type == field.type else _cast(base, field))}]
+    if isinstance(encoding, Relative):
+        return [context_dates(context, field.type, encoding.bases) if encoding.bases else {}]
+    return []
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -590,8 +476,7 @@ def dated_columns(spec: TableSpec, context: pa.Table | None) -> list[DatedColumn
     found = []
     for number, column in enumerate(spec.columns):
         if isinstance(column.encoding, Relative) and column.encoding.rhythm is not None:
-            names = column.encoding.bases
-            bounds = context_dates(context, spec.schema.field(column.name).type, names) if names else {}
+            [bounds] = _others(column.encoding, spec.schema.field(column.name), {}, context)
             dates = {name: values.data for name, values in bounds.items()}
             found.append(DatedColumn(column=number, encoding=column.encoding, bounds=dates))
     return found
@@ -613,15 +498,8 @@ def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array
     for number in sorted(range(len(spec.columns)), key=lambda one: isinstance(spec.columns[one].encoding, Since)):
         column, field = spec.columns[number], spec.schema.field(number)
         own = codes[:, ends[number] - len(column.encoding.sizes) : ends[number]].astype(np.int64)
-        if isinstance(column.encoding, Since):
-            base = read_values(column.encoding.base, found[column.encoding.base])
-            found[column.name] = column.encoding.decode_since(own, field.type, starts, base, uniform[:, number])
-        elif isinstance(column.encoding, Relative):
-            names = column.encoding.bases
-            bounds = context_dates(context, field.type, names) if names else {}
-            found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number], bounds)
-        else:
-            found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number])
+        others = _others(column.encoding, field, found, context)
+        found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number], *others)
     if spec.rules:
         found = compute(found, spec.rules, spec.schema, starts)
     return pa.table([found[name] for name in spec.schema.names], schema=spec.schema) if found else pa.table({})

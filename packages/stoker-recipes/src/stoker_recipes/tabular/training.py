@@ -30,12 +30,11 @@ from stoker_recipes.run_folder import RECIPE_NAME, check_same, claim_run, read_r
 from stoker_recipes.tabular import refinement
 from stoker_recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker_recipes.tabular.data import ModelSpec, PreparedSubjects, Say, prepare
-from stoker_recipes.tabular.files import are_files
+from stoker_recipes.tabular.files import are_files, read_table
 from stoker_recipes.tabular.layout import ModelLayout
 from stoker_recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker_recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
 from stoker_recipes.tabular.settings import TabularSettings, make_settings
-from stoker_recipes.tabular.tables import read_table
 
 COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME = "columns.json", "model.safetensors", "context", "privacy.json"
 RESULTS = (COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME)
@@ -134,8 +133,8 @@ def train(
     """Learn a table of events, or of single rows.
 
     Args:
-        events: A file (.parquet, .csv, .arrow, .feather), a folder or a list of them, or a frame of pandas, Polars or Arrow. Events of a
-            subject are in order, also over several files.
+        events: Files that `stoker.pack` reads (a path, a folder, a pattern, or a list of them), or a frame of pandas, Polars or Arrow.
+            Events of a subject are in order, also over several files.
         folder: Folder of the run.
         key: The column that names the subject; without it every row is one.
         context: Facts of the subjects, one row each.
@@ -265,7 +264,6 @@ def _fit(
         "lengths": prepared.lengths,
         "batch_size": batch_size,
         "window": settings.window,
-        "any_order": settings.any_order,
         "table_order": TABLE_ORDER,
     }
     batches = SubjectBatches(data, model.layout, known, seed=settings.seed, is_drawn=is_private, **common)

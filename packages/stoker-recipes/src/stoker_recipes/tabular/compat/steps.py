@@ -1,184 +1,24 @@
-"""`split`, `analyze` and `encode`, as mostlyai-engine has them."""
+"""`analyze` and `encode`, as mostlyai-engine has them, in the workspace of its `split`."""
 
 from __future__ import annotations
 
-import os
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from stoker.errors import OptionError
 from stoker.extend import Array, disk
-from stoker_recipes.tabular.compat.codes import KINDS, codes_of_column, column_names, position_columns, read_column
+from stoker_recipes.tabular.compat.codes import codes_of_column, column_names, position_columns, read_column
 from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column, reduce_lengths
 from stoker_recipes.tabular.compat.workspace import Role, Workspace, empty_folder, read_parquet, write_json, write_parquet
-from stoker_recipes.tabular.data import check_unique
-from stoker_recipes.tabular.tables import GroupedRows, find_owners, group_rows, key_column, read_table
+from stoker_recipes.tabular.files import key_column
+from stoker_recipes.tabular.tables import GroupedRows, group_rows
 
 Progress = Callable[..., Any]
-
-
-def set_random_state(random_state: int | None = None) -> None:
-    """Seed `random`, `np.random` and torch, from which all steps draw.
-
-    Args:
-        random_state: The seed; None draws one.
-    """
-    seed = int.from_bytes(os.urandom(4), "little") if random_state is None else random_state
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def split(
-    tgt_data: Any,
-    *,
-    ctx_data: Any = None,
-    tgt_primary_key: str | None = None,
-    ctx_primary_key: str | None = None,
-    tgt_context_key: str | None = None,
-    model_type: str | None = None,
-    tgt_encoding_types: Mapping[str, str] | None = None,
-    ctx_encoding_types: Mapping[str, str] | None = None,
-    n_partitions: int = 1,
-    trn_val_split: float | Callable[[Any], tuple[Any, Any]] = 0.8,
-    workspace_dir: str | Path = "engine-ws",
-    update_progress: Progress | None = None,
-) -> None:
-    """Split tables into rows to train and to validate with.
-
-    Args:
-        tgt_data: The table to learn.
-        ctx_data: Facts of the subjects, one row each.
-        tgt_primary_key: The column of `tgt_data` that names its rows; it is not learned.
-        ctx_primary_key: The column of `ctx_data` that names the subject.
-        tgt_context_key: The column of `tgt_data` that names the subject.
-        model_type: "TABULAR"; others are refused.
-        tgt_encoding_types: Encodings of columns, such as {"time": "TABULAR_DATETIME_RELATIVE"}.
-        ctx_encoding_types: The same of `ctx_data`.
-        n_partitions: The number of files for each of both sets.
-        trn_val_split: The share of subjects to train with, or a function from a pandas Series of keys to those of both sets.
-        workspace_dir: The workspace.
-        update_progress: Called with `total` and `completed`.
-
-    Raises:
-        OptionError: A parameter is invalid.
-        BadValueError: A key is missing, occurs twice, or is not among the contexts.
-
-    Example:
-        >>> split({"x": list(range(100))}, workspace_dir="ws")
-        >>> sorted(path.name for path in Path("ws/OriginalData/tgt-data").iterdir())
-        ['part.000000-trn.parquet', 'part.000000-val.parquet']
-    """
-    with _reported(update_progress) as report:
-        target, frame = read_table(tgt_data, "tgt_data")
-        context = None if ctx_data is None else read_table(ctx_data, "ctx_data")[0]
-        if str(getattr(model_type, "value", model_type) or "TABULAR") != "TABULAR":
-            raise OptionError(f"model_type is {model_type!r}; expected 'TABULAR': language models are not part of this recipe.")
-        if not len(target):
-            raise OptionError("tgt_data has no rows. Give a table with some.")
-        if isinstance(n_partitions, bool) or not isinstance(n_partitions, int) or n_partitions < 1:
-            raise OptionError(f"n_partitions is {n_partitions!r}; expected an integer from 1.")
-        if tgt_primary_key is not None:
-            check_unique(key_column(target, tgt_primary_key, "tgt_data"), tgt_primary_key, "tgt_data")
-        if context is not None:
-            for name, key in (("tgt_context_key", tgt_context_key), ("ctx_primary_key", ctx_primary_key)):
-                if key is None:
-                    raise OptionError(f"ctx_data is given, but {name} is not. Pass the column that names the subject.")
-            check_unique(key_column(context, str(ctx_primary_key), "ctx_data"), str(ctx_primary_key), "ctx_data")
-        elif tgt_context_key is not None:
-            ctx_primary_key = ctx_primary_key or tgt_context_key
-            context = pa.table({ctx_primary_key: key_column(target, tgt_context_key, "tgt_data").unique()})
-        is_object = frame == "pandas" and {name for name in tgt_data.columns if tgt_data[name].dtype == object}
-        kinds = _kinds("tgt", target, tgt_encoding_types, (tgt_primary_key, tgt_context_key), is_object or set())
-        context_kinds = {} if context is None else _kinds("ctx", context, ctx_encoding_types, (ctx_primary_key,), set())
-        keys, owner = _owners(target, context, tgt_context_key, ctx_primary_key)
-        part = _parts(keys, trn_val_split, n_partitions)
-        workspace = Workspace(folder=Path(workspace_dir))
-        for role in ("tgt", "ctx"):
-            empty_folder(workspace.data(role))
-        for number in range(2 * n_partitions):
-            name = f"part.{number // 2:06d}-{('trn', 'val')[number % 2]}.parquet"
-            write_parquet(
-                workspace.data("tgt") / name, _with_pandas(target.filter(pa.array(part[owner] == number)), tgt_data, frame)
-            )
-            if context is not None:
-                write_parquet(workspace.data("ctx") / name, context.filter(pa.array(part == number)))
-            report(completed=number, total=2 * n_partitions)
-        own = {"primary_key": tgt_primary_key, "context_key": tgt_context_key}
-        write_json(workspace.meta("tgt", "keys"), {name: key for name, key in own.items() if key is not None})
-        write_json(workspace.meta("tgt", "encoding-types"), kinds)
-        if context is not None:
-            write_json(workspace.meta("ctx", "keys"), {"primary_key": ctx_primary_key})
-            write_json(workspace.meta("ctx", "encoding-types"), context_kinds)
-        else:
-            for folder in (workspace.data("ctx"), workspace.meta("ctx", "keys").parent):
-                disk.remove_folder(folder)
-
-
-def _with_pandas(table: pa.Table, given: Any, frame: str) -> pa.Table:
-    """With what pandas needs to read its own types again."""
-    return (
-        table.replace_schema_metadata(pa.Schema.from_pandas(given, preserve_index=False).metadata) if frame == "pandas" else table
-    )
-
-
-def _kinds(
-    role: Role, table: pa.Table, asked: Mapping[str, str] | None, keys: Sequence[str | None], is_object: set[str]
-) -> dict[str, str]:
-    """The encoding of each column: those that are asked for, then the others."""
-    given = {name: str(getattr(kind, "value", kind)) for name, kind in (asked or {}).items()}
-    names = [name for name in table.column_names if name not in keys]
-    for name, kind in given.items():
-        if name not in names:
-            raise OptionError(f"{role}_encoding_types names the column {name!r}; expected one of {', '.join(map(repr, names))}.")
-        if kind not in KINDS and kind != "AUTO":
-            raise OptionError(f"{role}_encoding_types[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}.")
-    found = {name: kind for name, kind in given.items() if kind != "AUTO"}
-    for name in names:
-        kind = table.schema.field(name).type
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            raise OptionError(
-                f"column {name!r} of {role}_data holds lists, which are not supported. Drop it, or make a column per item."
-            )
-        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        is_date = pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and name not in is_object)
-        auto = "TABULAR_NUMERIC_AUTO" if is_number else "TABULAR_DATETIME" if is_date else "TABULAR_CATEGORICAL"
-        found.setdefault(name, auto)
-    return found
-
-
-def _owners(target: pa.Table, context: pa.Table | None, key: str | None, primary: str | None) -> tuple[pa.Array, Array]:
-    """Return the keys of all subjects, and the number of the subject of each row."""
-    if context is None or key is None:
-        return pa.array(np.arange(len(target))), np.arange(len(target))
-    keys = key_column(context, str(primary), "ctx_data")
-    column = key_column(target, key, "tgt_data")
-    return keys, find_owners(column, keys, key=key, what="tgt_data", other="ctx_data")
-
-
-def _parts(keys: pa.Array, share: Any, count: int) -> Array:
-    """The file of each subject: even numbers to train with, odd ones to validate with; -1 for none."""
-    if callable(share):
-        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
-
-        place = {key: number for number, key in enumerate(keys.to_pylist())}
-        both: list[Any] = [[place[key] for key in pd.Series(one).tolist()] for one in share(keys.to_pandas())]
-    else:
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-            raise OptionError(f"trn_val_split is {share!r}; expected a number between 0 and 1, or a function.")
-        order, trained = np.random.permutation(len(keys)), round(share * len(keys))
-        both = [order[:trained], order[trained:]]
-    part = np.full(len(keys), -1)
-    for kind, one in enumerate(both):
-        part[np.asarray(one, np.int64)] = 2 * (np.arange(len(one)) % count) + kind
-    return part
 
 
 def analyze(
@@ -203,12 +43,12 @@ def analyze(
         raise OptionError("differential_privacy is not supported here; expected None.")
     with _reported(update_progress) as report:
         workspace = Workspace(folder=Path(workspace_dir))
-        roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
+        roles = _roles(workspace)
         found: dict[Role, dict[str, list[dict[str, Any]]]] = {}
         lengths: list[Array] = []
         counts = {"trn": 0, "val": 0}
-        kinds = {role: workspace.read(workspace.meta(role, "encoding-types"), "split") for role in roles}
-        keys = {role: workspace.read(workspace.meta(role, "keys"), "split") for role in roles}
+        kinds = {role: workspace.read(workspace.meta(role, "encoding-types"), "mostlyai.engine.split") for role in roles}
+        keys = {role: workspace.read(workspace.meta(role, "keys"), "mostlyai.engine.split") for role in roles}
         files = workspace.parts()
         for number, path in enumerate(files):
             grouped, order = _read_part(workspace, path, keys)
@@ -237,6 +77,12 @@ def analyze(
             disk.remove_folder(workspace.stats("ctx").parent)
 
 
+def _roles(workspace: Workspace) -> list[Role]:
+    """The tables of a workspace; the context of an earlier split, which `split` leaves there, is none of them."""
+    has_key = "context_key" in workspace.read(workspace.meta("tgt", "keys"), "mostlyai.engine.split")
+    return ["tgt", "ctx"] if has_key and workspace.data("ctx").is_dir() else ["tgt"]
+
+
 def _reduce(role: Role, kinds: Mapping[str, str], found: Mapping[str, list[Any]], *, protect: bool) -> dict[str, Any]:
     tables = list(dict.fromkeys(name.split("::")[0] for name in kinds))
     columns = {}
@@ -254,7 +100,7 @@ def _reduce(role: Role, kinds: Mapping[str, str], found: Mapping[str, list[Any]]
 
 def _column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     if name not in table.column_names:
-        raise OptionError(f"{path} has no column {name!r}, which its encoding-types.json names. Call compat.split(...) again.")
+        raise OptionError(f"{path} has no column {name!r}, which its encoding-types.json names. Call split(...) again.")
     return table[name]
 
 
@@ -285,8 +131,8 @@ def encode(*, workspace_dir: str | Path = "engine-ws", update_progress: Progress
     """
     with _reported(update_progress) as report:
         workspace = Workspace(folder=Path(workspace_dir))
-        roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
-        stats = {role: workspace.read(workspace.stats(role), "analyze") for role in roles}
+        roles = _roles(workspace)
+        stats = {role: workspace.read(workspace.stats(role), "compat.analyze") for role in roles}
         files = workspace.parts()
         empty_folder(workspace.encoded)
         for number, path in enumerate(files):

@@ -7,15 +7,13 @@
 The digits are those of the printed number, `np.format_float_positional(abs(x), unique=True, precision=20)`, for every float64.
 They are not `x // 10**place % 10`, which float64 cannot compute: 19.99 would read as 19.98999.
 
-A column (`Numbers`) is read in blocks of 2048 rows, of which only the current one is copied, and `kernels` compute the digits.
+A column is read in blocks of 2048 rows, of which only the current one is copied, and `kernels` compute the digits.
 """
 
 from __future__ import annotations
 
-import math
 import operator
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -23,9 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array
+from stoker.store import decimals_as_floats
+from stoker_recipes.tabular.columns import TableColumn, plain_values, read_column
 
 if TYPE_CHECKING:
     import torch
@@ -182,52 +183,54 @@ def split_digits(
 
         device = values.device
         values = (values.double() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
-    numbers, window = Numbers.of(values, name=name), DigitWindow.asked(max_decimal, min_decimal)
+    column, window = _open(values, name), DigitWindow.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
-        window = DigitWindow.derived(_used_places(numbers), max_decimal, min_decimal)
+        window = DigitWindow.derived(_used_places(column), max_decimal, min_decimal)
 
     def write(target: Array) -> int:
         num_cut = 0
-        for start, block in _filled_blocks(numbers, window):
+        for start, block in _filled_blocks(column, window):
             block.write(target, start)
             num_cut += block.num_cut
         return num_cut
 
     if not frame:
         # At least two rows: a matrix of one row is contiguous both ways, for which the kernel would be compiled again.
-        matrix = np.empty((max(numbers.num_rows, 2), len(window.columns)), dtype=np.int8)
+        matrix = np.empty((max(column.num_rows, 2), len(window.columns)), dtype=np.int8)
         num_cut = write(matrix.T)
-        digits = matrix[: numbers.num_rows]
+        digits = matrix[: column.num_rows]
         on_device = digits if device is None else torch.from_numpy(digits).to(device)
-        return Digits(matrix=on_device, window=window, num_cut=num_cut, name=numbers.name)
+        return Digits(matrix=on_device, window=window, num_cut=num_cut, name=column.name or None)
     try:
         pandas = import_module("pandas")
     except ImportError:
         raise OptionError(
             "frame=True returns a pandas DataFrame, but pandas is not installed. Install it, or pass frame=False."
         ) from None
-    columns = np.empty((len(window.columns), numbers.num_rows), dtype=np.int64)
+    columns = np.empty((len(window.columns), column.num_rows), dtype=np.int64)
     write(columns)
-    return pandas.DataFrame(columns.T, index=numbers.index, columns=list(window.columns), copy=False)
+    index = values.index if isinstance(values, pandas.Series) else None
+    return pandas.DataFrame(columns.T, index=index, columns=list(window.columns), copy=False)
 
 
-def _filled_blocks(numbers: Numbers, window: DigitWindow) -> Iterator[tuple[int, Any]]:
+def _filled_blocks(column: TableColumn, window: DigitWindow) -> Iterator[tuple[int, Any]]:
     """The rows of a column in one block that is filled again and again, and the number of its first row."""
     from stoker_recipes.tabular.digits.kernels import BLOCK, DigitBlock
 
     block = DigitBlock(window.max_decimal, window.min_decimal)
-    for start, values in numbers.blocks(BLOCK):
+    for start, values in _blocks(column, BLOCK):
         infinite = block.fill(values)
         if infinite >= 0:
-            raise infinite_value(numbers.name, start + infinite, float(values[infinite]))
+            reason = "which has no digits. Replace infinite values, or make them missing"
+            raise column.bad(start + infinite, float(values[infinite]), reason)
         yield start, block
 
 
-def _used_places(numbers: Numbers) -> list[int]:
+def _used_places(column: TableColumn) -> list[int]:
     """The places at which any digit is not 0."""
     window = DigitWindow(HIGHEST, LOWEST)
     least, most = np.full(window.num_places, 9, dtype=np.int8), np.zeros(window.num_places, dtype=np.int8)
-    for _, block in _filled_blocks(numbers, window):
+    for _, block in _filled_blocks(column, window):
         block.widen(least, most)
     return [place for place, digit in zip(window.places, most.tolist(), strict=True) if digit]
 
@@ -279,63 +282,34 @@ def _joined(matrix: Array, window: DigitWindow) -> npt.NDArray[np.float64]:
     return values
 
 
-Read = Callable[[int, int, Array], Array]
-"""Rows start to stop as float64: a view of them, or written to the given block."""
-_SHOWN = 60
-
-
-@dataclass(frozen=True, kw_only=True)
-class Numbers:
-    """A column of numbers."""
-
-    name: str | None
-    num_rows: int
-    read: Read
-    index: Any = None
-    """The index of a pandas column."""
-
-    @staticmethod
-    def of(given: Any, *, name: str | None = None) -> Numbers:
-        """Open a column; `name` is its name in errors, where it has none of its own."""
-        own = getattr(given, "name", None)
-        label = name if name is not None or own is None or own == "" else str(own)
-        module = type(given).__module__.partition(".")[0]
-        is_table = hasattr(given, "columns") or hasattr(given, "column_names") or isinstance(given, str | bytes | Mapping)
-        if is_table or getattr(given, "ndim", 1) != 1:
-            raise OptionError(f"{_column(label)} is {_described(given)}; expected one column of numbers.")
-        if module == "pandas":
-            return _from_pandas(given, label)
-        if isinstance(given, np.ndarray):
-            return _from_array(given, label)
-        if module in ("polars", "pyarrow") or hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-            return _from_arrow(given, label)
-        if hasattr(given, "__array__"):
-            return _from_array(np.asarray(given), label)
-        if not isinstance(given, Sequence):
-            raise OptionError(f"{_column(label)} is {_described(given)}; expected a list, an array or a column of numbers.")
-        return _from_objects(given, label)
-
-    def blocks(self, size: int) -> Iterator[tuple[int, Array]]:
-        """All rows in blocks of at most `size`: the first row, and contiguous, read-only float64 that the next block overwrites."""
-        scratch = np.empty(min(size, self.num_rows), dtype=np.float64)
-        for start in range(0, self.num_rows, size):
-            stop = min(start + size, self.num_rows)
-            values = self.read(start, stop, scratch[: stop - start])
-            if not values.flags.aligned:
-                values = values.copy()
-            if values.flags.writeable:  # kernels are compiled for each kind of array: always pass read-only ones
-                values = values.view()
-                values.flags.writeable = False
-            yield start, values
-
-
-def infinite_value(name: str | None, row: int, value: float) -> BadValueError:
-    """The error for an infinite value."""
-    return _bad(name, row, value, "which has no digits. Replace infinite values, or make them missing")
-
-
-def _column(name: str | None) -> str:
-    return "the column" if name is None else f"column {name!r}"
+def _open(given: Any, name: str | None) -> TableColumn:
+    """A column of numbers; `name` is its name in errors, where it has none of its own."""
+    own = getattr(given, "name", None)
+    column = TableColumn(name=name or ("" if own is None else str(own)), parts=[], kind=np.dtype(object))
+    is_table = hasattr(given, "columns") or hasattr(given, "column_names") or isinstance(given, str | bytes | Mapping)
+    if is_table or getattr(given, "ndim", 1) != 1:
+        raise OptionError(f"{column.label} is {_described(given)}; expected one column of numbers.")
+    if isinstance(given, np.ndarray) and given.dtype == np.longdouble:
+        with np.errstate(over="ignore"):  # values that do not fit become infinite, which is found later
+            given = given.astype(np.float64)
+    is_array = hasattr(given, "__array__") or hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")
+    if str(getattr(given, "dtype", "")) == "object" or (isinstance(given, Sequence) and not is_array):
+        given = _floats_of_objects(column, given)
+    elif not is_array:
+        raise OptionError(f"{column.label} is {_described(given)}; expected a list, an array or a column of numbers.")
+    column = read_column(column.name, given)
+    kind = column.kind
+    if isinstance(kind, np.dtype):
+        is_number = kind.kind in "iuf"
+    else:
+        is_number = any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null))
+    if not is_number:
+        row, value = column.first_value()
+        advice = "not numeric. Convert it to float64 or an integer type first"
+        if value is None:
+            raise BadValueError(f"{column.label} has the type {kind}, which is {advice}.")
+        raise column.bad(row, value, f"and its type is {kind}, {advice}")
+    return column
 
 
 def _described(given: object) -> str:
@@ -343,141 +317,42 @@ def _described(given: object) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" if kind.__module__ != "builtins" else f"a {kind.__name__}"
 
 
-def _bad(name: str | None, row: int, value: object, reason: str) -> BadValueError:
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        text = str(value)
-    else:
-        text = repr(value.item() if isinstance(value, np.generic) else value)
-    text = " ".join(text.split())  # a repr may have several lines
-    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return BadValueError(f"{_column(name)} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
-
-
-def _from_array(values: Array, name: str | None, index: Any = None) -> Numbers:
-    if values.dtype == object:
-        return _from_objects(values, name, index)
-    if values.dtype.kind not in "iuf":
-        raise _wrong_type(name, values.dtype, (values[i] for i in range(len(values))))
-    mask = np.broadcast_to(values.mask, values.shape) if isinstance(values, np.ma.MaskedArray) else None
-    plain = values.data if isinstance(values, np.ma.MaskedArray) else values
-    shared = plain.dtype == np.float64 and plain.dtype.isnative and plain.flags.c_contiguous and mask is None
-
-    def read(start: int, stop: int, block: Array) -> Array:
-        if shared:
-            return plain[start:stop]
-        with np.errstate(over="ignore", invalid="ignore"):  # values that do not fit become infinite, which is found later
-            np.copyto(block, plain[start:stop], casting="same_kind")
-        if mask is not None:
-            block[mask[start:stop]] = np.nan
-        return block
-
-    return Numbers(name=name, num_rows=len(values), read=read, index=index)
-
-
-def _from_objects(values: Sequence[Any] | Array, name: str | None, index: Any = None) -> Numbers:
-    def read(start: int, stop: int, block: Array) -> Array:
-        for i, value in enumerate(values[start:stop]):
-            if isinstance(value, float | np.floating | int | np.integer) and not isinstance(value, bool):
-                try:
-                    block[i] = value
-                except OverflowError:
-                    raise _bad(name, start + i, value, "which float64 cannot hold") from None
-            elif _is_missing(value):
-                block[i] = np.nan
-            else:
-                raise _bad(name, start + i, value, "expected a number. Convert or remove it (in pandas: pandas.to_numeric)")
-        return block
-
-    return Numbers(name=name, num_rows=len(values), read=read, index=index)
-
-
-def _is_missing(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value is None or (type(value).__name__ == "NAType" and type(value).__module__.startswith("pandas."))
-
-
-def _from_pandas(given: Any, name: str | None) -> Numbers:
-    pandas = sys.modules["pandas"]
-    index = given.index if isinstance(given, pandas.Series) else None
-    values = given if isinstance(given, pandas.api.extensions.ExtensionArray) else given.array
-    dtype = given.dtype
-    if isinstance(dtype, np.dtype):
-        return _from_array(given.to_numpy(), name, index)
-    if isinstance(dtype, pandas.ArrowDtype):
-        return _from_arrow(values.__arrow_array__(), name, index)
-    if dtype.kind not in "iuf":
-        raise _wrong_type(name, dtype, iter(values))
-
-    def read(start: int, stop: int, block: Array) -> Array:
-        block[:] = values[start:stop].to_numpy(dtype=np.float64, na_value=np.nan)
-        return block
-
-    return Numbers(name=name, num_rows=len(values), read=read, index=index)
-
-
-def _from_arrow(given: Any, name: str | None, index: Any = None) -> Numbers:
-    import pyarrow as pa
-
-    if isinstance(given, pa.Array):
-        chunks, kind = [given], given.type
-    else:
-        chunked = given if isinstance(given, pa.ChunkedArray) else pa.chunked_array(given)
-        chunks, kind = chunked.chunks, chunked.type
-    if isinstance(kind, pa.BaseExtensionType):
-        chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
-        raise _wrong_type(name, kind, (value.as_py() for chunk in chunks for value in chunk))
-    ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
-
-    def read(start: int, stop: int, block: Array) -> Array:
-        number = int(np.searchsorted(ends, start, side="right"))
-        if stop <= ends[number]:
-            return _arrow_values(chunks[number], start - int(ends[number]) + len(chunks[number]), block)
-        done = 0
-        while done < len(block):
-            begin = int(ends[number]) - len(chunks[number])
-            part = block[done : done + int(ends[number]) - start - done]
-            if len(part):
-                part[:] = _arrow_values(chunks[number], start + done - begin, part)
-            done, number = done + len(part), number + 1
-        return block
-
-    return Numbers(name=name, num_rows=int(ends[-1]) if len(ends) else 0, read=read, index=index)
-
-
-def _arrow_values(chunk: Any, start: int, block: Array) -> Array:
-    """As many values as the block has, from `start` on; a view if they are float64 and none is missing."""
-    import pyarrow as pa
-
-    if pa.types.is_decimal(chunk.type):
-        from stoker.store import decimals_as_floats, to_numpy
-
-        block[:] = to_numpy(decimals_as_floats(chunk.slice(start, len(block))).fill_null(np.nan))
-        return block
-    validity, data = chunk.buffers() if not pa.types.is_null(chunk.type) else (None, None)
-    if data is None:
-        block[:] = np.nan
-        return block
-    size, first = len(block), chunk.offset + start
-    dtype: np.dtype[Any] = np.dtype(chunk.type.to_pandas_dtype())
-    values = np.frombuffer(data, dtype=dtype, count=size, offset=first * dtype.itemsize)
-    if validity is None or not chunk.null_count:
-        if dtype == np.float64:
-            return values
-        block[:] = values
-    else:
-        block[:] = values
-        bits = np.unpackbits(np.frombuffer(validity, dtype=np.uint8, offset=first // 8), count=first % 8 + size, bitorder="little")
-        block[bits[first % 8 :] == 0] = np.nan
-    return block
-
-
-def _wrong_type(name: str | None, kind: object, values: Iterator[Any]) -> BadValueError:
-    """The error for a column of another type, with its first value."""
+def _floats_of_objects(column: TableColumn, values: Sequence[Any]) -> Array:
+    """Python objects as float64, NaN where they are missing."""
+    floats = np.empty(len(values))
     for row, value in enumerate(values):
-        if not _is_missing(value):
-            return _bad(name, row, value, f"and its type is {kind}, not numeric. Convert it to float64 or an integer type first")
-    return BadValueError(
-        f"{_column(name)} has the type {kind}, which is not numeric. Convert it to float64 or an integer type first."
-    )
+        if isinstance(value, float | np.floating | int | np.integer) and not isinstance(value, bool):
+            try:
+                floats[row] = value
+            except OverflowError:
+                raise column.bad(row, value, "which float64 cannot hold") from None
+        elif value is None or (type(value).__name__ == "NAType" and type(value).__module__.startswith("pandas.")):
+            floats[row] = np.nan
+        else:
+            raise column.bad(row, value, "expected a number. Convert or remove it (in pandas: pandas.to_numeric)")
+    return floats
+
+
+def _blocks(column: TableColumn, size: int) -> Iterator[tuple[int, Array]]:
+    """All rows in blocks of at most `size`: the first row, and contiguous, read-only float64."""
+    start = 0
+    for part in column.parts:
+        for begin in range(0, len(part), size):
+            values = _floats(part[begin : begin + size]).view()
+            values.flags.writeable = False  # kernels are compiled for each kind of array: always pass read-only ones
+            yield start + begin, values
+        start += len(part)
+
+
+def _floats(part: Any) -> Array:
+    """Numbers as float64, NaN where they are missing."""
+    if not isinstance(part, np.ndarray) and pa.types.is_null(part.type):
+        return np.full(len(part), np.nan)
+    if not isinstance(part, np.ndarray) and pa.types.is_decimal(part.type):
+        part = decimals_as_floats(part)
+    values, gaps = plain_values(part)
+    if gaps is None:
+        return np.require(values, np.float64, ["C", "A"])
+    floats = np.array(values, np.float64)
+    floats[gaps] = np.nan
+    return floats

@@ -1,13 +1,10 @@
-"""Columns of a table from pandas, polars, Arrow, or a mapping of arrays: their values as numbers, and their keys as contexts.
+"""Columns of sequences: which of a table, their values as numbers, and their keys as contexts.
 
-A column consists of parts, each a NumPy or Arrow array that shares the memory of the table; only columns of Python objects are
-converted. Numbers are read in blocks of the requested type: nothing is rounded, cut or wrapped silently. A value that cannot be
-read raises an error that names its column, row and value.
+Numbers are read in blocks of the requested type: nothing is rounded, cut or wrapped silently.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,53 +16,14 @@ import pyarrow.compute as pc
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array
 from stoker.store import MISSING_TIME, from_numpy, to_numpy
-
-Part = Any
-"""A one-dimensional NumPy array of numbers or times, or an Arrow array."""
-_SHOWN = 60
-_NUMBERS, _TIMES = "biuf", "mM"
+from stoker_recipes.tabular.columns import TableColumn, is_time, plain_values, read_column
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableColumn:
-    """One column: parts end to end, all NumPy or all Arrow."""
-
-    name: str
-    parts: Sequence[Part]
-    kind: np.dtype[Any] | pa.DataType
-    """The type of all parts: a NumPy dtype for NumPy arrays, an Arrow type for Arrow arrays."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of all parts."""
-        return sum(map(len, self.parts))
-
-    def bad(self, row: int, value: object, reason: str) -> BadValueError:
-        """The error for the value of a row (from 0)."""
-        text = repr(value)
-        text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        return BadValueError(f"column {self.name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
-
-    def value(self, row: int) -> object:
-        """The value of a row as a Python object."""
-        for part in self.parts:
-            if row < len(part):
-                one = part[row]
-                return one.as_py() if hasattr(one, "as_py") else one.item() if isinstance(one, np.generic) else one
-            row -= len(part)
-        return None
-
-    def first_value(self) -> tuple[int, object]:
-        """The first value that is not missing, and its row; None where all are missing."""
-        values = ((row, self.value(row)) for row in range(self.num_rows))
-        return next((value for value in values if value[1] is not None), (0, None))
-
-
-def read_table(table: Any, *, key: str | None, columns: Sequence[str] | None) -> tuple[TableColumn | None, list[TableColumn]]:
+def read_table(table: Any, *, key: str, columns: Sequence[str] | None) -> tuple[TableColumn, list[TableColumn]]:
     """The key column and the columns of values, by default all others; all have the same number of rows."""
     names, take = _open(table)
     listed = ", ".join(map(str, names[:20])) or "none"
-    if key is not None and key not in names:
+    if key not in names:
         raise OptionError(f"the table has no column {key!r} to group by; it has {listed}.")
     wanted = [name for name in names if name != key] if columns is None else _checked_names(columns)
     for name in wanted:
@@ -73,14 +31,14 @@ def read_table(table: Any, *, key: str | None, columns: Sequence[str] | None) ->
             raise OptionError(f"the table has no column {name!r}; it has {listed}.")
     if not wanted:
         raise OptionError(f"the table has no column to pad besides {key!r}. Add some, or name them with columns=.")
-    read = [read_column(name, take(name)) for name in [*([] if key is None else [key]), *wanted]]
-    for column in read:
-        if column.num_rows != read[0].num_rows:
+    keyed, *values = [read_column(name, take(name)) for name in [key, *wanted]]
+    for column in values:
+        if column.num_rows != keyed.num_rows:
             raise OptionError(
-                f"column {column.name!r} has {column.num_rows:,} rows, but {read[0].name!r} has {read[0].num_rows:,}; "
+                f"column {column.name!r} has {column.num_rows:,} rows, but {key!r} has {keyed.num_rows:,}; "
                 "expected the same number in all columns."
             )
-    return (read[0], read[1:]) if key is not None else (None, read)
+    return keyed, values
 
 
 def _checked_names(columns: Any) -> list[str]:
@@ -116,82 +74,6 @@ def _open(table: Any) -> tuple[list[str], Any]:
     return [*names, *levels], lambda name: table[name] if name in names else table.index.get_level_values(name)
 
 
-def read_column(name: str, given: Any) -> TableColumn:
-    """Open one column."""
-    module = type(given).__module__.partition(".")[0]
-    if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
-        raise OptionError(f"column {name!r} is a table ({type(given).__name__}); expected one column.")
-    if module == "torch":
-        try:
-            given = given.detach().cpu().numpy()
-        except TypeError:  # bfloat16
-            raise OptionError(f"column {name!r} is {given.dtype}, which NumPy does not have. Convert it to float32.") from None
-    elif isinstance(given, range):
-        given = np.arange(given.start, given.stop, given.step)
-    elif module == "pandas":
-        given = _from_pandas(given)
-    elif isinstance(given, list | tuple):
-        # As objects, so that mixed types are checked: NumPy would turn 1 and "a" into strings.
-        objects = np.empty(len(given), dtype=object)
-        objects[:] = given
-        given = objects
-    if not isinstance(given, np.ndarray):
-        return _from_arrow(name, given)
-    if given.ndim != 1:
-        raise OptionError(f"column {name!r} has {given.ndim} axes, shape {given.shape}; expected one value per row.")
-    plain = given.dtype.kind in _NUMBERS + _TIMES and given.dtype.itemsize <= 8 and not isinstance(given, np.ma.MaskedArray)
-    return TableColumn(name=name, parts=[given], kind=given.dtype) if plain else _from_arrow(name, _arrow_array(name, given))
-
-
-def _from_pandas(given: Any) -> Any:
-    """The NumPy array of a column without a copy, or an Arrow array for the types of pandas."""
-    if isinstance(given.dtype, np.dtype):
-        return given.to_numpy()
-    if isinstance(given.dtype, sys.modules["pandas"].DatetimeTZDtype):
-        return given.dt.tz_convert(None).to_numpy() if hasattr(given, "dt") else given.tz_convert(None).to_numpy()
-    return pa.array(getattr(given, "array", given), from_pandas=True)
-
-
-def _from_arrow(name: str, given: Any) -> TableColumn:
-    if not isinstance(given, pa.Array | pa.ChunkedArray):
-        if hasattr(given, "to_arrow"):
-            given = given.to_arrow()
-        elif hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-            given = pa.chunked_array(given)
-        elif hasattr(given, "__array__"):
-            return read_column(name, np.asarray(given))
-        else:
-            raise OptionError(f"column {name!r} is a {type(given).__name__}; expected an array or a column of a table.")
-    chunks, kind = ([given], given.type) if isinstance(given, pa.Array) else (given.chunks, given.type)
-    if isinstance(kind, pa.BaseExtensionType):
-        chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
-    return TableColumn(name=name, parts=chunks, kind=kind)
-
-
-def _arrow_array(name: str, values: Array) -> Any:
-    """Python objects and NumPy strings as Arrow values of one type; the row of a wrong one is searched only then."""
-    column = TableColumn(name=name, parts=[values], kind=values.dtype)
-    kinds = {kind for kind in set(map(type, values)) if not _is_missing_type(kind)} if values.dtype == object else set()
-    whole = all(issubclass(kind, np.integer | int) and kind is not bool for kind in kinds)
-    if len(kinds) > 1 and not kinds <= {float, np.float64} and not whole:
-        first: object = None
-        for row, value in enumerate(values):
-            if _is_missing_type(type(value)) or value != value:
-                continue
-            if first is None:
-                first = value
-            elif type(value) is not type(first):
-                raise column.bad(row, value, f"but {type(first).__name__} in the rows before. Use one type per column")
-    try:
-        return pa.array(values, from_pandas=True)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        raise column.bad(*column.first_value(), "expected a number or a string. Convert it first") from None
-
-
-def _is_missing_type(kind: type) -> bool:
-    return kind is type(None) or (kind.__name__ in ("NAType", "NaTType") and kind.__module__.startswith("pandas."))
-
-
 # ---- numbers: the values of a column, block by block, in the type of the tensors ----
 # A missing value is NaN in floats and the smallest int64 in times; integers have no such value, so there it is an error. A column
 # that has the right type already is one block, without a copy.
@@ -203,7 +85,7 @@ BLOCK_ROWS = 1 << 16
 def number_type(column: TableColumn) -> np.dtype[Any]:
     """The type of a column's numbers; times are int64. Raises `BadValueError` for other types."""
     kind = column.kind
-    if _is_time(kind):
+    if is_time(kind):
         return np.dtype(np.int64)
     if isinstance(kind, np.dtype):
         return kind.newbyteorder("=")
@@ -236,29 +118,9 @@ def _is_plain(part: Any, dtype: np.dtype[Any]) -> bool:
     return not part.null_count and not pa.types.is_boolean(part.type)
 
 
-def plain_values(part: Any) -> tuple[Array, Array | None]:
-    """A part as NumPy numbers (times as int64), and which of them are missing; NaN is not counted as missing."""
-    if isinstance(part, np.ndarray):
-        if part.dtype.kind not in "mM":
-            return part if part.dtype.isnative else part.astype(part.dtype.newbyteorder("=")), None
-        numbers = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("=")).view(np.int64)
-        gaps = numbers == MISSING_TIME
-        return numbers, gaps if gaps.any() else None
-    gaps = to_numpy(pc.is_null(part)) if part.null_count else None
-    if _is_time(part.type):
-        part = part.view(pa.int32() if part.type.bit_width == 32 else pa.int64())
-    return to_numpy(part), gaps
-
-
-def _is_time(kind: Any) -> bool:
-    if isinstance(kind, np.dtype):
-        return kind.kind in _TIMES
-    return bool(pa.types.is_temporal(kind)) and not pa.types.is_interval(kind)
-
-
 def _cast(column: TableColumn, row: int, values: Array, gaps: Array | None, dtype: np.dtype[Any], truncate: bool) -> Array:
     """A copy in another type, each value checked except missing ones. `row` is that of the first value."""
-    if gaps is not None and not _is_time(column.kind) and dtype.kind != "f":
+    if gaps is not None and not is_time(column.kind) and dtype.kind != "f":
         raise column.bad(row + int(gaps.argmax()), None, f"which {dtype} cannot hold. Fill the gaps, or pass dtype='float64'")
     with np.errstate(all="ignore"):
         result = values.astype(dtype)
@@ -313,7 +175,7 @@ class Contexts:
     num_contexts: int
     """Including those without rows."""
     keys: Any
-    """The key of each context: a NumPy array of numbers, or an Arrow array; None where they have none."""
+    """The key of each context: a NumPy array of numbers, or an Arrow array."""
     num_left_out: int
     """Rows whose key is not listed."""
 

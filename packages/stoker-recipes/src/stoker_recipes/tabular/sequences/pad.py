@@ -25,13 +25,12 @@ import torch
 
 from stoker.errors import OptionError, SourceTooLargeError
 from stoker.extend import ALIGNMENT, Array, readable_bytes
+from stoker_recipes.tabular.columns import TableColumn, read_column
 from stoker_recipes.tabular.sequences.columns import (
     Contexts,
-    TableColumn,
     number_blocks,
     number_keys,
     number_type,
-    read_column,
     read_table,
 )
 from stoker_recipes.tabular.sequences.kernels import (
@@ -56,8 +55,7 @@ DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32
 def pad_sequences(
     table: Any,
     *,
-    key: str | None = ...,
-    lengths: Any = ...,
+    key: str,
     columns: Sequence[str] | None = ...,
     max_length: int | None = ...,
     contexts: Any = ...,
@@ -71,8 +69,7 @@ def pad_sequences(
 def pad_sequences(
     table: Any,
     *,
-    key: str | None = ...,
-    lengths: Any = ...,
+    key: str,
     columns: Sequence[str] | None = ...,
     max_length: int | None = ...,
     contexts: Any = ...,
@@ -85,8 +82,7 @@ def pad_sequences(
 def pad_sequences(
     table: Any,
     *,
-    key: str | None = None,
-    lengths: Any = None,
+    key: str,
     columns: Sequence[str] | None = None,
     max_length: int | None = None,
     contexts: Any = None,
@@ -99,7 +95,6 @@ def pad_sequences(
     Args:
         table: A pandas or polars frame, an Arrow table, or a mapping of arrays or tensors (those on a GPU are copied to the CPU).
         key: Column with the key of each row.
-        lengths: Rows per sequence, instead of a key, where the rows of each sequence are consecutive.
         columns: Columns of values. Default: all but the key.
         max_length: Cut sequences to their first `max_length` rows; padded tensors have that many steps. Default: the longest.
         contexts: Keys to use, in their order. A key without rows is an empty sequence; rows of other keys are left out and
@@ -126,45 +121,24 @@ def pad_sequences(
         >>> packed["item"].tolist(), packed.cu_seqlens.tolist()
         ([3, 4, 1], [0, 2, 3])
     """
-    if (key is None) == (lengths is None):
-        raise OptionError("pass either key= or lengths=: rows are grouped by one of them.")
-    if lengths is not None and contexts is not None:
-        raise OptionError("contexts= are keys: they need key=, not lengths=.")
     options = Options(max_length=max_length, layout=layout, dtype=dtype, compat=compat)
     keyed, values = read_table(table, key=key, columns=columns)
     types = [options.target or kind for kind in map(number_type, values)]
-    if keyed is None:
-        return _lay_out(_by_lengths(lengths, values[0]), values, types, options)
     listed = None if contexts is None else read_column("contexts", contexts)
     return _lay_out(number_keys(keyed, listed=listed, keeps_missing=compat is not None), values, types, options)
 
 
-def _by_lengths(given: Any, column: TableColumn) -> Contexts:
-    """The contexts of rows that are grouped already."""
-    listed = read_column("lengths", given)
-    number_type(listed)
-    blocks = [values for _, values in number_blocks(listed, np.dtype(np.int64))]
-    counts = np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
-    if (counts < 0).any():
-        row = int((counts < 0).argmax())
-        raise listed.bad(row, int(counts[row]), "expected 0 or more rows")
-    if counts.sum() != column.num_rows:
-        raise OptionError(f"lengths sum to {counts.sum():,}, but column {column.name!r} has {column.num_rows:,} rows.")
-    rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    return Contexts(rows=rows, num_contexts=len(counts), keys=None, num_left_out=0)
-
-
 def _lay_out(
-    found: Contexts, columns: Sequence[TableColumn], types: Sequence[np.dtype[Any]], options: Options
+    contexts: Contexts, columns: Sequence[TableColumn], types: Sequence[np.dtype[Any]], options: Options
 ) -> PaddedSequences | PackedSequences:
-    """Count rows, assign cells, write values. `found.rows` is overwritten by the cells."""
-    lengths = np.zeros(found.num_contexts, dtype=np.int32)
-    count_rows(found.rows, options.limit, lengths)
+    """Count rows, assign cells, write values. `contexts.rows` is overwritten by the cells."""
+    lengths = np.zeros(contexts.num_contexts, dtype=np.int32)
+    count_rows(contexts.rows, options.limit, lengths)
     steps = options.steps(int(lengths.max(initial=0)))
     starts = start_steps(lengths, options.end_steps) if options.layout == "packed" else None
-    num_cells = found.num_contexts * steps if starts is None else int(starts[-1])
-    shape = (found.num_contexts, steps, 1) if starts is None else (num_cells,)
-    places = place_rows(found.rows, lengths, options.limit, starts=starts, steps=steps, num_cells=num_cells)
+    num_cells = contexts.num_contexts * steps if starts is None else int(starts[-1])
+    shape = (contexts.num_contexts, steps, 1) if starts is None else (num_cells,)
+    places = place_rows(contexts.rows, lengths, options.limit, starts=starts, steps=steps, num_cells=num_cells)
     positions = position_names(options.limit) if options.compat is not None else []
     kinds = {column.name: dtype for column, dtype in zip(columns, types, strict=True)}
     flat = zeroed(shape, kinds | {name: np.dtype(np.int64) for names, _ in positions for name in names})
@@ -174,9 +148,9 @@ def _lay_out(
             put_values(places[start : start + len(values)], values, target)
     for names, divisor in positions:
         put_positions(lengths, NO_STARTS if starts is None else starts, steps, divisor, *(flat[name] for name in names))
-    tensors = {name: torch.from_numpy(one).view(shape) for name, one in flat.items()}
+    tensors = {name: torch.from_numpy(values).view(shape) for name, values in flat.items()}
     known: dict[str, Any] = {
-        "tensors": tensors, "contexts": found.keys, "lengths": torch.from_numpy(lengths), "num_left_out": found.num_left_out,
+        "tensors": tensors, "contexts": contexts.keys, "lengths": torch.from_numpy(lengths), "num_left_out": contexts.num_left_out,
     }  # fmt: skip
     return PaddedSequences(**known) if starts is None else PackedSequences(**known, cu_seqlens=torch.from_numpy(starts))
 
@@ -231,7 +205,7 @@ class _Sequences(Mapping[str, torch.Tensor]):
 
     tensors: Mapping[str, torch.Tensor]
     contexts: Any
-    """The key of each sequence: a NumPy array (numbers, times), an Arrow array (texts); None for `lengths=`."""
+    """The key of each sequence: a NumPy array (numbers, times), or an Arrow array (texts)."""
     lengths: torch.Tensor
     """Rows of each sequence, after cutting: int32."""
     num_left_out: int
@@ -274,24 +248,19 @@ class PackedSequences(_Sequences):
     cu_seqlens: torch.Tensor
     """Where each sequence begins, and the end of the last: int32 [contexts + 1], int64 from 2**31 steps on."""
 
-    def store(self, *, key: str | None = "context") -> Store:
+    def store(self) -> Store:
         """A store in memory that shares the tensors; `stoker.Feed` with `stoker.Sequences` serves it, `save` writes it to disk.
 
-        Args:
-            key: Name of the column with the keys of the contexts; None for a store without it.
+        Series `i` is the sequence of `contexts[i]`.
 
         Example:
             >>> packed = pad_sequences({"user": [7, 9, 7], "item": [3, 1, 4]}, key="user", layout="packed")
-            >>> packed.store(key="user")[0]["item"].tolist()
+            >>> packed.store()[0]["item"].tolist()
             [3, 4]
         """
-        from stoker_recipes.tabular.sequences.store import store_in_memory
+        from stoker.store import store_from_arrays
 
-        if key is not None and key in self.tensors:
-            raise OptionError(f"the store has a column {key!r} of values already. Give the contexts another name with key=.")
-        columns = {name: one.numpy() for name, one in self.items()}
-        offsets = self.cu_seqlens.numpy().astype(np.int64)
-        return store_in_memory(columns, offsets, None if key is None or self.contexts is None else (key, self.contexts))
+        return store_from_arrays({name: tensor.numpy() for name, tensor in self.items()}, lengths=np.diff(self.cu_seqlens.numpy()))
 
 
 # ---- memory of the tensors: filled here and there, and zero elsewhere ----

@@ -1,4 +1,4 @@
-"""Sequences as a store: packed tensors as a store in memory, and `pack_sequences` for tables of any size."""
+"""`pack_sequences`: tables of any size as a store of sequences."""
 
 from __future__ import annotations
 
@@ -20,41 +20,8 @@ from stoker import store as stores
 from stoker.errors import BadValueError, OptionError
 from stoker.extend import Array, disk
 from stoker.store import DEFAULT_MEMORY, Column, Missing, Progress, Store, from_numpy, quiet, to_numpy
-from stoker_recipes.tabular.sequences.columns import TableColumn, find_listed, read_column
-
-
-def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str, Any] | None) -> Store:
-    """A store over flat columns, and the key of each sequence as a column of its own."""
-    store = stores.store_from_arrays(columns, lengths=np.diff(offsets))
-    if key is None:
-        return store
-    name, keys = key
-    column, values = _key_column(name, keys)
-    return Store(
-        {name: column, **store.schema},
-        {**({} if values is None else {name: values}), **{one: store.column(one) for one in store.schema}},
-        num_series=len(store),
-        length=store.uniform_length,
-        offsets=None if store.uniform_length is not None else store.offsets,
-        name=store.name,
-    )
-
-
-def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
-    if isinstance(keys, pa.Array):
-        if keys.null_count:
-            raise OptionError("a context has no key, which a store cannot hold. Pass key=None.")
-        if pa.types.is_temporal(keys.type):
-            keys = np.asarray(keys.to_numpy(zero_copy_only=False))
-        elif pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
-            return Column(name=name, dtype=None, level="series", kind="text", texts=stores.lay_texts(keys)), None
-        else:
-            raise OptionError(f"the keys of the contexts are {keys.type}, which a store cannot hold. Pass key=None.")
-    values = np.ascontiguousarray(keys)
-    if values.dtype.kind in "mM":
-        kind, unit = "timestamp" if values.dtype.kind == "M" else "duration", np.datetime_data(values.dtype)[0]
-        return Column(name=name, dtype=np.dtype("<i8"), level="series", kind=kind, unit=unit), values.view("<i8")  # type: ignore[arg-type]
-    return Column(name=name, dtype=values.dtype, level="series", kind="number"), values
+from stoker_recipes.tabular.columns import TableColumn, read_column
+from stoker_recipes.tabular.sequences.columns import find_listed
 
 
 def pack_sequences(

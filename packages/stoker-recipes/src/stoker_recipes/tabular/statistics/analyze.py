@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from operator import itemgetter, methodcaller
+from dataclasses import replace
+from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -34,9 +34,8 @@ from stoker.extend import disk
 from stoker_recipes.tabular.statistics.dates import DateColumn
 from stoker_recipes.tabular.statistics.gather import AnyColumn, Asked, ColumnGatherer, CountsByKey, kind_of
 from stoker_recipes.tabular.statistics.numbers import NumberColumn
-from stoker_recipes.tabular.statistics.quantiles import CATEGORIES, EXACT, Form, Limits, compiled
+from stoker_recipes.tabular.statistics.quantiles import CATEGORIES, EXACT, Limits, compiled
 
-Reader = tuple[pa.DataType, Callable[[Any], Any]]
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -58,8 +57,8 @@ def analyze(
         source: A table in memory (pandas, polars, Arrow, NumPy, a mapping of columns, a store), a path, a pattern, or a list of
             paths.
         columns: Names of the columns to analyse. Default: all.
-        kinds: Kinds of columns whose type does not say it: numbers or booleans as "category" or "number", strings as "number",
-            and strings of a table in memory as "date", read as mostlyai-engine reads them.
+        kinds: Kinds of columns whose type does not say it: numbers or booleans as "category" or "number", strings as "number" or
+            "date", read as mostlyai-engine reads them. Files with such strings are read into memory.
         exact: Quantiles are exact for columns with at most this many different values; beyond, `rank_error` bounds the error.
         categories: Counts of strings are exact for at most this many different ones; beyond, `count_error` bounds the error.
         key: Column with the key of each row. Then keys are counted by their number of rows, and counts and extremes of the
@@ -91,6 +90,7 @@ def analyze(
         raise OptionError("columns is empty. Name some columns, or leave it out.")
     if names is not None and key is not None and key not in names:
         names = (*names, key)
+    sources = _read_texts(sources, asked)
     if len(sources) == 1 and isinstance(sources[0], store.TableSource):
         return _of_table(sources[0], names, asked, limits, threads, key)
     plan = store.make_plan(sources, store.PackOptions(columns=names, csv=csv or store.Csv(), threads=threads))
@@ -117,14 +117,8 @@ def _of_table(
         if name not in whole.names:
             raise OptionError(f"columns names {name!r}, but {source.label} has the columns {', '.join(whole.names[:20])}.")
     schema = whole if names is None else pa.schema([whole.field(name) for name in names])
-    _check_names(schema, asked, source.label, key)
-    tasks = source.read(schema, start=store.RowLocation(), chunk_bytes=max(source.num_bytes, 1))
-    chunks = [task().table for task in tasks]
-    read = _readers(schema, asked, lambda names: iter(chunks), where=source.label)
-    if "date" in [asked.get(name) for name in read]:
-        chunks = [pa.concat_tables(chunks)] if chunks else []  # how a date is parsed depends on the whole column
-    chunks = [_read_texts(chunk, read) for chunk in chunks]
-    gatherers, by_key = _gatherers(schema, read, asked, limits, source.label, key)
+    gatherers, by_key = _gatherers(schema, asked, limits, source.label, key)
+    chunks = [task().table for task in source.read(schema, start=store.RowLocation(), chunk_bytes=max(source.num_bytes, 1))]
     num_rows = sum(chunk.num_rows for chunk in chunks)
     compiled(num_rows * len(schema))
 
@@ -145,17 +139,8 @@ def _of_table(
 def _of_files(plan: store.PackPlan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
     """Chunk by chunk: while the columns of one are gathered, the next ones are read."""
     options = plan.options
-    where = plan.sources[0].label
-
-    def tables(names: Sequence[str]) -> Iterator[pa.Table]:
-        for source in plan.sources:
-            for task in source.read(plan.schema, start=store.RowLocation(), chunk_bytes=options.chunk_bytes):
-                yield task().table.select(names)
-
-    _check_names(plan.schema, asked, where, key)
-    read = _readers(plan.schema, asked, tables, where=where, files=True)
-    found, by_key = _gatherers(plan.schema, read, asked, limits, where, key)
-    gatherers = list(found.values())
+    by_name, by_key = _gatherers(plan.schema, asked, limits, plan.sources[0].label, key)
+    gatherers = list(by_name.values())
     num_rows = 0
     with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.num_readers) as readers:
         for source in plan.sources:
@@ -163,7 +148,7 @@ def _of_files(plan: store.PackPlan, asked: Mapping[str, str], limits: Limits, ke
             ahead = store.read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
             with closing(ahead) as chunks:
                 for chunk in chunks:
-                    table = _read_texts(chunk.table, read)
+                    table = chunk.table
                     compiled((num_rows + table.num_rows) * len(gatherers))
                     spread(lambda gatherer, table=table: gatherer.add(table.column(gatherer.name)), gatherers)  # type: ignore[misc]
                     if by_key is not None:
@@ -173,46 +158,6 @@ def _of_files(plan: store.PackPlan, asked: Mapping[str, str], limits: Limits, ke
     return _result(num_rows, limits, columns, by_key)
 
 
-def _readers(
-    schema: pa.Schema,
-    asked: Mapping[str, str],
-    tables: Callable[[Sequence[str]], Iterator[pa.Table]],
-    *,
-    where: str,
-    files: bool = False,
-) -> dict[str, Reader]:
-    """For columns of which `kinds` changes the type: the new type, and the function that converts them."""
-    readers: dict[str, Reader] = {}
-    forms: dict[str, TextForm] = {}
-    for name, kind in asked.items():
-        value = store.plain_type(schema.field(name).type)
-        if pa.types.is_null(value) and kind in ("number", "date"):
-            empty = pa.float64() if kind == "number" else pa.timestamp("us")
-            readers[name] = empty, methodcaller("cast", empty)
-        elif pa.types.is_string(value) and kind == "number":
-            forms[name] = TextForm()
-        elif pa.types.is_string(value) and kind == "date":
-            if files:
-                raise OptionError(
-                    f"kinds[{name!r}] is 'date', but column {name!r} of {where} holds strings, whose format depends on the whole "
-                    "column. Read the files into a table (for example with pandas), and analyse that."
-                )
-            readers[name] = pa.timestamp("us"), partial(dates_of, name=name)
-    for table in tables(list(forms)) if forms else ():
-        for name, form in forms.items():
-            form.add(table.column(name))
-    for name, form in forms.items():
-        readers[name] = TYPES[form.form], partial(_read_numbers, form=form.form)
-    return readers
-
-
-def _read_texts(table: pa.Table, readers: Mapping[str, Reader]) -> pa.Table:
-    for name, (kind, read) in readers.items():
-        values = read(table.column(name))
-        table = table.set_column(table.schema.get_field_index(name), pa.field(name, kind), values)
-    return table
-
-
 def _result(num_rows: int, limits: Limits, columns: list[AnyColumn], by_key: CountsByKey | None) -> Statistics:
     counted = columns if by_key is None else [by_key.counted(column) for column in columns]
     statistics = Statistics(num_rows=num_rows, limits=limits, columns=counted)
@@ -220,10 +165,10 @@ def _result(num_rows: int, limits: Limits, columns: list[AnyColumn], by_key: Cou
 
 
 def _gatherers(
-    schema: pa.Schema, read: Mapping[str, Reader], asked: Mapping[str, str], limits: Limits, where: str, key: str | None
+    schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str, key: str | None
 ) -> tuple[dict[str, ColumnGatherer], CountsByKey | None]:
     """The gatherer of each column, and the counts by key."""
-    schema = pa.schema([pa.field(field.name, read[field.name][0]) if field.name in read else field for field in schema])
+    _check_names(schema, asked, where, key)
     kinds = {field.name: kind_of(field.name, field.type, asked.get(field.name), where) for field in schema if field.name != key}
     gatherers = {name: ColumnGatherer(name, kind, schema.field(name).type, limits) for name, kind in kinds.items()}
     return gatherers, None if key is None else CountsByKey(key, schema, kinds, limits)
@@ -319,63 +264,55 @@ def _bad_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
     return None
 
 
-# ---- strings that hold numbers or dates, read as mostlyai-engine reads them ----
-# Of a string, the first part that looks like a number counts: 12 of "$12", 1 of "1,000", nothing of "n/a". Numbers are those of
-# `pandas.to_numeric`, which takes 17 digits and rounds once per step: up to 15 digits that is the nearest float, with more it may
-# be a neighbour. A column has the type that all its values have together: int64, uint64, or float64 where one has decimals, is
-# missing, or is too large. So all strings are read before the first is counted.
-# Dates are parsed by pandas, as its rules (mixed formats, day or month first) depend on the whole column.
+# ---- strings that hold numbers or dates, read by pandas, as mostlyai-engine reads them ----
+# The type of a column of numbers, and whether a date begins with its day or its month, depend on all values of the column. So files with
+# such columns are read into memory.
 
-_NUMBER = re.compile(r"(-?[0-9]*[.]?[0-9]+(?:[eE][+-]?[0-9]+)?)")
+_NUMBER = re.compile(r"-?[0-9]*[.]?[0-9]+(?:[eE][+-]?[0-9]+)?")
 _SLASHES = r"^\s*\d{1,2}/\d{1,2}/\d{4}(?:\s|$)"
-_MOST_DIGITS, _MOST_POWER = 17, 308
-_POWERS = [float(f"1e{power}") for power in range(_MOST_POWER + 1)]
-_INT, _UINT = 2**63 - 1, 2**64 - 1
-TYPES: dict[Form, pa.DataType] = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64()}
 
 
-@dataclass(kw_only=True)
-class TextForm:
-    """Finds the type of the numbers in strings."""
-
-    least: int = 0
-    most: int = 0
-    fractional: bool = False
-    """Whether a string is missing, not numeric, or not an integer."""
-
-    def add(self, values: Any) -> None:
-        """Take in strings."""
-        encoded = _encoded(values)
-        used = encoded.dictionary.take(pa.array(np.unique(store.to_numpy(encoded.indices.drop_null()))))
-        parsed = [parse_number(text) for text in used.to_pylist()]
-        whole = [one[0] for one in parsed if one is not None and one[0] is not None]
-        self.fractional |= encoded.indices.null_count > 0 or len(whole) < len(parsed)
-        self.least, self.most = min([self.least, *whole]), max([self.most, *whole])
-
-    @property
-    def form(self) -> Form:
-        """The type of all numbers so far."""
-        if self.fractional or self.most > _UINT or self.least < -_INT - 1 or (self.least < 0 and self.most > _INT):
-            return "float"
-        return "int" if self.most <= _INT else "uint"
+def _read_texts(sources: list[store.DataSource], asked: Mapping[str, str]) -> list[store.DataSource]:
+    """The same table with numbers or dates instead of the strings that `kinds` names."""
+    schema = sources[0].schema()
+    texts = {name: kind for name, kind in asked.items() if kind in ("number", "date") and _may_be_text(schema, name)}
+    if not texts:
+        return sources
+    table = store.read_table(sources)
+    for name, kind in texts.items():
+        values = table.column(name).cast(pa.string())
+        values = parse_numbers(values, name) if kind == "number" else parse_dates(values, name)
+        table = table.set_column(table.column_names.index(name), name, values)
+    return [store.TableSource(table, sources[0].label)]
 
 
-def parse_numbers(texts: Any) -> pa.Array:
+def _may_be_text(schema: pa.Schema, name: str) -> bool:
+    kind = store.plain_type(schema.field(name).type) if name in schema.names else pa.int64()
+    return bool(pa.types.is_string(kind) or pa.types.is_null(kind))
+
+
+def parse_numbers(texts: Any, name: str = "texts") -> pa.Array:
     """The numbers in strings, read as mostlyai-engine reads them: of each string the first part that looks like a number.
 
     Args:
-        texts: An Arrow array of strings.
+        texts: An Arrow array of strings, a whole column.
+        name: What messages call it.
 
     Returns:
         int64, uint64 or float64, whatever holds all of them; null where a string has none.
+
+    Raises:
+        OptionError: pandas, which parses them, is not installed.
 
     Example:
         >>> parse_numbers(pa.array(["12 EUR", "1.5", "n/a", None])).to_pylist()
         [12.0, 1.5, None, None]
     """
-    form = TextForm()
-    form.add(texts)
-    return _read_numbers(texts, form.form)
+    coded = store.one_array(texts.cast(pa.string())).dictionary_encode()
+    words = [*coded.dictionary.to_pylist(), *([None] if coded.null_count else [])]  # with missing values all are floats
+    matches = [None if word is None else _NUMBER.search(word) for word in words]
+    numbers = _pandas(name).to_numeric([None if match is None else match[0] for match in matches], errors="coerce")
+    return pa.array(np.asarray(numbers), from_pandas=True).take(coded.indices)
 
 
 def parse_dates(texts: Any, name: str = "texts") -> pa.Array:
@@ -395,75 +332,28 @@ def parse_dates(texts: Any, name: str = "texts") -> pa.Array:
         >>> parse_dates(pa.array(["2024-02-29", "no date"]))[0].as_py()
         datetime.datetime(2024, 2, 29, 0, 0)
     """
-    return dates_of(texts, name)
-
-
-def _read_numbers(values: Any, form: Form) -> pa.Array:
-    """The numbers in strings (an array, or a dictionary of them); null where there is none."""
-    encoded = _encoded(values)
-    parsed = [parse_number(text) or (None, None) for text in encoded.dictionary.to_pylist()]
-    return pa.array([found[form == "float"] for found in parsed], TYPES[form]).take(encoded.indices)
-
-
-def parse_number(text: str | None) -> tuple[int | None, float] | None:
-    """The first number in a string: as an integer if it is one, and as a float; None where there is none."""
-    found = None if text is None else _NUMBER.search(text)
-    if found is None:
-        return None
-    number = found[0]
-    return (int(number) if number.lstrip("-").isdecimal() else None), _float(number)
-
-
-def _float(text: str) -> float:
-    """As pandas reads it: digits into a float one by one, then one multiplication or division by a power of ten."""
-    mantissa, _, power = text.lower().partition("e")
-    whole, _, decimals = mantissa.lstrip("-").partition(".")
-    taken = (whole + decimals)[:_MOST_DIGITS]
-    value = 0.0
-    for digit in taken:
-        value = value * 10.0 + float(digit)
-    exponent = max(len(whole) - _MOST_DIGITS, 0) - max(len(taken) - len(whole), 0) + int(power or 0)
-    value = -value if text.startswith("-") else value
-    if exponent > _MOST_POWER:
-        return value * float("inf") if value else 0.0
-    if exponent >= 0:
-        return value * _POWERS[exponent] if exponent else value
-    if exponent >= -_MOST_POWER:
-        return value / _POWERS[-exponent]
-    below = -exponent - _MOST_POWER
-    return value / _POWERS[below] / _POWERS[_MOST_POWER] if below <= _MOST_POWER else value * 0.0
-
-
-def _encoded(values: Any) -> Any:
-    """One dictionary of all strings."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    if pa.types.is_string_view(array.type):
-        array = array.cast(pa.large_string())
-    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-
-
-def dates_of(values: Any, name: str) -> pa.Array:
-    """The dates in the strings of a whole column, in microseconds and UTC; null where there is none."""
-    try:
-        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        raise OptionError(
-            f"kinds[{name!r}] is 'date', but the column holds strings, which pandas parses. Install pandas, or convert them."
-        ) from None
-    texts = pd.Series(values.to_pylist(), dtype="object")
-    flexible = pd.to_datetime(texts, errors="coerce", utc=True, format="mixed", dayfirst=False)
-    texts = texts.mask(flexible.isna(), pd.NA)
+    pd = _pandas(name)
+    words = pd.Series(texts.to_pylist(), dtype="object")
+    flexible = pd.to_datetime(words, errors="coerce", utc=True, format="mixed", dayfirst=False)
+    words = words.mask(flexible.isna(), pd.NA)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that no common format was found
-        fixed = pd.to_datetime(texts, errors="coerce", utc=True, dayfirst=False)  # all by the format of the first
-    slashes = texts.astype("string").str.contains(_SLASHES, regex=True).any()
-    if slashes and fixed.isna().sum() > texts.isna().sum():
-        other = pd.to_datetime(texts, errors="coerce", utc=True, format="mixed", dayfirst=True)
+        fixed = pd.to_datetime(words, errors="coerce", utc=True, dayfirst=False)  # all by the format of the first
+    slashes = words.astype("string").str.contains(_SLASHES, regex=True).any()
+    if slashes and fixed.isna().sum() > words.isna().sum():
+        other = pd.to_datetime(words, errors="coerce", utc=True, format="mixed", dayfirst=True)
         fixed = other if other.isna().sum() < fixed.isna().sum() else fixed
-    found = fixed.fillna(flexible).dt.tz_localize(None).astype("datetime64[us]")
-    return pa.array(found, pa.timestamp("us"), from_pandas=True)
+    dates = fixed.fillna(flexible).dt.tz_localize(None).astype("datetime64[us]")
+    return pa.array(dates, pa.timestamp("us"), from_pandas=True)
+
+
+def _pandas(name: str) -> Any:
+    try:
+        return import_module("pandas")
+    except ImportError:
+        raise OptionError(
+            f"column {name!r} holds strings, which pandas parses as numbers or dates. Install pandas, or convert them."
+        ) from None
 
 
 VERSION = 1
