@@ -380,9 +380,9 @@ class EpochTimes:
 def make_store(folder: Path, *, files: int, events: int, drift: float = 0.0, seed: int = 0, copies: int = 1) -> Path:
     """A store of generated events, each several times. Files are drawn in parallel and not written: packing is not measured here."""
     begin = time.perf_counter()
-    shape = generator.EventFiles(files=files, events_per_file=events, seed=seed, drift=drift)
+    make = partial(generator.make_file, files=files, events=events, seed=seed, drift=drift)
     with multiprocessing.get_context("fork").Pool(min(files, 12)) as pool:
-        made = pool.map(partial(generator.make_file, shape=shape), range(1, files + 1))
+        made = pool.map(make, range(1, files + 1))
     pulses = {name: np.concatenate([columns[name] for columns, _ in made]) for name in ("time", "charge", "sensor_id", "auxiliary")}
     facts = {name: np.concatenate([meta[name] for _, meta in made]) for name in ("event_id", "batch_id", "azimuth", "zenith")}
     lengths = np.concatenate([meta["last_pulse_index"] - meta["first_pulse_index"] + 1 for _, meta in made])

@@ -8,7 +8,8 @@ import pytest
 from tests.recipes.running import absurd_settings
 
 from stoker.errors import OptionError
-from stoker_recipes.time_moe.settings import TimeMoeSettings, make_settings
+from stoker_recipes.run_folder import make_settings
+from stoker_recipes.time_moe.settings import TimeMoeSettings
 
 OUT_OF_RANGE: list[dict[str, Any]] = [
     {"steps": 0},
@@ -22,7 +23,7 @@ OUT_OF_RANGE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("given", [*absurd_settings(TimeMoeSettings), *OUT_OF_RANGE], ids=lambda given: next(iter(given)))
 def test_an_invalid_setting_is_named(given: dict[str, Any]) -> None:
-    make_settings({"data": "x"})  # control: the others are valid
+    make_settings(TimeMoeSettings, {"data": "x"})  # control: the others are valid
     with pytest.raises(OptionError, match=next(iter(given))) as raised:
-        make_settings({"data": "x", **given})
+        make_settings(TimeMoeSettings, {"data": "x", **given})
     assert "\n" not in str(raised.value)

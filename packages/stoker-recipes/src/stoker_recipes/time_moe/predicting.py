@@ -32,11 +32,11 @@ import stoker
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.experiment import Predicted, TrainedRun
 from stoker.extend import Array, check_device
-from stoker_recipes.run_folder import RECIPE_NAME
+from stoker_recipes.run_folder import RECIPE_NAME, read_settings
 from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import LEAST_DEVIATION, CorpusScales, Method, train_ends
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
-from stoker_recipes.time_moe.settings import read_settings
+from stoker_recipes.time_moe.settings import TimeMoeSettings
 from stoker_recipes.time_moe.training import find_size
 
 # ---- a model and its forecasts ----
@@ -60,7 +60,7 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
     folder = Path(path)
     check_device(device)
     if (folder / RECIPE_NAME).is_file():
-        settings = read_settings(folder)
+        settings = read_settings(folder, TimeMoeSettings)
         model = TimeMoe(find_size(settings)).to(device)
         found = stoker.train.load_trained(model, folder, latest=latest)
         source = f"{folder}, step {found.step:,}"
@@ -149,7 +149,7 @@ MOST_CONTEXT = 512  # points of a context in which="all", as in an evaluation
 def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
     """A run or an official checkpoint, for predictions."""
     loaded = load_model(folder, device=device, latest=latest)
-    columns = read_settings(folder).columns if (folder / RECIPE_NAME).is_file() else None
+    columns = read_settings(folder, TimeMoeSettings).columns if (folder / RECIPE_NAME).is_file() else None
     return TrainedRun(folder=folder, step=loaded.step, model=loaded.model, run=partial(_predict, loaded, columns))
 
 

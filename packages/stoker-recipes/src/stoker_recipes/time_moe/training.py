@@ -32,7 +32,7 @@ from stoker_recipes.time_moe.data import Corpus, Report, open_corpus, warn
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
 from stoker_recipes.time_moe.layers import SIZES, Size
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
-from stoker_recipes.time_moe.settings import MOST, Precision, TimeMoeSettings, make_settings, read_settings
+from stoker_recipes.time_moe.settings import MOST, Precision, TimeMoeSettings
 
 # ---- training ----
 
@@ -262,10 +262,8 @@ def train(
         OptionError: An option is invalid, or the folder holds a run.
         SourceError: The data cannot be read.
     """
-    settings = make_settings({"data": os.fspath(data), **options})
-    where = Path(folder) if folder is not None else None
-    if where is not None:
-        run_folder.check_free(where)
+    settings = run_folder.make_settings(TimeMoeSettings, {"data": os.fspath(data), **options})
+    where = run_folder.check_free(folder)
     return run(settings, where, device=device, progress=progress, export=export, resume=False, report=report)
 
 
@@ -279,7 +277,7 @@ def resume(
     **changes: Any,
 ) -> Trained:
     """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
-    settings = run_folder.change_settings(read_settings(Path(folder)), changes)
+    settings = run_folder.resumed_settings(Path(folder), TimeMoeSettings, changes)
     return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True, report=report)
 
 
