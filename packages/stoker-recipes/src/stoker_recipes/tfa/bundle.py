@@ -85,8 +85,8 @@ def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
     """The model of a bundle, without its weights."""
     width = len(bundle.features)
     levels = levels_of(spec["features"]) if bundle.stationary else None
-    given: dict[str, Any] = {"mean": torch.zeros(width), "std": torch.ones(width), **bundle.sizes}
-    return build_model(bundle.model, num_features=width, length=bundle.length, levels=levels, **given).eval()
+    options: dict[str, Any] = {"mean": torch.zeros(width), "std": torch.ones(width), **bundle.sizes}
+    return build_model(bundle.model, num_features=width, length=bundle.length, levels=levels, **options).eval()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +269,8 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
     if (bundle.format, bundle.version) != ("stoker-tfa", 1):
-        found = f"a {bundle.format} of version {bundle.version}"
-        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} is {found}; expected stoker-tfa, 1.")
+        description = f"a {bundle.format} of version {bundle.version}"
+        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} is {description}; expected stoker-tfa, 1.")
     for name in dict.fromkeys((SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME, *bundle.files)):
         if Path(name).name != name:
             raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
@@ -287,10 +287,10 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
             gives = f"{name} {said}, but {SPEC_NAME} gives {here}"
             raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} says {gives}. Export it again.")
     weights, metadata = _read_tensors(folder / WEIGHTS_NAME)
-    for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
-        if metadata.get(name) != str(own):
+    for name, value in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
+        if metadata.get(name) != str(value):
             raise CheckpointInvalidError(
-                f"{folder / BUNDLE_NAME} says {name} {own}, but {WEIGHTS_NAME} was trained with "
+                f"{folder / BUNDLE_NAME} says {name} {value}, but {WEIGHTS_NAME} was trained with "
                 f"{metadata.get(name)}: logits would be meaningless. Export the bundle again."
             )
     model = build_of(bundle, spec)
@@ -315,10 +315,10 @@ def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Arr
 def _sizes(settings: Settings) -> dict[str, int | bool]:
     """All sizes of the model, including defaults."""
     banded = settings.chosen_model == "banded"
-    usual = {name: one.default for name, one in inspect.signature(Banded if banded else Tfa).parameters.items()}
+    usual = {name: parameter.default for name, parameter in inspect.signature(Banded if banded else Tfa).parameters.items()}
     usual |= SMALL if settings.chosen_model == "tfa-small" else {}
-    given = dict(settings.sizes) | ({} if settings.positions is None or banded else {"positions": settings.positions})
-    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := given.get(name, usual.get(name))) is not None}
+    sizes = dict(settings.sizes) | ({} if settings.positions is None or banded else {"positions": settings.positions})
+    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := sizes.get(name, usual.get(name))) is not None}
 
 
 class _LastRow(nn.Module):
@@ -460,18 +460,18 @@ class BarPredictor:
     @classmethod
     def load(cls, folder: str | Path, *, spec: Any = None, length: int | None = None) -> Self:
         """Read a bundle; an own `spec` or `length` that differs from that of the model is an error."""
-        bundle, own, model = read_bundle(Path(folder))
+        bundle, saved_spec, model = read_bundle(Path(folder))
         if spec is not None:
-            given = stoker_recipes.tfa.FeatureStream(spec).spec.content_hash
-            if given != bundle.spec_hash:
+            spec_hash = stoker_recipes.tfa.FeatureStream(spec).spec.content_hash
+            if spec_hash != bundle.spec_hash:
                 raise OptionError(
-                    f"the spec here is {given}, but the model of {folder} was trained on {bundle.spec_hash}.", parameter="spec"
+                    f"the spec here is {spec_hash}, but the model of {folder} was trained on {bundle.spec_hash}.", parameter="spec"
                 )
         if length is not None and length != bundle.length:
             raise OptionError(
                 f"windows here have {length} rows, but the model of {folder} was trained on {bundle.length}.", parameter="length"
             )
-        return cls(bundle, own, model)
+        return cls(bundle, saved_spec, model)
 
     @property
     def num_bars(self) -> int:

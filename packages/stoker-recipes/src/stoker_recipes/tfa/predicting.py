@@ -60,7 +60,7 @@ def _predict(
     rows, logits = [], []
     for number in range(len(checked.names)):
         columns = {name: values[checked.series(number)] for name, values in checked.columns.items()}
-        own = columns.pop(_ROW).astype(np.int64)
+        row_numbers = columns.pop(_ROW).astype(np.int64)
         features = np.asarray(stoker_recipes.tfa.features(columns, spec).values, dtype=np.float32)
         ready = np.isfinite(features).all(axis=1) & (np.arange(len(features)) >= bundle.warm_up)
         # A bar has a logit where it and the rows before it, as many as the model sees, are ready.
@@ -71,9 +71,9 @@ def _predict(
             some = ends[first : first + _ROWS_AT_ONCE]
             windows = np.stack([features[end + 1 - bundle.reach : end + 1] for end in some])
             with torch.inference_mode():
-                found = model(torch.from_numpy(windows).to(next(model.parameters()).device))[:, -1]
-            rows.append(own[some])
-            logits.append(found.double().cpu().numpy())
+                predicted = model(torch.from_numpy(windows).to(next(model.parameters()).device))[:, -1]
+            rows.append(row_numbers[some])
+            logits.append(predicted.double().cpu().numpy())
     row = np.concatenate([*rows, np.zeros(0, dtype=np.int64)])
     logit = np.concatenate([*logits, np.zeros(0)])
     series = np.searchsorted(bars.offsets, row, side="right") - 1
@@ -82,11 +82,11 @@ def _predict(
         row, logit, series = row[is_end], logit[is_end], series[is_end]
     missing = np.setdiff1d(np.arange(len(bars.names)), series)
     if len(missing) and (short == "error" or len(missing) == len(bars.names)):
-        one = int(missing[0])
+        number = int(missing[0])
         needs = bundle.warm_up + bundle.reach
         raise OptionError(
-            f"series {bars.names[one]!r} of {bars.sources[one]} has no prediction at its end: it needs {needs:,} complete bars in a "
-            f"row, and has {int(bars.lengths[one]):,} bars. Add earlier bars, or pass short='skip'.",
+            f"series {bars.names[number]!r} of {bars.sources[number]} has no prediction at its end: it needs {needs:,} complete bars in a "
+            f"row, and has {int(bars.lengths[number]):,} bars. Add earlier bars, or pass short='skip'.",
             parameter="short",
         )
     store = stoker.Store.from_arrays(lengths=bars.lengths, close=bars.columns["close"])

@@ -174,10 +174,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def sizes(self) -> dict[str, int]:
         """The given sizes, by the argument names of the models."""
-        found = {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
-        if self.hidden is not None and (found or self.model is not None):
-            found.setdefault("hidden", self.hidden)
-        return found
+        sizes = {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
+        if self.hidden is not None and (sizes or self.model is not None):
+            sizes.setdefault("hidden", self.hidden)
+        return sizes
 
     @property
     def least_change(self) -> float:
@@ -203,8 +203,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def ignored(settings: Settings) -> list[str]:
     """A sentence for each given key that has no effect."""
-    given = {key: value for key in IGNORED if (value := getattr(settings, key))}
-    said = [f"{key}: {'true' if value is True else value} is ignored: {IGNORED[key]}" for key, value in given.items()]
+    without_effect = {key: value for key in IGNORED if (value := getattr(settings, key))}
+    said = [f"{key}: {'true' if value is True else value} is ignored: {IGNORED[key]}" for key, value in without_effect.items()]
     if settings.hidden is not None and not settings.sizes:
         why = "it is the width of a network on one row, which is a baseline of the score"
         said.append(f"hidden: {settings.hidden} is ignored: {why}")
@@ -240,15 +240,15 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
     settings = check(override(document, assignments, Settings), Settings)
     _refuse(document, settings)
     base = _base(document, settings.feature_spec, path)
-    found = map_paths(settings, lambda name: str(base / Path(name).expanduser()))
-    out_dir = found.out_dir or str(Path("runs") / path.stem)
-    return msgspec.structs.replace(found, feature_spec=str(base / settings.feature_spec), out_dir=out_dir)
+    located = map_paths(settings, lambda name: str(base / Path(name).expanduser()))
+    out_dir = located.out_dir or str(Path("runs") / path.stem)
+    return msgspec.structs.replace(located, feature_spec=str(base / settings.feature_spec), out_dir=out_dir)
 
 
 def map_paths(settings: Settings, change: Callable[[str], str]) -> Settings:
     """The settings with all paths but that of the spec changed by a function."""
-    given = {name: path for name in ("bars_csv", "out_dir") if (path := getattr(settings, name)) is not None}
-    changed: dict[str, Any] = {name: change(path) for name, path in given.items()}
+    paths = {name: path for name in ("bars_csv", "out_dir") if (path := getattr(settings, name)) is not None}
+    changed: dict[str, Any] = {name: change(path) for name, path in paths.items()}
     if settings.datasets is not None:
         changed["datasets"] = [msgspec.structs.replace(dataset, path=change(dataset.path)) for dataset in settings.datasets]
     return msgspec.structs.replace(settings, **changed)
@@ -262,14 +262,14 @@ def _refuse(document: Document, settings: Settings) -> None:
     if settings.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,3})?", settings.device):
         raise ConfigError(f"{document.place(('device',))}: device is {settings.device!r}; expected cpu, cuda or cuda:N.")
     if (settings.bars_csv is None) == (settings.datasets is None):
-        found = "both are given" if settings.bars_csv is not None else "neither is given"
-        raise ConfigError(f"{document.name}: bars come from bars_csv or datasets; {found}. Give one of them.")
+        problem = "both are given" if settings.bars_csv is not None else "neither is given"
+        raise ConfigError(f"{document.name}: bars come from bars_csv or datasets; {problem}. Give one of them.")
     if settings.datasets is not None and not settings.datasets:
         raise ConfigError(f"{document.place(('datasets',))}: datasets is empty; expected at least one path.")
     if len(settings.split) != 3 or sum(settings.split) > 1 + 1e-9:
-        found = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
+        problem = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
         expected = "three shares (train, validation, score) with a sum of at most 1"
-        raise ConfigError(f"{document.place(('split',))}: split has {found}; expected {expected}.")
+        raise ConfigError(f"{document.place(('split',))}: split has {problem}; expected {expected}.")
     if None not in (settings.hidden, settings.ffn_hidden) and settings.hidden != settings.ffn_hidden:
         raise ConfigError(
             f"{document.place(('hidden',))}: hidden is {settings.hidden}, but ffn_hidden is {settings.ffn_hidden}; both are the "

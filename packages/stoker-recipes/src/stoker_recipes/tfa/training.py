@@ -175,10 +175,10 @@ def train(
         with using(threads_of(settings) if device == "cpu" else torch.get_num_threads()):
             result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
             stoker.train.load_trained(model, folder)
-            found = score(model.cpu(), prepared)
+            result_score = score(model.cpu(), prepared)
         training = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
-        disk.write_file(folder / SCORE_NAME, json.dumps({**asdict(found), **training}, indent=1).encode() + b"\n")
-        return TrainedTfa(prepared=prepared, model=model, result=result, score=found)
+        disk.write_file(folder / SCORE_NAME, json.dumps({**asdict(result_score), **training}, indent=1).encode() + b"\n")
+        return TrainedTfa(prepared=prepared, model=model, result=result, score=result_score)
 
 
 @contextlib.contextmanager
@@ -211,7 +211,7 @@ def _resumed(settings: Settings, folder: Path) -> Settings:
     saved = read_settings(folder / CONFIG_NAME)
     differing = []
     for key in sorted(set(Settings.__struct_fields__) - MAY_CHANGE):
-        now, then = (msgspec.to_builtins(getattr(map_paths(one, _absolute), key)) for one in (settings, saved))
+        now, then = (msgspec.to_builtins(getattr(map_paths(version, _absolute), key)) for version in (settings, saved))
         if now is None or now == then:
             settings = msgspec.structs.replace(settings, **{key: getattr(saved, key)})
         else:
@@ -364,12 +364,12 @@ def baseline_scores(prepared: Prepared, model: ScaledModel, rows: Array) -> dict
         return inputs(rows), labels[rows]
 
     x, y = labelled("train")
-    network, weights, given = _fit_network(x, y, *labelled("valid"), seed=prepared.settings.seed), fit_linear(x, y), inputs(rows)
+    network, weights, seen = _fit_network(x, y, *labelled("valid"), seed=prepared.settings.seed), fit_linear(x, y), inputs(rows)
     with torch.no_grad():
-        answers = network(torch.from_numpy(given)).reshape(-1).numpy().astype(np.float64)
+        answers = network(torch.from_numpy(seen)).reshape(-1).numpy().astype(np.float64)
     return {
         "volatility": np.asarray(prepared.store.column(VOLATILITY), dtype=np.float64)[rows],
-        "linear": given.astype(np.float64) @ weights[:-1] + weights[-1],
+        "linear": seen.astype(np.float64) @ weights[:-1] + weights[-1],
         "mlp": answers,
     }
 
@@ -434,10 +434,10 @@ def gain(scores: Array, others: Array, labels: Array, *, chunks: int = 20) -> tu
         return audit.auc(scores[rows], labels[rows]) - audit.auc(others[rows], labels[rows])
 
     every = np.arange(len(labels))
-    found = np.array([difference(np.setdiff1d(every, part)) for part in np.array_split(every, chunks) if len(part)])
-    if len(found) < 2 or not np.isfinite(found).all():
+    differences = np.array([difference(np.setdiff1d(every, part)) for part in np.array_split(every, chunks) if len(part)])
+    if len(differences) < 2 or not np.isfinite(differences).all():
         return float("nan"), float("inf")
-    error = np.sqrt((len(found) - 1) * np.mean((found - found.mean()) ** 2))
+    error = np.sqrt((len(differences) - 1) * np.mean((differences - differences.mean()) ** 2))
     return difference(every), float(error)
 
 
@@ -478,11 +478,11 @@ class ModelScore:
 def predict(model: nn.Module, prepared: Prepared, part: str, *, device: str = "cpu") -> Array:
     """The logits of all labelled rows of a part, in the order of `Prepared.labelled_rows`; float64."""
     model.eval()
-    found = []
+    parts = []
     for batch in prepared.feed(part, batch_size=max(1, 4096 // prepared.shape.run), device=device):
         logits = model(batch["features"])[:, -prepared.shape.run :]
-        found.append(logits[batch["valid"]].double().cpu().reshape(-1))
-    return torch.cat(found).numpy()
+        parts.append(logits[batch["valid"]].double().cpu().reshape(-1))
+    return torch.cat(parts).numpy()
 
 
 def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> ModelScore:
@@ -495,13 +495,13 @@ def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> ModelScore:
     if prepared.pos_weight is not None:  # the model was trained as if labels 1 were more frequent by this factor
         logits = logits - float(torch.log(prepared.pos_weight))
     baselines = baseline_scores(prepared, model.cpu(), rows)
-    lines = [_line("model", logits, labels)] + [_line(name, found, labels) for name, found in baselines.items()]
+    lines = [_line("model", logits, labels)] + [_line(name, results, labels) for name, results in baselines.items()]
     best = max(lines[1:], key=lambda line: line.auc)
     chance = chance_area(logits, labels, seed=prepared.settings.seed)
     mean, error = gain(logits, baselines[best.name], labels)
     skilled, verdict = judge(lines[0].auc, chance, best, mean, error)
-    found: dict[str, Any] = {"chance": chance, "gain": mean, "error": error, "skilled": skilled, "verdict": verdict}
-    return ModelScore(labels=len(labels), up=float(labels.mean()), lines=tuple(lines), **found)
+    results: dict[str, Any] = {"chance": chance, "gain": mean, "error": error, "skilled": skilled, "verdict": verdict}
+    return ModelScore(labels=len(labels), up=float(labels.mean()), lines=tuple(lines), **results)
 
 
 def judge(area: float, chance: float, best: Line, mean: float, error: float) -> tuple[bool, str]:

@@ -234,13 +234,13 @@ class CompatSamples:
                 continue
             listed = flat.file in ("json", "jsonl") and self._method == "none"
             for place in places:  # series of a type of their own
-                own = flat.own[int(series[place]) - int(self.corpus.firsts[at])]
-                own = own.astype(np.float64) if listed else own  # a list of Python numbers becomes float32 through float64
-                self._fill(rows, np.array([place]), own, starts, series, counts)
+                typed = flat.own[int(series[place]) - int(self.corpus.firsts[at])]
+                typed = typed.astype(np.float64) if listed else typed  # a list of Python numbers becomes float32 through float64
+                self._fill(rows, np.array([place]), typed, starts, series, counts)
         masks = np.empty((len(wanted), self._length), dtype=np.int32)
         _finish_windows(counts, rows, masks)
-        found = {"input_ids": rows[:, :-1], "labels": rows[:, 1:], "loss_masks": masks}
-        return {name: torch.from_numpy(values) for name, values in found.items()}
+        batch = {"input_ids": rows[:, :-1], "labels": rows[:, 1:], "loss_masks": masks}
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     def _fill(self, rows: Array, places: Array, values: Array, starts: Array, series: Array, counts: Array) -> None:
         """Write some windows of an array; each point is scaled alone, as the whole series is."""
@@ -261,8 +261,8 @@ class CompatSamples:
         """Return the scale of a series, which is computed once."""
         if number not in self._scales:
             at = int(self.corpus.flat_of(np.array(number)))
-            own = self.corpus.flats[at].own
-            series = self.corpus.series(number) if own is None else own[number - int(self.corpus.firsts[at])]
+            typed = self.corpus.flats[at].own
+            series = self.corpus.series(number) if typed is None else typed[number - int(self.corpus.firsts[at])]
             self._scales[number] = scale_as_theirs(series, self._method)
         return self._scales[number]
 

@@ -62,9 +62,9 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
     if (folder / RECIPE_NAME).is_file():
         settings = read_settings(folder, TimeMoeSettings)
         model = TimeMoe(find_size(settings)).to(device)
-        found = stoker.train.load_trained(model, folder, latest=latest)
-        source = f"{folder}, step {found.step:,}"
-        return LoadedModel(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=found.step)
+        trained = stoker.train.load_trained(model, folder, latest=latest)
+        source = f"{folder}, step {trained.step:,}"
+        return LoadedModel(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=trained.step)
     if (folder / CONFIG).is_file():
         model = TimeMoe(read_size(folder)).to(device)
         load_weights(model, folder)
@@ -97,8 +97,8 @@ def forecast(loaded: LoadedModel, context: Array, horizon: int) -> Array:
 def _unscaled(loaded: LoadedModel, scaled: Array, centers: Array, divisors: Array, horizon: int) -> Array:
     """The forecasts of scaled rows, in their units."""
     device = next(loaded.model.parameters()).device
-    found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
-    return np.asarray(found * divisors[:, None] + centers[:, None])
+    forecasts = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
+    return np.asarray(forecasts * divisors[:, None] + centers[:, None])
 
 
 def scale_rows(context: Array, method: Method) -> tuple[Array, Array, Array]:
@@ -124,17 +124,17 @@ def scale_rows(context: Array, method: Method) -> tuple[Array, Array, Array]:
     return scaled.astype(np.float32), centers, divisors
 
 
-def errors_of(found: Array, actual: Array) -> tuple[float, float, int]:
+def errors_of(predicted: Array, actual: Array) -> tuple[float, float, int]:
     """MSE and MAE over the known points (not NaN), and their number."""
-    apart = (found - actual)[np.isfinite(actual)]
+    apart = (predicted - actual)[np.isfinite(actual)]
     if not len(apart):
         return math.nan, math.nan, 0
     return float(np.mean(apart**2)), float(np.mean(np.abs(apart))), len(apart)
 
 
-def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
+def as_json(predicted: Array, actual: Array | None, **fields: Any) -> str:
     """A forecast as JSON, with the actual values where they are known, and more fields; null where a value is not known."""
-    values: dict[str, Any] = {"forecast": found.tolist()}
+    values: dict[str, Any] = {"forecast": predicted.tolist()}
     if actual is not None:
         values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
     return json.dumps({**fields, **values})
@@ -185,20 +185,20 @@ def _predict(
                     f"forecast needs {1 if which == 'last' else context:,} with a known one among them. Pass short='skip'.",
                     parameter="short",
                 )
-        found: list[tuple[int, int, Array]] = []
+        forecasts: list[tuple[int, int, Array]] = []
         for length, places in groups.items():
             for at in range(0, len(places), batch_size):
                 some = places[at : at + batch_size]
                 rows = np.stack([corpus.series(first + number)[end - length : end] for number, end in some]).astype(np.float64)
-                found += [(*place, values) for place, values in zip(some, forecast(loaded, rows, horizon), strict=True)]
-        if not found:
+                forecasts += [(*place, values) for place, values in zip(some, forecast(loaded, rows, horizon), strict=True)]
+        if not forecasts:
             continue
-        found.sort(key=lambda one: one[:2])
-        series, ends_of = (np.repeat([one[i] for one in found], horizon) for i in range(2))
-        ahead = np.tile(np.arange(1, horizon + 1), len(found))
+        forecasts.sort(key=lambda forecasted: forecasted[:2])
+        series, ends_of = (np.repeat([forecasted[i] for forecasted in forecasts], horizon) for i in range(2))
+        ahead = np.tile(np.arange(1, horizon + 1), len(forecasts))
         names = [corpus.series_name(first + number).removesuffix(f":{flat.column}") for number in range(len(flat))]
         time = flat.store.time if flat.store.time in flat.store.schema else None
-        predictions = {"prediction": np.concatenate([one[2] for one in found])}
+        predictions = {"prediction": np.concatenate([forecasted[2] for forecasted in forecasts])}
         parts.append(
             Predicted(
                 store=flat.store,
@@ -246,7 +246,7 @@ class Score:
     @property
     def best_baseline(self) -> Baseline:
         """The baseline with the lowest MSE."""
-        return min((baseline for baseline in self.baselines if baseline.mse is not None), key=lambda one: one.mse or 0.0)
+        return min((baseline for baseline in self.baselines if baseline.mse is not None), key=lambda baseline: baseline.mse or 0.0)
 
 
 def evaluate(
@@ -394,8 +394,8 @@ def find_period(values: Array, most: int) -> int:
 def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
     """The last `periods` points of each row, repeated; a missing point counts as the mean, 0."""
     steps = np.arange(horizon)[None] % periods[:, None]
-    found = np.take_along_axis(seen, seen.shape[1] - periods[:, None] + steps, axis=1)
-    return np.where(np.isfinite(found), found, 0.0)
+    repeated = np.take_along_axis(seen, seen.shape[1] - periods[:, None] + steps, axis=1)
+    return np.where(np.isfinite(repeated), repeated, 0.0)
 
 
 # ---- plots ----
@@ -403,13 +403,13 @@ def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
 SHOWN = 3  # length of the past that is shown, in horizons
 
 
-def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:
+def plot_forecast(path: str | Path, known: Array, predicted: Array, actual: Array | None, *, title: str) -> Path:
     """Plot a forecast as .svg or .png. `known` is the series before the forecast."""
-    past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(found), 32) :]
+    past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(predicted), 32) :]
     now = len(known) - 1
-    steps = list(range(now, now + len(found) + 1))
+    steps = list(range(now, now + len(predicted) + 1))
     # Curves begin at the last known point, so that there is no gap.
-    joined = [past[-1], *found.tolist()]
+    joined = [past[-1], *predicted.tolist()]
     curves = [
         stoker.train.Curve(colour=0, steps=list(range(now + 1 - len(past), now + 1)), values=past.tolist(), smooth=False),
         stoker.train.Curve(colour=1, steps=steps, values=joined, smooth=False),
@@ -419,5 +419,5 @@ def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | 
         came = [past[-1], *np.asarray(actual, dtype=np.float64).tolist()]
         curves.append(stoker.train.Curve(colour=2, steps=steps[: len(came)], values=came, dashed=True, smooth=False))
         legend.append("actual")
-    panel = stoker.train.Panel(title=f"the next {len(found):,} steps", curves=curves)
+    panel = stoker.train.Panel(title=f"the next {len(predicted):,} steps", curves=curves)
     return stoker.train.save_plot(path, [panel], title=title, legend=legend)

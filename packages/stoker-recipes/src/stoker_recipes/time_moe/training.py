@@ -125,10 +125,10 @@ def make_rows(settings: TimeMoeSettings, *, report: Report = warn) -> Rows:
 
 def _refuse_nonfinite(corpus: Corpus) -> None:
     """With the authors' windows one missing point makes the loss NaN: raise an error before the first step."""
-    found = corpus.find_nonfinite()
-    if found is None:
+    place = corpus.find_nonfinite()
+    if place is None:
         return
-    series, at = found
+    series, at = place
     missing = bool(np.isnan(corpus.series(series)[at]))
     what = "missing (NaN)" if missing else "infinite"
     fix = "pack the data again with missing='ffill' or 'drop'" if missing else "fix the data"
@@ -195,11 +195,11 @@ def _named_size(settings: TimeMoeSettings) -> Size:
         if named is None:
             raise OptionError(f"{settings.init} has no {CONFIG}, so its size is not known. Pass size= or model=.", parameter="size")
         return named
-    found = read_size(folder)
-    if named is not None and named != found:
-        given = f"model is {settings.model!r}" if settings.model is not None else f"size is {settings.size!r}"
-        raise OptionError(f"{given}, but {settings.init} is of another size ({found}). Leave it out.", parameter="init")
-    return found
+    size = read_size(folder)
+    if named is not None and named != size:
+        wanted = f"model is {settings.model!r}" if settings.model is not None else f"size is {settings.size!r}"
+        raise OptionError(f"{wanted}, but {settings.init} is of another size ({size}). Leave it out.", parameter="init")
+    return size
 
 
 def make_optimizer(settings: TimeMoeSettings) -> Callable[[Any], torch.optim.Optimizer]:
@@ -208,8 +208,8 @@ def make_optimizer(settings: TimeMoeSettings) -> Callable[[Any], torch.optim.Opt
     def make(parameters: Any) -> torch.optim.Optimizer:
         every = list(parameters)
         groups = [
-            {"params": [one for one in every if one.dim() > 1], "weight_decay": settings.weight_decay},
-            {"params": [one for one in every if one.dim() <= 1], "weight_decay": 0.0},
+            {"params": [weight for weight in every if weight.dim() > 1], "weight_decay": settings.weight_decay},
+            {"params": [weight for weight in every if weight.dim() <= 1], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPS)
 
@@ -302,11 +302,11 @@ def run(
         check_free(Path(export))
     elif folder is not None and not (resume and (folder / "run.json").exists()):
         check_free(folder / WEIGHTS)
-    there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
+    place = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
     rows = make_rows(settings, report=report if is_first else lambda _: None)
     # A checkpoint of the run replaces the initial weights.
     goes_on = resume and folder is not None and any((folder / "checkpoints").glob("*"))
-    model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings).to(there)
+    model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings).to(place)
     per_update = settings.batch_size * settings.grad_accum_steps * (world_size or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
     if total > MOST:
@@ -323,7 +323,7 @@ def run(
         )
     if wants_compiling(settings, model, total):
         model.compile(dynamic=False)
-    precision, graph = best_on(there, settings)
+    precision, graph = best_on(place, settings)
     trainer = stoker.Trainer(
         model,
         time_moe_loss,
@@ -344,10 +344,10 @@ def run(
         seed=settings.seed,
         progress=progress,
     )
-    given: dict[str, Any] = {"batch_size": settings.batch_size, "device": trainer.device}
+    common: dict[str, Any] = {"batch_size": settings.batch_size, "device": trainer.device}
     accumulated = settings.grad_accum_steps
-    batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **given)
-    valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **given)
+    batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **common)
+    valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **common)
     if folder is not None and is_first and not resume:
         run_folder.claim_run(folder, msgspec.to_builtins(settings))
     if progress and is_first:

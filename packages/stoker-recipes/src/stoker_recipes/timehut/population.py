@@ -245,7 +245,7 @@ def make_population(
     plans = [(seed, rows.tobytes()) for seed, rows in zip(crop_seeds, subsets, strict=True)]
     groups = 1 if len(set(plans)) == 1 else count
     per_epoch = [updates_per_epoch(len(rows), first.batch_size) for rows in subsets]
-    updates = max(one.num_updates(data.size, each) for one, each in zip(settings, per_epoch, strict=True))
+    updates = max(setting.num_updates(data.size, each) for setting, each in zip(settings, per_epoch, strict=True))
 
     def draw(plan: tuple[int, int]) -> Crops:
         return draw_crops(num_series=plan[1], length=data.shape[1], batch_size=first.batch_size, updates=updates, seed=plan[0],
@@ -255,11 +255,13 @@ def make_population(
     with ThreadPoolExecutor() as pool:  # most of the time NumPy fills masks, outside of the interpreter's lock
         drawn_crops = dict(zip(dict.fromkeys(sizes), pool.map(draw, dict.fromkeys(sizes)), strict=True))
     crops = [drawn_crops[size] for size in sizes]
-    rows = np.stack([subset[one.rows] for subset, one in zip(subsets, crops, strict=False)], 1)
+    rows = np.stack([subset[crop.rows] for subset, crop in zip(subsets, crops, strict=False)], 1)
     epochs = [-(-updates // each) for each in per_epoch]
     tau = [
-        np.repeat(temperatures(one.schedule, many, low=one.min_tau, high=one.max_tau, period=one.t_max), each)[:updates]
-        for one, many, each in zip(settings, epochs, per_epoch, strict=True)
+        np.repeat(temperatures(setting.schedule, many, low=setting.min_tau, high=setting.max_tau, period=setting.t_max), each)[
+            :updates
+        ]
+        for setting, many, each in zip(settings, epochs, per_epoch, strict=True)
     ]
     missing: Array = np.asarray(np.isnan(data).any(-1))
     where = torch.device(device)
@@ -279,8 +281,8 @@ def make_population(
         keys=on_device(np.array(crop_seeds[:groups], np.int64)),
     )
     layout = make_layout(first.size(data.shape[2]), tables.length)
-    kept = kept_positions(layout)
-    drawn = {seed: initial_weights(layout.size, seed)[kept] for seed in {setting.seed for setting in settings}}
+    positions = kept_positions(layout)
+    drawn = {seed: initial_weights(layout.size, seed)[positions] for seed in {setting.seed for setting in settings}}
     weights = torch.stack([drawn[setting.seed] for setting in settings]).to(device=where, dtype=dtype)
     return EncoderPopulation(weights, layout, settings, _terms(settings, where, dtype), tables)
 
@@ -340,8 +342,7 @@ class _Cut(torch.autograd.Function):
 
 
 def _cut(h: Tensor, begin: Tensor, width: int) -> Tensor:
-    found: Tensor = _Cut.apply(h, begin, width)  # type: ignore[no-untyped-call]
-    return found
+    return _Cut.apply(h, begin, width)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def dropout_scale(
@@ -369,8 +370,10 @@ def _mix(x: Tensor) -> Tensor:
 
 def new_optimizer(population: EncoderPopulation) -> torch.optim.AdamW:
     """AdamW over the weights of all members: one fused kernel."""
-    one, is_cuda = population.settings[0], population.weights.device.type == "cuda"
-    return torch.optim.AdamW([population.weights], lr=one.lr, weight_decay=one.weight_decay, fused=True, capturable=is_cuda)
+    settings, is_cuda = population.settings[0], population.weights.device.type == "cuda"
+    return torch.optim.AdamW(
+        [population.weights], lr=settings.lr, weight_decay=settings.weight_decay, fused=True, capturable=is_cuda
+    )
 
 
 class _Graph:
@@ -379,7 +382,7 @@ class _Graph:
     def __init__(self, population: EncoderPopulation) -> None:
         self.population = population
         self.last = torch.full((population.num_members,), float("nan"), device=population.weights.device)
-        weights, total, update = (one.detach().clone() for one in (population.weights, population.total, population.update))
+        weights, total, update = (tensor.detach().clone() for tensor in (population.weights, population.total, population.update))
         state = population.optimizer.state[population.weights]
         before = {name: value.clone() for name, value in state.items()}
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -421,14 +424,14 @@ def encode_series(rows: Tensor, layout: RowLayout, data: Array) -> Array:
     missing: Array = np.asarray(np.isnan(data).any(-1))
     per_series = len(rows) * data.shape[1] * max(3 * layout.size.hidden, 2 * layout.size.width)
     part = max(1, ENCODED_VALUES // per_series)
-    found = []
+    parts = []
     with torch.no_grad():
         for begin in range(0, len(data), part):
             some, gaps = data[begin : begin + part], missing[begin : begin + part]
             x = torch.from_numpy(np.where(gaps[..., None], 0, some)).to(rows)[None]
             keep = torch.from_numpy(~gaps).to(rows.device)[None] if gaps.any() else None
-            found.append(pool_over_time(encode(rows, layout, x, keep)))
-    result: Array = torch.cat(found, 1).cpu().numpy()
+            parts.append(pool_over_time(encode(rows, layout, x, keep)))
+    result: Array = torch.cat(parts, 1).cpu().numpy()
     return result
 
 

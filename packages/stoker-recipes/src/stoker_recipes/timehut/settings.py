@@ -143,7 +143,7 @@ class EncoderSettings:
 NAMES = tuple(field.name for field in fields(EncoderSettings))
 
 
-def make_settings(method: str = "timehut", **given: Any) -> EncoderSettings:
+def make_settings(method: str = "timehut", **options: Any) -> EncoderSettings:
     """The settings of a method, with its own defaults where nothing is given.
 
     Args:
@@ -159,7 +159,9 @@ def make_settings(method: str = "timehut", **given: Any) -> EncoderSettings:
     """
     if method not in METHODS:
         raise OptionError.expected("method", method, f"one of {', '.join(METHODS)}")
-    unknown = sorted(set(given) - set(NAMES))
+    unknown = sorted(set(options) - set(NAMES))
     if unknown:
         raise OptionError(f"{unknown[0]!r} is not a setting; expected some of {', '.join(NAMES)}.", parameter=unknown[0])
-    return EncoderSettings(method=method, **{**OF_METHOD[method], **{name: one for name, one in given.items() if one is not None}})
+    return EncoderSettings(
+        method=method, **{**OF_METHOD[method], **{name: value for name, value in options.items() if value is not None}}
+    )

@@ -94,8 +94,13 @@ class CropBatches:
 
     def identity(self) -> dict[str, Any]:
         """What the batches depend on."""
-        one, tables = self._population.settings[0], self._population.tables
-        return {"seed": one.seed, "batch_size": one.batch_size, "updates": self._total, "data": [tables.data, tables.rows[:1]]}
+        settings, tables = self._population.settings[0], self._population.tables
+        return {
+            "seed": settings.seed,
+            "batch_size": settings.batch_size,
+            "updates": self._total,
+            "data": [tables.data, tables.rows[:1]],
+        }
 
 
 def train(
@@ -211,18 +216,20 @@ def describe(series: LabelledSeries, test: LabelledSeries | None, scaler: Global
 
 
 def _describe_encoder(population: EncoderPopulation) -> str:
-    whole, kept = make_layout(population.layout.size).num_values, population.layout.num_values
+    whole, count = make_layout(population.layout.size).num_values, population.layout.num_values
     per_epoch = updates_per_epoch(len(population.tables.data), population.settings[0].batch_size)
-    dropped = f", {whole - kept:,} of {whole:,} weights left out: their taps reach beyond {population.tables.length} steps"
+    dropped = f", {whole - count:,} of {whole:,} weights left out: their taps reach beyond {population.tables.length} steps"
     epochs = f"{population.num_updates:,} updates ({population.num_updates / per_epoch:,.4g} epochs of {per_epoch:,})"
-    return f"{kept:,} weights{dropped if whole > kept else ''}; {epochs}"
+    return f"{count:,} weights{dropped if whole > count else ''}; {epochs}"
 
 
 def resume(folder: str | Path, **common: Any) -> TrainedTimeHut:
     """Continue the run of a folder, with its own data and settings."""
-    found = read_recipe(Path(folder), "timehut", check=check_record)
-    settings = dict(found["settings"])
-    return train(found["data"], test=found["test"], folder=folder, normalize=found["normalize"], resume=True, **settings, **common)
+    record = read_recipe(Path(folder), "timehut", check=check_record)
+    settings = dict(record["settings"])
+    return train(
+        record["data"], test=record["test"], folder=folder, normalize=record["normalize"], resume=True, **settings, **common
+    )
 
 
 def _finish(
@@ -237,16 +244,16 @@ def _finish(
     }
     disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
     embeddings = encoder(series.values)
-    kept: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
-    disk.write_file(folder / TRAIN_NAME, disk.npy_bytes(kept))
+    saved: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
+    disk.write_file(folder / TRAIN_NAME, disk.npy_bytes(saved))
     scores: dict[str, float] = {}
     majority = None
     if test is not None and test.labels is not None and series.labels is not None:
-        found, labels = encoder(test.values), test.labels
+        representations, labels = encoder(test.values), test.labels
         majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
         for name in CLASSIFIERS:
             fitted = fit_classifier(embeddings, series.labels, classifier=name, method=encoder.settings.method)
-            scores[name] = float((fitted.predict(found) == labels).mean())
+            scores[name] = float((fitted.predict(representations) == labels).mean())
         record = {"test_series": len(labels), "majority": majority, "accuracy": scores}
         disk.write_file(folder / SCORE_NAME, json.dumps(record, indent=1).encode() + b"\n")
     return scores, majority
