@@ -57,7 +57,7 @@ def test_windows_are_all_that_fit_and_the_last_ends_with_the_series(
     length: int, test_begin: int, context: int, horizon: int, stride: int
 ) -> None:
     every = [t for t in range(length + 1) if t >= context and t >= test_begin and t + horizon <= length]
-    found = window_starts(0, test_begin, length, context=context, horizon=horizon, stride=stride).tolist()
+    found = window_starts(test_begin, length, context=context, horizon=horizon, stride=stride).tolist()
     assert found == every[::-1][::stride][::-1]
     assert found[-1:] == every[-1:]
 
@@ -101,7 +101,6 @@ def test_the_score_is_that_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> N
         apart = apart[np.isfinite(apart)]
         assert (one.mse, one.mae) == pytest.approx((np.mean(apart**2), np.mean(np.abs(apart))), rel=1e-9), one.name
     first = score.baselines[0]
-    assert (score.naive_mse, score.naive_mae) == (first.mse, first.mae)
     assert (score.mse, score.mae) == pytest.approx((first.mse, first.mae), rel=1e-5), "the model repeats the last point"
     assert score.best_baseline.mse == min(one.mse for one in score.baselines if one.mse is not None)
 

@@ -289,13 +289,12 @@ def check_free(folder: str | Path) -> None:
         raise OptionError(f"{folder} holds {taken[0]} already. Choose another folder, or remove it first.", path=folder)
 
 
-def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | None = None, overwrite: bool = False) -> None:
+def save_weights(model: TimeMoe, folder: str | Path, *, overwrite: bool = False) -> None:
     """Write a model as an official checkpoint: config.json and model.safetensors.
 
     Args:
         model: The model.
         folder: The folder to write to.
-        dtype: Type of the tensors. Default: that of the model.
         overwrite: Replace a checkpoint in `folder`.
 
     Raises:
@@ -314,16 +313,15 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
     folder = Path(folder)
     if not overwrite:
         check_free(folder)
-    dtype = dtype or next(model.parameters()).dtype
     official = to_official(dict(model.named_parameters()), model.size)
-    tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in official.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in official.items()}
     config = {
         **FIXED,
         "architectures": ["TimeMoeForPrediction"],
         "num_key_value_heads": model.size.heads,
         "tie_word_embeddings": False,
         "use_cache": True,
-        "torch_dtype": str(dtype).removeprefix("torch."),
+        "torch_dtype": str(model.embed.dtype).removeprefix("torch."),
         **{key: getattr(model.size, name) for key, name in KEYS.items()},
     }
     disk.make_folder(folder)

@@ -16,14 +16,12 @@ They see no more than the model: a season longer than the context is left out.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -132,14 +130,6 @@ def errors_of(predicted: Array, actual: Array) -> tuple[float, float, int]:
     return float(np.mean(apart**2)), float(np.mean(np.abs(apart))), len(apart)
 
 
-def as_json(predicted: Array, actual: Array | None, **fields: Any) -> str:
-    """A forecast as JSON, with the actual values where they are known, and more fields; null where a value is not known."""
-    values: dict[str, Any] = {"forecast": predicted.tolist()}
-    if actual is not None:
-        values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
-    return json.dumps({**fields, **values})
-
-
 # ---- predictions for `stoker.load(run).predict(data)` ----
 
 HORIZON = 96
@@ -239,8 +229,6 @@ class Score:
     mse: float
     mae: float
     windows: int
-    naive_mse: float  # MSE of repeating the last known point
-    naive_mae: float
     baselines: tuple[Baseline, ...]  # repeating the last point first
 
     @property
@@ -259,7 +247,6 @@ def evaluate(
     test: float = 0.2,
     train: float = 0.7,
     batch_size: int = 64,
-    scale: Literal["series", "context"] = "series",
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Score:
     """MSE and MAE of forecasts over windows whose targets lie in the last `test` share of each series.
@@ -275,8 +262,6 @@ def evaluate(
         test: Share of each series, at its end, with the targets.
         train: Share of each series, at its start, whose mean and deviation scale it. With `test` at most 1.
         batch_size: Windows at once.
-        scale: "series": a series is scaled by its training part. "context": each context is scaled by itself, as `forecast` does.
-            Errors are in units of the training part in both cases.
         report: Called with the number of finished windows, and of all.
 
     Returns:
@@ -288,8 +273,6 @@ def evaluate(
     for name, value in (("context", context), ("horizon", horizon), ("stride", stride), ("batch_size", batch_size)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError.expected(name, value, "an integer from 1")
-    if scale not in ("series", "context"):
-        raise OptionError.expected("scale", scale, "'series' or 'context'")
     if not (0 < test < 1 and 0 < train < 1 and train + test <= 1 + 1e-9):
         raise OptionError(
             f"test is {test!r} and train {train!r}; expected shares above 0 with a sum of at most 1.", parameter="test"
@@ -302,12 +285,13 @@ def evaluate(
         )
     seasons = {"last point": 1, **{f"season of {period}": period for period in PERIODS}, OWN: 0}
     sums, count, windows = np.zeros((1 + len(seasons), 2)), 0, 0
-    total = count_windows(corpus, context=context, horizon=horizon, stride=stride, test=test)
+    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
+    total = int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
     for rows, periods in _batches(corpus, context, horizon, stride, test, train, batch_size):
         seen, target = rows[:, :context], rows[:, context:]
         known = np.isfinite(target)
         # Rows are in units of their series already: "none" only replaces missing points.
-        guesses = [_unscaled(loaded, *scale_rows(seen, "zero" if scale == "context" else "none"), horizon)]
+        guesses = [_unscaled(loaded, *scale_rows(seen, "none"), horizon)]
         for period in seasons.values():
             chosen = np.full(len(rows), period) if period else periods
             guesses.append(repeat_season(seen, np.minimum(chosen, context), horizon))
@@ -328,7 +312,7 @@ def evaluate(
         Baseline(name=name, mse=pair[0] if period <= context else None, mae=pair[1] if period <= context else None)
         for (name, period), pair in zip(seasons.items(), others, strict=True)
     )
-    return Score(mse=mse, mae=mae, windows=windows, naive_mse=others[0][0], naive_mae=others[0][1], baselines=baselines)
+    return Score(mse=mse, mae=mae, windows=windows, baselines=baselines)
 
 
 def _batches(
@@ -341,7 +325,7 @@ def _batches(
     periods: list[Array] = []
     for number in range(len(corpus)):
         values, begin = corpus.series(number), int(corpus.begins[number])
-        starts = window_starts(0, int(ends[number]) - begin, len(values), context=context, horizon=horizon, stride=stride)
+        starts = window_starts(int(ends[number]) - begin, len(values), context=context, horizon=horizon, stride=stride)
         if not len(starts):
             continue
         scales.know(np.array([number]))
@@ -359,18 +343,9 @@ def _batches(
         yield np.concatenate(waiting), np.concatenate(periods)
 
 
-def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
+def window_starts(test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
     """Where the targets of a series begin: within its test part, with a full context before them. The last one ends the series."""
-    first, last = max(begin + context, test_begin), end - horizon
-    if last < first:
-        return np.zeros(0, dtype=np.int64)
-    return np.arange(last, first - 1, -stride, dtype=np.int64)[::-1]
-
-
-def count_windows(corpus: Corpus, *, context: int, horizon: int, stride: int, test: float) -> int:
-    """Number of windows over all series."""
-    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
-    return int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
+    return np.arange(end - horizon, max(context, test_begin) - 1, -stride, dtype=np.int64)[::-1]
 
 
 def find_period(values: Array, most: int) -> int:

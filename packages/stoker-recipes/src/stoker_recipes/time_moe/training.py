@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -202,18 +203,14 @@ def _named_size(settings: TimeMoeSettings) -> Size:
     return size
 
 
-def make_optimizer(settings: TimeMoeSettings) -> Callable[[Any], torch.optim.Optimizer]:
+def make_optimizer(settings: TimeMoeSettings, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """AdamW without weight decay of biases and norms."""
-
-    def make(parameters: Any) -> torch.optim.Optimizer:
-        every = list(parameters)
-        groups = [
-            {"params": [weight for weight in every if weight.dim() > 1], "weight_decay": settings.weight_decay},
-            {"params": [weight for weight in every if weight.dim() <= 1], "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPS)
-
-    return make
+    weights = list(parameters)
+    groups = [
+        {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPS)
 
 
 def wants_compiling(settings: TimeMoeSettings, model: TimeMoe, total: int) -> bool:
@@ -240,7 +237,6 @@ def train(
     folder: str | os.PathLike[str] | None = None,
     device: str | None = None,
     progress: bool = False,
-    export: str | os.PathLike[str] | None = None,
     report: Report = warn,
     **options: Any,
 ) -> Trained:
@@ -251,7 +247,6 @@ def train(
         folder: Folder of the run, which can be resumed. Default: nothing is saved.
         device: Default: a GPU if there is one.
         progress: Show a progress bar.
-        export: Folder of the best weights. Default: `weights` in `folder`.
         report: Called with one line on what was left out of the data, and if one epoch has very few updates.
         **options: Fields of `TimeMoeSettings`.
 
@@ -264,7 +259,7 @@ def train(
     """
     settings = run_folder.make_settings(TimeMoeSettings, {"data": os.fspath(data), **options})
     where = run_folder.check_free(folder)
-    return run(settings, where, device=device, progress=progress, export=export, resume=False, report=report)
+    return run(settings, where, device=device, progress=progress, resume=False, report=report)
 
 
 def resume(
@@ -272,13 +267,12 @@ def resume(
     *,
     device: str | None = None,
     progress: bool = False,
-    export: str | os.PathLike[str] | None = None,
     report: Report = warn,
     **changes: Any,
 ) -> Trained:
     """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
     settings = run_folder.resumed_settings(Path(folder), TimeMoeSettings, changes)
-    return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True, report=report)
+    return run(settings, Path(folder), device=device, progress=progress, resume=True, report=report)
 
 
 def run(
@@ -287,7 +281,6 @@ def run(
     *,
     device: str | None,
     progress: bool,
-    export: str | os.PathLike[str] | None,
     resume: bool,
     report: Report = warn,
 ) -> Trained:
@@ -298,9 +291,7 @@ def run(
     size = find_size(settings)
     if not resume and (settings.model is not None or settings.init is not None):
         settings = msgspec.structs.replace(settings, size=size)  # so that a resumed run does not read them again
-    if export is not None:
-        check_free(Path(export))
-    elif folder is not None and not (resume and (folder / "run.json").exists()):
+    if folder is not None and not (resume and (folder / "run.json").exists()):
         check_free(folder / WEIGHTS)
     place = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
     rows = make_rows(settings, report=report if is_first else lambda _: None)
@@ -327,7 +318,7 @@ def run(
     trainer = stoker.Trainer(
         model,
         time_moe_loss,
-        make_optimizer(settings),
+        partial(make_optimizer, settings),
         precision=precision,
         grad_accum_steps=settings.grad_accum_steps,
         max_grad_norm=settings.max_grad_norm,
@@ -358,11 +349,10 @@ def run(
             stack.enter_context(disk.removing_unless(folder / "run.json", folder / RECIPE_NAME))
         passes = -(-total // every)
         result = trainer.fit(batches, valid=valid, epochs=passes, max_seconds=settings.max_seconds, resume=resume)
-    weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
-    if weights is not None and is_first:
-        if folder is not None:
-            stoker.train.load_trained(model, folder)
-        save_weights(model, weights, overwrite=export is None)
+    weights = None if folder is None else folder / WEIGHTS
+    if folder is not None and weights is not None and is_first:
+        stoker.train.load_trained(model, folder)
+        save_weights(model, weights, overwrite=True)
     points = result.step * per_update * settings.length * rows.useful / result.seconds if result.seconds else 0.0
     epochs = result.step * per_update / rows.per_epoch
     return Trained(result=result, model=model, rows=rows, weights=weights, points=points, epochs=epochs)
