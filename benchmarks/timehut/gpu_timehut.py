@@ -165,7 +165,8 @@ def search(setting: Setting) -> dict[str, Any]:
 
 def seeds(setting: Setting) -> dict[str, Any]:
     """Accuracies of all seeds, trained as one population per method."""
-    from stoker_recipes.timehut.evaluation import accuracy, interval
+    from benchmarks.timehut.archive import interval
+    from stoker_recipes.timehut.evaluation import accuracy
 
     found: dict[str, Any] = {}
     for method in METHODS:
@@ -185,7 +186,8 @@ def seeds(setting: Setting) -> dict[str, Any]:
 
 def lengths(setting: Setting) -> dict[str, Any]:
     """Means over many seeds at several lengths of a run: what 16 seeds cannot distinguish."""
-    from stoker_recipes.timehut.evaluation import accuracy, interval
+    from benchmarks.timehut.archive import interval
+    from stoker_recipes.timehut.evaluation import accuracy
 
     found: dict[str, Any] = {}
     for method, precision, count in (

@@ -269,8 +269,6 @@ class CompatSamples:
 
 # ---- the data set for the Trainer of Hugging Face ----
 
-METHODS: dict[str | None, Method] = {None: "none", "none": "none", "zero": "zero", "max": "max"}
-
 
 class Together(Sequence[dict[str, Any]]):
     """Samples that were gathered as one batch: a sequence of samples, and the batch."""
@@ -324,10 +322,10 @@ class TimeMoeDataset:
         context_length: int,
         prediction_length: int = 0,
         stride: int | None = None,
-        normalization_method: str | None = None,
+        normalization_method: Method | None = None,
         **ignored: Any,
     ) -> None:
-        if callable(normalization_method) or normalization_method not in METHODS:
+        if normalization_method not in (None, *get_args(Method)):
             advice = "To use your own function, pack series that it has been applied to."
             raise OptionError(
                 f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}",
@@ -335,9 +333,9 @@ class TimeMoeDataset:
             )
         if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
             raise OptionError(f"TimeMoeDataset has no option {min(set(ignored) - {'shuffle'})!r}.", parameter="columns")
-        self._given = (path, context_length, prediction_length, stride, normalization_method)
+        self._arguments = (path, context_length, prediction_length, stride, normalization_method)
         self._samples = CompatSamples(
-            open_corpus(path), context_length + prediction_length, stride=stride, method=METHODS[normalization_method]
+            open_corpus(path), context_length + prediction_length, stride=stride, method=normalization_method or "none"
         )
 
     def __len__(self) -> int:
@@ -369,4 +367,4 @@ class TimeMoeDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Only the path is pickled: worker processes open the data themselves."""
-        return type(self), self._given
+        return type(self), self._arguments

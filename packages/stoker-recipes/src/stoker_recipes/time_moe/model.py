@@ -371,65 +371,42 @@ def read_size(folder: str | Path) -> Size:
     return size
 
 
+def official_names(size: Size) -> dict[str, list[str]]:
+    """The official tensors that each tensor of the model holds, concatenated along its first axes."""
+    names = {"embed": ["model.embed_layer.emb_layer.weight"], "embed_gate": ["model.embed_layer.gate_layer.weight"]}
+    for number in range(size.layers):
+        here = f"layers.{number}"
+        attention, experts = f"model.{here}.self_attn", f"model.{here}.ffn_layer"
+        each = [f"{experts}.experts.{expert}" for expert in range(size.experts)]
+        for kind in ("weight", "bias"):
+            names[f"{here}.attention.qkv.{kind}"] = [f"{attention}.{part}_proj.{kind}" for part in "qkv"]
+        names |= {
+            f"{here}.attention.out.weight": [f"{attention}.o_proj.weight"],
+            f"{here}.experts.router": [f"{experts}.gate.weight"],
+            f"{here}.experts.gate_up": [f"{expert}.{part}_proj.weight" for expert in each for part in ("gate", "up")],
+            f"{here}.experts.down": [f"{expert}.down_proj.weight" for expert in each],
+            f"{here}.experts.shared_gate_up": [f"{experts}.shared_expert.{part}_proj.weight" for part in ("gate", "up")],
+            f"{here}.experts.shared_down": [f"{experts}.shared_expert.down_proj.weight"],
+            f"{here}.experts.shared_switch": [f"{experts}.shared_expert_gate.weight"],
+            f"{here}.attention_norm.weight": [f"model.{here}.input_layernorm.weight"],
+            f"{here}.experts_norm.weight": [f"model.{here}.post_attention_layernorm.weight"],
+        }
+    heads = [f"lm_heads.{number}.out_layer.weight" for number in range(len(size.horizons))]
+    return {**names, "norm.weight": ["model.norm.weight"], "heads.weight": heads}
+
+
 def to_official(tensors: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
     """Tensors by the names of the model as tensors by official names (also gradients, which have the same shapes)."""
-    official = {
-        "model.embed_layer.emb_layer.weight": tensors["embed"],
-        "model.embed_layer.gate_layer.weight": tensors["embed_gate"],
-    }
-    for here in (f"layers.{number}" for number in range(size.layers)):
-        layer, attention, experts = f"model.{here}", f"model.{here}.self_attn", f"model.{here}.ffn_layer"
-        for name, weight, bias in zip(
-            "qkv", tensors[f"{here}.attention.qkv.weight"].chunk(3), tensors[f"{here}.attention.qkv.bias"].chunk(3), strict=True
-        ):
-            official[f"{attention}.{name}_proj.weight"], official[f"{attention}.{name}_proj.bias"] = weight, bias
-        official[f"{attention}.o_proj.weight"] = tensors[f"{here}.attention.out.weight"]
-        official[f"{experts}.gate.weight"] = tensors[f"{here}.experts.router"]
-        for number, (gate_up, down) in enumerate(
-            zip(tensors[f"{here}.experts.gate_up"], tensors[f"{here}.experts.down"], strict=True)
-        ):
-            expert = f"{experts}.experts.{number}"
-            official[f"{expert}.gate_proj.weight"], official[f"{expert}.up_proj.weight"] = gate_up.chunk(2)
-            official[f"{expert}.down_proj.weight"] = down
-        gate, up = tensors[f"{here}.experts.shared_gate_up"].chunk(2)
-        official[f"{experts}.shared_expert.gate_proj.weight"], official[f"{experts}.shared_expert.up_proj.weight"] = gate, up
-        official[f"{experts}.shared_expert.down_proj.weight"] = tensors[f"{here}.experts.shared_down"]
-        official[f"{experts}.shared_expert_gate.weight"] = tensors[f"{here}.experts.shared_switch"]
-        official[f"{layer}.input_layernorm.weight"] = tensors[f"{here}.attention_norm.weight"]
-        official[f"{layer}.post_attention_layernorm.weight"] = tensors[f"{here}.experts_norm.weight"]
-    official["model.norm.weight"] = tensors["norm.weight"]
-    for number, weight in enumerate(torch.split(tensors["heads.weight"], list(size.horizons))):
-        official[f"lm_heads.{number}.out_layer.weight"] = weight
+    official: dict[str, Tensor] = {}
+    for name, parts in official_names(size).items():
+        rows = tensors[name].flatten(0, -2) if tensors[name].dim() > 2 else tensors[name]
+        official |= zip(parts, rows.split(list(size.horizons) if name == "heads.weight" else len(rows) // len(parts)), strict=True)
     return official
 
 
 def from_official(official: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
-    """Tensors by official names as tensors by the names of the model."""
-    tensors = {
-        "embed": official["model.embed_layer.emb_layer.weight"],
-        "embed_gate": official["model.embed_layer.gate_layer.weight"],
-    }
-
-    def both(expert: str) -> Tensor:
-        return torch.cat([official[f"{expert}.{name}_proj.weight"] for name in ("gate", "up")])
-
-    for here in (f"layers.{number}" for number in range(size.layers)):
-        layer, attention, experts = f"model.{here}", f"model.{here}.self_attn", f"model.{here}.ffn_layer"
-        each = [f"{experts}.experts.{number}" for number in range(size.experts)]
-        for kind in ("weight", "bias"):
-            tensors[f"{here}.attention.qkv.{kind}"] = torch.cat([official[f"{attention}.{name}_proj.{kind}"] for name in "qkv"])
-        tensors[f"{here}.attention.out.weight"] = official[f"{attention}.o_proj.weight"]
-        tensors[f"{here}.experts.router"] = official[f"{experts}.gate.weight"]
-        tensors[f"{here}.experts.gate_up"] = torch.stack([both(expert) for expert in each])
-        tensors[f"{here}.experts.down"] = torch.stack([official[f"{expert}.down_proj.weight"] for expert in each])
-        tensors[f"{here}.experts.shared_gate_up"] = both(f"{experts}.shared_expert")
-        tensors[f"{here}.experts.shared_down"] = official[f"{experts}.shared_expert.down_proj.weight"]
-        tensors[f"{here}.experts.shared_switch"] = official[f"{experts}.shared_expert_gate.weight"]
-        tensors[f"{here}.attention_norm.weight"] = official[f"{layer}.input_layernorm.weight"]
-        tensors[f"{here}.experts_norm.weight"] = official[f"{layer}.post_attention_layernorm.weight"]
-    tensors["norm.weight"] = official["model.norm.weight"]
-    tensors["heads.weight"] = torch.cat([official[f"lm_heads.{number}.out_layer.weight"] for number in range(len(size.horizons))])
-    return tensors
+    """Tensors by official names as tensors by the names of the model, the first axes flattened into one."""
+    return {name: torch.cat([official[part] for part in parts]) for name, parts in official_names(size).items()}
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -56,11 +56,8 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
         _fill_rows(values, lanes, lengths, rows, distances)
     else:
         with ThreadPoolExecutor(workers) as pool:  # a thread takes every n-th row, as later rows have more pairs
-            list(
-                pool.map(
-                    lambda i: _fill_rows(values, lanes, lengths, np.ascontiguousarray(rows[i::workers]), distances), range(workers)
-                )
-            )
+            parts = (np.ascontiguousarray(rows[i::workers]) for i in range(workers))
+            list(pool.map(lambda part: _fill_rows(values, lanes, lengths, part, distances), parts))
     return distances + distances.T
 
 

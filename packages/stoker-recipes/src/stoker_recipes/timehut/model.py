@@ -39,9 +39,9 @@ class EncoderSize:
     def __post_init__(self) -> None:
         for name in ("channels", "hidden", "width"):
             if getattr(self, name) < 1:
-                raise OptionError(f"{name} is {getattr(self, name)}; expected an integer from 1.", parameter=name)
+                raise OptionError.expected(name, getattr(self, name), "an integer from 1")
         if not 0 <= self.depth <= 30:
-            raise OptionError(f"depth is {self.depth}; expected an integer from 0 to 30.", parameter="depth")
+            raise OptionError.expected("depth", self.depth, "an integer from 0 to 30")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,9 +316,8 @@ def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Te
     shift = np.array(dilations, np.int64).reshape(-1, 1, 1) * np.array([-1, 0, 1])
     is_inside = (step[:, None] + shift >= 0) & (step[:, None] + shift < end[:, None])
     neighbours = np.where(is_inside, np.arange(len(x))[:, None] + shift, len(x)).reshape(len(dilations), 3 * len(x))
-    first = np.arange(batch)[:, None, None] * np.array([[right - eleft], [eright - left]]) + np.array(
-        [[left - eleft], [batch * (right - eleft)]]
-    )
+    begins = np.array([[left - eleft], [batch * (right - eleft)]])
+    first = np.arange(batch)[:, None, None] * np.array([[right - eleft], [eright - left]]) + begins
     views = {
         "input": x,
         "neighbours": torch.from_numpy(neighbours),

@@ -136,13 +136,8 @@ class EncoderPopulation(nn.Module):
             keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
             z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
         if self.settings[0].dropout:
-            where: dict[str, Any] = {
-                "steps": batch["steps"],
-                "key": batch["key"],
-                "update": batch["update"],
-                "length": self.tables.length,
-            }
-            z = z * dropout_scale(z.shape, z.dtype, **where, rate=self.settings[0].dropout)
+            place = {name: batch[name] for name in ("steps", "key", "update")}
+            z = z * dropout_scale(z.shape, z.dtype, **place, length=self.tables.length, rate=self.settings[0].dropout)
         z = z.view(members, -1, 2, width, z.shape[-1])
         return contrastive_loss(z, batch["length"], batch["tau"], self.terms, target=batch.get("target"))
 
@@ -154,9 +149,7 @@ class EncoderPopulation(nn.Module):
             precision: Of matmuls on a GPU: "tf32" or "fp32".
         """
         if not self.updates <= updates <= self.num_updates:
-            raise OptionError(
-                f"updates is {updates}; expected {self.updates} (done) to {self.num_updates} (planned).", parameter="updates"
-            )
+            raise OptionError.expected("updates", updates, f"{self.updates} (done) to {self.num_updates} (planned)")
         self.train()
         last = torch.full((self.num_members,), float("nan"), device=self.weights.device)
         with _matmuls(precision, self.weights.device):
@@ -335,9 +328,7 @@ class _Cut(torch.autograd.Function):
         (begin,), gradient = ctx.saved_tensors, gradients[0]
         index = torch.arange(ctx.before, device=gradient.device) - begin[:, None]
         is_inside = (index >= 0) & (index < gradient.shape[2])
-        place = index.clamp(0, gradient.shape[2] - 1)[:, None, :, None].expand(
-            len(gradient), gradient.shape[1], -1, gradient.shape[3]
-        )
+        place = index.clamp(0, gradient.shape[2] - 1)[:, None, :, None].expand(*gradient.shape[:2], -1, gradient.shape[3])
         return torch.where(is_inside[:, None, :, None], gradient.gather(2, place), 0), None, None
 
 

@@ -25,7 +25,7 @@ from stoker.extend import Array, check_device, disk
 from stoker_recipes.run_folder import check_same, claim_run, read_recipe
 from stoker_recipes.timehut.batches import updates_per_epoch
 from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series
-from stoker_recipes.timehut.evaluation import CLASSIFIERS, fit_classifier
+from stoker_recipes.timehut.evaluation import CLASSIFIERS, accuracy
 from stoker_recipes.timehut.model import make_layout, to_tensors
 from stoker_recipes.timehut.population import EncoderPopulation, make_population, targets_of
 from stoker_recipes.timehut.predicting import ENCODER_NAME, SCORE_NAME, TRAIN_NAME, TrainedEncoder, check_record
@@ -51,7 +51,6 @@ class TrainedTimeHut:
     """Accuracies by classifier; empty without test series or labels."""
     majority: float | None
     """The share of the most frequent class among the test series: what an accuracy has to beat."""
-    seconds: float
     cpu_seconds: float
     """CPU time of training and scoring."""
 
@@ -141,13 +140,10 @@ def train(
         NonFiniteError: The loss became NaN.
     """
     settings = make_settings(method, **options)
-    folder, started, cpu = Path(folder), time.monotonic(), time.process_time()
+    folder, begin = Path(folder), time.process_time()
     where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    known = {
-        "data": str(Path(data).absolute()),
-        "test": None if test is None else str(Path(test).absolute()),
-        "normalize": normalize,
-    }
+    paths = {name: None if path is None else str(Path(path).absolute()) for name, path in (("data", data), ("test", test))}
+    known = {**paths, "normalize": normalize}
     series = read_series(data)
     held_out = None if test is None else read_series(test)
     record = {"recipe": "timehut", **known, "settings": asdict(settings)}
@@ -185,8 +181,8 @@ def train(
         updates=population.updates,
     )
     scores, majority = _finish(folder, encoder, series, held_out)
-    seconds, used = time.monotonic() - started, time.process_time() - cpu
-    return TrainedTimeHut(encoder=encoder, result=result, scores=scores, majority=majority, seconds=seconds, cpu_seconds=used)
+    used = time.process_time() - begin
+    return TrainedTimeHut(encoder=encoder, result=result, scores=scores, majority=majority, cpu_seconds=used)
 
 
 def new_population(values: Array, settings: EncoderSettings, **options: Any) -> EncoderPopulation:
@@ -198,20 +194,17 @@ def describe(series: LabelledSeries, test: LabelledSeries | None, scaler: Global
     """A description of the data, as words and sentences."""
     num, steps, channels = series.values.shape
     missing = np.isnan(series.values).any(-1).mean()
-    lines = [("series", f"{num:,} of {steps:,} steps and {channels} {'channel' if channels == 1 else 'channels'}: {series.name}")]
+    lines = [("series", f"{num:,} of {steps:,} steps and {channels} channel{'s' * (channels > 1)}: {series.name}")]
     if missing:
         lines.append(("missing", f"{missing:.1%} of steps, from shorter series or NaN; they are masked"))
     if test is not None:
         lines.append(("test", f"{len(test.values):,} series" + ("" if test.labels is not None else ", without labels: no score")))
     if series.labels is not None:
         classes, counts = np.unique(series.labels, return_counts=True)
-        lines.append(
-            ("classes", f"{len(classes)}, {counts.min():,} to {counts.max():,} training series each; not used for training")
-        )
-    scaled = (
-        "by mean and deviation of all training series" if scaler is not None else "not needed: every series is z-normalised, or off"
-    )
-    lines.append(("scaling", scaled))
+        sizes = f"{counts.min():,} to {counts.max():,} training series each"
+        lines.append(("classes", f"{len(classes)}, {sizes}; not used for training"))
+    off = "not needed: every series is z-normalised, or off"
+    lines.append(("scaling", off if scaler is None else "by mean and deviation of all training series"))
     return lines
 
 
@@ -237,11 +230,8 @@ def _finish(
 ) -> tuple[dict[str, float], float | None]:
     """Write the encoder and its representations, and score it where there are labels."""
     scaler = encoder.scaler
-    facts = {
-        "length": str(encoder.length),
-        "updates": str(encoder.updates),
-        "scaler": json.dumps(None if scaler is None else asdict(scaler)),
-    }
+    scale = json.dumps(None if scaler is None else asdict(scaler))
+    facts = {"length": str(encoder.length), "updates": str(encoder.updates), "scaler": scale}
     disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
     embeddings = encoder(series.values)
     saved: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
@@ -252,8 +242,8 @@ def _finish(
         representations, labels = encoder(test.values), test.labels
         majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
         for name in CLASSIFIERS:
-            fitted = fit_classifier(embeddings, series.labels, classifier=name, method=encoder.settings.method)
-            scores[name] = float((fitted.predict(representations) == labels).mean())
+            sets = embeddings, series.labels, representations, labels
+            scores[name] = accuracy(*sets, classifier=name, method=encoder.settings.method)
         record = {"test_series": len(labels), "majority": majority, "accuracy": scores}
         disk.write_file(folder / SCORE_NAME, json.dumps(record, indent=1).encode() + b"\n")
     return scores, majority

@@ -68,7 +68,7 @@ class SearchObjective:
 
     def __post_init__(self) -> None:
         if list(self.rungs) != sorted(set(self.rungs)) or not self.rungs or self.rungs[0] < 1:
-            raise OptionError(f"rungs is {tuple(self.rungs)}; expected increasing numbers of updates.", parameter="rungs")
+            raise OptionError.expected("rungs", tuple(self.rungs), "increasing numbers of updates")
         _, counts = np.unique(self.labels, return_counts=True)
         if len(counts) < 2 or counts.min() < 2:
             raise OptionError(
