@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 
@@ -37,8 +36,3 @@ def stop_and_resume(
     done = resume(folder / "half", device=device, max_seconds=None)
     assert first.result.step < done.result.step
     return done, whole
-
-
-def absurd_settings(kind: type[msgspec.Struct]) -> list[dict[str, Any]]:
-    """Each field of some settings with a value that none can have, and a field that does not exist."""
-    return [*({field.name: {"a": [object]}} for field in msgspec.structs.fields(kind)), {"no_such_setting": 1}]

@@ -153,18 +153,6 @@ def test_windows_are_those_of_the_authors_benchmark_and_the_last_one(length: int
         np.testing.assert_allclose(found[number * (each + 1) :][:each], windows, rtol=1e-6, atol=1e-6)
 
 
-def test_points_behind_the_first_70_percent_do_not_scale() -> None:
-    values = make_waves(300)["OT"]
-    later = np.concatenate([values[:210], 100 * values[210:240], values[240:]])
-    corpora = [time_moe.open_corpus(stoker.Store.from_arrays(x=[one])) for one in (values, later)]
-
-    def last_windows(train: float) -> list[Any]:
-        return [next(iter(_batches(corpus, 24, 10, 100, 0.2, train, 64)))[0] for corpus in corpora]
-
-    assert np.array_equal(*last_windows(0.7))
-    assert not np.array_equal(*last_windows(0.8)), "negative control: four fifths, as before"
-
-
 @pytest.mark.parametrize("num_actual", [None, 10, 48])
 def test_the_plot_shows_past_forecast_and_actual_values(tmp_path: Path, num_actual: int | None) -> None:
     pytest.importorskip("matplotlib")

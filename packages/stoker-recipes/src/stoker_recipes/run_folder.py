@@ -22,6 +22,12 @@ from stoker.train import remove_run
 RECIPE_NAME = "recipe.json"
 
 Check = Callable[[dict[str, Any]], object]
+Say = Callable[[str, str], None]
+"""Called with a word and a sentence for each thing to report."""
+
+
+def say_nothing(word: str, sentence: str) -> None:
+    """Report nothing."""
 
 
 def check_free(folder: str | os.PathLike[str] | None, *, overwrite: bool = False) -> Path | None:

@@ -76,16 +76,13 @@ class IceCubeRun(TrainedRun):
                 raise OptionError(
                     f"{name} is {value!r}, but a run of icecube predicts one direction per event. Leave it out.", parameter=name
                 )
-        stores = [
-            stoker.open(source) if isinstance(source, str | os.PathLike) else source
-            for source in (data if isinstance(data, list) else [data])
-        ]
-        for store in stores:
+        tables = []
+        for source in data if isinstance(data, list) else [data]:
+            store = stoker.open(source) if isinstance(source, str | os.PathLike) else source
             if not isinstance(store, stoker.Store):
                 raise OptionError.expected("data", store, "a store that `stoker pack --recipe icecube` made, or its path")
-        return pa.concat_tables(
-            predict_store(self.model, store, device=self.device, batch_size=batch_size, max_doms=self.max_doms) for store in stores
-        )
+            tables.append(predict_store(self.model, store, device=self.device, batch_size=batch_size, max_doms=self.max_doms))
+        return pa.concat_tables(tables)
 
 
 def predict_store(

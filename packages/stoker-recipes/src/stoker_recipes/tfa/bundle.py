@@ -25,6 +25,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,7 +38,6 @@ import stoker
 import stoker_recipes.tfa
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.extend import Array, disk
-from stoker.train import Exported
 from stoker_recipes.tfa.data import BARS_NAME, PRICES, read_bars, warm_up_of, without_compat
 from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
 from stoker_recipes.tfa.settings import Settings, read_settings
@@ -155,7 +155,8 @@ def write_bundle(
 
 def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
     bundle = trained.bundle
-    programs = [_export(trained, folder / name) for name in (PROGRAM_NAME, *([ONNX_NAME] if onnx else []))]
+    program = partial(stoker.train.export_model, _LastRow(trained.model), {"features": trained.windows})
+    programs = [program(folder / PROGRAM_NAME), *([program(folder / ONNX_NAME, onnx=True)] if onnx else [])]
     metadata = {"length": str(bundle.length), "reach": str(bundle.reach), "spec": bundle.spec_hash}
     written = {
         SPEC_NAME: json.dumps(trained.spec, indent=1).encode() + b"\n",
@@ -322,37 +323,23 @@ def _sizes(settings: Settings) -> dict[str, int | bool]:
 
 
 class _LastRow(nn.Module):
-    """The logits [batch] of the last rows, from a dict with `features` [batch, rows, features], as programs are exported."""
+    """The logits of the last rows: [batch] of a batch with `features` [batch, rows, features].
+
+    Of the features alone it is a column [batch, 1], which is the interface of Sentio's C++.
+    """
 
     def __init__(self, model: TfaModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        logits: torch.Tensor = self.model(batch["features"])[:, -1]
-        return logits
-
-
-def _export(trained: _Trained, path: Path) -> Exported:
-    """Write the program of torch.export, or of ONNX by its suffix."""
-    return stoker.train.export_model(_LastRow(trained.model), {"features": trained.windows}, path, onnx=path.suffix == ".onnx")
-
-
-class _Column(nn.Module):
-    """The logits of the last rows as a column [batch, 1], from windows: the interface of Sentio's C++."""
-
-    def __init__(self, model: TfaModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(features)[:, -1:]
-        return logits
+    def forward(self, batch: dict[str, torch.Tensor] | torch.Tensor) -> torch.Tensor:
+        logits = self.model(batch)[:, -1:] if isinstance(batch, torch.Tensor) else self.model(batch["features"])[:, -1]
+        return logits  # type: ignore[no-any-return]
 
 
 def _script(trained: _Trained) -> bytes:
     """The model as TorchScript, checked on one window and on several, read back."""
-    module, windows, buffer = _Column(trained.model).eval(), trained.windows, io.BytesIO()
+    module, windows, buffer = _LastRow(trained.model).eval(), trained.windows, io.BytesIO()
     jit: Any = torch.jit
     with warnings.catch_warnings(), torch.no_grad():
         # Sentio's C++ reads nothing else. The trace fixes the number of rows, which is that of the window.

@@ -231,9 +231,7 @@ def _launch(qkv: torch.Tensor, gradient: torch.Tensor | None, heads: int, length
     out = _empty(qkv, length, parts=1 if gradient is None else 3)
     runs, rows, _ = qkv.shape
     size, windows = qkv.shape[2] // 3 // heads, num_windows(rows, length)
-    tile, wide = (
-        max(16, 1 << (number - 1).bit_length()) for number in (length, size)
-    )  # powers of two that a tile can have as sides
+    tile, wide = (max(16, 1 << (number - 1).bit_length()) for number in (length, size))  # sides of a tile: powers of two
     _kernel()[(heads, runs * windows)](
         qkv, qkv if gradient is None else gradient.contiguous(), out, rows, windows, size**-0.5, BACKWARD=gradient is not None,
         T=length, TILE=tile, HEADS=heads, SIZE=size, WIDE=wide, PRECISION="ieee", num_warps=WARPS,
@@ -349,9 +347,8 @@ class Banded(ScaledModel):
         self.window = window
         self.inp = nn.Linear(len(mean), width)
         self.bend = nn.Linear(width, width)
-        self.blocks = nn.ModuleList(
-            BandedBlock(width, heads, 2 * width if hidden is None else hidden, window) for _ in range(layers)
-        )
+        hidden = 2 * width if hidden is None else hidden
+        self.blocks = nn.ModuleList(BandedBlock(width, heads, hidden, window) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1)
 

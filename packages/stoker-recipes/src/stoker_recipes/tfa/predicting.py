@@ -21,6 +21,7 @@ from stoker_recipes.tfa.data import bars_of, check_bars, read_bars
 from stoker_recipes.tfa.model import TfaModel
 from stoker_recipes.tfa.settings import DatasetSettings, Settings
 
+_ROW = "row"
 _ROWS_AT_ONCE = 4096  # rows whose logits are computed together
 
 
@@ -96,6 +97,3 @@ def _predict(
     return [
         Predicted(store=store, time=None, series=series, steps=steps, column="label", values=values, names=bars.names, times=times)
     ]
-
-
-_ROW = "row"

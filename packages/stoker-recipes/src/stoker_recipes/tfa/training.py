@@ -37,7 +37,7 @@ import stoker
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.experiment import to_tree, to_yaml
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import RECIPE_NAME, claim_run
+from stoker_recipes.run_folder import RECIPE_NAME, Say, claim_run, say_nothing
 from stoker_recipes.tfa import audit
 from stoker_recipes.tfa.data import (
     BARS_NAME,
@@ -61,7 +61,6 @@ MAY_CHANGE = {*IGNORED, *"epochs early_stopping_patience max_training_hours devi
 """Settings that may change when a run is resumed; of the spec the content is compared."""
 ACCUMULATE = 4  # batches of one update of the authors' trainer of one series; that of several series has one
 LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}  # rows of a window where T is not given
-Say = Callable[[str, str], None]  # called with a word and a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +85,6 @@ class TrainedTfa:
     model: TfaModel  # with its best weights
     result: stoker.train.Result
     score: ModelScore
-
-
-def _silent(word: str, sentence: str) -> None:
-    return None
 
 
 @contextlib.contextmanager
@@ -119,7 +114,7 @@ def make_model(settings: Settings, *, mean: torch.Tensor, std: torch.Tensor, lev
     )
 
 
-def prepare_run(settings: Settings, folder: Path, say: Say = _silent) -> Prepared:
+def prepare_run(settings: Settings, folder: Path, say: Say = say_nothing) -> Prepared:
     """Prepare and audit the data, without training."""
     width = len(read_spec(settings)["features"])
     reach = make_model(settings, mean=torch.zeros(width), std=torch.ones(width)).reach
@@ -138,7 +133,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
-    say: Say = _silent,
+    say: Say = say_nothing,
 ) -> TrainedTfa:
     """Train and score a model.
 

@@ -400,7 +400,8 @@ def to_official(tensors: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
     official: dict[str, Tensor] = {}
     for name, parts in official_names(size).items():
         rows = tensors[name].flatten(0, -2) if tensors[name].dim() > 2 else tensors[name]
-        official |= zip(parts, rows.split(list(size.horizons) if name == "heads.weight" else len(rows) // len(parts)), strict=True)
+        each = list(size.horizons) if name == "heads.weight" else [len(rows) // len(parts)] * len(parts)
+        official |= zip(parts, torch.split(rows, each), strict=True)
     return official
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from safetensors.torch import save
 
 import stoker
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import check_same, claim_run, read_recipe
+from stoker_recipes.run_folder import Say, check_same, claim_run, read_recipe, say_nothing
 from stoker_recipes.timehut.batches import updates_per_epoch
 from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series
 from stoker_recipes.timehut.evaluation import CLASSIFIERS, accuracy
@@ -34,11 +34,6 @@ from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
 PASSES = 10
 """Checkpoints of a run."""
-Say = Callable[[str, str], None]
-
-
-def _silent(word: str, sentence: str) -> None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +108,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
-    say: Say = _silent,
+    say: Say = say_nothing,
     **options: Any,
 ) -> TrainedTimeHut:
     """Train an encoder on the series of a file.
