@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 import torch
+
+from stoker.errors import OptionError
+from stoker_recipes.run_folder import make_settings
 
 
 @contextlib.contextmanager
@@ -36,3 +41,13 @@ def stop_and_resume(
     done = resume(folder / "half", device=device, max_seconds=None)
     assert first.result.step < done.result.step
     return done, whole
+
+
+def assert_invalid_settings_are_named(kind: type[msgspec.Struct], *invalid: dict[str, Any]) -> None:
+    """Each of these settings, each field with an absurd value, and a field that does not exist is an error of one line."""
+    make_settings(kind, {"data": "x"})  # control: the others are valid
+    absurd = ({field.name: {"a": [object]}} for field in msgspec.structs.fields(kind))
+    for values in (*invalid, *absurd, {"no_such_setting": 1}):
+        with pytest.raises(OptionError, match=next(iter(values))) as raised:
+            make_settings(kind, {"data": "x", **values})
+        assert "\n" not in str(raised.value)
