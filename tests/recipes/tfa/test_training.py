@@ -22,7 +22,7 @@ from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, TrainError
 from stoker_recipes.tfa import audit, training
 from stoker_recipes.tfa.settings import ignored, read_settings
-from stoker_recipes.tfa.training import Line, direction_loss, grad_accum_steps_of, judge, train
+from stoker_recipes.tfa.training import Line, direction_loss, judge, train
 
 LEARNS = {"d_model": 32, "epochs": 5, "T": 16, "batch_size": 128, "lr": 5e-3}
 
@@ -73,7 +73,7 @@ def test_batches_are_accumulated_as_by_their_trainer(tmp_path: Path) -> None:
     assert "grad_accum_steps: 4\n" in (tmp_path / "run" / "config.yaml").read_text()
     assert updates(tmp_path, batch_size=64, model="banded", run=64) == plain, "ours is 1"
     (tmp_path / "several.yaml").write_text(THEIRS.replace("bars_csv: bars.csv", "datasets: [{path: bars.csv}]"))
-    assert grad_accum_steps_of(read_settings(tmp_path / "several.yaml")) == 1, "as in their trainer of several datasets"
+    assert read_settings(tmp_path / "several.yaml").batches_per_update == 1, "as in their trainer of several datasets"
 
 
 # The folder of a run

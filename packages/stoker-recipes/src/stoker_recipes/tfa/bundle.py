@@ -41,7 +41,7 @@ from stoker.extend import Array, disk
 from stoker_recipes.tfa.data import BARS_NAME, PRICES, read_bars, warm_up_of, without_compat
 from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
 from stoker_recipes.tfa.settings import Settings, read_settings
-from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
+from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, using
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
@@ -197,7 +197,7 @@ def read_model(run: Path, *, latest: bool) -> tuple[Settings, Bundle, dict[str, 
         symbol=settings.symbol,
         model=settings.chosen_model,
         sizes=_sizes(settings),
-        length=length_of(settings),
+        length=settings.length,
         reach=1,
         stationary=bool(settings.stationary),
         features=list(parsed.names),
@@ -315,11 +315,10 @@ def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Arr
 
 def _sizes(settings: Settings) -> dict[str, int | bool]:
     """All sizes of the model, including defaults."""
-    banded = settings.chosen_model == "banded"
-    usual = {name: parameter.default for name, parameter in inspect.signature(Banded if banded else Tfa).parameters.items()}
-    usual |= SMALL if settings.chosen_model == "tfa-small" else {}
-    sizes = dict(settings.sizes) | ({} if settings.positions is None or banded else {"positions": settings.positions})
-    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := sizes.get(name, usual.get(name))) is not None}
+    model = inspect.signature(Banded if settings.chosen_model == "banded" else Tfa).parameters
+    sizes = {name: parameter.default for name, parameter in model.items()}
+    sizes |= (SMALL if settings.chosen_model == "tfa-small" else {}) | settings.model_options
+    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := sizes[name]) is not None}
 
 
 class _LastRow(nn.Module):

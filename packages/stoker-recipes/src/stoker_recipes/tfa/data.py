@@ -343,20 +343,10 @@ def trailing_volatility(close: Array, window: int = 20) -> Array:
     return deviations
 
 
-def count_labels(labels: Array) -> dict[str, float]:
-    """The number of rows, the share of rows with a label, and the share of labels that are 1."""
-    known = np.isfinite(labels)
-    up = float(labels[known].mean()) if known.any() else 0.0
-    return {"rows": len(labels), "labelled": float(known.mean()) if len(labels) else 0.0, "up": up}
-
-
 # ---- preparation ----
 
 FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
 BARS_NAME, DATA_NAME = "bars", "data.stoker"  # names of the bars and of the ready rows in the folder of a run
-BANDED_RUN, WINDOWED_RUN = 240, 64
-"""Consecutive labels per sample. The windows of a longer run share more computation; shorter runs mix better."""
-BANDED_BATCH, WINDOWED_BATCH = 480, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,9 +383,7 @@ class Prepared:
     @property
     def batch_size(self) -> int:
         """Samples per batch."""
-        banded = self.settings.chosen_model == "banded"
-        labels = self.settings.batch_size or (BANDED_BATCH if banded else WINDOWED_BATCH)
-        return max(1, labels // self.shape.run)
+        return max(1, (self.settings.batch_size or self.settings.usual.batch_size) // self.shape.run)
 
     def feed(self, part: str, *, batch_size: int | None = None, device: str = "cpu", return_index: bool = False) -> stoker.Feed:
         """The samples of a part; training samples are shuffled, or drawn by the weights of their series."""
@@ -527,9 +515,8 @@ def _ready_rows(
 def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int) -> Shape:
     """The shape of a sample: long runs are cheap, but each block of time must hold several."""
     longest = int(np.asarray(store.lengths).max())
-    usual = BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN
     rows = int(min(settings.fractions) * longest) - warm_up - (reach - 1) - settings.label_horizon
-    shape = Shape(context=reach - 1, run=settings.run or max(1, min(usual, rows // 4)))
+    shape = Shape(context=reach - 1, run=settings.run or max(1, min(settings.usual.run, rows // 4)))
     if shape.view.length > longest:
         raise OptionError(
             f"a sample has {shape.view.length:,} rows (the model sees {reach:,}, run {shape.run:,}), but the longest series has "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,6 +50,29 @@ LEVERAGED = frozenset(
     "UVIX SVIX BOIL KOLD UCO SCO AGQ ZSL UGL GLL TSLL TSLQ NVDL NVDQ PSQ SH DOG RWM".split()
 )
 """Leveraged and inverse funds: their price is a daily multiple of another and decays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a run has where its YAML says nothing."""
+
+    length: int  # rows of a window
+    run: int  # consecutive labels of a sample: windows of a longer run share more computation, shorter runs mix better
+    batch_size: int  # labels
+    epochs: int
+    lr: float
+    patience: int
+    schedule: str
+
+
+_THEIRS = Defaults(length=48, run=64, batch_size=1024, epochs=25, lr=2e-3, patience=5, schedule="constant")
+DEFAULTS = {
+    "tfa": _THEIRS,
+    "tfa-small": replace(_THEIRS, length=32),
+    "banded": Defaults(length=48, run=240, batch_size=480, epochs=4, lr=3e-3, patience=2, schedule="one-cycle"),
+}
+"""Those of the authors for their models, faster ones for ours."""
+ACCUMULATE = 4  # batches of one update of the authors' trainer of one series; that of several series has one
 
 
 class DatasetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,6 +194,29 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.model is not None:
             return self.model
         return "tfa" if any(getattr(self, key) is not None for key in SIZES) else "banded"
+
+    @property
+    def usual(self) -> Defaults:
+        """The defaults of the model."""
+        return DEFAULTS[self.chosen_model]
+
+    @property
+    def length(self) -> int:
+        """Rows of a window."""
+        return self.T or self.usual.length
+
+    @property
+    def batches_per_update(self) -> int:
+        """Batches of one update: the authors' number for the authors' model, where nothing else is said."""
+        theirs = self.chosen_model != "banded" and self.datasets is None
+        return self.grad_accum_steps or (ACCUMULATE if theirs else 1)
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """The given sizes of the model but its window, and whether it has positions."""
+        options: dict[str, Any] = {name: size for name, size in self.sizes.items() if name != "length"}
+        has_positions = self.positions is not None and self.chosen_model != "banded"
+        return options | ({"positions": self.positions} if has_positions else {})
 
     @property
     def sizes(self) -> dict[str, int]:

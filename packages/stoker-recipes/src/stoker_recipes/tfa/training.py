@@ -46,7 +46,6 @@ from stoker_recipes.tfa.data import (
     LABEL,
     VOLATILITY,
     Prepared,
-    count_labels,
     drop_store,
     prepare,
     read_spec,
@@ -59,22 +58,6 @@ RESULTS = (CONFIG_NAME, SPEC_NAME, SCORE_NAME, DATA_NAME)
 """Files of a run beside its bars and those of the trainer."""
 MAY_CHANGE = {*IGNORED, *"epochs early_stopping_patience max_training_hours device feature_spec out_dir".split()}
 """Settings that may change when a run is resumed; of the spec the content is compared."""
-ACCUMULATE = 4  # batches of one update of the authors' trainer of one series; that of several series has one
-LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}  # rows of a window where T is not given
-
-
-@dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """Defaults of training: those of the authors for their models, faster ones for ours."""
-
-    epochs: int
-    lr: float
-    patience: int
-    schedule: str
-
-
-WINDOWED = Defaults(epochs=25, lr=2e-3, patience=5, schedule="constant")
-BANDED = Defaults(epochs=4, lr=3e-3, patience=2, schedule="one-cycle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +81,11 @@ def using(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def length_of(settings: Settings) -> int:
-    """Rows of a window."""
-    return settings.T or LENGTHS[settings.chosen_model]
-
-
 def make_model(settings: Settings, *, mean: torch.Tensor, std: torch.Tensor, levels: Any = None) -> TfaModel:
     """The model of the settings, with random weights from their seed."""
     torch.manual_seed(settings.seed)
-    sizes: dict[str, Any] = {name: size for name, size in settings.sizes.items() if name != "length"}
-    if settings.positions is not None and settings.chosen_model != "banded":
-        sizes["positions"] = settings.positions
-    return build_model(
-        settings.chosen_model, num_features=len(mean), mean=mean, std=std, length=length_of(settings), levels=levels, **sizes
-    )
+    options: dict[str, Any] = {"mean": mean, "std": std, "levels": levels, **settings.model_options}
+    return build_model(settings.chosen_model, num_features=len(mean), length=settings.length, **options)
 
 
 def prepare_run(settings: Settings, folder: Path, say: Say = say_nothing) -> Prepared:
@@ -238,19 +212,12 @@ def _kept(settings: Settings, prepared: Prepared) -> Settings:
         threads=threads_of(settings),
         stationary=prepared.levels is not None,
         run=prepared.shape.run,
-        grad_accum_steps=grad_accum_steps_of(settings),
+        grad_accum_steps=settings.batches_per_update,
     )
 
 
-def grad_accum_steps_of(settings: Settings) -> int:
-    """Batches of one update: the authors' number for the authors' model, where nothing else is said."""
-    theirs = settings.chosen_model != "banded" and settings.datasets is None
-    return settings.grad_accum_steps or (ACCUMULATE if theirs else 1)
-
-
 def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resume: bool, progress: bool) -> stoker.train.Result:
-    settings = prepared.settings
-    usual = BANDED if settings.chosen_model == "banded" else WINDOWED
+    settings, usual = prepared.settings, prepared.settings.usual
     lr, hours = settings.lr or usual.lr, settings.max_training_hours
     weight = None if prepared.pos_weight is None else prepared.pos_weight.to(device)  # a graph cannot bring it there
     trainer = stoker.Trainer(
@@ -261,7 +228,7 @@ def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resu
         execution=stoker.train.Execution(
             fused=True, graph="auto" if device == "cpu" or int(os.environ.get("WORLD_SIZE") or 1) > 1 else True, compile=False
         ),
-        grad_accum_steps=grad_accum_steps_of(settings),
+        grad_accum_steps=settings.batches_per_update,
         max_grad_norm=settings.gradient_clip_norm,
         schedule=stoker.train.OneCycle() if (settings.schedule or usual.schedule) == "one-cycle" else None,
         early_stopping=stoker.EarlyStopping("val_loss", patience=settings.early_stopping_patience or usual.patience, mode="min"),
@@ -298,12 +265,14 @@ def describe(prepared: Prepared) -> list[tuple[str, str]]:
     """A description of the data, as words and sentences."""
     bars, settings = prepared.bars, prepared.settings
     several = f" in {len(bars.names):,} series" if len(bars.names) > 1 else ""
-    counts = count_labels(np.asarray(prepared.store.column("label")))
+    labels = np.asarray(prepared.store.column("label"))
+    labelled = labels[np.isfinite(labels)]
+    up = float(labelled.mean()) if len(labelled) else 0.0
     arithmetic = "sentio's arithmetic" if prepared.spec.get("compat") == "sentio" else "exact"
     lines = [
         ("bars", f"{bars.num_bars:,}{several}, {_span(bars.times)}: {', '.join(dict.fromkeys(bars.sources))}"),
         ("features", f"{len(prepared.names)} ({arithmetic}), ready from bar {prepared.warm_up + 1} of a series on"),
-        ("labels", f"{prepared.rule}: {counts['labelled']:.1%} of rows have one, {counts['up']:.1%} of them up"),
+        ("labels", f"{prepared.rule}: {len(labelled) / len(labels):.1%} of rows have one, {up:.1%} of them up"),
     ]
     lines += [("note", sentence) for sentence in ignored(settings)]
     times = np.asarray(prepared.store.column("ts"))
@@ -327,7 +296,7 @@ def _describe_model(settings: Settings, model: TfaModel) -> str:
 
 
 def _describe_update(prepared: Prepared) -> str:
-    labels, batches = prepared.batch_size * prepared.shape.run, grad_accum_steps_of(prepared.settings)
+    labels, batches = prepared.batch_size * prepared.shape.run, prepared.settings.batches_per_update
     said = f"{labels:,} labels per batch"
     if batches > 1:
         theirs = "" if prepared.settings.grad_accum_steps else "; theirs, `grad_accum_steps` sets it"
