@@ -7,7 +7,6 @@ lengths of events have the distribution of the data (55 of 128 DOMs on average).
     pieces       milliseconds of attention, matmuls, norms and the optimizer, alone
     ours         the packed step as a CUDA graph: events per second, memory
     before       the padded, compiled step
-    profile      kernels of the packed step, by time
     sustained    `stoker train icecube` on a generated store for `--seconds`: events per second with loading, share of waiting
     orders       mean angular error after training in three orders, with three seeds, on data with and without drift
 """
@@ -336,24 +335,6 @@ def before(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def profile(options: argparse.Namespace) -> dict[str, Any]:
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiling
-
-    batch = Batch(options.events, seed=0)
-    run, _ = make_ours(options.layers[0], [batch], torch.float32)
-    run(batch)
-    synchronize()
-    with profiling(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
-        for _ in range(3):
-            run(batch)
-        synchronize()
-    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:28]
-    for row in rows:
-        print(f"  {row.self_device_time_total / 3e3:8.3f} ms {row.count // 3:5d}x {row.key[:90]}", flush=True)
-    return {row.key[:90]: round(row.self_device_time_total / 3e3, 3) for row in rows}
-
-
 class EpochTimes:
     """A callback that notes when epochs end, prints the rate, and keeps the rates so far in a file, should the run be cut."""
 
@@ -456,7 +437,6 @@ PARTS = {
     "pieces": pieces,
     "ours": ours,
     "before": before,
-    "profile": profile,
 }
 
 
