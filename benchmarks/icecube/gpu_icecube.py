@@ -7,7 +7,6 @@ lengths of events have the distribution of the data (55 of 128 DOMs on average).
     pieces       milliseconds of attention, matmuls, norms and the optimizer, alone
     ours         the packed step as a CUDA graph: events per second, memory
     before       the padded, compiled step
-    profile      kernels of the packed step, by time
     sustained    `stoker train icecube` on a generated store for `--seconds`: events per second with loading, share of waiting
     orders       mean angular error after training in three orders, with three seeds, on data with and without drift
 """
@@ -336,24 +335,6 @@ def before(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def profile(options: argparse.Namespace) -> dict[str, Any]:
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiling
-
-    batch = Batch(options.events, seed=0)
-    run, _ = make_ours(options.layers[0], [batch], torch.float32)
-    run(batch)
-    synchronize()
-    with profiling(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
-        for _ in range(3):
-            run(batch)
-        synchronize()
-    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:28]
-    for row in rows:
-        print(f"  {row.self_device_time_total / 3e3:8.3f} ms {row.count // 3:5d}x {row.key[:90]}", flush=True)
-    return {row.key[:90]: round(row.self_device_time_total / 3e3, 3) for row in rows}
-
-
 class EpochTimes:
     """A callback that notes when epochs end, prints the rate, and keeps the rates so far in a file, should the run be cut."""
 
@@ -380,9 +361,9 @@ class EpochTimes:
 def make_store(folder: Path, *, files: int, events: int, drift: float = 0.0, seed: int = 0, copies: int = 1) -> Path:
     """A store of generated events, each several times. Files are drawn in parallel and not written: packing is not measured here."""
     begin = time.perf_counter()
-    shape = generator.EventFiles(files=files, events_per_file=events, seed=seed, drift=drift)
+    make = partial(generator.make_file, files=files, events=events, seed=seed, drift=drift)
     with multiprocessing.get_context("fork").Pool(min(files, 12)) as pool:
-        made = pool.map(partial(generator.make_file, shape=shape), range(1, files + 1))
+        made = pool.map(make, range(1, files + 1))
     pulses = {name: np.concatenate([columns[name] for columns, _ in made]) for name in ("time", "charge", "sensor_id", "auxiliary")}
     facts = {name: np.concatenate([meta[name] for _, meta in made]) for name in ("event_id", "batch_id", "azimuth", "zenith")}
     lengths = np.concatenate([meta["last_pulse_index"] - meta["first_pulse_index"] + 1 for _, meta in made])
@@ -456,7 +437,6 @@ PARTS = {
     "pieces": pieces,
     "ours": ours,
     "before": before,
-    "profile": profile,
 }
 
 

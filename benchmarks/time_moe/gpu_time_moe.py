@@ -6,7 +6,6 @@ nothing but the model is measured; the recipe's steps are those of the trainer, 
     step        milliseconds per step, memory, useful points per second, share of the peak: both ways, 8 x 2048 and 32 x 2048
     curve       losses of 200 steps from the same weights on the same batches
     short       targets per second on short series, the loaders of both ways included
-    profile     kernels of a step of the recipe, by time
     recipe      milliseconds per step of the recipe alone, 8 x 2048
     attention   one attention, forward and backward, by each kernel that torch has, and by ours with each choice of blocks
     experts     the grouped matmuls, by torch's own kernel and by ours with each choice of tiles
@@ -24,7 +23,6 @@ from benchmarks import record
 from benchmarks.time_moe.attention import attention
 from benchmarks.time_moe.curve import curve
 from benchmarks.time_moe.experts import experts
-from benchmarks.time_moe.profile import profile
 from benchmarks.time_moe.setting import ON_GPU, PRECISIONS, Setting
 from benchmarks.time_moe.short import short
 from benchmarks.time_moe.step import recipe, step, whole
@@ -35,7 +33,6 @@ PARTS = {
     "curve": curve,
     "short": short,
     "recipe": recipe,
-    "profile": profile,
     "attention": attention,
     "experts": experts,
     "whole": whole,
@@ -49,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
     parser.add_argument("--part", default="step,curve", help=f"some of {', '.join(PARTS)}; joined by commas")
-    parser.add_argument("--precision", default=None, help="profile and whole: bf16 or tf32")
+    parser.add_argument("--precision", default=None, help="whole: bf16 or tf32")
     options = parser.parse_args()
     setting = Setting(options.small or not ON_GPU, options.precision or PRECISIONS[0])
     begin = time.perf_counter()

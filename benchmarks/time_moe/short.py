@@ -16,9 +16,10 @@ from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDatas
 from benchmarks.time_moe.folder import walks, write_folder
 from benchmarks.time_moe.setting import DEVICE, ON_GPU, PRECISIONS, Setting, synchronize
 from benchmarks.time_moe.ways import RECIPE, original_step, trainer_of
+from stoker_recipes.run_folder import make_settings
 from stoker_recipes.time_moe import time_moe_loss
 from stoker_recipes.time_moe.batches import Batches
-from stoker_recipes.time_moe.settings import make_settings
+from stoker_recipes.time_moe.settings import TimeMoeSettings
 from stoker_recipes.time_moe.training import make_rows
 
 MEAN_POINTS = 302
@@ -51,7 +52,7 @@ def short(setting: Setting, *, rounds: int = 5) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = write_folder(Path(name) / "series", walks(np.maximum(8, lengths).astype(int).tolist()))
         theirs, their_share = original_rates(setting, folder, precision, rounds)
-        rows = make_rows(make_settings({"data": str(folder), "length": setting.length, "valid": 0.0}))
+        rows = make_rows(make_settings(TimeMoeSettings, {"data": str(folder), "length": setting.length, "valid": 0.0}))
         steps = (rounds + UNCOUNTED) * WINDOW
         rates = Rates()
         trainer = trainer_of(setting.model(), precision, loss=time_moe_loss, callbacks=[rates], log_every=WINDOW)

@@ -29,12 +29,30 @@ import torch
 from stoker.errors import OptionError
 from stoker.extend import Array, check_device
 from stoker_recipes.timehut.data import SUFFIXES, fit_scaler, for_training, read_series
-from stoker_recipes.timehut.evaluation import Interval, accuracy, interval
+from stoker_recipes.timehut.evaluation import accuracy
 from stoker_recipes.timehut.population import make_population, targets_of
 from stoker_recipes.timehut.settings import METHODS, EncoderSettings, make_settings
 
 GPU_VALUES = 1 << 33
 """Activations and gradients of one population on a GPU, about: more members than that are trained in turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean with its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+    number: int
+
+
+def interval(values: Array, *, draws: int = 4000, seed: int = 0) -> Interval:
+    """Return the mean of values with a 95 % bootstrap interval. Pairs of seeds are compared by the interval of their differences."""
+    values = np.asarray(values, np.float64)
+    chosen = np.random.default_rng(seed).integers(0, len(values), (draws, len(values)))
+    low, high = np.quantile(values[chosen].mean(1), [0.025, 0.975])
+    return Interval(mean=float(values.mean()), low=float(low), high=float(high), number=len(values))
 
 
 @dataclass(frozen=True, kw_only=True)

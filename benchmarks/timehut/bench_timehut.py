@@ -17,9 +17,10 @@ import torch
 
 from benchmarks import record
 from benchmarks.before import timehut_loop
+from benchmarks.timehut.archive import interval
 from stoker_recipes.timehut.data import fit_scaler, read_series
 from stoker_recipes.timehut.dtw import dtw_distances
-from stoker_recipes.timehut.evaluation import accuracy, interval
+from stoker_recipes.timehut.evaluation import accuracy
 from stoker_recipes.timehut.population import make_population
 from stoker_recipes.timehut.settings import make_settings
 

@@ -11,7 +11,6 @@ loads libraries and compiles kernels (Triton keeps them on disk); it is reported
     --part torch     milliseconds per update without the kernels, and how far its losses are from theirs
     --part before    milliseconds per update of the usual formulation
     --part long      milliseconds per update of all 48 members on the largest set of the archive
-    --part profile   milliseconds of each kernel in such an update
     --part archive   all data sets for classification that aeon ships x 3 methods x 16 seeds, files and SVMs included
 """
 
@@ -52,7 +51,7 @@ def main() -> None:
     setting = Setting((train - mean) / std, labels, (test - mean) / std, test_labels, device, small=options.small)
     parts: dict[str, Callable[[Setting], Any]] = {
         "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive,
-        "profile": profile, "lengths": lengths,
+        "lengths": lengths,
     }  # fmt: skip
     answer: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name() if device == "cuda" else "none",
@@ -165,7 +164,8 @@ def search(setting: Setting) -> dict[str, Any]:
 
 def seeds(setting: Setting) -> dict[str, Any]:
     """Accuracies of all seeds, trained as one population per method."""
-    from stoker_recipes.timehut.evaluation import accuracy, interval
+    from benchmarks.timehut.archive import interval
+    from stoker_recipes.timehut.evaluation import accuracy
 
     found: dict[str, Any] = {}
     for method in METHODS:
@@ -185,7 +185,8 @@ def seeds(setting: Setting) -> dict[str, Any]:
 
 def lengths(setting: Setting) -> dict[str, Any]:
     """Means over many seeds at several lengths of a run: what 16 seeds cannot distinguish."""
-    from stoker_recipes.timehut.evaluation import accuracy, interval
+    from benchmarks.timehut.archive import interval
+    from stoker_recipes.timehut.evaluation import accuracy
 
     found: dict[str, Any] = {}
     for method, precision, count in (
@@ -233,32 +234,14 @@ def in_torch(setting: Setting) -> dict[str, Any]:
     return {"ms per update of 3 members": taken, "losses after 3 updates differ by": difference, "kernels": fast.has_kernels}
 
 
-def long_population(setting: Setting) -> EncoderPopulation:
-    """All members of the largest data set of the archive: 100 series of 1460 steps."""
+def long(setting: Setting) -> dict[str, Any]:
+    """Milliseconds per update of all members on the largest data set of the archive: 100 series of 1460 steps."""
     rng = np.random.default_rng(0)
     train = rng.normal(size=(100, 60 if setting.small else 1460, 1)).cumsum(1).astype(np.float32)
     count = 2 if setting.small else 16
     members = [make_settings(method, updates=12, seed=seed) for method in METHODS for seed in range(count)]
     wanted = [np.eye(len(train)) if member.method == "softclt" else None for member in members]
-    return make_population(train, members, targets=wanted, device=setting.device)
-
-
-def profile(setting: Setting) -> dict[str, Any]:
-    """What each kernel of such an update takes, mean of 6 updates."""
-    population = long_population(setting)
-    population.prepare(precision="tf32")
-    population.advance(1)
-    with torch.profiler.profile() as found:
-        population.advance(7)
-        setting.wait()
-    name = "device_time_total" if setting.device == "cuda" else "cpu_time_total"
-    taken = {average.key: getattr(average, f"self_{name}") / 6000 for average in found.key_averages()}
-    return dict(sorted(taken.items(), key=lambda one: -one[1])[:16])
-
-
-def long(setting: Setting) -> dict[str, Any]:
-    """Milliseconds per update of the largest data set."""
-    population = long_population(setting)
+    population = make_population(train, members, targets=wanted, device=setting.device)
     begin = time.perf_counter()
     population.advance(2)
     setting.wait()

@@ -7,12 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.timehut.archive import ArchiveRow, _executor, compare_methods, find_datasets, run_archive
+from benchmarks.timehut.archive import ArchiveRow, _executor, compare_methods, find_datasets, interval, run_archive
 from tests.recipes.timehut.sets import write_tsv
 
 from stoker_recipes.timehut.evaluation import accuracy
 
 SMALL: dict[str, Any] = {"hidden": 4, "depth": 3, "width": 8, "updates": 2}
+
+
+def test_an_interval_covers_the_mean() -> None:
+    rng = np.random.default_rng(0)
+    covered = [found.low <= 0.5 <= found.high for found in (interval(rng.uniform(size=16), draws=500) for _ in range(100))]
+    assert 85 <= sum(covered) <= 99
 
 
 def test_every_set_has_a_row_per_method(tmp_path: Path) -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import torch
+
+from stoker.errors import OptionError
+from stoker_recipes.run_folder import make_settings
 
 
 @contextlib.contextmanager
@@ -39,6 +43,11 @@ def stop_and_resume(
     return done, whole
 
 
-def absurd_settings(kind: type[msgspec.Struct]) -> list[dict[str, Any]]:
-    """Each field of some settings with a value that none can have, and a field that does not exist."""
-    return [*({field.name: {"a": [object]}} for field in msgspec.structs.fields(kind)), {"no_such_setting": 1}]
+def assert_invalid_settings_are_named(kind: type[msgspec.Struct], *invalid: dict[str, Any]) -> None:
+    """Each of these settings, each field with an absurd value, and a field that does not exist is an error of one line."""
+    make_settings(kind, {"data": "x"})  # control: the others are valid
+    absurd = ({field.name: {"a": [object]}} for field in msgspec.structs.fields(kind))
+    for values in (*invalid, *absurd, {"no_such_setting": 1}):
+        with pytest.raises(OptionError, match=next(iter(values))) as raised:
+            make_settings(kind, {"data": "x", **values})
+        assert "\n" not in str(raised.value)

@@ -16,13 +16,13 @@ from stoker.train import run
 from stoker.train.run import Run
 from stoker_recipes.run_folder import (
     RECIPE_NAME,
-    change_settings,
     check_free,
     check_same,
     claim_run,
     make_settings,
     read_recipe,
     read_settings,
+    resumed_settings,
 )
 
 RECORD = {"recipe": "wave", "data": "a.csv", "settings": {"lr": 0.1}}
@@ -110,22 +110,23 @@ class Wave(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def test_settings_are_checked_written_and_read_again(tmp_path: Path) -> None:
-    settings = make_settings(Wave, {"epochs": 3}, recipe="wave")
+    settings = make_settings(Wave, {"epochs": 3})
     claim(tmp_path / "run", msgspec.to_builtins(settings))
-    assert read_settings(tmp_path / "run", Wave, recipe="wave") == settings
+    assert read_settings(tmp_path / "run", Wave) == settings
     check_free(tmp_path / "run")  # it ended before its first step
     Run(tmp_path / "run").end("finished")
     with pytest.raises(OptionError, match="has a run already"):
         check_free(tmp_path / "run")
-    for given, message in (({"epochs": "x"}, r"wave: Expected `int`"), ({"epochs": 0}, "epochs is 0")):
+    for values, message in (({"epochs": "x"}, r"wave: Expected `int`"), ({"epochs": 0}, "epochs is 0")):
         with pytest.raises(OptionError, match=message):
-            make_settings(Wave, given, recipe="wave")
+            make_settings(Wave, values)
 
 
-def test_a_resumed_run_keeps_its_settings() -> None:
-    assert change_settings(Wave(epochs=3), {"save_every": 5}) == Wave(epochs=3, save_every=5)
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
+    claim(tmp_path / "run", msgspec.to_builtins(Wave(epochs=3)))
+    assert resumed_settings(tmp_path / "run", Wave, {"save_every": 5}) == Wave(epochs=3, save_every=5)
     with pytest.raises(OptionError, match="epochs cannot change when a run is resumed"):
-        change_settings(Wave(), {"epochs": 2})
+        resumed_settings(tmp_path / "run", Wave, {"epochs": 2})
 
 
 @pytest.mark.parametrize("recipe", ["icecube", "timehut", "time-moe"])

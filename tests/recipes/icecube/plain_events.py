@@ -36,25 +36,6 @@ def plain_doms(pulses: Pulses, start: int, stop: int, *, max_doms: int) -> dict[
     return {number: doms[number] for number in sorted(earliest)}
 
 
-def plain_tokens(pulses: Pulses, offsets: Array, geometry: Array, *, max_pulses: int, max_doms: int) -> list[list[Array]]:
-    """The tokens of each event, number by number."""
-    time, charge, _, auxiliary = pulses
-    events = []
-    for start, stop in itertools.pairwise(offsets):
-        tokens = []
-        for number, own in plain_doms(pulses, start, stop, max_doms=max_doms).items():
-            token = np.zeros(4 + 3 * max_pulses, dtype=np.float32)
-            token[:3] = geometry[number]
-            token[3] = float(torch.log1p(torch.tensor([float(len(own))])) / 3 - 1)
-            for i, pulse in enumerate(own[:max_pulses]):
-                token[4 + 3 * i] = (np.float32(time[pulse]) - np.float32(1e4)) / np.float32(3e4)
-                token[5 + 3 * i] = float(torch.log10(torch.tensor([max(charge[pulse], np.float32(1e-6))])) / 3)
-                token[6 + 3 * i] = np.float32(auxiliary[pulse]) - np.float32(0.5)
-            tokens.append(token)
-        events.append(tokens)
-    return events
-
-
 def collate(
     pulses: Pulses, offsets: Array, geometry: torch.Tensor, *, max_pulses: int, max_doms: int
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.recipes.icecube.plain_events import plain_doms, random_pulses
 
-from stoker_recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
+from stoker_recipes.icecube.batches import GroupedPulses, group_pulses
 
 
 def check(grouped: GroupedPulses, pulses: tuple[np.ndarray, ...], offsets: np.ndarray, *, max_pulses: int, max_doms: int) -> None:
@@ -36,24 +36,3 @@ def test_pulses_are_grouped_by_the_plain_rule(
     pulses, offsets = random_pulses(rng, [12, 1, 0, 300, 60, 700, 0], num_sensors=num_sensors, ties=ties)
     limits = {"max_pulses": max_pulses, "max_doms": max_doms}
     check(group_pulses(*pulses, offsets, **limits), pulses, offsets, **limits)
-
-
-def batch_of(rng: np.random.Generator, lengths: list[int]) -> EventBatch:
-    pulses, offsets = random_pulses(rng, lengths)
-    facts = {"target": rng.random((len(lengths), 2)), "event_id": np.arange(len(lengths)), "num_pulses": np.diff(offsets)}
-    return EventBatch.of(group_pulses(*pulses, offsets), **facts)
-
-
-def test_padding_keeps_offsets_and_adds_rows_of_no_event(rng: np.random.Generator) -> None:
-    batch = batch_of(rng, [40, 70])
-    padded = pad_to(batch, doms=200, pulses=300)
-    assert (len(padded.sensor), len(padded.dom_pulses), len(padded.pulse_offsets)) == (200, 200, 201)
-    assert (len(padded.time), len(padded.charge), len(padded.auxiliary)) == (300, 300, 300)
-    assert padded.dom_offsets.tolist() == batch.dom_offsets.tolist()
-    doms, pulses = len(batch.sensor), len(batch.time)
-    assert padded.sensor[:doms].tolist() == batch.sensor.tolist()
-    assert padded.time[:pulses].tolist() == batch.time.tolist()
-    assert not padded.sensor[doms:].any()
-    assert not padded.dom_pulses[doms:].any()
-    assert not padded.time[pulses:].any()
-    assert set(padded.pulse_offsets[doms:].tolist()) == {pulses}

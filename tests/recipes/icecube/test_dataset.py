@@ -12,7 +12,7 @@ from tests.recipes.icecube.plain_events import collate
 from torch.utils.data import DataLoader
 
 import stoker
-from stoker_recipes.icecube import Dataset, EventBatch, dataset, expand, scale_geometry
+from stoker_recipes.icecube import Dataset, dataset, scale_geometry
 from stoker_recipes.icecube.tokens import pad
 
 
@@ -45,16 +45,6 @@ def test_a_dataloader_gives_padded_batches_as_the_collator_does(store: stoker.St
         torch.testing.assert_close(batch["tokens"], tokens, rtol=2.4e-7, atol=0)
         assert torch.equal(batch["tokens"][..., [0, 1, 2, 4, 6]], tokens[..., [0, 1, 2, 4, 6]])
         assert batch["num_pulses"].tolist() == store.lengths[numbers].tolist()
-
-
-def test_ragged_and_padded_batches_hold_the_same_tokens(store: stoker.Store) -> None:
-    events = Dataset(store)
-    ragged = next(iter(DataLoader(events, batch_size=64, collate_fn=events.collate_ragged)))
-    padded = next(iter(DataLoader(events, batch_size=64, collate_fn=events.collate_padded)))
-    assert isinstance(ragged, EventBatch)
-    tokens = expand(ragged, scale_geometry(events.positions))
-    torch.testing.assert_close(padded["tokens"][padded["mask"]], tokens, rtol=2.4e-7, atol=0)
-    assert not padded["tokens"][~padded["mask"]].any()
 
 
 @pytest.mark.promise("P29")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 import stoker
 from stoker.testing import assert_resumes_exactly
-from stoker_recipes.icecube import EventBatch, EventFeed, expand
+from stoker_recipes.icecube import EventFeed, expand
 from stoker_recipes.icecube.batches import group_pulses
 
 ORDERS = {
@@ -79,55 +76,6 @@ def test_negative_control_a_feed_without_its_position_does_not_resume(store: sto
 
     with pytest.raises(AssertionError):
         assert_resumes_exactly(lambda: Forgets(store, batch_size=60, order=stoker.Shuffle(0)))
-
-
-class Direction(torch.nn.Module):
-    """A mean over the tokens of an event, and a linear map."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = torch.nn.Linear(256, 2)
-        self.register_buffer("geometry", torch.zeros(5160, 3))
-
-    def forward(self, batch: EventBatch) -> torch.Tensor:
-        tokens = expand(batch, self.geometry)  # type: ignore[arg-type]
-        event = torch.repeat_interleave(torch.arange(len(batch)), batch.dom_offsets.diff())
-        sums = torch.zeros(len(batch), 256).index_add(0, event, tokens)
-        result: torch.Tensor = self.out(sums / batch.dom_offsets.diff().clamp(min=1)[:, None])
-        return result
-
-
-def loss(model: torch.nn.Module, batch: EventBatch) -> torch.Tensor:
-    return torch.nn.functional.mse_loss(model(batch), batch.target)
-
-
-class StopAt:
-    """A callback that ends the run after a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_batch_end(self, report: Any) -> None:
-        if report.step == self.step:
-            report.stop()
-
-
-def train(store: stoker.Store, folder: Path, *, stop_at: int = 0, resume: bool = False) -> torch.nn.Module:
-    torch.manual_seed(0)
-    model = Direction()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    trainer = stoker.Trainer(model, loss, optimizer, folder=folder, progress=False, callbacks=[StopAt(stop_at)])
-    trainer.fit(EventFeed(store, batch_size=32, order=stoker.BlockShuffle(0, 8, 64)), epochs=2, resume=resume)
-    return model
-
-
-@pytest.mark.promise("P29")
-def test_a_trainer_resumes_exactly_in_the_middle_of_an_epoch(store: stoker.Store, tmp_path: Path) -> None:
-    whole = train(store, tmp_path / "whole")
-    stopped = train(store, tmp_path / "run", stop_at=10)
-    assert not torch.equal(stopped.out.weight, whole.out.weight)  # type: ignore[union-attr, arg-type]
-    again = train(store, tmp_path / "run", resume=True)
-    assert torch.equal(again.out.weight, whole.out.weight)  # type: ignore[union-attr, arg-type]
 
 
 def test_shapes_are_rounded_up_for_graphs(store: stoker.Store) -> None:

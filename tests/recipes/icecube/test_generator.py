@@ -9,15 +9,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from stoker_recipes.icecube import generator, make_events, read_geometry
-from stoker_recipes.icecube.generator import EventFiles, make_file
-
-SMALL = EventFiles(files=4, events_per_file=1500)
+from stoker_recipes.icecube.generator import make_file
 
 
 def test_a_file_depends_on_the_seed_and_its_number_alone() -> None:
-    pulses, meta = make_file(3, SMALL)
-    again, _ = make_file(3, EventFiles(files=660, events_per_file=1500))
-    other, _ = make_file(4, SMALL)
+    pulses, meta = make_file(3, files=4, events=1500)
+    again, _ = make_file(3, files=660, events=1500)
+    other, _ = make_file(4, files=4, events=1500)
     assert all(np.array_equal(pulses[name], again[name]) for name in pulses)
     assert len(other["time"]) != len(pulses["time"])
     assert meta["last_pulse_index"][-1] == len(pulses["time"]) - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -12,16 +11,15 @@ from torch import Tensor, nn
 from stoker_recipes.icecube.optimizer import MuonAdamW, cycled_momentum, one_cycle
 
 
-def torch_rows(*, total: int, warmup: int, lr: float, steps: set[int]) -> dict[int, tuple[float, float]]:
-    """Learning rate and momentum of torch's own schedule at some steps."""
+def torch_rows(*, total: int, warmup: int, lr: float) -> list[tuple[float, float]]:
+    """Learning rate and momentum of torch's own schedule at each step."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=lr, total_steps=total, pct_start=min(warmup / total, 0.3), final_div_factor=1000
     )
-    rows = {}
+    rows = []
     for step in range(total):
-        if step in steps:
-            rows[step] = optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]
+        rows.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
         optimizer.step()
         if step < total - 1:
             schedule.step()
@@ -32,20 +30,9 @@ def torch_rows(*, total: int, warmup: int, lr: float, steps: set[int]) -> dict[i
 @pytest.mark.parametrize(("total", "warmup"), [(500, 40), (700, 400), (50, 3), (1000, 300)])
 def test_rates_and_momentum_equal_torchs_one_cycle(total: int, warmup: int) -> None:
     schedule = one_cycle(warmup=warmup, total=total)
-    for step, (rate, momentum) in torch_rows(total=total, warmup=warmup, lr=0.005, steps=set(range(total))).items():
+    for step, (rate, momentum) in enumerate(torch_rows(total=total, warmup=warmup, lr=0.005)):
         assert 0.005 * schedule(step, total) == pytest.approx(rate, rel=1e-9)
         assert float(cycled_momentum(torch.tensor(step), warmup=warmup, total=total)) == pytest.approx(momentum, rel=1e-9)
-
-
-def test_rates_and_momentum_of_the_published_run() -> None:
-    total, schedule = 317_390, one_cycle(warmup=2000, total=317_390)
-    rows = {
-        0: (2e-4, 1.2e-5, 0.95), 1000: (2.601886e-3, 1.561132e-4, 0.8999607), 1999: (5e-3, 3e-4, 0.85),
-        50_000: (4.719646e-3, 2.831787e-4, 0.8556073), 158_695: (2.524976e-3, 1.514986e-4, 0.8995025), 317_389: (2e-7, 1.2e-8, 0.95),
-    }  # fmt: skip
-    for step, (muon, adamw, momentum) in rows.items():
-        assert (0.005 * schedule(step, total), 3e-4 * schedule(step, total)) == pytest.approx((muon, adamw), rel=1e-6)
-        assert float(cycled_momentum(torch.tensor(step), warmup=2000, total=total)) == pytest.approx(momentum, abs=1e-7)
 
 
 def plain_muon(weight: Tensor, gradient: Tensor, buffer: Tensor, lr: float, momentum: float, decay: float) -> None:
@@ -135,23 +122,3 @@ def test_negative_control_without_the_flag_nan_reaches_the_weights() -> None:
         weight.grad = torch.full_like(weight, math.nan)
     optimizer.step()
     assert all(weight.isnan().any() for weight in [*matrices, *others])
-
-
-def test_a_saved_state_continues_bit_for_bit() -> None:
-    def run(optimizer: MuonAdamW, weights: list[nn.Parameter], steps: range) -> None:
-        for step in steps:
-            for weight, gradient in zip(weights, draw_gradients(weights, step), strict=True):
-                weight.grad = gradient
-            optimizer.step()
-
-    (matrices, others), (again, side) = make_weights(), make_weights()
-    whole = MuonAdamW(matrices, others, warmup=4, total=10)
-    run(whole, [*matrices, *others], range(3))
-    with torch.no_grad():
-        for weight, other in zip([*again, *side], [*matrices, *others], strict=True):
-            weight.copy_(other)
-    resumed = MuonAdamW(again, side, warmup=4, total=10)
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    run(whole, [*matrices, *others], range(3, 6))
-    run(resumed, [*again, *side], range(3, 6))
-    assert all(map(torch.equal, [*matrices, *others], [*again, *side]))

@@ -11,8 +11,9 @@ import torch
 from tests.recipes.running import stop_and_resume, weights_of
 
 from stoker_recipes.icecube import make_events, pack_events
-from stoker_recipes.icecube.settings import make_settings, read_settings
+from stoker_recipes.icecube.settings import IceCubeSettings
 from stoker_recipes.icecube.training import resume, train
+from stoker_recipes.run_folder import make_settings, read_settings
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
 
@@ -24,7 +25,9 @@ def test_a_run_has_checkpoints_metrics_and_settings(ice: Path, tmp_path: Path) -
     assert 0 < done.result.metrics["val_degrees"] < 180
     assert {"run.json", "metrics.jsonl", "recipe.json", "checkpoints"} <= {path.name for path in (tmp_path / "run").iterdir()}
     given = {name: value for name, value in QUICK.items() if name != "device"}
-    assert read_settings(tmp_path / "run") == make_settings({"data": str(ice), "valid": "batch_id == 2", **given})
+    assert read_settings(tmp_path / "run", IceCubeSettings) == make_settings(
+        IceCubeSettings, {"data": str(ice), "valid": "batch_id == 2", **given}
+    )
 
 
 @pytest.mark.promise("P29")

@@ -12,10 +12,9 @@ from benchmarks.tfa.bench_indicators import spec_of_55
 from benchmarks.tfa.markets import market
 from torch import nn
 
-import stoker
 import stoker_recipes.tfa
 from stoker.errors import OptionError
-from stoker_recipes.tfa.model import Banded, BandedBlock, Levels, Tfa, build_model, levels_of, ratios
+from stoker_recipes.tfa.model import Banded, Levels, Tfa, build_model, levels_of, ratios
 
 FEATURES = 55
 
@@ -108,16 +107,6 @@ def test_without_positions_the_earlier_rows_are_a_bag_and_with_them_not() -> Non
         assert (model(x) - model(mixed)).abs().max().item() > 1e-6 or is_bag
 
 
-def test_the_last_row_sees_nothing_behind_it() -> None:
-    _, ours = pair(torch.float32, layers=2)
-
-    def logits(bars: Any) -> torch.Tensor:
-        with torch.no_grad():  # one window at a time, so that the same bits come out of the same rows
-            return torch.cat([ours(torch.from_numpy(bars[i - 47 : i + 1]).float()[None])[0] for i in range(47, len(bars))])
-
-    stoker.testing.assert_no_future(logits, rows(60).numpy(), first=47, at=[50, 55])
-
-
 # The banded model: its slow twin with a full mask, causality, how far it sees, and the last row alone
 
 
@@ -181,22 +170,6 @@ def test_gradients_are_those_of_the_twin() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11, msg=name)
 
 
-def test_no_row_sees_a_later_one() -> None:
-    model = banded()
-
-    def logits(bars: Any) -> torch.Tensor:
-        with torch.no_grad():
-            return model(torch.from_numpy(bars)[None])[0]
-
-    x = banded_rows(40).numpy()
-    before = logits(x)
-    for cut in (3, 6, 7, 20, 38):
-        changed = x.copy()
-        changed[cut + 1 :] *= 3
-        assert torch.equal(logits(changed)[: cut + 1], before[: cut + 1])
-        assert not torch.equal(logits(changed)[cut + 1 :], before[cut + 1 :])
-
-
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_reach_is_exact(layers: int) -> None:
     model = banded(layers=layers)
@@ -219,16 +192,6 @@ def test_the_last_row_alone_is_that_of_the_batch(num_rows: int) -> None:
     with torch.no_grad():
         torch.testing.assert_close(model.last(x), model(x)[:, -1], rtol=0, atol=1e-6)
         torch.testing.assert_close(model.last(x[:, -model.reach :]), model.last(x), rtol=0, atol=0)
-
-
-def test_a_band_without_its_gaps_sees_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = banded()
-    honest = BandedBlock._along
-    monkeypatch.setattr(BandedBlock, "_along", lambda self, of_lags, outside: honest(self, of_lags, 0.0))
-    x = banded_rows(1, 20)
-    changed = x.clone()
-    changed[0, 11:] *= 3
-    assert not torch.equal(model(changed)[0, :11], model(x)[0, :11])
 
 
 # Prices as ratios to the close: which columns they are, and that a model does to a row what the data's moments were taken of

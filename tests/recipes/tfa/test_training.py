@@ -22,7 +22,7 @@ from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, TrainError
 from stoker_recipes.tfa import audit, training
 from stoker_recipes.tfa.settings import ignored, read_settings
-from stoker_recipes.tfa.training import Line, direction_loss, grad_accum_steps_of, judge, train
+from stoker_recipes.tfa.training import Line, direction_loss, judge, train
 
 LEARNS = {"d_model": 32, "epochs": 5, "T": 16, "batch_size": 128, "lr": 5e-3}
 
@@ -60,20 +60,20 @@ def test_their_yaml_trains_unchanged(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts/TFA/v1/score.json").is_file()
 
 
-def updates(folder: Path, **changes: Any) -> int:
-    return train(settings_of(folder, epochs=1, **changes), folder / "run", overwrite=True).result.step
-
-
 def test_batches_are_accumulated_as_by_their_trainer(tmp_path: Path) -> None:
-    make_folder(tmp_path, THEIRS)
-    plain = updates(tmp_path, grad_accum_steps=1, batch_size=64)
-    assert plain > 8
-    assert updates(tmp_path, grad_accum_steps=3, batch_size=64) == -(-plain // 3)
-    assert updates(tmp_path, batch_size=64) == -(-plain // 4), "theirs is 4"
-    assert "grad_accum_steps: 4\n" in (tmp_path / "run" / "config.yaml").read_text()
-    assert updates(tmp_path, batch_size=64, model="banded", run=64) == plain, "ours is 1"
+    make_folder(tmp_path, THEIRS, num_bars=1500)
+    counts = [
+        train(
+            settings_of(tmp_path, epochs=1, grad_accum_steps=batches, batch_size=32), tmp_path / "run", overwrite=True
+        ).result.step
+        for batches in (1, 3)
+    ]
+    assert counts == [counts[0], -(-counts[0] // 3)]
+    assert counts[0] > 8
+    assert settings_of(tmp_path).batches_per_update == 4, "theirs"
+    assert settings_of(tmp_path, model="banded").batches_per_update == 1, "ours"
     (tmp_path / "several.yaml").write_text(THEIRS.replace("bars_csv: bars.csv", "datasets: [{path: bars.csv}]"))
-    assert grad_accum_steps_of(read_settings(tmp_path / "several.yaml")) == 1, "as in their trainer of several datasets"
+    assert read_settings(tmp_path / "several.yaml").batches_per_update == 1, "as in their trainer of several datasets"
 
 
 # The folder of a run
@@ -312,14 +312,15 @@ def test_calibration_and_log_loss_are_those_of_the_definition() -> None:
 def test_threads_are_stated_and_kept_with_the_run(
     yaml: Any, given: int | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used = []
-    original = training._fit
-    monkeypatch.setattr(training, "_fit", lambda *a, **options: (used.append(torch.get_num_threads()), original(*a, **options))[1])
+    def fit(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError(f"{torch.get_num_threads()} threads")
+
+    monkeypatch.setattr(training, "_fit", fit)  # what it computes does not matter here
     make_folder(tmp_path, yaml)
     with training.using(3):
-        training.train(settings_of(tmp_path, threads=given, epochs=1), tmp_path / "run")
+        with pytest.raises(RuntimeError, match=f"^{expected} threads"):
+            training.train(settings_of(tmp_path, threads=given, epochs=1), tmp_path / "run")
         assert torch.get_num_threads() == 3
-        assert used == [expected]
     with training.using(1):  # another machine, or another moment
         assert training.threads_of(read_settings(tmp_path / "run" / "config.yaml")) == expected
 

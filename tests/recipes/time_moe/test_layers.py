@@ -9,28 +9,13 @@ from hypothesis import strategies as st
 from tests.harness import num_examples
 
 from stoker_recipes.time_moe import Size, TimeMoe
-from stoker_recipes.time_moe.layers import grouped_product, num_rows, route, runs_of, seen_within, sort_plainly
+from stoker_recipes.time_moe.layers import num_rows, runs_of, seen_within, sort_plainly
 
 pytestmark = [  # torch warns of what it does itself as it traces
     pytest.mark.filterwarnings("ignore:The .grad attribute"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 ONE_LAYER = Size(hidden=16, intermediate=16, layers=1, heads=2, experts=3, top_k=2, horizons=(1, 4))
-ENDS = torch.tensor([8, 8, 24], dtype=torch.int32)
-
-
-def test_each_row_meets_the_matrix_of_its_group() -> None:
-    rows, weights = torch.randn(30, 5), torch.randn(3, 4, 5)
-    found = grouped_product(rows, weights, ENDS)
-    for row in range(24):
-        torch.testing.assert_close(found[row], weights[0 if row < 8 else 2] @ rows[row])
-
-
-def test_gradients_of_products() -> None:
-    torch.manual_seed(0)
-    rows = torch.randn(24, 5, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, b: grouped_product(a, b, ENDS), (rows, weights))
 
 
 @pytest.mark.parametrize("packed", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -98,37 +83,3 @@ def test_rows_are_choices_sorted_by_expert(num_experts: int, k: int, drawn: list
         assert end - begin == max(1, -(-len(mine) // tile)) * tile
         begin = end
     assert (choice[begin:] == -1).all()
-
-
-@pytest.fixture
-def experts() -> torch.Tensor:
-    return torch.randint(0, 5, (20, 2), generator=torch.Generator().manual_seed(0))
-
-
-def test_moves_are_what_they_say(experts: torch.Tensor) -> None:
-    routing = route(experts, 5)
-    x, shares = torch.randn(20, 3), torch.rand(20, 2)
-    rows, spread = routing.gather(x), routing.spread(shares)
-    for row, choice in enumerate(routing.choice.tolist()):
-        if choice >= 0:
-            assert torch.equal(rows[row], x[choice // 2])
-            assert spread[row] == shares.reshape(-1)[choice]
-        else:
-            assert spread[row] == 0
-    torch.testing.assert_close(routing.combine(rows), 2 * x)
-
-
-@pytest.mark.parametrize("move", ["gather", "combine", "spread"])
-def test_gradients_of_moves(experts: torch.Tensor, move: str) -> None:
-    routing = route(experts, 5)
-    shape = {"gather": (20, 2), "combine": (len(routing.choice), 2), "spread": (20, 2)}[move]
-    given = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    is_real = (routing.choice >= 0).double()
-
-    def moved(x: torch.Tensor) -> torch.Tensor:  # what filler holds is never used, so its gradient may be anything
-        if move == "combine":
-            return routing.combine(x * is_real.unsqueeze(1))
-        found: torch.Tensor = getattr(routing, move)(x)
-        return found * (is_real.unsqueeze(1) if found.dim() == 2 else is_real)
-
-    assert torch.autograd.gradcheck(moved, (given,))

@@ -21,10 +21,11 @@ import stoker
 from stoker import _disk
 from stoker.errors import NonFiniteError, OptionError, SourceNotFoundError
 from stoker_recipes import time_moe
+from stoker_recipes.run_folder import make_settings, read_settings
 from stoker_recipes.time_moe import training
 from stoker_recipes.time_moe.data import Corpus
 from stoker_recipes.time_moe.predicting import load_model
-from stoker_recipes.time_moe.settings import make_settings, read_settings
+from stoker_recipes.time_moe.settings import TimeMoeSettings
 from stoker_recipes.time_moe.training import Trained, make_model, make_rows, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "length": 64, "batch_size": 2, "steps": 6, "validate_every": 2, "precision": "fp32"}
@@ -45,7 +46,9 @@ def test_a_run_has_checkpoints_metrics_settings_and_official_weights(ett: Path, 
     assert done.points > 0
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"run.json", "metrics.jsonl", "recipe.json", "checkpoints", "weights"} <= names
-    assert read_settings(tmp_path / "run") == make_settings({"data": str(ett), **{k: v for k, v in QUICK.items() if k != "device"}})
+    assert read_settings(tmp_path / "run", TimeMoeSettings) == make_settings(
+        TimeMoeSettings, {"data": str(ett), **{k: v for k, v in QUICK.items() if k != "device"}}
+    )
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "val_loss" in line] == [2, 4, 6]
     again = time_moe.TimeMoe(time_moe.read_size(tmp_path / "run" / "weights"))
@@ -82,7 +85,7 @@ def test_a_run_begins_with_an_official_checkpoint(ett: Path, tmp_path: Path) -> 
     torch.manual_seed(1)
     given = time_moe.TimeMoe(time_moe.SIZES["tiny"])
     time_moe.save_weights(given, tmp_path / "checkpoint")
-    settings = make_settings({"data": str(ett), "init": str(tmp_path / "checkpoint"), "length": 64})
+    settings = make_settings(TimeMoeSettings, {"data": str(ett), "init": str(tmp_path / "checkpoint"), "length": 64})
     model = make_model(settings)
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), given.parameters(), strict=True))
     with pytest.raises(OptionError, match=r"size is '50m', but .*checkpoint is of another size"):
@@ -110,9 +113,11 @@ def test_missing_points_are_not_targets(tmp_path: Path, samples: str) -> None:
     stoker.Store.from_arrays(x=[holes]).save(tmp_path / "holes.stoker")
     stoker.Store.from_arrays(x=[holes[::4]]).save(tmp_path / "gone.stoker")
     given = {"length": 64, "samples": samples}
-    assert make_rows(make_settings({**given, "data": str(tmp_path / "holes.stoker")})).useful == pytest.approx(0.75, abs=0.05)
+    assert make_rows(make_settings(TimeMoeSettings, {**given, "data": str(tmp_path / "holes.stoker")})).useful == pytest.approx(
+        0.75, abs=0.05
+    )
     with pytest.raises(OptionError, match=r"gone.stoker has no targets to train on: its points are missing \(NaN\)"):
-        make_rows(make_settings({**given, "data": str(tmp_path / "gone.stoker")}))
+        make_rows(make_settings(TimeMoeSettings, {**given, "data": str(tmp_path / "gone.stoker")}))
 
 
 @pytest.mark.parametrize("normalize", ["zero", "none"])
@@ -157,7 +162,7 @@ def test_a_model_has_the_sizes_of_a_config_without_weights(ett: Path, tmp_path: 
     done = train(ett, folder=tmp_path / "run", **options)
     assert (done.model.size.hidden, done.model.size.layers, done.model.size.horizons) == (24, 1, (1, 4))
     assert time_moe.read_size(tmp_path / "run" / "weights") == done.model.size
-    begin = make_model(make_settings({"data": str(ett), "model": str(sizes), "length": 64}))
+    begin = make_model(make_settings(TimeMoeSettings, {"data": str(ett), "model": str(sizes), "length": 64}))
     assert float(begin.embed.detach().std()) == pytest.approx(0.05, rel=0.5), "random, as the config says"
 
 
@@ -176,7 +181,7 @@ def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Pa
         time_moe.save_weights(time_moe.TimeMoe(time_moe.read_size(sizes)), sizes, overwrite=True)
 
     def resume_without(folder: Path, **changes: Any) -> Trained:
-        assert isinstance(read_settings(folder).size, time_moe.Size)
+        assert isinstance(read_settings(folder, TimeMoeSettings).size, time_moe.Size)
         _disk.remove_folder(sizes)
         return resume(folder, **changes)
 
@@ -193,4 +198,4 @@ def test_heads_are_weighted_in_the_training(ett: Path, tmp_path: Path) -> None:
     latest = done.model.heads.weight
     assert torch.equal(latest[1:], begin[1:]), "heads that count nothing stay as they were"
     assert not torch.equal(latest[:1], begin[:1])
-    assert read_settings(tmp_path / "run").head_weights == [1, 0, 0, 0]
+    assert read_settings(tmp_path / "run", TimeMoeSettings).head_weights == [1, 0, 0, 0]

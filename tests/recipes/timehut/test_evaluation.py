@@ -1,4 +1,4 @@
-"""Classifiers: the papers' rules of C, probes, intervals."""
+"""Classifiers: the papers' rules of C, and probes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.svm import SVC
 
 from stoker.errors import OptionError
 from stoker_recipes.timehut import evaluation
-from stoker_recipes.timehut.evaluation import accuracy, choose_c, fit_classifier, interval
+from stoker_recipes.timehut.evaluation import accuracy, choose_c, fit_classifier
 
 
 def points(num: int) -> tuple[np.ndarray, np.ndarray]:
@@ -77,9 +77,3 @@ def test_probes_find_what_is_there() -> None:
         fit_classifier(x, y, classifier="tree")
     with pytest.raises(OptionError, match="the labels have 1 class"):
         fit_classifier(x, y * 0)
-
-
-def test_an_interval_covers_the_mean() -> None:
-    rng = np.random.default_rng(0)
-    covered = [found.low <= 0.5 <= found.high for found in (interval(rng.uniform(size=16), draws=500) for _ in range(100))]
-    assert 85 <= sum(covered) <= 99

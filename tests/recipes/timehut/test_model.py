@@ -14,7 +14,6 @@ from stoker_recipes.timehut.model import (
     EncoderSize,
     encode,
     encode_views,
-    expand,
     from_tensors,
     gather_views,
     initial_weights,
@@ -56,13 +55,6 @@ def test_tensors_and_rows_are_the_same() -> None:
     averaged = {f"module.{name}": value for name, value in named.items()}
     assert sizes_of(averaged) == SIZE
     assert torch.equal(from_tensors(averaged, SIZE), row)
-
-
-def test_left_out_taps_come_back() -> None:
-    row, layout = initial_weights(SIZE, 5)[None], make_layout(SIZE, 3)
-    kept = row[:, kept_positions(layout)]
-    assert layout.num_values == kept.shape[1] < row.shape[1]
-    assert torch.equal(expand(kept, layout, row), row)
 
 
 # Views without padding: representations and gradients are those of `encode` with masks, in float64

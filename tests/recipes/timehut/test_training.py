@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.recipes.timehut.sets import SMALL, files, write_tsv
+from tests.recipes.timehut.sets import SMALL, files
 
 from stoker.errors import OptionError
 from stoker_recipes.timehut import training
@@ -75,16 +75,3 @@ def test_multivariate_ragged_series_are_trained_on(tmp_path: Path) -> None:
     data, test = files("JapaneseVowels")
     done = train(data, test=test, folder=tmp_path / "run", method="softclt", hidden=6, depth=4, width=12, updates=3)
     assert done.scores["svm"] > 0.3
-
-
-def test_a_folder_of_something_else_is_refused(run: Path, tmp_path: Path) -> None:
-    data, _ = write_tsv(tmp_path)
-    with pytest.raises(OptionError, match="has a run already"):
-        train(data, folder=run, **SMALL)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(OptionError):
-        train(data, folder=tmp_path / "mine", **SMALL)
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
-    with pytest.raises(OptionError, match="is not a run of timehut"):
-        load_encoder(tmp_path)

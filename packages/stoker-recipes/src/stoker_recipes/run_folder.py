@@ -8,6 +8,7 @@ read_recipe    reads recipe.json, settings as plain values; read_settings as a s
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -21,15 +22,25 @@ from stoker.train import remove_run
 RECIPE_NAME = "recipe.json"
 
 Check = Callable[[dict[str, Any]], object]
+Say = Callable[[str, str], None]
+"""Called with a word and a sentence for each thing to report."""
 
 
-def check_free(folder: Path, *, overwrite: bool = False) -> None:
-    """Refuse a folder that has a run, unless it may be replaced."""
+def say_nothing(word: str, sentence: str) -> None:
+    """Report nothing."""
+
+
+def check_free(folder: str | os.PathLike[str] | None, *, overwrite: bool = False) -> Path | None:
+    """Return the path of a folder, if one is wanted. Refuse one that has a run, unless it may be replaced."""
+    if folder is None:
+        return None
+    folder = Path(folder)
     if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
         raise OptionError(
             f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or another folder.",
             parameter="resume",
         )
+    return folder
 
 
 def claim_run(folder: Path, record: Mapping[str, Any], *, results: Iterable[str] = (), overwrite: bool = False) -> None:
@@ -106,17 +117,17 @@ MAY_CHANGE = frozenset({"max_seconds", "save_every"})
 """Settings that a resumed run may have others of: they do not change its steps."""
 
 
-def make_settings(kind: type[S], given: Mapping[str, Any], *, recipe: str) -> S:
+def make_settings(kind: type[S], values: Mapping[str, Any]) -> S:
     """Make settings of plain values; raises `OptionError` for an invalid one."""
     try:
-        return msgspec.convert(given, kind).checked()
+        return msgspec.convert(values, kind).checked()
     except msgspec.ValidationError as error:
-        raise OptionError(f"{recipe}: {error}.") from error
+        raise OptionError(f"{_recipe_of(kind)}: {error}.") from error
 
 
-def read_settings(folder: Path, kind: type[S], *, recipe: str) -> S:
+def read_settings(folder: Path, kind: type[S]) -> S:
     """Read the settings of a run."""
-    path = folder / RECIPE_NAME
+    path, recipe = folder / RECIPE_NAME, _recipe_of(kind)
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind).checked()
     except FileNotFoundError:
@@ -127,8 +138,14 @@ def read_settings(folder: Path, kind: type[S], *, recipe: str) -> S:
         raise ConfigError(f"{path} is damaged: {error}.") from error
 
 
-def change_settings(settings: S, changes: Mapping[str, Any]) -> S:
-    """Return the settings of a resumed run; raises `OptionError` for one that cannot change."""
+def _recipe_of(kind: type[Any]) -> str:
+    """Return the name of the recipe, which is the default of a field."""
+    return next(str(field.default) for field in msgspec.structs.fields(kind) if field.name == "recipe")
+
+
+def resumed_settings(folder: Path, kind: type[S], changes: Mapping[str, Any]) -> S:
+    """Read the settings of a run to resume, and change some; raises `OptionError` for one that cannot change."""
+    settings = read_settings(folder, kind)
     refused = sorted(changes.keys() - MAY_CHANGE)
     if refused:
         raise OptionError(f"{refused[0]} cannot change when a run is resumed. Start another run.", parameter=refused[0])

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from stoker import _kernels
 from stoker_recipes.tfa.indicators import exact, sentio
 from stoker_recipes.tfa.indicators import program as instructions
-
-
-def test_the_largest_of_any_window() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 5, 200).astype(np.float64)
-    x[60] = np.nan
-    for window in range(1, 40):
-        y = np.empty(200 - window + 1)
-        instructions.highest(x, window, np.empty(200), y)  # in plain Python
-        expected = [np.max(x[i : i + window]) for i in range(len(y))]
-        np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize("kernels", [exact, sentio])

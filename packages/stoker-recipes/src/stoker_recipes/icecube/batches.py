@@ -85,10 +85,6 @@ class EventBatch:
         """The same batch as tensors that share the memory of the arrays."""
         return self._map(lambda values: torch.from_numpy(values) if isinstance(values, np.ndarray) else values)
 
-    def numpy(self) -> EventBatch:
-        """The same batch as arrays; tensors on the CPU share their memory."""
-        return self._map(lambda values: values if isinstance(values, np.ndarray) else values.cpu().numpy())
-
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> EventBatch:
         """The same batch as tensors on a device."""
         return self.tensors()._map(lambda values: values.to(device, non_blocking=non_blocking))
@@ -289,12 +285,9 @@ def pad_to(batch: EventBatch, *, doms: int, pulses: int) -> EventBatch:
     Raises:
         OptionError: The batch has more DOMs or pulses.
     """
-    found = len(batch.sensor), len(batch.time)
-    if doms < found[0] or pulses < found[1]:
-        raise OptionError(
-            f"doms={doms:,} and pulses={pulses:,} are too small for a batch with {found[0]:,} DOMs and {found[1]:,} pulses.",
-            parameter="doms",
-        )
+    if doms < len(batch.sensor) or pulses < len(batch.time):
+        size = f"{len(batch.sensor):,} DOMs and {len(batch.time):,} pulses"
+        raise OptionError(f"doms={doms:,} and pulses={pulses:,} are too small for a batch with {size}.", parameter="doms")
     room = {"sensor": doms, "dom_pulses": doms, "time": pulses, "charge": pulses, "auxiliary": pulses}
     padded = {name: _extend(getattr(batch, name), size, 0) for name, size in room.items()}
     return replace(batch, **padded, pulse_offsets=_extend(batch.pulse_offsets, doms + 1, batch.pulse_offsets[-1]))

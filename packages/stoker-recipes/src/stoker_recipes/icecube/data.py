@@ -131,13 +131,13 @@ def _parse_batches(batches: str | None) -> tuple[int, int] | None:
 def _event_sources(folder: Path, split: str, chosen: tuple[int, int] | None) -> list[DataSource]:
     """Find all files, and compare their schemas and the batches that the metadata name with them."""
     single, parts = folder / f"{split}_meta.parquet", folder / f"{split}_meta"
-    there = _numbered(folder / split)
-    if not there:
+    numbered = _numbered(folder / split)
+    if not numbered:
         raise SourceNotFoundError(f"{folder / split} has no batch_*.parquet; expected {_layout(split)}.")
     if single.is_file():
         files = [single]
-    elif own := _numbered(parts):
-        files = [path for number, path in own.items() if chosen is None or chosen[0] <= number <= chosen[1]]
+    elif several := _numbered(parts):
+        files = [path for number, path in several.items() if chosen is None or chosen[0] <= number <= chosen[1]]
     else:
         raise SourceNotFoundError(f"{single} is missing, and so is {parts}/batch_*.parquet; expected {_layout(split)}.")
     meta = _Metadata(_sources(files), is_train=split == "train")
@@ -146,12 +146,12 @@ def _event_sources(folder: Path, split: str, chosen: tuple[int, int] | None) -> 
         what = "no event" if chosen is None else f"no event of the batches {chosen[0]} to {chosen[1]}"
         raise SourceEmptyError(f"{files[0] if files else parts} has {what}, so there is nothing to pack.")
     for number, events in counts.items():
-        if number not in there:
+        if number not in numbered:
             raise SourceNotFoundError(
                 f"{folder / split / f'batch_{number}.parquet'} is missing, but the metadata name {events:,} events of it. Fetch the file, "
                 f"or choose others with batches=."
             )
-    pulses = _sources([there[number] for number in counts])
+    pulses = _sources([numbered[number] for number in counts])
     for source in pulses:
         _check_schema(source, _PULSES)
     return [_EventSource(source, number, meta) for number, source in zip(counts, pulses, strict=True)]
@@ -174,9 +174,9 @@ def _check_schema(source: DataSource, expected: dict[str, str]) -> None:
             raise SchemaError(
                 f"{source.label} has no column {name!r}; it has {', '.join(schema.names)}. Expected {', '.join(expected)}."
             )
-        if not _IS[kind](given := schema.field(name).type):
+        if not _IS[kind](schema.field(name).type):
             article = "an" if kind == "integer" else "a"
-            raise SchemaError(f"{source.label}: column {name!r} is {given}; expected {article} {kind} type.")
+            raise SchemaError(f"{source.label}: column {name!r} is {schema.field(name).type}; expected {article} {kind} type.")
 
 
 def _columns(source: DataSource, table: pa.Table, row: int) -> dict[str, pa.Array]:
@@ -345,8 +345,8 @@ class _EventSource(WrappedSource):
             row += part.num_rows
         offsets = from_numpy(np.concatenate([[begin.position], events.ends[begin.row : end.row]]) - begin.position)
         pulses = {name: from_numpy(values) for name, values in room.items()} | {"auxiliary": pa.concat_arrays(flags)}
-        own = slice(begin.row, end.row)
-        table = {name: from_numpy(values[own]) for name, values in {"event_id": events.ids, **events.angles}.items()}
+        rows = slice(begin.row, end.row)
+        table = {name: from_numpy(values[rows]) for name, values in {"event_id": events.ids, **events.angles}.items()}
         table["batch_id"] = from_numpy(np.full(end.row - begin.row, self._number, np.int32))
         table |= {name: pa.LargeListArray.from_arrays(offsets, values) for name, values in pulses.items()}
         return Chunk(pa.table({name: table[name] for name in schema.names}), begin, end)
@@ -363,18 +363,20 @@ def _convert_pulses(source: DataSource, arrays: dict[str, pa.Array], events: _Ev
         return
     if charge.dtype == np.float16:
         charge = charge.astype(np.float32)  # compiled kernels cannot read it
-    own = slice(np.searchsorted(events.ends, row, side="right"), np.searchsorted(events.ends, row + len(time)) + 1)
-    is_good = _is_of_events(owner, events.ids[own], events.ends[own] - row)
-    if not (
-        _narrow(time, charge, sensor, room["time"], room["charge"], room["sensor_id"], room["charge"].view(np.int32)) and is_good
-    ):
-        event = np.searchsorted(events.ends, np.arange(row, row + len(time)), side="right")
-        _refuse_first(source, columns, events.ids[event], row, [
-            ("event_id", owner != events.ids[event], "that of its event, as the metadata say"),
-            ("sensor_id", (sensor < 0) | (sensor >= NUM_SENSORS), f"a number from 0 to {NUM_SENSORS - 1}"),
-            ("time", (time < _TIMES.min) | (time > _TIMES.max), "nanoseconds that fit into 32 bits"),
-            ("charge", ~np.isfinite(room["charge"]), "a finite float32"),
-        ])  # fmt: skip
+    rows = slice(np.searchsorted(events.ends, row, side="right"), np.searchsorted(events.ends, row + len(time)) + 1)
+    is_good = _is_of_events(owner, events.ids[rows], events.ends[rows] - row)
+    if _narrow(time, charge, sensor, room["time"], room["charge"], room["sensor_id"], room["charge"].view(np.int32)) and is_good:
+        return
+    event = events.ids[np.searchsorted(events.ends, np.arange(row, row + len(time)), side="right")]
+    checks = (
+        ("event_id", owner != event, "that of its event, as the metadata say"),
+        ("sensor_id", (sensor < 0) | (sensor >= NUM_SENSORS), f"a number from 0 to {NUM_SENSORS - 1}"),
+        ("time", (time < _TIMES.min) | (time > _TIMES.max), "nanoseconds that fit into 32 bits"),
+        ("charge", ~np.isfinite(room["charge"]), "a finite float32"),
+    )
+    places = [(int(bad.argmax()), name, expected) for name, bad, expected in checks if bad.any()]
+    at, name, expected = min(places, key=lambda place: place[0])
+    raise BadValueError(f"{source.label}, event {event[at]}, row {row + at:,}: {name} is {columns[name][at]}; expected {expected}.")
 
 
 _EXPONENT = np.int32(0x7F800000)
@@ -413,17 +415,6 @@ def _is_of_events(owner: Array, ids: Array, ends: Array) -> bool:
             return False
         pulse, event = stop, event + 1
     return True
-
-
-def _refuse_first(
-    source: DataSource, columns: dict[str, Array], event: Array, row: int, checks: list[tuple[str, Array, str]]
-) -> None:
-    """Raise for the first pulse that is bad, if there is one."""
-    places = [(int(bad.argmax()), name, expected) for name, bad, expected in checks if bad.any()]
-    for place, name, expected in sorted(places, key=lambda place: place[0])[:1]:
-        raise BadValueError(
-            f"{source.label}, event {event[place]}, row {row + place:,}: {name} is {columns[name][place]}; expected {expected}."
-        )
 
 
 def geometry_of(store: Store) -> Path:

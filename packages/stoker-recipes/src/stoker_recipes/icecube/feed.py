@@ -56,7 +56,7 @@ class GroupByDom:
             made.target[~batch["valid"]], made.event_id[~batch["valid"]] = np.nan, -1
         if self.multiples is not None:
             sizes = zip((len(made.sensor), len(made.time)), self.multiples, strict=True)
-            room = [-(-max(size, 1) // one) * one for size, one in sizes]
+            room = [-(-max(size, 1) // multiple) * multiple for size, multiple in sizes]
             made = pad_to(made, doms=room[0], pulses=room[1])
         return {name: getattr(made, name) for name in _FIELDS}
 

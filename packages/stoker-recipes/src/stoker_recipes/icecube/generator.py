@@ -13,7 +13,6 @@ import functools
 import io
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -26,12 +25,9 @@ from stoker.extend import Array, disk
 from stoker.store import Progress, quiet
 from stoker_recipes.icecube.batches import NUM_SENSORS
 
-SENSORS_PER_STRING = 60
 LIGHT_METRES_PER_NS = 0.3
-FIRST_TEST_FILE = 661
-"""Files of the training data have the numbers 1 to 660."""
-META_ROW_GROUPS = 2
-"""As in the file of the competition."""
+FIRST_TEST_FILE = 661  # files of the training data have the numbers 1 to 660
+META_ROW_GROUPS = 2  # as in the file of the competition
 
 # Quantiles of pulses per event.
 _SHARES = (0, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.975, 0.99, 0.995, 0.9979, 0.999, 0.9999, 0.999985, 1)
@@ -39,37 +35,6 @@ _PULSES = (12, 24, 31, 36, 47, 63, 89, 144, 221, 400, 1167, 2500, 10000, 18624, 
 # Sensors of an event with a given number of pulses.
 _SIZES = (12, 24, 36, 63, 89, 144, 221, 1167, 18624, 68431, 178000)
 _SENSORS = (12, 21, 30, 49, 65, 92, 120, 242, 872, 1600, 2561)
-
-_PANDAS = {
-    "index_columns": ["event_id"],
-    "column_indexes": [],
-    "columns": [
-        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind, "metadata": None}
-        for name, kind in (
-            ("sensor_id", "int16"),
-            ("time", "int64"),
-            ("charge", "float64"),
-            ("auxiliary", "bool"),
-            ("event_id", "int64"),
-        )
-    ],
-    "pandas_version": "1.5.0",
-}
-"""The files were written by pandas, with `event_id` as the index."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventFiles:
-    """How many events there are; `drift` is the share of events whose azimuth identifies their file (1: sorted by file)."""
-
-    files: int = 66
-    events_per_file: int = 1500
-    seed: int = 0
-    drift: float = 0.0
-
-
-MANY_SMALL = EventFiles()
-"""A tenth of the files of the competition, with fewer events each."""
 
 
 @functools.cache
@@ -81,21 +46,21 @@ def geometry() -> Array:
     inner = 60 * np.stack([np.cos(angle), np.sin(angle)], axis=1) + 20
     strings = np.concatenate([outer, inner])
     depth = np.concatenate([np.tile(500 - 17.0 * np.arange(60), (78, 1)), np.tile(-80 - 7.0 * np.arange(60), (8, 1))])
-    positions: Array = np.concatenate([np.repeat(strings, SENSORS_PER_STRING, axis=0), depth.reshape(-1, 1)], axis=1).round(2)
-    return positions
+    return np.asarray(np.concatenate([np.repeat(strings, 60, axis=0), depth.reshape(-1, 1)], axis=1).round(2))
 
 
-def make_file(number: int, shape: EventFiles) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The pulses and the metadata of one file; files are numbered from 1."""
-    rng = np.random.default_rng([shape.seed, number])
-    events = shape.events_per_file
+def make_file(
+    number: int, *, files: int, events: int, seed: int = 0, drift: float = 0.0
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The pulses and the metadata of one file; files are numbered from 1. See `make_events`."""
+    rng = np.random.default_rng([seed, number])
     pulses = np.exp(np.interp(rng.random(events), _SHARES, np.log(_PULSES))).astype(np.int64)
     sensors = np.exp(np.interp(np.log(pulses), np.log(_SIZES), np.log(_SENSORS)) + 0.08 * rng.normal(size=events))
     sensors = np.clip(sensors.astype(np.int64), 1, np.minimum(pulses, NUM_SENSORS))
 
     azimuth = rng.random(events)
-    identifies_file = rng.random(events) < shape.drift
-    azimuth = 2 * np.pi * np.where(identifies_file, ((number - 1) % shape.files + azimuth) / shape.files, azimuth)
+    identifies_file = rng.random(events) < drift
+    azimuth = 2 * np.pi * np.where(identifies_file, ((number - 1) % files + azimuth) / files, azimuth)
     zenith = np.arccos(rng.uniform(-1, 1, events))
 
     stops = np.cumsum(pulses)
@@ -144,8 +109,8 @@ def _sensors(rng: np.random.Generator, event: Array, place: Array, pulses: Array
 def make_events(
     folder: str | os.PathLike[str],
     *,
-    files: int = MANY_SMALL.files,
-    events: int = MANY_SMALL.events_per_file,
+    files: int = 66,
+    events: int = 1500,
     seed: int = 0,
     drift: float = 0.0,
     split: Literal["train", "test"] = "train",
@@ -188,12 +153,11 @@ def make_events(
     if meta_path.exists() or (pulses_folder.is_dir() and any(pulses_folder.iterdir())):
         raise OptionError(f"{target} has {split} files already. Choose another folder.", path=target)
     disk.make_folder(pulses_folder)
-    shape = EventFiles(files=files, events_per_file=events, seed=seed, drift=drift)
     first = 1 if split == "train" else FIRST_TEST_FILE
     tables, rows = [], 0
     for done, number in enumerate(range(first, first + files), start=1):
-        columns, meta = make_file(number, shape)
-        table = pa.table(columns).replace_schema_metadata({"pandas": json.dumps(_PANDAS)})
+        columns, meta = make_file(number, files=files, events=events, seed=seed, drift=drift)
+        table = _as_pandas_writes(columns)
         _write_parquet(pulses_folder / f"batch_{number}.parquet", table)
         tables.append(pa.table(meta))
         rows += len(table)
@@ -205,6 +169,16 @@ def make_events(
     disk.write_file(target / "sensor_geometry.csv", "\n".join(["sensor_id,x,y,z", *lines, ""]).encode())
     _write_parquet(meta_path, meta, row_group_size=-(-len(meta) // META_ROW_GROUPS))  # last: a folder without it is not complete
     return target
+
+
+def _as_pandas_writes(columns: dict[str, Array]) -> pa.Table:
+    """A table with the note that pandas leaves: the files of the competition have `event_id` as the index."""
+    noted = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind, "metadata": None}
+        for name, kind in ((name, values.dtype.name) for name, values in columns.items())
+    ]
+    note = {"index_columns": ["event_id"], "column_indexes": [], "columns": noted, "pandas_version": "1.5.0"}
+    return pa.table(columns).replace_schema_metadata({"pandas": json.dumps(note)})
 
 
 def _write_parquet(path: Path, table: pa.Table, row_group_size: int | None = None) -> None:

@@ -87,7 +87,7 @@ def _mix_kernel(  # type: ignore[no-untyped-def]
 @_jit  # type: ignore[untyped-decorator]
 def _mix_back_kernel(  # type: ignore[no-untyped-def]
     g, source, to_normed, normed, scales, x, y, x0, a, b, out, narrow, to_x0, parts, num_rows,
-    KNOWN: tl.constexpr, ONLY_CLS: tl.constexpr, ADDS: tl.constexpr, MIXES: tl.constexpr, FIRST: tl.constexpr, STARTS: tl.constexpr,
+    ONLY_CLS: tl.constexpr, ADDS: tl.constexpr, MIXES: tl.constexpr, FIRST: tl.constexpr, STARTS: tl.constexpr,
     NARROW: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `_mix_kernel`: of its sum (`out`, also in the type of matmuls: `narrow`), of x0, and the parts of those of a and b.
@@ -102,13 +102,12 @@ def _mix_back_kernel(  # type: ignore[no-untyped-def]
     h = tl.load(normed + place, mask=inside, other=0.0).to(tl.float32)
     v = tl.load(to_normed + place, mask=inside, other=0.0).to(tl.float32)
     v = tl.load(scales + row, mask=row < num_rows, other=0.0)[:, None] * (v - h * (tl.sum(v * h, 1) / WIDTH)[:, None])
-    if KNOWN:
-        if ONLY_CLS:
-            event = -1 - tl.load(source + row, mask=row < num_rows, other=0)
-            here = event[:, None].to(tl.int64) * WIDTH + d[None, :]
-            v += tl.load(g + here, mask=(event >= 0)[:, None], other=0.0).to(tl.float32)
-        else:
-            v += tl.load(g + place, mask=inside, other=0.0).to(tl.float32)
+    if ONLY_CLS:
+        event = -1 - tl.load(source + row, mask=row < num_rows, other=0)
+        here = event[:, None].to(tl.int64) * WIDTH + d[None, :]
+        v += tl.load(g + here, mask=(event >= 0)[:, None], other=0.0).to(tl.float32)
+    else:
+        v += tl.load(g + place, mask=inside, other=0.0).to(tl.float32)
     if MIXES:
         first = tl.load(x0 + place, mask=inside, other=0.0).to(tl.float32)
         before = first if FIRST else tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -364,7 +363,7 @@ def _attend_cls_kernel(  # type: ignore[no-untyped-def]
     begin = tl.load(offsets + event).to(tl.int64)
     length = (tl.load(offsets + event + 1) - begin).to(tl.int32)
     kv += begin * 2 * width + head * D
-    one, _one_scale = _unit(tl.load(q + here)[None, :], D)
+    query, _q_scale = _unit(tl.load(q + here)[None, :], D)
     total = tl.zeros((D,), dtype=tl.float32)
     weight = tl.zeros((1,), dtype=tl.float32)
     most = tl.full((1,), -1.0e30, dtype=tl.float32)
@@ -372,7 +371,7 @@ def _attend_cls_kernel(  # type: ignore[no-untyped-def]
         row = first + tl.arange(0, KEYS)
         k, _ = _unit(_load(kv, row, length, 2 * width, D), D)
         v = _load(kv + width, row, length, 2 * width, D)
-        scores = tl.where(row < length, tl.sum(k.to(tl.float32) * one.to(tl.float32), 1) * scale, -1.0e30)
+        scores = tl.where(row < length, tl.sum(k.to(tl.float32) * query.to(tl.float32), 1) * scale, -1.0e30)
         higher = tl.maximum(most, tl.max(scores, 0))
         shares = tl.exp2(scores - higher)
         less = tl.exp2(most - higher)
@@ -401,22 +400,22 @@ def _attend_cls_back_kernel(  # type: ignore[no-untyped-def]
     length = (tl.load(offsets + event + 1) - begin).to(tl.int32)
     kv += begin * 2 * width + head * D
     to_kv += begin * 2 * width + head * D
-    one, one_scale = _unit(tl.load(q + here)[None, :], D)
+    query, q_scale = _unit(tl.load(q + here)[None, :], D)
     g = tl.load(gradient + here).to(tl.float32)
     delta = tl.sum(g * tl.load(out + here).to(tl.float32), 0)
     level = tl.load(levels + event * HEADS + head)
-    to_one = tl.zeros((D,), dtype=tl.float32)
+    to_query = tl.zeros((D,), dtype=tl.float32)
     for first in range(0, length, KEYS):
         row = first + tl.arange(0, KEYS)
         k, k_scale = _unit(_load(kv, row, length, 2 * width, D), D)
         v = _load(kv + width, row, length, 2 * width, D)
-        scores = tl.sum(k.to(tl.float32) * one.to(tl.float32), 1) * scale
+        scores = tl.sum(k.to(tl.float32) * query.to(tl.float32), 1) * scale
         shares = tl.where(row < length, tl.exp2(scores - level), 0.0)
         to_scores = shares * (tl.sum(v.to(tl.float32) * g[None, :], 1) - delta) * factor
         _store(to_kv + width, shares[:, None] * g[None, :], row, length, 2 * width, D)
-        _store(to_kv, _unit_back(to_scores[:, None] * one.to(tl.float32), k, k_scale, D), row, length, 2 * width, D)
-        to_one += tl.sum(to_scores[:, None] * k.to(tl.float32), 0)
-    tl.store(to_q + here[None, :], _unit_back(to_one[None, :], one, one_scale, D).to(to_q.dtype.element_ty))
+        _store(to_kv, _unit_back(to_scores[:, None] * query.to(tl.float32), k, k_scale, D), row, length, 2 * width, D)
+        to_query += tl.sum(to_scores[:, None] * k.to(tl.float32), 0)
+    tl.store(to_q + here[None, :], _unit_back(to_query[None, :], query, q_scale, D).to(to_q.dtype.element_ty))
 
 
 # ---- launches ----
@@ -459,7 +458,7 @@ def norm_back(g: Tensor, to_normed: Tensor, normed: Tensor, scales: Tensor) -> t
     narrow = out if g.dtype == to_normed.dtype else torch.empty_like(to_normed)
     _mix_back_kernel[_programs(g)](
         g, g, to_normed, normed, scales, g, g, g, g, g, out, narrow, g, g, g.shape[0],
-        KNOWN=True, ONLY_CLS=False, ADDS=False, MIXES=False, FIRST=False, STARTS=False, NARROW=narrow is not out,
+        ONLY_CLS=False, ADDS=False, MIXES=False, FIRST=False, STARTS=False, NARROW=narrow is not out,
         WIDTH=g.shape[1], ROWS=ROWS,
     )  # fmt: skip
     return out, narrow
@@ -481,7 +480,7 @@ def mix_back(
     _mix_back_kernel[_programs(x0)](
         g, g if source is None else source, to_normed, normed, scales, x0 if x is None else x, x0 if y is None else y, x0, a, b,
         out, narrow, to_x0, parts, x0.shape[0],
-        KNOWN=True, ONLY_CLS=source is not None, ADDS=y is not None, MIXES=True, FIRST=x is None, STARTS=starts,
+        ONLY_CLS=source is not None, ADDS=y is not None, MIXES=True, FIRST=x is None, STARTS=starts,
         NARROW=narrow is not out, WIDTH=x0.shape[1], ROWS=ROWS,
     )  # fmt: skip
     return out, narrow, to_x0, parts.sum(0)

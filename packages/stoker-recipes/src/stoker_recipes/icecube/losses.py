@@ -175,10 +175,10 @@ class DirectionLoss(nn.Module):
     def forward(self, raw: Tensor, target: Tensor, valid: Tensor | None = None) -> dict[str, Tensor]:
         """The loss and the mean angle in degrees, of numbers of a head [B, 3] and azimuths and zeniths [B, 2]."""
         with torch.autocast(raw.device.type, enabled=False):
-            found = raw / (raw.norm(dim=-1, keepdim=True) + 1e-8)
+            estimate = raw / (raw.norm(dim=-1, keepdim=True) + 1e-8)
             direction = _direction(target.to(raw.dtype), valid)
-            loss = _mean(clipped_angle(found, direction, DIRECTION_NEAR), valid)
-        return {"loss": loss, "degrees": _degrees(found, direction, valid)}
+            loss = _mean(clipped_angle(estimate, direction, DIRECTION_NEAR), valid)
+        return {"loss": loss, "degrees": _degrees(estimate, direction, valid)}
 
 
 def _direction(target: Tensor, valid: Tensor | None) -> Tensor:
@@ -186,5 +186,5 @@ def _direction(target: Tensor, valid: Tensor | None) -> Tensor:
     return to_direction(target if valid is None else torch.where(valid.unsqueeze(-1), target, 0.0))
 
 
-def _degrees(found: Tensor, direction: Tensor, valid: Tensor | None) -> Tensor:
-    return torch.rad2deg(_mean(angle_between(found.detach().double(), direction.double()), valid))
+def _degrees(estimate: Tensor, direction: Tensor, valid: Tensor | None) -> Tensor:
+    return torch.rad2deg(_mean(angle_between(estimate.detach().double(), direction.double()), valid))

@@ -113,7 +113,7 @@ class LayerWeights(nn.Module):
     def matrices(self) -> tuple[Tensor, ...]:
         """In the order of `Trunk`."""
         attn, ffn = self.attn, self.ffn
-        return tuple(one.weight for one in (attn.c_q, attn.c_k, attn.c_v, attn.c_proj, ffn.c_fc, ffn.c_proj))
+        return tuple(linear.weight for linear in (attn.c_q, attn.c_k, attn.c_v, attn.c_proj, ffn.c_fc, ffn.c_proj))
 
 
 class OutputHead(nn.Module):
@@ -330,7 +330,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, heads: int) -> Tens
     is_all = q.shape[0] == num_rows
     q, k, v = (x.view(x.shape[0], heads, width // heads) for x in (norm_heads(q, heads), norm_heads(k, heads), v))
     begins, lengths = offsets[:-1].long(), offsets.diff().long()
-    found, places = [], []
+    outputs, places = [], []
     sizes = (lengths - 1).clamp(min=15).log2().floor()  # up to 16, 32, 64, … rows
     for size in sorted(set(sizes.tolist())):
         events = (sizes == size).nonzero().squeeze(1)
@@ -341,10 +341,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, heads: int) -> Tens
         queries = q[rows].transpose(1, 2) if is_all else q[events].unsqueeze(2)
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=inside[:, None, None, :])
         out = out.transpose(1, 2).flatten(2)
-        found.append(out[inside] if is_all else out.squeeze(1))
+        outputs.append(out[inside] if is_all else out.squeeze(1))
         places.append(rows[inside] if is_all else events)
     whole = q.new_zeros(q.shape[0], width)
-    return whole.index_copy(0, torch.cat(places), torch.cat(found)) if found else whole
+    return whole.index_copy(0, torch.cat(places), torch.cat(outputs)) if outputs else whole
 
 
 def norm_heads(x: Tensor, heads: int) -> Tensor:

@@ -173,4 +173,4 @@ def _adamw(
     moved = flat(list(weights)) * (1 - rate * group["weight_decay"]).to(kind) - size * average / spread
     sizes = [weight.numel() for weight in weights]
     for targets, source in ((averages, average), (squares, square), (weights, moved)):
-        torch._foreach_copy_(targets, [part.view_as(one) for part, one in zip(source.split(sizes), targets, strict=True)])
+        torch._foreach_copy_(targets, [part.view_as(target) for part, target in zip(source.split(sizes), targets, strict=True)])

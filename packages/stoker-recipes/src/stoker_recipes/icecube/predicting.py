@@ -26,9 +26,10 @@ from stoker_recipes.icecube.batches import MAX_DOMS, EventBatch
 from stoker_recipes.icecube.data import geometry_of
 from stoker_recipes.icecube.feed import EventFeed
 from stoker_recipes.icecube.losses import angular_error, make_mixture, point_estimate, to_angles
-from stoker_recipes.icecube.settings import read_settings
+from stoker_recipes.icecube.settings import IceCubeSettings
 from stoker_recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from stoker_recipes.icecube.training import make_model
+from stoker_recipes.run_folder import read_settings
 
 SLICES: Mapping[str, tuple[int, float]] = {"below 200": (0, 200), "200 to 999": (200, 1000), "from 1000": (1000, np.inf)}
 """Events by their number of pulses."""
@@ -75,11 +76,13 @@ class IceCubeRun(TrainedRun):
                 raise OptionError(
                     f"{name} is {value!r}, but a run of icecube predicts one direction per event. Leave it out.", parameter=name
                 )
-        found = [
-            predict_store(self.model, store, device=self.device, batch_size=batch_size, max_doms=self.max_doms)
-            for store in _stores(data)
-        ]
-        return pa.concat_tables(found)
+        tables = []
+        for source in data if isinstance(data, list) else [data]:
+            store = stoker.open(source) if isinstance(source, str | os.PathLike) else source
+            if not isinstance(store, stoker.Store):
+                raise OptionError.expected("data", store, "a store that `stoker pack --recipe icecube` made, or its path")
+            tables.append(predict_store(self.model, store, device=self.device, batch_size=batch_size, max_doms=self.max_doms))
+        return pa.concat_tables(tables)
 
 
 def predict_store(
@@ -112,7 +115,7 @@ def score_predictions(table: pa.Table, store: stoker.Store) -> dict[str, dict[st
     Example:
         >>> store = stoker.Store.from_arrays(time=[np.arange(3), np.arange(300)], azimuth=np.zeros(2), zenith=np.ones(2))
         >>> table = pa.table({"azimuth": [0.0, 0.0], "zenith": [1.0, 1.5]})
-        >>> {name: round(found["mean"], 3) for name, found in score_predictions(table, store).items()}
+        >>> {name: round(score["mean"], 3) for name, score in score_predictions(table, store).items()}
         {'all': 14.324, 'below 200': 0.0, '200 to 999': 28.648}
     """
     predicted = torch.from_numpy(np.stack([table[name].to_numpy() for name in ("azimuth", "zenith")], 1))
@@ -127,26 +130,14 @@ def score_predictions(table: pa.Table, store: stoker.Store) -> dict[str, dict[st
     }
 
 
-def _stores(data: object) -> list[stoker.Store]:
-    given = data if isinstance(data, list) else [data]
-    found = []
-    for one in given:
-        if isinstance(one, str | os.PathLike):
-            one = stoker.open(one)
-        if not isinstance(one, stoker.Store):
-            raise OptionError.expected("data", one, "a store that `stoker pack --recipe icecube` made, or its path")
-        found.append(one)
-    return found
-
-
 def open_run(folder: Path, *, latest: bool, device: str) -> IceCubeRun:
     """A run, for predictions: `stoker.load` and `stoker predict`."""
-    settings = read_settings(folder)
+    settings = read_settings(folder, IceCubeSettings)
     model = make_model(settings)
     step = stoker.train.load_trained(model, folder, latest=latest).step
     model.to(device).eval()
     return IceCubeRun(folder=folder, step=step, model=model, run=_refuse, device=device, max_doms=settings.max_doms)
 
 
-def _refuse(*given: Any, **options: Any) -> Any:
+def _refuse(*arguments: Any, **options: Any) -> Any:
     raise OptionError("a run of icecube has a table of its own. Use predict().")

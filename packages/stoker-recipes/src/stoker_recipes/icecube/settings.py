@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from stoker.errors import OptionError
-from stoker_recipes import run_folder
 from stoker_recipes.icecube.model import SIZES, IceCubeSize
 
 
@@ -90,13 +88,3 @@ class IceCubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def model_size(self) -> IceCubeSize:
         """The size of the model, with its input and head."""
         return dataclasses.replace(SIZES[self.size], input=self.input, head=self.head)
-
-
-def make_settings(given: dict[str, Any]) -> IceCubeSettings:
-    """Settings from plain values; raises `OptionError` for an invalid one."""
-    return run_folder.make_settings(IceCubeSettings, given, recipe="icecube")
-
-
-def read_settings(folder: Path) -> IceCubeSettings:
-    """The settings of a run's folder."""
-    return run_folder.read_settings(folder, IceCubeSettings, recipe="icecube")

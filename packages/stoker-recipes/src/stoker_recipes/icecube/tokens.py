@@ -59,9 +59,9 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
     is_sensor[np.setdiff1d(np.arange(len(numbers)), np.unique(numbers, return_index=True)[1])] = False
     if not is_sensor.all():
         row = int(np.argmin(is_sensor))
-        found = ",".join(str(value) for value in table.slice(row, 1).to_pylist()[0].values())
+        line = ",".join(str(value) for value in table.slice(row, 1).to_pylist()[0].values())
         raise BadValueError(
-            f"{file}, line {row + 2}: found {found!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and x, y, z in metres.",
+            f"{file}, line {row + 2}: found {line!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and x, y, z in metres.",
             path=file,
             row=row + 1,
         )
@@ -163,11 +163,11 @@ def pad(
         out, used = np.zeros(shape, dtype=np.float32), np.zeros(shape[:2], dtype=np.int32)
     elif used is None:
         used = np.full(shape[:2], shape[2], dtype=np.int32)
-    for name, given, dtype, expected in (("out", out, np.float32, shape), ("used", used, np.int32, shape[:2])):
-        if given.shape != expected or given.dtype != dtype or not given.flags.c_contiguous:
-            kind = "" if given.flags.c_contiguous else ", not contiguous"
+    for name, array, dtype, expected in (("out", out, np.float32, shape), ("used", used, np.int32, shape[:2])):
+        if array.shape != expected or array.dtype != dtype or not array.flags.c_contiguous:
+            kind = "" if array.flags.c_contiguous else ", not contiguous"
             raise OptionError(
-                f"{name} is {given.dtype} {given.shape}{kind}; expected a contiguous {np.dtype(dtype)} {expected}.", parameter=name
+                f"{name} is {array.dtype} {array.shape}{kind}; expected a contiguous {np.dtype(dtype)} {expected}.", parameter=name
             )
     mask = np.empty(shape[:2], dtype=np.bool_)
     positions = np.ascontiguousarray(geometry, dtype=np.float32)
@@ -208,8 +208,8 @@ def _pad(
             )
             place += np.uint64(4)
             begin = np.uint64(pulse_offsets[dom])
-            kept = min(pulse_offsets[dom + np.uint64(1)] - pulse_offsets[dom], max_pulses)
-            for pulse in range(begin, begin + np.uint64(kept)):
+            count = min(pulse_offsets[dom + np.uint64(1)] - pulse_offsets[dom], max_pulses)
+            for pulse in range(begin, begin + np.uint64(count)):
                 value = max(charge[pulse], np.float32(1e-6))
                 entry = np.uint64(min(value, np.float32(1e6)) * np.float32(40)) & np.uint64(_KNOWN - 1)
                 if known[entry] != value:
@@ -219,10 +219,10 @@ def _pad(
                 out[place + np.uint64(1)] = logs[entry]
                 out[place + np.uint64(2)] = np.float32(auxiliary[pulse]) - np.float32(0.5)
                 place += np.uint64(3)
-            for _ in range(4 + 3 * kept, used[event, slot]):
+            for _ in range(4 + 3 * count, used[event, slot]):
                 out[place] = np.float32(0)
                 place += np.uint64(1)
-            used[event, slot] = 4 + 3 * kept
+            used[event, slot] = 4 + 3 * count
         for slot in range(num_doms, max_doms):
             if used[event, slot]:
                 clear_bytes(out, (row + slot) * width * 4, 4 * used[event, slot])

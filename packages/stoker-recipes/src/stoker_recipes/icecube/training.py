@@ -31,7 +31,7 @@ from stoker_recipes.icecube.feed import EventFeed
 from stoker_recipes.icecube.losses import DirectionLoss, VmfLoss
 from stoker_recipes.icecube.model import IceCubeModel
 from stoker_recipes.icecube.optimizer import MuonAdamW, one_cycle
-from stoker_recipes.icecube.settings import IceCubeSettings, make_settings, read_settings
+from stoker_recipes.icecube.settings import IceCubeSettings
 from stoker_recipes.icecube.tokens import expand, read_geometry, scale_geometry
 
 RESIDUALS = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -52,8 +52,7 @@ class EventLoss:
         device = self.geometry.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else next(model.parameters()).dtype
         raw = model(expand(batch, self.geometry, dtype=dtype), batch.dom_offsets)
-        found: dict[str, Tensor] = model.loss(raw, batch.target, ~batch.target[:, 0].isnan())  # type: ignore[operator]
-        return found
+        return model.loss(raw, batch.target, ~batch.target[:, 0].isnan())  # type: ignore[operator, no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +76,15 @@ def make_feed(store: stoker.Store, settings: IceCubeSettings, *, device: torch.d
     """Batches of events, with few different shapes where they go to a GPU: each shape is a graph."""
     size = settings.batch_size
     if device.type == "cuda":
-        options["multiples"] = tuple(one * max(1, math.isqrt(size)) for one in ROUNDING)
+        options["multiples"] = tuple(multiple * max(1, math.isqrt(size)) for multiple in ROUNDING)
     return EventFeed(store, batch_size=size, max_doms=settings.max_doms, device=device, **options)
 
 
 def make_order(settings: IceCubeSettings) -> Any:
     """The order of training events."""
-    orders: dict[str, Any] = {
-        "blocks": stoker.BlockShuffle,
-        "shuffle": stoker.Shuffle,
-        "sequential": lambda seed: stoker.Sequential(),
-    }
-    return orders[settings.order](seed=settings.seed)
+    if settings.order == "sequential":
+        return stoker.Sequential()
+    return (stoker.BlockShuffle if settings.order == "blocks" else stoker.Shuffle)(seed=settings.seed)
 
 
 def make_model(settings: IceCubeSettings, *, num_batches: int = 0) -> IceCubeModel:
@@ -97,14 +93,6 @@ def make_model(settings: IceCubeSettings, *, num_batches: int = 0) -> IceCubeMod
     if settings.head == "vmf":
         loss = VmfLoss(num_batches, penalty=settings.kappa_penalty, angle_weight=settings.angle_weight)
     return IceCubeModel(settings.model_size, residual=RESIDUALS[settings.residual], loss=loss, seed=settings.seed)
-
-
-def make_optimizer(model: IceCubeModel, settings: IceCubeSettings, *, total: int) -> MuonAdamW:
-    """Muon and AdamW for a run of `total` updates."""
-    return MuonAdamW(
-        model.matrices(), model.others(), lr=settings.lr, side_lr=settings.side_lr, weight_decay=settings.weight_decay,
-        warmup=settings.warmup, total=total,
-    )  # fmt: skip
 
 
 def make_trainer(
@@ -119,14 +107,15 @@ def make_trainer(
 ) -> stoker.Trainer:
     """A trainer for `total` updates of a model on the device. `options` are further ones of `stoker.Trainer`."""
     is_gpu = device.type == "cuda"
-    precision = settings.precision
-    if precision == "auto":
-        precision = "bf16" if is_gpu else "fp32"
+    optimizer = MuonAdamW(
+        model.matrices(), model.others(), lr=settings.lr, side_lr=settings.side_lr, weight_decay=settings.weight_decay,
+        warmup=settings.warmup, total=total,
+    )  # fmt: skip
     return stoker.Trainer(
         model,
         EventLoss(geometry=scale_geometry(read_geometry(geometry_of(store))).to(device)),
-        make_optimizer(model, settings, total=total),
-        precision=precision,
+        optimizer,
+        precision=settings.precision if settings.precision != "auto" else "bf16" if is_gpu else "fp32",
         grad_accum_steps=settings.grad_accum_steps,
         max_grad_norm=settings.max_grad_norm,
         ema=settings.ema,
@@ -175,16 +164,14 @@ def train(
         >>> done.result.step, sorted(done.result.metrics)
         (4, ['loss'])
     """
-    settings = make_settings({"data": os.fspath(data), **options})
-    where = Path(folder) if folder is not None else None
-    if where is not None:
-        run_folder.check_free(where)
+    settings = run_folder.make_settings(IceCubeSettings, {"data": os.fspath(data), **options})
+    where = run_folder.check_free(folder)
     return _run(settings, where, device=device, progress=progress, resume=False, callbacks=callbacks)
 
 
 def resume(folder: str | os.PathLike[str], *, device: str | None = None, progress: bool = False, **changes: Any) -> TrainedIceCube:
     """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
-    settings = run_folder.change_settings(read_settings(Path(folder)), changes)
+    settings = run_folder.resumed_settings(Path(folder), IceCubeSettings, changes)
     return _run(settings, Path(folder), device=device, progress=progress, resume=True)
 
 
@@ -199,22 +186,23 @@ def _run(
 ) -> TrainedIceCube:
     """One process of a training run."""
     rank, world_size, local_rank = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
+    place = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
     store = stoker.open(settings.data)
-    valid = _validation(store, settings, there)
-    kept = settings.where
-    if settings.valid is not None and not _is_path(settings.valid):
-        kept = f"not ({settings.valid})" if kept is None else f"({kept}) and not ({settings.valid})"
-    feed = make_feed(store, settings, where=kept, order=make_order(settings), device=there)
-    num_batches = len(feed) * settings.epochs
+    where, valid = settings.where, None
+    if settings.valid is not None and Path(settings.valid).is_dir():
+        valid = make_feed(stoker.open(settings.valid), settings, device=place)
+    elif settings.valid is not None:
+        valid = make_feed(store, settings, where=settings.valid, device=place)
+        where = f"not ({settings.valid})" if where is None else f"({where}) and not ({settings.valid})"
+    feed = make_feed(store, settings, where=where, order=make_order(settings), device=place)
     total = -(-len(feed) // settings.grad_accum_steps) * settings.epochs
-    model = make_model(settings, num_batches=num_batches).to(there)
+    model = make_model(settings, num_batches=len(feed) * settings.epochs).to(place)
     if settings.init is not None and not resume:
         stoker.train.load_trained(model, settings.init)
         if isinstance(model.loss, VmfLoss):
             model.loss.step.zero_()
     trainer = make_trainer(
-        settings, store, model, total=total, device=there, one_process=world_size <= 1,
+        settings, store, model, total=total, device=place, one_process=world_size <= 1,
         callbacks=callbacks, progress=progress, folder=folder,
     )  # fmt: skip
     if folder is not None and not rank and not resume:
@@ -226,15 +214,3 @@ def _run(
         print(f"  order: {feed.order}", flush=True)
     result = trainer.fit(feed, valid=valid, epochs=settings.epochs, max_seconds=settings.max_seconds, resume=resume)
     return TrainedIceCube(result=result, model=model, settings=settings, num_events=feed.num_samples)
-
-
-def _is_path(valid: str) -> bool:
-    return Path(valid).is_dir()
-
-
-def _validation(store: stoker.Store, settings: IceCubeSettings, device: torch.device) -> EventFeed | None:
-    if settings.valid is None:
-        return None
-    if _is_path(settings.valid):
-        return make_feed(stoker.open(settings.valid), settings, device=device)
-    return make_feed(store, settings, where=settings.valid, device=device)

@@ -16,11 +16,11 @@ from stoker_recipes.icecube import kernels
 MATRICES = 6  # per layer: queries, keys, values, output, and two of the FFN
 
 
-def _weight_gradient(to_out: Tensor, given: Tensor) -> Tensor:
+def _weight_gradient(to_out: Tensor, rows: Tensor) -> Tensor:
     """The gradient of a matrix, in float32 whatever the type of the rows."""
     if to_out.is_cuda and to_out.dtype != torch.float32:
-        return torch.mm(to_out.t(), given, out_dtype=torch.float32)
-    return to_out.t() @ given
+        return torch.mm(to_out.t(), rows, out_dtype=torch.float32)
+    return to_out.t() @ rows
 
 
 class Trunk(torch.autograd.Function):
@@ -36,28 +36,28 @@ class Trunk(torch.autograd.Function):
         matrices = [_narrow(weights[MATRICES * i : MATRICES * (i + 1)], kind) for i in range(layers)]
         rows = offsets[:-1].long()
         x0 = kernels.embed(lin, cls, source, dtype=dtype)
-        kept: list[tuple[Tensor | None, ...]] = []
+        saved: list[tuple[Tensor | None, ...]] = []
         x, y = x0, None
         for i, (qkv_w, out_w, up_w, down_w) in enumerate(matrices):
             before = (None, None) if y is None else (x, y)
             x, normed, scales = kernels.mix(x, y, x0, resid[i], x0_scale[i], dtype=kind)
             if i < layers - 1:
                 qkv = normed @ qkv_w.t()
-                found, levels = kernels.attend(qkv, offsets, order, heads)
+                mixed, levels = kernels.attend(qkv, offsets, order, heads)
                 wide: tuple[Tensor, ...] = (normed, scales, qkv)
             else:
                 width = qkv_w.shape[0] // 3
                 here = normed[rows]
                 q, kv = here @ qkv_w[:width].t(), normed @ qkv_w[width:].t()
-                found, levels = kernels.attend_cls(q, kv, offsets, heads)
+                mixed, levels = kernels.attend_cls(q, kv, offsets, heads)
                 wide, x = (normed, scales, q, kv, here), x[rows]
-            x, ffn_normed, ffn_scales = kernels.mix(x, found @ out_w.t(), None, None, None, dtype=kind)
+            x, ffn_normed, ffn_scales = kernels.mix(x, mixed @ out_w.t(), None, None, None, dtype=kind)
             squared = kernels.up_squared(ffn_normed, up_w)
             y = squared @ down_w.t()
             if keeps:
-                kept.append((*before, found, levels, ffn_normed, ffn_scales, squared, *wide))
+                saved.append((*before, mixed, levels, ffn_normed, ffn_scales, squared, *wide))
         if keeps:
-            ctx.kept, ctx.matrices = kept, matrices
+            ctx.saved, ctx.matrices = saved, matrices
             ctx.first = lin, x0, resid, x0_scale, source, offsets, order
             ctx.heads = heads
         assert y is not None
@@ -74,21 +74,21 @@ class Trunk(torch.autograd.Function):
         narrow = g.to(lin.dtype)
         for i in reversed(range(layers)):
             qkv_w, out_w, up_w, down_w = ctx.matrices[i]
-            x, y, found, levels, ffn_normed, ffn_scales, squared, normed, scales, *wide = ctx.kept.pop()
+            x, y, mixed, levels, ffn_normed, ffn_scales, squared, normed, scales, *wide = ctx.saved.pop()
             to_down = _weight_gradient(narrow, squared)
             to_up = kernels.down_back(narrow, down_w, squared)
             del squared
             g, narrow = kernels.norm_back(g, to_up @ up_w, ffn_normed, ffn_scales)
-            ends = [_weight_gradient(narrow, found), _weight_gradient(to_up, ffn_normed), to_down]
+            ends = [_weight_gradient(narrow, mixed), _weight_gradient(to_up, ffn_normed), to_down]
             del to_up
-            to_found = narrow @ out_w
+            to_mixed = narrow @ out_w
             if i < layers - 1:
-                to_qkv = kernels.attend_back(wide[0], offsets, order, ctx.heads, found, levels, to_found)
+                to_qkv = kernels.attend_back(wide[0], offsets, order, ctx.heads, mixed, levels, to_mixed)
                 starts, to_normed, only = _weight_gradient(to_qkv, normed).chunk(3), to_qkv @ qkv_w, None
                 del to_qkv
             else:
                 q, kv, here = wide
-                to_q, to_kv = kernels.attend_cls_back(q, kv, offsets, ctx.heads, found, levels, to_found)
+                to_q, to_kv = kernels.attend_cls_back(q, kv, offsets, ctx.heads, mixed, levels, to_mixed)
                 width = q.shape[1]
                 starts = (_weight_gradient(to_q, here), *_weight_gradient(to_kv, normed).chunk(2))
                 to_normed = to_kv @ qkv_w[width:]
@@ -102,7 +102,14 @@ class Trunk(torch.autograd.Function):
         assert to_x0 is not None
         to_lin = kernels.embed_back(lin, source, to_x0) if ctx.needs_input_grad[0] else None
         both = torch.stack(scalars)
-        return (to_lin, to_x0[rows].sum(0), both[:, 0], both[:, 1], *[None] * 6, *(one for layer in matrices for one in layer))
+        return (
+            to_lin,
+            to_x0[rows].sum(0),
+            both[:, 0],
+            both[:, 1],
+            *[None] * 6,
+            *(matrix for layer in matrices for matrix in layer),
+        )
 
 
 def _narrow(weights: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

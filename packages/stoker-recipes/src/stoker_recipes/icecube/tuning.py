@@ -14,8 +14,9 @@ from stoker.extend import check_device
 from stoker.tune import BatchSizeChoice, batch_size, step_of
 from stoker_recipes.icecube.batches import EventBatch
 from stoker_recipes.icecube.feed import EventFeed
-from stoker_recipes.icecube.settings import make_settings
+from stoker_recipes.icecube.settings import IceCubeSettings
 from stoker_recipes.icecube.training import make_feed, make_model, make_order, make_trainer
+from stoker_recipes.run_folder import make_settings
 
 _UPDATES = 1000  # of the schedule; its length does not change the time of a step
 
@@ -54,7 +55,7 @@ def tune_batch_size(
         >>> choice.size in (1, 2)
         True
     """
-    settings = make_settings({"data": os.fspath(data), **options})
+    settings = make_settings(IceCubeSettings, {"data": os.fspath(data), **options})
     place = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     store = stoker.open(settings.data)
 

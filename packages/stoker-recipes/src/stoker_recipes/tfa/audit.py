@@ -72,7 +72,7 @@ def check_classes(prepared: Prepared) -> str:
     labels, said = np.asarray(prepared.store.column("label")), []
     for name in prepared.split.subsets:
         known = labels[prepared.labelled_rows(name)]
-        counts = [int((known == one).sum()) for one in (0, 1)]
+        counts = [int((known == label).sum()) for label in (0, 1)]
         if not all(counts):
             raise BadValueError(
                 f"the {name} block has {counts[1]:,} labels up and {counts[0]:,} down in {len(known):,} rows; expected some of "
@@ -87,12 +87,12 @@ def check_volatility(prepared: Prepared) -> str:
     labels, volatility = (np.asarray(prepared.store.column(name)) for name in ("label", "volatility"))
     known = np.isfinite(labels) & np.isfinite(volatility)
     area = auc(volatility[known], labels[known])
-    found = f"trailing volatility alone has an AUC of {area:.3f} on the labels"
+    result = f"trailing volatility alone has an AUC of {area:.3f} on the labels"
     if abs(area - 0.5) > TELLING - 0.5:
         if not prepared.rule.compat:
-            raise BadValueError(f"{found}: they measure volatility, not direction. Mask rows below the thresholds.")
-        return f"{found}: they measure volatility rather than direction (labels: compat). A score on them is not skill"
-    return found
+            raise BadValueError(f"{result}: they measure volatility, not direction. Mask rows below the thresholds.")
+        return f"{result}: they measure volatility rather than direction (labels: compat). A score on them is not skill"
+    return result
 
 
 def check_split(prepared: Prepared) -> str:

@@ -25,6 +25,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,11 +38,10 @@ import stoker
 import stoker_recipes.tfa
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.extend import Array, disk
-from stoker.train import Exported
 from stoker_recipes.tfa.data import BARS_NAME, PRICES, read_bars, warm_up_of, without_compat
 from stoker_recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
 from stoker_recipes.tfa.settings import Settings, read_settings
-from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
+from stoker_recipes.tfa.training import CONFIG_NAME, SCORE_NAME, SPEC_NAME, using
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
@@ -85,8 +85,8 @@ def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
     """The model of a bundle, without its weights."""
     width = len(bundle.features)
     levels = levels_of(spec["features"]) if bundle.stationary else None
-    given: dict[str, Any] = {"mean": torch.zeros(width), "std": torch.ones(width), **bundle.sizes}
-    return build_model(bundle.model, num_features=width, length=bundle.length, levels=levels, **given).eval()
+    options: dict[str, Any] = {"mean": torch.zeros(width), "std": torch.ones(width), **bundle.sizes}
+    return build_model(bundle.model, num_features=width, length=bundle.length, levels=levels, **options).eval()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,8 @@ def write_bundle(
 
 def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
     bundle = trained.bundle
-    programs = [_export(trained, folder / name) for name in (PROGRAM_NAME, *([ONNX_NAME] if onnx else []))]
+    program = partial(stoker.train.export_model, _LastRow(trained.model), {"features": trained.windows})
+    programs = [program(folder / PROGRAM_NAME), *([program(folder / ONNX_NAME, onnx=True)] if onnx else [])]
     metadata = {"length": str(bundle.length), "reach": str(bundle.reach), "spec": bundle.spec_hash}
     written = {
         SPEC_NAME: json.dumps(trained.spec, indent=1).encode() + b"\n",
@@ -196,7 +197,7 @@ def read_model(run: Path, *, latest: bool) -> tuple[Settings, Bundle, dict[str, 
         symbol=settings.symbol,
         model=settings.chosen_model,
         sizes=_sizes(settings),
-        length=length_of(settings),
+        length=settings.length,
         reach=1,
         stationary=bool(settings.stationary),
         features=list(parsed.names),
@@ -269,8 +270,8 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
     if (bundle.format, bundle.version) != ("stoker-tfa", 1):
-        found = f"a {bundle.format} of version {bundle.version}"
-        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} is {found}; expected stoker-tfa, 1.")
+        description = f"a {bundle.format} of version {bundle.version}"
+        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} is {description}; expected stoker-tfa, 1.")
     for name in dict.fromkeys((SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME, *bundle.files)):
         if Path(name).name != name:
             raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
@@ -287,10 +288,10 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
             gives = f"{name} {said}, but {SPEC_NAME} gives {here}"
             raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} says {gives}. Export it again.")
     weights, metadata = _read_tensors(folder / WEIGHTS_NAME)
-    for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
-        if metadata.get(name) != str(own):
+    for name, value in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
+        if metadata.get(name) != str(value):
             raise CheckpointInvalidError(
-                f"{folder / BUNDLE_NAME} says {name} {own}, but {WEIGHTS_NAME} was trained with "
+                f"{folder / BUNDLE_NAME} says {name} {value}, but {WEIGHTS_NAME} was trained with "
                 f"{metadata.get(name)}: logits would be meaningless. Export the bundle again."
             )
     model = build_of(bundle, spec)
@@ -314,45 +315,30 @@ def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Arr
 
 def _sizes(settings: Settings) -> dict[str, int | bool]:
     """All sizes of the model, including defaults."""
-    banded = settings.chosen_model == "banded"
-    usual = {name: one.default for name, one in inspect.signature(Banded if banded else Tfa).parameters.items()}
-    usual |= SMALL if settings.chosen_model == "tfa-small" else {}
-    given = dict(settings.sizes) | ({} if settings.positions is None or banded else {"positions": settings.positions})
-    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := given.get(name, usual.get(name))) is not None}
+    model = inspect.signature(Banded if settings.chosen_model == "banded" else Tfa).parameters
+    sizes = {name: parameter.default for name, parameter in model.items()}
+    sizes |= (SMALL if settings.chosen_model == "tfa-small" else {}) | settings.model_options
+    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := sizes[name]) is not None}
 
 
 class _LastRow(nn.Module):
-    """The logits [batch] of the last rows, from a dict with `features` [batch, rows, features], as programs are exported."""
+    """The logits of the last rows: [batch] of a batch with `features` [batch, rows, features].
+
+    Of the features alone it is a column [batch, 1], which is the interface of Sentio's C++.
+    """
 
     def __init__(self, model: TfaModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        logits: torch.Tensor = self.model(batch["features"])[:, -1]
-        return logits
-
-
-def _export(trained: _Trained, path: Path) -> Exported:
-    """Write the program of torch.export, or of ONNX by its suffix."""
-    return stoker.train.export_model(_LastRow(trained.model), {"features": trained.windows}, path, onnx=path.suffix == ".onnx")
-
-
-class _Column(nn.Module):
-    """The logits of the last rows as a column [batch, 1], from windows: the interface of Sentio's C++."""
-
-    def __init__(self, model: TfaModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(features)[:, -1:]
-        return logits
+    def forward(self, batch: dict[str, torch.Tensor] | torch.Tensor) -> torch.Tensor:
+        logits = self.model(batch)[:, -1:] if isinstance(batch, torch.Tensor) else self.model(batch["features"])[:, -1]
+        return logits  # type: ignore[no-any-return]
 
 
 def _script(trained: _Trained) -> bytes:
     """The model as TorchScript, checked on one window and on several, read back."""
-    module, windows, buffer = _Column(trained.model).eval(), trained.windows, io.BytesIO()
+    module, windows, buffer = _LastRow(trained.model).eval(), trained.windows, io.BytesIO()
     jit: Any = torch.jit
     with warnings.catch_warnings(), torch.no_grad():
         # Sentio's C++ reads nothing else. The trace fixes the number of rows, which is that of the window.
@@ -460,18 +446,18 @@ class BarPredictor:
     @classmethod
     def load(cls, folder: str | Path, *, spec: Any = None, length: int | None = None) -> Self:
         """Read a bundle; an own `spec` or `length` that differs from that of the model is an error."""
-        bundle, own, model = read_bundle(Path(folder))
+        bundle, saved_spec, model = read_bundle(Path(folder))
         if spec is not None:
-            given = stoker_recipes.tfa.FeatureStream(spec).spec.content_hash
-            if given != bundle.spec_hash:
+            spec_hash = stoker_recipes.tfa.FeatureStream(spec).spec.content_hash
+            if spec_hash != bundle.spec_hash:
                 raise OptionError(
-                    f"the spec here is {given}, but the model of {folder} was trained on {bundle.spec_hash}.", parameter="spec"
+                    f"the spec here is {spec_hash}, but the model of {folder} was trained on {bundle.spec_hash}.", parameter="spec"
                 )
         if length is not None and length != bundle.length:
             raise OptionError(
                 f"windows here have {length} rows, but the model of {folder} was trained on {bundle.length}.", parameter="length"
             )
-        return cls(bundle, own, model)
+        return cls(bundle, saved_spec, model)
 
     @property
     def num_bars(self) -> int:

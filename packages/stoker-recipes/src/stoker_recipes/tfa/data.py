@@ -27,14 +27,13 @@ import stoker_recipes.tfa
 from stoker.errors import BadValueError, ConfigError, OptionError, SourceEmptyError, SourceNotFoundError, TimeOrderError
 from stoker.extend import Array, disk
 from stoker.store import find_sources
+from stoker_recipes.tfa.indicators.bars import KEYS, TIMES
 from stoker_recipes.tfa.model import Levels, levels_of, ratios
 from stoker_recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, DatasetSettings, Settings
 
 # ---- bars ----
 
 PRICES = ("open", "high", "low", "close", "volume")
-TIMES = ("ts_nyt_epoch", "ts", "ts_utc", "timestamp", "datetime", "date", "time")  # the first that a file has is used
-KEYS = ("symbol", "ticker", "instrument")
 _UNITS = {"s": 1000, "ms": 1, "us": 1e-3, "ns": 1e-6}
 _FINER = (10**11, 10**14, 10**17)
 """From these numbers on times are milliseconds, microseconds, nanoseconds: 1973 in these, thousands of years ahead in coarser ones."""
@@ -81,9 +80,9 @@ class BarSeries:
         whole = self.cut(np.concatenate([rows, rows + 1]))
         keep = np.ones(self.num_bars, dtype=bool)
         keep[rows] = False
-        kept = np.flatnonzero(keep[whole.offsets[:-1]])
+        series = np.flatnonzero(keep[whole.offsets[:-1]])
         columns = {name: values[keep] for name, values in self.columns.items()}
-        return whole._pick(kept, lengths=whole.lengths[kept], times=self.times[keep], columns=columns)
+        return whole._pick(series, lengths=whole.lengths[series], times=self.times[keep], columns=columns)
 
     def _pick(self, series: Array, **changes: Any) -> BarSeries:
         for name in ("names", "weights", "sources"):
@@ -125,8 +124,8 @@ def bars_of(store: stoker.Store, source: DatasetSettings) -> BarSeries:
         raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a time column: {', '.join(TIMES)}.")
     if "close" not in names:
         raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a column close.")
-    given = source.regime or Path(path).stem
-    keys = [given if store.key is None else str(store[i][store.key]) for i in range(len(store))]
+    fallback = source.regime or Path(path).stem
+    keys = [fallback if store.key is None else str(store[i][store.key]) for i in range(len(store))]
     for name in keys:
         if name.upper() in LEVERAGED:
             raise ConfigError(f"{path} has bars of {name}, {WHY_LEVERAGED}")
@@ -210,7 +209,7 @@ def _check_prices(bars: BarSeries, gaps: str) -> BarSeries:
     if gaps == "cut":
         return bars.without(np.flatnonzero(~good))
     row = int(np.argmin(good))
-    name = next(one for one, is_good in is_price.items() if not is_good[row])
+    name = next(column for column, is_good in is_price.items() if not is_good[row])
     raise BadValueError(
         f"{name} is {bars.columns[name][row]:g} in {bars.place(row)} ({int((~good).sum()):,} bars in all); expected prices "
         "above 0. Fix them, or set `gaps: cut` to start a new series after each."
@@ -247,7 +246,7 @@ def _check_paths(bars: BarSeries) -> None:
             continue
         apart = {lag: float(np.median(np.abs(close[lag:] - close[:-lag]))) for lag in range(1, MOST_LAGS + 1)}
         next_ = apart.pop(1)
-        lag = min(apart, key=lambda one: apart[one])
+        lag = min(apart, key=apart.__getitem__)
         if next_ > LARGEST_MOVE or (next_ > 0 and apart[lag] < SAME_PATH * next_):
             why = f"a bar differs from the next by {next_:.2%} in the median, and by {apart[lag]:.2%} from the one {lag} rows on"
             raise TimeOrderError(
@@ -334,30 +333,20 @@ def label_bars(close: Array, volume: Array | None, rule: Rule, *, emit_from: int
 def trailing_volatility(close: Array, window: int = 20) -> Array:
     """Standard deviation of the last `window` returns at each bar; NaN where there are fewer."""
     close = np.asarray(close, dtype=np.float64)
-    found = np.full(len(close), np.nan)
+    deviations = np.full(len(close), np.nan)
     if len(close) > window:
         with np.errstate(divide="ignore", invalid="ignore"):
             returns = np.diff(np.log(close))
         sums, squares = (np.concatenate([[0.0], np.cumsum(values)]) for values in (returns, returns**2))
         mean = (sums[window:] - sums[:-window]) / window
-        found[window:] = np.sqrt(np.maximum((squares[window:] - squares[:-window]) / window - mean**2, 0))
-    return found
-
-
-def count_labels(labels: Array) -> dict[str, float]:
-    """The number of rows, the share of rows with a label, and the share of labels that are 1."""
-    known = np.isfinite(labels)
-    up = float(labels[known].mean()) if known.any() else 0.0
-    return {"rows": len(labels), "labelled": float(known.mean()) if len(labels) else 0.0, "up": up}
+        deviations[window:] = np.sqrt(np.maximum((squares[window:] - squares[:-window]) / window - mean**2, 0))
+    return deviations
 
 
 # ---- preparation ----
 
 FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
 BARS_NAME, DATA_NAME = "bars", "data.stoker"  # names of the bars and of the ready rows in the folder of a run
-BANDED_RUN, WINDOWED_RUN = 240, 64
-"""Consecutive labels per sample. The windows of a longer run share more computation; shorter runs mix better."""
-BANDED_BATCH, WINDOWED_BATCH = 480, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,9 +383,7 @@ class Prepared:
     @property
     def batch_size(self) -> int:
         """Samples per batch."""
-        banded = self.settings.chosen_model == "banded"
-        labels = self.settings.batch_size or (BANDED_BATCH if banded else WINDOWED_BATCH)
-        return max(1, labels // self.shape.run)
+        return max(1, (self.settings.batch_size or self.settings.usual.batch_size) // self.shape.run)
 
     def feed(self, part: str, *, batch_size: int | None = None, device: str = "cpu", return_index: bool = False) -> stoker.Feed:
         """The samples of a part; training samples are shuffled, or drawn by the weights of their series."""
@@ -430,7 +417,7 @@ def without_compat(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def warm_up_of(spec: Mapping[str, Any]) -> int:
     """Bars before the first row with all features, in either arithmetic."""
-    return max(stoker_recipes.tfa.FeatureStream(one).spec.emit_from for one in (spec, without_compat(spec)))
+    return max(stoker_recipes.tfa.FeatureStream(variant).spec.emit_from for variant in (spec, without_compat(spec)))
 
 
 def read_spec(settings: Settings) -> dict[str, Any]:
@@ -457,7 +444,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     )
     values = stoker_recipes.tfa.features(stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns), spec).values
     labels = _by_series(bars, lambda columns: label_bars(columns["close"], columns.get("volume"), rule, emit_from=warm_up))
-    is_close = [one["op"].upper() == "IDENT" and one.get("source", "close") == "close" for one in spec["features"]]
+    is_close = [feature["op"].upper() == "IDENT" and feature.get("source", "close") == "close" for feature in spec["features"]]
     usual = settings.chosen_model == "banded" and any(is_close)
     levels = levels_of(spec["features"]) if (usual if settings.stationary is None else settings.stationary) else None
     store, home = _ready_rows(bars, values, labels, levels, warm_up=warm_up)
@@ -528,9 +515,8 @@ def _ready_rows(
 def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int) -> Shape:
     """The shape of a sample: long runs are cheap, but each block of time must hold several."""
     longest = int(np.asarray(store.lengths).max())
-    usual = BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN
     rows = int(min(settings.fractions) * longest) - warm_up - (reach - 1) - settings.label_horizon
-    shape = Shape(context=reach - 1, run=settings.run or max(1, min(usual, rows // 4)))
+    shape = Shape(context=reach - 1, run=settings.run or max(1, min(settings.usual.run, rows // 4)))
     if shape.view.length > longest:
         raise OptionError(
             f"a sample has {shape.view.length:,} rows (the model sees {reach:,}, run {shape.run:,}), but the longest series has "

@@ -135,8 +135,7 @@ def to_windows(rows_snc: torch.Tensor, length: int) -> torch.Tensor:
     """All windows of each run, one after the other: [s * w, t, c]."""
     if rows_snc.shape[1] == length:
         return rows_snc
-    windows: torch.Tensor = _Windows.apply(rows_snc, length)  # type: ignore[no-untyped-call]
-    return windows
+    return _Windows.apply(rows_snc, length)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def to_rows(windows_wtc: torch.Tensor, num_runs: int) -> torch.Tensor:
@@ -200,7 +199,7 @@ def _kernel() -> Any:
         inside = (step < T)[:, None] & (place < SIZE)[None, :]
         first = (window // windows) * rows + window % windows
         at = (first + step).to(tl.int64)[:, None] * (3 * width) + head * SIZE + place[None, :]
-        own = (window * T + step).to(tl.int64)[:, None]
+        place_in_window = (window * T + step).to(tl.int64)[:, None]
         q = tl.load(qkv + at, mask=inside, other=0.0)
         k = tl.load(qkv + at + width, mask=inside, other=0.0)
         v = tl.load(qkv + at + 2 * width, mask=inside, other=0.0)
@@ -209,20 +208,20 @@ def _kernel() -> Any:
         shares = tl.exp2(scores - tl.max(scores, 1)[:, None])
         total = tl.sum(shares, 1)[:, None]
         if BACKWARD:
-            d_mixed = tl.load(gradient + own * width + head * SIZE + place[None, :], mask=inside, other=0.0)
+            d_mixed = tl.load(gradient + place_in_window * width + head * SIZE + place[None, :], mask=inside, other=0.0)
             shares = shares / total
             d_shares = tl.dot(d_mixed, tl.trans(v), input_precision=PRECISION)
             d_v = tl.dot(tl.trans(shares.to(v.dtype)), d_mixed, input_precision=PRECISION)
             d_scores = (shares * (d_shares - tl.sum(shares * d_shares, 1)[:, None]) * scale).to(q.dtype)
             d_q = tl.dot(d_scores, k, input_precision=PRECISION)
             d_k = tl.dot(tl.trans(d_scores), q, input_precision=PRECISION)
-            to = out + own * (3 * width) + head * SIZE + place[None, :]
+            to = out + place_in_window * (3 * width) + head * SIZE + place[None, :]
             tl.store(to, d_q.to(out.dtype.element_ty), mask=inside)
             tl.store(to + width, d_k.to(out.dtype.element_ty), mask=inside)
             tl.store(to + 2 * width, d_v.to(out.dtype.element_ty), mask=inside)
         else:
             mixed = tl.dot(shares.to(v.dtype), v, input_precision=PRECISION) / total
-            tl.store(out + own * width + head * SIZE + place[None, :], mixed.to(out.dtype.element_ty), mask=inside)
+            tl.store(out + place_in_window * width + head * SIZE + place[None, :], mixed.to(out.dtype.element_ty), mask=inside)
 
     return attention
 
@@ -232,9 +231,7 @@ def _launch(qkv: torch.Tensor, gradient: torch.Tensor | None, heads: int, length
     out = _empty(qkv, length, parts=1 if gradient is None else 3)
     runs, rows, _ = qkv.shape
     size, windows = qkv.shape[2] // 3 // heads, num_windows(rows, length)
-    tile, wide = (
-        max(16, 1 << (number - 1).bit_length()) for number in (length, size)
-    )  # powers of two that a tile can have as sides
+    tile, wide = (max(16, 1 << (number - 1).bit_length()) for number in (length, size))  # sides of a tile: powers of two
     _kernel()[(heads, runs * windows)](
         qkv, qkv if gradient is None else gradient.contiguous(), out, rows, windows, size**-0.5, BACKWARD=gradient is not None,
         T=length, TILE=tile, HEADS=heads, SIZE=size, WIDE=wide, PRECISION="ieee", num_warps=WARPS,
@@ -286,8 +283,7 @@ window_attention.register_autograd(_backward, setup_context=_keep)
 def attend(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Tensor:
     """Attention of each row of a window to all its rows: [s * w, t, d] from queries, keys and values of rows [s, n, 3 d]."""
     if qkv_snc.is_cuda and HAS_TRITON:
-        mixed: torch.Tensor = window_attention(qkv_snc, heads, length)
-        return mixed
+        return window_attention(qkv_snc, heads, length)  # type: ignore[no-any-return]
     return attend_plain(qkv_snc, heads=heads, length=length)
 
 
@@ -351,9 +347,8 @@ class Banded(ScaledModel):
         self.window = window
         self.inp = nn.Linear(len(mean), width)
         self.bend = nn.Linear(width, width)
-        self.blocks = nn.ModuleList(
-            BandedBlock(width, heads, 2 * width if hidden is None else hidden, window) for _ in range(layers)
-        )
+        hidden = 2 * width if hidden is None else hidden
+        self.blocks = nn.ModuleList(BandedBlock(width, heads, hidden, window) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1)
 
@@ -437,10 +432,10 @@ class BandedBlock(nn.Module):
 
     def last(self, rows_snd: torch.Tensor, *, num_rows: int) -> torch.Tensor:
         """The last `num_rows` rows: [s, num_rows, d]."""
-        runs, given, width = rows_snd.shape
-        num_rows = min(num_rows, given)
-        query, key, value = self.qkv(self.norm1(rows_snd)).reshape(runs, given, 3, self._heads, -1).permute(2, 0, 3, 1, 4).unbind()
-        row = torch.arange(given, device=rows_snd.device)
+        runs, length, width = rows_snd.shape
+        num_rows = min(num_rows, length)
+        query, key, value = self.qkv(self.norm1(rows_snd)).reshape(runs, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        row = torch.arange(length, device=rows_snd.device)
         back = row[-num_rows:, None] - row[None, :]
         sees = (back >= 0) & (back < self._window)
         lag = back.clamp(0, self._window - 1)
@@ -517,18 +512,18 @@ class Tfa(ScaledModel):
 
     def _all_rows(self, layer: nn.TransformerEncoderLayer, rows_snd: torch.Tensor) -> torch.Tensor:
         """A layer for all rows of each window: [w, t, d]."""
-        own = layer.self_attn
-        qkv = functional.linear(layer.norm1(rows_snd), own.in_proj_weight, own.in_proj_bias)
-        mixed = own.out_proj(attend(qkv, heads=own.num_heads, length=self.length))
+        attention = layer.self_attn
+        qkv = functional.linear(layer.norm1(rows_snd), attention.in_proj_weight, attention.in_proj_bias)
+        mixed = attention.out_proj(attend(qkv, heads=attention.num_heads, length=self.length))
         return _feed_forward(layer, to_windows(rows_snd, self.length) + mixed)
 
     def _last_row(self, layer: nn.TransformerEncoderLayer, rows_snd: torch.Tensor) -> torch.Tensor:
         """A layer for the last row of each window: [w, d]."""
-        own = layer.self_attn
+        attention = layer.self_attn
         normed = to_windows(layer.norm1(rows_snd), self.length)
-        mixed = attend_last(normed, own.in_proj_weight, own.in_proj_bias, heads=own.num_heads)
+        mixed = attend_last(normed, attention.in_proj_weight, attention.in_proj_bias, heads=attention.num_heads)
         last = rows_snd[:, self.length - 1 :].flatten(0, 1)  # from there on, each row is the last of a window
-        return _feed_forward(layer, last + own.out_proj(mixed))
+        return _feed_forward(layer, last + attention.out_proj(mixed))
 
 
 # ---- models by name ----
@@ -574,10 +569,12 @@ def build_model(
         raise OptionError(
             f"model {name} has no {', '.join(unknown)}; it takes {', '.join(sorted(KNOWN[name]))}.", parameter="model"
         )
-    given: dict[str, Any] = {name: torch.as_tensor(one, dtype=torch.float32) for name, one in (("mean", mean), ("std", std))}
-    given["levels"] = levels
+    options: dict[str, Any] = {
+        name: torch.as_tensor(numbers, dtype=torch.float32) for name, numbers in (("mean", mean), ("std", std))
+    }
+    options["levels"] = levels
     if name == "banded":
-        return Banded(**given, window=length, **sizes)
+        return Banded(**options, window=length, **sizes)
     if name in ("tfa", "tfa-small"):
-        return Tfa(**given, length=length, **((SMALL if name == "tfa-small" else {}) | sizes))
+        return Tfa(**options, length=length, **((SMALL if name == "tfa-small" else {}) | sizes))
     raise OptionError.expected("model", name, "tfa, tfa-small or banded")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,6 +50,29 @@ LEVERAGED = frozenset(
     "UVIX SVIX BOIL KOLD UCO SCO AGQ ZSL UGL GLL TSLL TSLQ NVDL NVDQ PSQ SH DOG RWM".split()
 )
 """Leveraged and inverse funds: their price is a daily multiple of another and decays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a run has where its YAML says nothing."""
+
+    length: int  # rows of a window
+    run: int  # consecutive labels of a sample: windows of a longer run share more computation, shorter runs mix better
+    batch_size: int  # labels
+    epochs: int
+    lr: float
+    patience: int
+    schedule: str
+
+
+_THEIRS = Defaults(length=48, run=64, batch_size=1024, epochs=25, lr=2e-3, patience=5, schedule="constant")
+DEFAULTS = {
+    "tfa": _THEIRS,
+    "tfa-small": replace(_THEIRS, length=32),
+    "banded": Defaults(length=48, run=240, batch_size=480, epochs=4, lr=3e-3, patience=2, schedule="one-cycle"),
+}
+"""Those of the authors for their models, faster ones for ours."""
+ACCUMULATE = 4  # batches of one update of the authors' trainer of one series; that of several series has one
 
 
 class DatasetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,12 +196,35 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "tfa" if any(getattr(self, key) is not None for key in SIZES) else "banded"
 
     @property
+    def usual(self) -> Defaults:
+        """The defaults of the model."""
+        return DEFAULTS[self.chosen_model]
+
+    @property
+    def length(self) -> int:
+        """Rows of a window."""
+        return self.T or self.usual.length
+
+    @property
+    def batches_per_update(self) -> int:
+        """Batches of one update: the authors' number for the authors' model, where nothing else is said."""
+        theirs = self.chosen_model != "banded" and self.datasets is None
+        return self.grad_accum_steps or (ACCUMULATE if theirs else 1)
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """The given sizes of the model but its window, and whether it has positions."""
+        options: dict[str, Any] = {name: size for name, size in self.sizes.items() if name != "length"}
+        has_positions = self.positions is not None and self.chosen_model != "banded"
+        return options | ({"positions": self.positions} if has_positions else {})
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The given sizes, by the argument names of the models."""
-        found = {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
-        if self.hidden is not None and (found or self.model is not None):
-            found.setdefault("hidden", self.hidden)
-        return found
+        sizes = {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
+        if self.hidden is not None and (sizes or self.model is not None):
+            sizes.setdefault("hidden", self.hidden)
+        return sizes
 
     @property
     def least_change(self) -> float:
@@ -203,8 +250,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def ignored(settings: Settings) -> list[str]:
     """A sentence for each given key that has no effect."""
-    given = {key: value for key in IGNORED if (value := getattr(settings, key))}
-    said = [f"{key}: {'true' if value is True else value} is ignored: {IGNORED[key]}" for key, value in given.items()]
+    without_effect = {key: value for key in IGNORED if (value := getattr(settings, key))}
+    said = [f"{key}: {'true' if value is True else value} is ignored: {IGNORED[key]}" for key, value in without_effect.items()]
     if settings.hidden is not None and not settings.sizes:
         why = "it is the width of a network on one row, which is a baseline of the score"
         said.append(f"hidden: {settings.hidden} is ignored: {why}")
@@ -240,15 +287,15 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
     settings = check(override(document, assignments, Settings), Settings)
     _refuse(document, settings)
     base = _base(document, settings.feature_spec, path)
-    found = map_paths(settings, lambda name: str(base / Path(name).expanduser()))
-    out_dir = found.out_dir or str(Path("runs") / path.stem)
-    return msgspec.structs.replace(found, feature_spec=str(base / settings.feature_spec), out_dir=out_dir)
+    located = map_paths(settings, lambda name: str(base / Path(name).expanduser()))
+    out_dir = located.out_dir or str(Path("runs") / path.stem)
+    return msgspec.structs.replace(located, feature_spec=str(base / settings.feature_spec), out_dir=out_dir)
 
 
 def map_paths(settings: Settings, change: Callable[[str], str]) -> Settings:
     """The settings with all paths but that of the spec changed by a function."""
-    given = {name: path for name in ("bars_csv", "out_dir") if (path := getattr(settings, name)) is not None}
-    changed: dict[str, Any] = {name: change(path) for name, path in given.items()}
+    paths = {name: path for name in ("bars_csv", "out_dir") if (path := getattr(settings, name)) is not None}
+    changed: dict[str, Any] = {name: change(path) for name, path in paths.items()}
     if settings.datasets is not None:
         changed["datasets"] = [msgspec.structs.replace(dataset, path=change(dataset.path)) for dataset in settings.datasets]
     return msgspec.structs.replace(settings, **changed)
@@ -262,14 +309,14 @@ def _refuse(document: Document, settings: Settings) -> None:
     if settings.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,3})?", settings.device):
         raise ConfigError(f"{document.place(('device',))}: device is {settings.device!r}; expected cpu, cuda or cuda:N.")
     if (settings.bars_csv is None) == (settings.datasets is None):
-        found = "both are given" if settings.bars_csv is not None else "neither is given"
-        raise ConfigError(f"{document.name}: bars come from bars_csv or datasets; {found}. Give one of them.")
+        problem = "both are given" if settings.bars_csv is not None else "neither is given"
+        raise ConfigError(f"{document.name}: bars come from bars_csv or datasets; {problem}. Give one of them.")
     if settings.datasets is not None and not settings.datasets:
         raise ConfigError(f"{document.place(('datasets',))}: datasets is empty; expected at least one path.")
     if len(settings.split) != 3 or sum(settings.split) > 1 + 1e-9:
-        found = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
+        problem = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
         expected = "three shares (train, validation, score) with a sum of at most 1"
-        raise ConfigError(f"{document.place(('split',))}: split has {found}; expected {expected}.")
+        raise ConfigError(f"{document.place(('split',))}: split has {problem}; expected {expected}.")
     if None not in (settings.hidden, settings.ffn_hidden) and settings.hidden != settings.ffn_hidden:
         raise ConfigError(
             f"{document.place(('hidden',))}: hidden is {settings.hidden}, but ffn_hidden is {settings.ffn_hidden}; both are the "

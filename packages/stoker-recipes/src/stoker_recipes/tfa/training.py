@@ -37,7 +37,7 @@ import stoker
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.experiment import to_tree, to_yaml
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import RECIPE_NAME, claim_run
+from stoker_recipes.run_folder import RECIPE_NAME, Say, claim_run, say_nothing
 from stoker_recipes.tfa import audit
 from stoker_recipes.tfa.data import (
     BARS_NAME,
@@ -46,7 +46,6 @@ from stoker_recipes.tfa.data import (
     LABEL,
     VOLATILITY,
     Prepared,
-    count_labels,
     drop_store,
     prepare,
     read_spec,
@@ -59,23 +58,6 @@ RESULTS = (CONFIG_NAME, SPEC_NAME, SCORE_NAME, DATA_NAME)
 """Files of a run beside its bars and those of the trainer."""
 MAY_CHANGE = {*IGNORED, *"epochs early_stopping_patience max_training_hours device feature_spec out_dir".split()}
 """Settings that may change when a run is resumed; of the spec the content is compared."""
-ACCUMULATE = 4  # batches of one update of the authors' trainer of one series; that of several series has one
-LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}  # rows of a window where T is not given
-Say = Callable[[str, str], None]  # called with a word and a sentence
-
-
-@dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """Defaults of training: those of the authors for their models, faster ones for ours."""
-
-    epochs: int
-    lr: float
-    patience: int
-    schedule: str
-
-
-WINDOWED = Defaults(epochs=25, lr=2e-3, patience=5, schedule="constant")
-BANDED = Defaults(epochs=4, lr=3e-3, patience=2, schedule="one-cycle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +68,6 @@ class TrainedTfa:
     model: TfaModel  # with its best weights
     result: stoker.train.Result
     score: ModelScore
-
-
-def _silent(word: str, sentence: str) -> None:
-    return None
 
 
 @contextlib.contextmanager
@@ -103,23 +81,14 @@ def using(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def length_of(settings: Settings) -> int:
-    """Rows of a window."""
-    return settings.T or LENGTHS[settings.chosen_model]
-
-
 def make_model(settings: Settings, *, mean: torch.Tensor, std: torch.Tensor, levels: Any = None) -> TfaModel:
     """The model of the settings, with random weights from their seed."""
     torch.manual_seed(settings.seed)
-    sizes: dict[str, Any] = {name: size for name, size in settings.sizes.items() if name != "length"}
-    if settings.positions is not None and settings.chosen_model != "banded":
-        sizes["positions"] = settings.positions
-    return build_model(
-        settings.chosen_model, num_features=len(mean), mean=mean, std=std, length=length_of(settings), levels=levels, **sizes
-    )
+    options: dict[str, Any] = {"mean": mean, "std": std, "levels": levels, **settings.model_options}
+    return build_model(settings.chosen_model, num_features=len(mean), length=settings.length, **options)
 
 
-def prepare_run(settings: Settings, folder: Path, say: Say = _silent) -> Prepared:
+def prepare_run(settings: Settings, folder: Path, say: Say = say_nothing) -> Prepared:
     """Prepare and audit the data, without training."""
     width = len(read_spec(settings)["features"])
     reach = make_model(settings, mean=torch.zeros(width), std=torch.ones(width)).reach
@@ -138,7 +107,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
-    say: Say = _silent,
+    say: Say = say_nothing,
 ) -> TrainedTfa:
     """Train and score a model.
 
@@ -175,10 +144,10 @@ def train(
         with using(threads_of(settings) if device == "cpu" else torch.get_num_threads()):
             result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
             stoker.train.load_trained(model, folder)
-            found = score(model.cpu(), prepared)
+            result_score = score(model.cpu(), prepared)
         training = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
-        disk.write_file(folder / SCORE_NAME, json.dumps({**asdict(found), **training}, indent=1).encode() + b"\n")
-        return TrainedTfa(prepared=prepared, model=model, result=result, score=found)
+        disk.write_file(folder / SCORE_NAME, json.dumps({**asdict(result_score), **training}, indent=1).encode() + b"\n")
+        return TrainedTfa(prepared=prepared, model=model, result=result, score=result_score)
 
 
 @contextlib.contextmanager
@@ -211,7 +180,7 @@ def _resumed(settings: Settings, folder: Path) -> Settings:
     saved = read_settings(folder / CONFIG_NAME)
     differing = []
     for key in sorted(set(Settings.__struct_fields__) - MAY_CHANGE):
-        now, then = (msgspec.to_builtins(getattr(map_paths(one, _absolute), key)) for one in (settings, saved))
+        now, then = (msgspec.to_builtins(getattr(map_paths(version, _absolute), key)) for version in (settings, saved))
         if now is None or now == then:
             settings = msgspec.structs.replace(settings, **{key: getattr(saved, key)})
         else:
@@ -243,19 +212,12 @@ def _kept(settings: Settings, prepared: Prepared) -> Settings:
         threads=threads_of(settings),
         stationary=prepared.levels is not None,
         run=prepared.shape.run,
-        grad_accum_steps=grad_accum_steps_of(settings),
+        grad_accum_steps=settings.batches_per_update,
     )
 
 
-def grad_accum_steps_of(settings: Settings) -> int:
-    """Batches of one update: the authors' number for the authors' model, where nothing else is said."""
-    theirs = settings.chosen_model != "banded" and settings.datasets is None
-    return settings.grad_accum_steps or (ACCUMULATE if theirs else 1)
-
-
 def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resume: bool, progress: bool) -> stoker.train.Result:
-    settings = prepared.settings
-    usual = BANDED if settings.chosen_model == "banded" else WINDOWED
+    settings, usual = prepared.settings, prepared.settings.usual
     lr, hours = settings.lr or usual.lr, settings.max_training_hours
     weight = None if prepared.pos_weight is None else prepared.pos_weight.to(device)  # a graph cannot bring it there
     trainer = stoker.Trainer(
@@ -266,7 +228,7 @@ def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resu
         execution=stoker.train.Execution(
             fused=True, graph="auto" if device == "cpu" or int(os.environ.get("WORLD_SIZE") or 1) > 1 else True, compile=False
         ),
-        grad_accum_steps=grad_accum_steps_of(settings),
+        grad_accum_steps=settings.batches_per_update,
         max_grad_norm=settings.gradient_clip_norm,
         schedule=stoker.train.OneCycle() if (settings.schedule or usual.schedule) == "one-cycle" else None,
         early_stopping=stoker.EarlyStopping("val_loss", patience=settings.early_stopping_patience or usual.patience, mode="min"),
@@ -303,12 +265,14 @@ def describe(prepared: Prepared) -> list[tuple[str, str]]:
     """A description of the data, as words and sentences."""
     bars, settings = prepared.bars, prepared.settings
     several = f" in {len(bars.names):,} series" if len(bars.names) > 1 else ""
-    counts = count_labels(np.asarray(prepared.store.column("label")))
+    labels = np.asarray(prepared.store.column("label"))
+    labelled = labels[np.isfinite(labels)]
+    up = float(labelled.mean()) if len(labelled) else 0.0
     arithmetic = "sentio's arithmetic" if prepared.spec.get("compat") == "sentio" else "exact"
     lines = [
         ("bars", f"{bars.num_bars:,}{several}, {_span(bars.times)}: {', '.join(dict.fromkeys(bars.sources))}"),
         ("features", f"{len(prepared.names)} ({arithmetic}), ready from bar {prepared.warm_up + 1} of a series on"),
-        ("labels", f"{prepared.rule}: {counts['labelled']:.1%} of rows have one, {counts['up']:.1%} of them up"),
+        ("labels", f"{prepared.rule}: {len(labelled) / len(labels):.1%} of rows have one, {up:.1%} of them up"),
     ]
     lines += [("note", sentence) for sentence in ignored(settings)]
     times = np.asarray(prepared.store.column("ts"))
@@ -332,7 +296,7 @@ def _describe_model(settings: Settings, model: TfaModel) -> str:
 
 
 def _describe_update(prepared: Prepared) -> str:
-    labels, batches = prepared.batch_size * prepared.shape.run, grad_accum_steps_of(prepared.settings)
+    labels, batches = prepared.batch_size * prepared.shape.run, prepared.settings.batches_per_update
     said = f"{labels:,} labels per batch"
     if batches > 1:
         theirs = "" if prepared.settings.grad_accum_steps else "; theirs, `grad_accum_steps` sets it"
@@ -364,12 +328,12 @@ def baseline_scores(prepared: Prepared, model: ScaledModel, rows: Array) -> dict
         return inputs(rows), labels[rows]
 
     x, y = labelled("train")
-    network, weights, given = _fit_network(x, y, *labelled("valid"), seed=prepared.settings.seed), fit_linear(x, y), inputs(rows)
+    network, weights, seen = _fit_network(x, y, *labelled("valid"), seed=prepared.settings.seed), fit_linear(x, y), inputs(rows)
     with torch.no_grad():
-        answers = network(torch.from_numpy(given)).reshape(-1).numpy().astype(np.float64)
+        answers = network(torch.from_numpy(seen)).reshape(-1).numpy().astype(np.float64)
     return {
         "volatility": np.asarray(prepared.store.column(VOLATILITY), dtype=np.float64)[rows],
-        "linear": given.astype(np.float64) @ weights[:-1] + weights[-1],
+        "linear": seen.astype(np.float64) @ weights[:-1] + weights[-1],
         "mlp": answers,
     }
 
@@ -434,10 +398,10 @@ def gain(scores: Array, others: Array, labels: Array, *, chunks: int = 20) -> tu
         return audit.auc(scores[rows], labels[rows]) - audit.auc(others[rows], labels[rows])
 
     every = np.arange(len(labels))
-    found = np.array([difference(np.setdiff1d(every, part)) for part in np.array_split(every, chunks) if len(part)])
-    if len(found) < 2 or not np.isfinite(found).all():
+    differences = np.array([difference(np.setdiff1d(every, part)) for part in np.array_split(every, chunks) if len(part)])
+    if len(differences) < 2 or not np.isfinite(differences).all():
         return float("nan"), float("inf")
-    error = np.sqrt((len(found) - 1) * np.mean((found - found.mean()) ** 2))
+    error = np.sqrt((len(differences) - 1) * np.mean((differences - differences.mean()) ** 2))
     return difference(every), float(error)
 
 
@@ -478,11 +442,11 @@ class ModelScore:
 def predict(model: nn.Module, prepared: Prepared, part: str, *, device: str = "cpu") -> Array:
     """The logits of all labelled rows of a part, in the order of `Prepared.labelled_rows`; float64."""
     model.eval()
-    found = []
+    parts = []
     for batch in prepared.feed(part, batch_size=max(1, 4096 // prepared.shape.run), device=device):
         logits = model(batch["features"])[:, -prepared.shape.run :]
-        found.append(logits[batch["valid"]].double().cpu().reshape(-1))
-    return torch.cat(found).numpy()
+        parts.append(logits[batch["valid"]].double().cpu().reshape(-1))
+    return torch.cat(parts).numpy()
 
 
 def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> ModelScore:
@@ -495,13 +459,13 @@ def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> ModelScore:
     if prepared.pos_weight is not None:  # the model was trained as if labels 1 were more frequent by this factor
         logits = logits - float(torch.log(prepared.pos_weight))
     baselines = baseline_scores(prepared, model.cpu(), rows)
-    lines = [_line("model", logits, labels)] + [_line(name, found, labels) for name, found in baselines.items()]
+    lines = [_line("model", logits, labels)] + [_line(name, results, labels) for name, results in baselines.items()]
     best = max(lines[1:], key=lambda line: line.auc)
     chance = chance_area(logits, labels, seed=prepared.settings.seed)
     mean, error = gain(logits, baselines[best.name], labels)
     skilled, verdict = judge(lines[0].auc, chance, best, mean, error)
-    found: dict[str, Any] = {"chance": chance, "gain": mean, "error": error, "skilled": skilled, "verdict": verdict}
-    return ModelScore(labels=len(labels), up=float(labels.mean()), lines=tuple(lines), **found)
+    results: dict[str, Any] = {"chance": chance, "gain": mean, "error": error, "skilled": skilled, "verdict": verdict}
+    return ModelScore(labels=len(labels), up=float(labels.mean()), lines=tuple(lines), **results)
 
 
 def judge(area: float, chance: float, best: Line, mean: float, error: float) -> tuple[bool, str]:

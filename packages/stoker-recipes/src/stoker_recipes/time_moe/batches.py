@@ -196,15 +196,15 @@ class PackedRows:
 
     def _make(self, epoch: int, number: int) -> Pool:
         total = self.pieces.num_samples
-        bounds = [total * one // self.num_pools for one in (number, number + 1)]
+        bounds = [total * at // self.num_pools for at in (number, number + 1)]
         series, starts, counts = self.pieces.locate(self._order(epoch, bounds[0], bounds[1]))
         if not self.packed:
             return Pool(np.arange(len(series)), series, starts, counts, np.arange(len(series) + 1))
-        found = pack_rows(counts, self.length)
-        num_rows = len(found.bounds) - 1
+        packed = pack_rows(counts, self.length)
+        num_rows = len(packed.bounds) - 1
         # Each pool has its own key, far from those of the epochs.
         order = _numbers(self._seed, num_rows)(2**40 + epoch * self.num_pools + number, 0, num_rows)
-        return Pool(order, series[found.pieces], starts[found.pieces] + found.skips, found.counts, found.bounds)
+        return Pool(order, series[packed.pieces], starts[packed.pieces] + packed.skips, packed.counts, packed.bounds)
 
     def gather(self, pool: Pool, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
         """Write rows of a pool, from its `first` one on, into a batch from its row `row` on."""
@@ -280,9 +280,9 @@ class CompatRows:
 
     def gather(self, pool: Pool, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
         """Write windows into a batch."""
-        found = self._samples.gather(pool.order[first : first + num_rows])
+        windows = self._samples.gather(pool.order[first : first + num_rows])
         for name, theirs in (("x", "input_ids"), ("y", "labels"), ("mask", "loss_masks")):
-            batch[name][row : row + num_rows] = found[theirs].numpy()
+            batch[name][row : row + num_rows] = windows[theirs].numpy()
 
 
 Rows = PackedRows | CompatRows
@@ -377,11 +377,11 @@ class Batches:
                     while len(waiting) < min(AHEAD, left - number):
                         waiting.append(thread.submit(make))
                     batch, place = waiting.popleft().result()
-                    there = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
-                    yield self._hand_out(there, place)
+                    moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+                    yield self._hand_out(moved, place)
             finally:
-                for one in waiting:
-                    one.cancel()
+                for future in waiting:
+                    future.cancel()
 
     def _hand_out(self, batch: Batch, place: RowCursor) -> Batch:
         self._place = place
@@ -411,10 +411,10 @@ class Batches:
 
     def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
         """The state of a pass that began at `state`, after `batches` batches."""
-        given = int(state["position"]) + batches
+        served = int(state["position"]) + batches
         place = advance(self.rows, RowCursor(**state["place"]), batches * self.batch_size * self._world_size)
-        is_over = given >= self._length(int(state["epoch"]))
-        return {**state, "epoch": state["epoch"] + is_over, "position": 0 if is_over else given, "place": asdict(place)}
+        is_over = served >= self._length(int(state["epoch"]))
+        return {**state, "epoch": state["epoch"] + is_over, "position": 0 if is_over else served, "place": asdict(place)}
 
 
 class FirstBatches:

@@ -185,8 +185,6 @@ def _forecast(
     loaded: LoadedModel, corpus: Corpus, number: int, at: int | None, horizon: int, context: int | None, *, plot: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    import json
-
     import numpy as np
 
     from stoker_recipes.time_moe import predicting
@@ -208,7 +206,10 @@ def _forecast(
     if as_json:
         fields: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon}
         fields |= {"mse": mse, "mae": mae, "known": count} if count else {}
-        base.print_json(json.loads(predicting.as_json(predicted, actual, **fields)))
+        fields["forecast"] = predicted.tolist()
+        if actual is not None:
+            fields["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
+        base.print_json(fields)
         return
     _show_forecast(f"{printable(name)} by {printable(loaded.source)}", end, predicted, actual)
     if count:

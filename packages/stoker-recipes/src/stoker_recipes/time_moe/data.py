@@ -145,12 +145,14 @@ class Corpus:
         if is_number and self.series_name(int(name)) == name:
             return int(name)  # series without names, of which there may be millions
         names = [self.series_name(number) for number in range(len(self))]
-        found = [i for i, one in enumerate(names) if one == name] or [i for i, one in enumerate(names) if one.endswith(f":{name}")]
-        if len(found) > 1:
-            said = ", ".join(repr(names[i]) for i in found[:_SHOWN])
-            raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Use the full name.", parameter="series")
-        if found or is_number:
-            return found[0] if found else int(name)
+        matches = [i for i, text in enumerate(names) if text == name] or [
+            i for i, text in enumerate(names) if text.endswith(f":{name}")
+        ]
+        if len(matches) > 1:
+            said = ", ".join(repr(names[i]) for i in matches[:_SHOWN])
+            raise OptionError(f"{self.name} has {len(matches):,} series {name!r}: {said}. Use the full name.", parameter="series")
+        if matches or is_number:
+            return matches[0] if matches else int(name)
         tails = {name.rpartition(":")[2]: name for name in names}
         near = [tails.get(match, match) for match in difflib.get_close_matches(name, [*tails, *names], n=1)]
         shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
@@ -246,7 +248,7 @@ def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Fla
         except SourceEmptyError:
             left_out.append(f"{source.relative_to(path)} (no series)")
     if is_time_moe(path):
-        left_out += sorted(one.name for one in path.iterdir() if one.name != META and one.suffix != ".bin")
+        left_out += sorted(entry.name for entry in path.iterdir() if entry.name != META and entry.suffix != ".bin")
     if not flats:
         held = f"it holds {_listed(left_out)}" if left_out else "it is empty"
         raise SourceNotFoundError(
@@ -317,18 +319,18 @@ def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[
         raise OptionError(
             f"{path} has no column {wrong[0]!r}: it holds series without columns. Leave columns out.", column=wrong[0], path=path
         )
-    found = read_series(path)
-    if found.rounded is not None:
+    file = read_series(path)
+    if file.rounded is not None:
         why = "integers beyond 2**53, which float64 rounds. Subtract a constant from them first"
-        report(f"{path}: series {found.rounded} has {why}.")
-    named: dict[str, Any] = {} if found.names is None else {"name": found.names}
-    store = stoker.Store.from_arrays(sequence=found.series, **named)
-    return [Flat(store=flat.store, column=flat.column, own=found.own, file=_kind(path)) for flat in _flats(store, columns)]
+        report(f"{path}: series {file.rounded} has {why}.")
+    named: dict[str, Any] = {} if file.names is None else {"name": file.names}
+    store = stoker.Store.from_arrays(sequence=file.series, **named)
+    return [Flat(store=flat.store, column=flat.column, own=file.own, file=_kind(path)) for flat in _flats(store, columns)]
 
 
 def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
-    flat = {name: one.dtype for name, one in store.schema.items() if (one.level, one.kind, one.width) == ("step", "number", None)}
-    fits = [name for name, dtype in flat.items() if dtype is not None and dtype.kind in "iuf"]
+    flat = [column for column in store.schema.values() if (column.level, column.kind, column.width) == ("step", "number", None)]
+    fits = [column.name for column in flat if column.dtype is not None and column.dtype.kind in "iuf"]
     for name in columns or ():
         if name not in fits:
             raise OptionError(
@@ -405,11 +407,11 @@ def read_series(path: Path) -> Found:
             _refuse_large(path)
     if not series:
         raise SourceEmptyError(f"{path} holds no series. Remove it, or write one list of numbers per line.")
-    types = {one.dtype for one in series if len(one)}
-    integers = ((number, one) for number, one in enumerate(series) if one.dtype.kind in "iu" and len(one))
-    rounded = next((number for number, one in integers if int(one.max()) > EXACT or int(one.min()) < -EXACT), None)
-    own = series if len(types) > 1 or rounded is not None else None
-    return Found(series=series, names=names if len(names) == len(series) else None, own=own, rounded=rounded)
+    types = {array.dtype for array in series if len(array)}
+    integers = ((number, array) for number, array in enumerate(series) if array.dtype.kind in "iu" and len(array))
+    rounded = next((number for number, array in integers if int(array.max()) > EXACT or int(array.min()) < -EXACT), None)
+    typed = series if len(types) > 1 or rounded is not None else None
+    return Found(series=series, names=names if len(names) == len(series) else None, own=typed, rounded=rounded)
 
 
 def _elements(path: Path) -> Iterator[tuple[int, Any]]:
@@ -421,10 +423,10 @@ def _elements(path: Path) -> Iterator[tuple[int, Any]]:
             if not path.name.endswith(".jsonl"):
                 if path.stat().st_size > most:
                     _refuse_large(path)
-                found = json.load(file) if path.stat().st_size else []
-                if not isinstance(found, list):
-                    raise NotSeries(f"{path} is a JSON {_kind_of(found)}; expected a list of series. Move it away, or fix it.")
-                yield from enumerate(found, 1)
+                document = json.load(file) if path.stat().st_size else []
+                if not isinstance(document, list):
+                    raise NotSeries(f"{path} is a JSON {_kind_of(document)}; expected a list of series. Move it away, or fix it.")
+                yield from enumerate(document, 1)
                 return
             while line := file.readline(most):
                 number += 1
@@ -483,21 +485,21 @@ def _kind_of(value: Any) -> str:
 def _read_npy(path: Path) -> Found:
     """Rows are series; a 1-D array is one series."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         why = f"is not a .npy file: {str(error).splitlines()[0][:80]}. Write it again, or move it away."
         if "Python objects" in str(error) or "pickle" in str(error):
             why = "holds Python objects, which are pickles and never read. Save numbers in a 2-D array, or use .jsonl."
         raise SourceInvalidError(f"{path} {why}") from error
-    if found.ndim not in (1, 2) or found.dtype.kind not in "iuf" or found.dtype.itemsize > 8:
-        what = f"{found.dtype} of shape {found.shape}"
+    if array.ndim not in (1, 2) or array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        what = f"{array.dtype} of shape {array.shape}"
         raise SourceInvalidError(f"{path} holds {what}; expected numbers, one series per row of a 2-D array.")
-    if not found.size:
-        raise SourceEmptyError(f"{path} holds no series (shape {found.shape}). Remove it.")
-    rows = np.asarray(found).reshape(1, -1) if found.ndim == 1 else np.asarray(found)
+    if not array.size:
+        raise SourceEmptyError(f"{path} holds no series (shape {array.shape}). Remove it.")
+    rows = np.asarray(array).reshape(1, -1) if array.ndim == 1 else np.asarray(array)
     native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
-    own = None if rows.dtype.isnative else list(rows)  # NumPy sums swapped bytes in another order
-    return Found(series=native, names=None, own=own)
+    swapped = None if rows.dtype.isnative else list(rows)  # NumPy sums swapped bytes in another order
+    return Found(series=native, names=None, own=swapped)
 
 
 def _refuse_large(path: Path) -> NoReturn:

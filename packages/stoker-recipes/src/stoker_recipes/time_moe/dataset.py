@@ -234,13 +234,13 @@ class CompatSamples:
                 continue
             listed = flat.file in ("json", "jsonl") and self._method == "none"
             for place in places:  # series of a type of their own
-                own = flat.own[int(series[place]) - int(self.corpus.firsts[at])]
-                own = own.astype(np.float64) if listed else own  # a list of Python numbers becomes float32 through float64
-                self._fill(rows, np.array([place]), own, starts, series, counts)
+                typed = flat.own[int(series[place]) - int(self.corpus.firsts[at])]
+                typed = typed.astype(np.float64) if listed else typed  # a list of Python numbers becomes float32 through float64
+                self._fill(rows, np.array([place]), typed, starts, series, counts)
         masks = np.empty((len(wanted), self._length), dtype=np.int32)
         _finish_windows(counts, rows, masks)
-        found = {"input_ids": rows[:, :-1], "labels": rows[:, 1:], "loss_masks": masks}
-        return {name: torch.from_numpy(values) for name, values in found.items()}
+        batch = {"input_ids": rows[:, :-1], "labels": rows[:, 1:], "loss_masks": masks}
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     def _fill(self, rows: Array, places: Array, values: Array, starts: Array, series: Array, counts: Array) -> None:
         """Write some windows of an array; each point is scaled alone, as the whole series is."""
@@ -261,15 +261,13 @@ class CompatSamples:
         """Return the scale of a series, which is computed once."""
         if number not in self._scales:
             at = int(self.corpus.flat_of(np.array(number)))
-            own = self.corpus.flats[at].own
-            series = self.corpus.series(number) if own is None else own[number - int(self.corpus.firsts[at])]
+            typed = self.corpus.flats[at].own
+            series = self.corpus.series(number) if typed is None else typed[number - int(self.corpus.firsts[at])]
             self._scales[number] = scale_as_theirs(series, self._method)
         return self._scales[number]
 
 
 # ---- the data set for the Trainer of Hugging Face ----
-
-METHODS: dict[str | None, Method] = {None: "none", "none": "none", "zero": "zero", "max": "max"}
 
 
 class Together(Sequence[dict[str, Any]]):
@@ -324,10 +322,10 @@ class TimeMoeDataset:
         context_length: int,
         prediction_length: int = 0,
         stride: int | None = None,
-        normalization_method: str | None = None,
+        normalization_method: Method | None = None,
         **ignored: Any,
     ) -> None:
-        if callable(normalization_method) or normalization_method not in METHODS:
+        if normalization_method not in (None, *get_args(Method)):
             advice = "To use your own function, pack series that it has been applied to."
             raise OptionError(
                 f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}",
@@ -335,9 +333,9 @@ class TimeMoeDataset:
             )
         if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
             raise OptionError(f"TimeMoeDataset has no option {min(set(ignored) - {'shuffle'})!r}.", parameter="columns")
-        self._given = (path, context_length, prediction_length, stride, normalization_method)
+        self._arguments = (path, context_length, prediction_length, stride, normalization_method)
         self._samples = CompatSamples(
-            open_corpus(path), context_length + prediction_length, stride=stride, method=METHODS[normalization_method]
+            open_corpus(path), context_length + prediction_length, stride=stride, method=normalization_method or "none"
         )
 
     def __len__(self) -> int:
@@ -369,4 +367,4 @@ class TimeMoeDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Only the path is pickled: worker processes open the data themselves."""
-        return type(self), self._given
+        return type(self), self._arguments

@@ -137,10 +137,10 @@ def _parts(folder: Path, files: dict[str, int], item_bytes: int) -> list[BinFile
     for _, name in sorted(numbered.items()):
         path = inside(folder, name, named_by=META)
         length = files[name]
-        found, expected = path.stat().st_size, length * item_bytes
-        if found != expected:
-            state = "cut off" if found < expected else "longer than meta.json says"
-            raise SourceInvalidError(f"{path} is {state}: {found:,} bytes found, {expected:,} expected. Fetch or make it again.")
+        size, expected = path.stat().st_size, length * item_bytes
+        if size != expected:
+            state = "cut off" if size < expected else "longer than meta.json says"
+            raise SourceInvalidError(f"{path} is {state}: {size:,} bytes found, {expected:,} expected. Fetch or make it again.")
         parts.append(BinFile(path, begin, begin + length))
         begin += length
     return parts
@@ -256,12 +256,12 @@ class TimeMoeSource(DataSource):
                 "Make the folder again."
             ) from unfit
         columns = {name: table.column(name).combine_chunks() for name in _POSITION.names}
-        given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in columns.items()}
+        known = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in columns.items()}
         numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in columns.items()}
-        offsets, lengths, scaled = numbers["offset"], numbers["length"], given["mean"] & given["std"]
+        offsets, lengths, scaled = numbers["offset"], numbers["length"], known["mean"] & known["std"]
         total = self.meta.num_elements
         # Lengths are bounded before they are added, so that the sum cannot wrap around.
-        fits = given["offset"] & given["length"] & (offsets >= 0) & (lengths >= 0) & (lengths <= total)
+        fits = known["offset"] & known["length"] & (offsets >= 0) & (lengths >= 0) & (lengths <= total)
         fits &= offsets <= total - np.minimum(lengths, total)
         if not fits.all():
             i = int(np.argmin(fits))
@@ -303,9 +303,9 @@ class TimeMoeSource(DataSource):
                         raise SourceChangedError(f"{part.path} changed while it was read: it is shorter. Pack the folder again.")
         with np.errstate(all="ignore"):
             for i in np.flatnonzero(sequences.scaled).tolist():
-                one = values[bounds[i] : bounds[i + 1]]
-                one *= float(sequences.stds[i])
-                one += float(sequences.means[i])
+                sequence = values[bounds[i] : bounds[i + 1]]
+                sequence *= float(sequences.stds[i])
+                sequence += float(sequences.means[i])
         return bounds, values
 
     def _places(self, begin: int, values: Array) -> Iterator[tuple[BinFile, int, Array]]:

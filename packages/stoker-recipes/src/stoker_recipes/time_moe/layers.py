@@ -235,8 +235,7 @@ class _Product(torch.autograd.Function):
         matrices = weights.to(rows.dtype)
         ctx.save_for_backward(rows, matrices, ends)
         ctx.dtype = weights.dtype
-        found: Tensor = rows_by_group(rows, matrices, ends, True)
-        return found
+        return rows_by_group(rows, matrices, ends, True)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -254,10 +253,10 @@ def rows_by_group(rows: Tensor, weights: Tensor, ends: Tensor, transposed: bool)
 
         return kernels.rows_by_group(rows, weights, ends, transposed=transposed)
     matrices = weights.transpose(1, 2) if transposed else weights
-    found = rows.new_zeros(len(rows), matrices.shape[2])
+    products = rows.new_zeros(len(rows), matrices.shape[2])
     for matrix, (begin, end) in zip(matrices, _bounds(ends), strict=True):
-        found[begin:end] = rows[begin:end] @ matrix
-    return found
+        products[begin:end] = rows[begin:end] @ matrix
+    return products
 
 
 @torch.library.custom_op("stoker::weights_by_group", mutates_args=())
@@ -506,8 +505,8 @@ class Cache:
             rows, _, heads, width = keys.shape
             self._kept = keys.new_empty(rows, self._capacity, heads, width), values.new_empty(rows, self._capacity, heads, width)
         begin, self._count = self._count, self._count + keys.shape[1]
-        for kept, new in zip(self._kept, (keys, values), strict=True):
-            kept[:, begin : self._count] = new
+        for memory, new in zip(self._kept, (keys, values), strict=True):
+            memory[:, begin : self._count] = new
         return self._kept[0][:, : self._count], self._kept[1][:, : self._count]
 
 
@@ -543,8 +542,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, within: Tensor | SeriesRuns | None) 
     """Scaled dot-product attention; all are [b, l, h, d]."""
     if not isinstance(within, Tensor) and has_kernel(q):
         begins, ends = (None, None) if within is None else within
-        found: Tensor = causal_attention(q, k, v, begins, ends)[0]
-        return found
+        return causal_attention(q, k, v, begins, ends)[0]  # type: ignore[no-any-return]
     mask = seen_within(within) if isinstance(within, SeriesRuns) else within
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None).transpose(1, 2)

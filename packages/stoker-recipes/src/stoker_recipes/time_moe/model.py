@@ -64,10 +64,10 @@ class TimeMoe(nn.Module):
             else:
                 weight.normal_(0.0, self.size.spread)
 
-    def compile(self, *given: Any, **options: Any) -> None:
+    def compile(self, *arguments: Any, **options: Any) -> None:
         """Compile in place, layer by layer: all layers share one compilation, a twelfth of the time of the whole model."""
         for part in (*self.layers, self.heads):
-            part.compile(*given, **options)
+            part.compile(*arguments, **options)
 
     def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """The hidden states [b, l, hidden] of points [b, l]; with labels `y` [b, l], the loss (see `loss`)."""
@@ -95,8 +95,7 @@ class TimeMoe(nn.Module):
             mask: Labels that count: [b, l], or [b] for the number from the left.
             segments: The series of each position [b, l], for rows that hold several one after the other; below 0 for padding.
         """
-        found: Tensor = self(x, y, mask, segments)
-        return found
+        return self(x, y, mask, segments)  # type: ignore[no-any-return]
 
     def through(self, x: Tensor, place: Positions, caches: list[Cache] | None = None) -> tuple[Tensor, list[Load]]:
         """Points [b, l] through all layers: hidden states, and the load of the experts of each layer."""
@@ -196,8 +195,7 @@ def time_moe_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
             mask = valid.unsqueeze(1).expand(batch["x"].shape)
         else:
             mask = torch.where(valid if mask.dim() == 1 else valid.unsqueeze(1), mask, 0)
-    found: Tensor = model(batch["x"], batch["y"], mask, batch.get("segments"))
-    return found
+    return model(batch["x"], batch["y"], mask, batch.get("segments"))  # type: ignore[no-any-return]
 
 
 # ---- decoding ----
@@ -214,7 +212,7 @@ def forecast(model: TimeMoe, context: Tensor, horizon: int) -> Tensor:
         )
     begin, end = 0, context.shape[1] + horizon
     caches = [Cache(end) for _ in model.layers]
-    found: list[Tensor] = []
+    parts: list[Tensor] = []
     new, remaining = context, horizon
     while remaining:
         positions = torch.arange(begin, begin + new.shape[1], device=context.device)
@@ -224,9 +222,9 @@ def forecast(model: TimeMoe, context: Tensor, horizon: int) -> Tensor:
         head = max(horizon for horizon in model.size.horizons if horizon <= remaining)
         begin += new.shape[1]
         new = model.heads.predict(hidden[:, -1], head).to(context.dtype)
-        found.append(new)
+        parts.append(new)
         remaining -= head
-    return torch.cat(found, 1)
+    return torch.cat(parts, 1)
 
 
 # ---- checkpoints in the official form: names and shapes of tensors, and config.json ----
@@ -275,13 +273,13 @@ def load_weights(model: TimeMoe, path: str | Path) -> None:
     path = Path(path)
     if path.is_dir() and (path / CONFIG).exists():
         _check_size(model.size, read_size(path), path / CONFIG)
-    found, weights = _read(path), dict(model.named_parameters())
+    official, weights = _read(path), dict(model.named_parameters())
     empty = {name: parameter.detach().to("meta") for name, parameter in weights.items()}
-    _check_tensors(found, to_official(empty, model.size), path)
-    own = from_official(found, model.size)
+    _check_tensors(official, to_official(empty, model.size), path)
+    tensors = from_official(official, model.size)
     with torch.no_grad():
         for name, parameter in weights.items():
-            parameter.copy_(own[name].reshape(parameter.shape))
+            parameter.copy_(tensors[name].reshape(parameter.shape))
 
 
 def check_free(folder: str | Path) -> None:
@@ -291,13 +289,12 @@ def check_free(folder: str | Path) -> None:
         raise OptionError(f"{folder} holds {taken[0]} already. Choose another folder, or remove it first.", path=folder)
 
 
-def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | None = None, overwrite: bool = False) -> None:
+def save_weights(model: TimeMoe, folder: str | Path, *, overwrite: bool = False) -> None:
     """Write a model as an official checkpoint: config.json and model.safetensors.
 
     Args:
         model: The model.
         folder: The folder to write to.
-        dtype: Type of the tensors. Default: that of the model.
         overwrite: Replace a checkpoint in `folder`.
 
     Raises:
@@ -316,16 +313,15 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
     folder = Path(folder)
     if not overwrite:
         check_free(folder)
-    dtype = dtype or next(model.parameters()).dtype
     official = to_official(dict(model.named_parameters()), model.size)
-    tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in official.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in official.items()}
     config = {
         **FIXED,
         "architectures": ["TimeMoeForPrediction"],
         "num_key_value_heads": model.size.heads,
         "tie_word_embeddings": False,
         "use_cache": True,
-        "torch_dtype": str(dtype).removeprefix("torch."),
+        "torch_dtype": str(model.embed.dtype).removeprefix("torch."),
         **{key: getattr(model.size, name) for key, name in KEYS.items()},
     }
     disk.make_folder(folder)
@@ -357,9 +353,9 @@ def read_size(folder: str | Path) -> Size:
     horizons = config["horizon_lengths"]
     if not isinstance(horizons, list):
         horizons = [horizons]  # the authors' config also takes a single number
-    given: dict[str, Any] = {name: config[key] for key, name in KEYS.items() if key in config}
+    numbers: dict[str, Any] = {name: config[key] for key, name in KEYS.items() if key in config}
     try:
-        size = Size(**{**given, "horizons": tuple(horizons)})
+        size = Size(**{**numbers, "horizons": tuple(horizons)})
     except OptionError as error:
         official = {name: key for key, name in KEYS.items()}
         name, _, rest = str(error).removeprefix("size: ").partition(" ")
@@ -375,57 +371,43 @@ def read_size(folder: str | Path) -> Size:
     return size
 
 
-def to_official(own: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
+def official_names(size: Size) -> dict[str, list[str]]:
+    """The official tensors that each tensor of the model holds, concatenated along its first axes."""
+    names = {"embed": ["model.embed_layer.emb_layer.weight"], "embed_gate": ["model.embed_layer.gate_layer.weight"]}
+    for number in range(size.layers):
+        here = f"layers.{number}"
+        attention, experts = f"model.{here}.self_attn", f"model.{here}.ffn_layer"
+        each = [f"{experts}.experts.{expert}" for expert in range(size.experts)]
+        for kind in ("weight", "bias"):
+            names[f"{here}.attention.qkv.{kind}"] = [f"{attention}.{part}_proj.{kind}" for part in "qkv"]
+        names |= {
+            f"{here}.attention.out.weight": [f"{attention}.o_proj.weight"],
+            f"{here}.experts.router": [f"{experts}.gate.weight"],
+            f"{here}.experts.gate_up": [f"{expert}.{part}_proj.weight" for expert in each for part in ("gate", "up")],
+            f"{here}.experts.down": [f"{expert}.down_proj.weight" for expert in each],
+            f"{here}.experts.shared_gate_up": [f"{experts}.shared_expert.{part}_proj.weight" for part in ("gate", "up")],
+            f"{here}.experts.shared_down": [f"{experts}.shared_expert.down_proj.weight"],
+            f"{here}.experts.shared_switch": [f"{experts}.shared_expert_gate.weight"],
+            f"{here}.attention_norm.weight": [f"model.{here}.input_layernorm.weight"],
+            f"{here}.experts_norm.weight": [f"model.{here}.post_attention_layernorm.weight"],
+        }
+    heads = [f"lm_heads.{number}.out_layer.weight" for number in range(len(size.horizons))]
+    return {**names, "norm.weight": ["model.norm.weight"], "heads.weight": heads}
+
+
+def to_official(tensors: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
     """Tensors by the names of the model as tensors by official names (also gradients, which have the same shapes)."""
-    found = {"model.embed_layer.emb_layer.weight": own["embed"], "model.embed_layer.gate_layer.weight": own["embed_gate"]}
-    for here in (f"layers.{number}" for number in range(size.layers)):
-        there, attention, experts = f"model.{here}", f"model.{here}.self_attn", f"model.{here}.ffn_layer"
-        for name, weight, bias in zip(
-            "qkv", own[f"{here}.attention.qkv.weight"].chunk(3), own[f"{here}.attention.qkv.bias"].chunk(3), strict=True
-        ):
-            found[f"{attention}.{name}_proj.weight"], found[f"{attention}.{name}_proj.bias"] = weight, bias
-        found[f"{attention}.o_proj.weight"] = own[f"{here}.attention.out.weight"]
-        found[f"{experts}.gate.weight"] = own[f"{here}.experts.router"]
-        for number, (gate_up, down) in enumerate(zip(own[f"{here}.experts.gate_up"], own[f"{here}.experts.down"], strict=True)):
-            expert = f"{experts}.experts.{number}"
-            found[f"{expert}.gate_proj.weight"], found[f"{expert}.up_proj.weight"] = gate_up.chunk(2)
-            found[f"{expert}.down_proj.weight"] = down
-        gate, up = own[f"{here}.experts.shared_gate_up"].chunk(2)
-        found[f"{experts}.shared_expert.gate_proj.weight"], found[f"{experts}.shared_expert.up_proj.weight"] = gate, up
-        found[f"{experts}.shared_expert.down_proj.weight"] = own[f"{here}.experts.shared_down"]
-        found[f"{experts}.shared_expert_gate.weight"] = own[f"{here}.experts.shared_switch"]
-        found[f"{there}.input_layernorm.weight"] = own[f"{here}.attention_norm.weight"]
-        found[f"{there}.post_attention_layernorm.weight"] = own[f"{here}.experts_norm.weight"]
-    found["model.norm.weight"] = own["norm.weight"]
-    for number, weight in enumerate(torch.split(own["heads.weight"], list(size.horizons))):
-        found[f"lm_heads.{number}.out_layer.weight"] = weight
-    return found
+    official: dict[str, Tensor] = {}
+    for name, parts in official_names(size).items():
+        rows = tensors[name].flatten(0, -2) if tensors[name].dim() > 2 else tensors[name]
+        each = list(size.horizons) if name == "heads.weight" else [len(rows) // len(parts)] * len(parts)
+        official |= zip(parts, torch.split(rows, each), strict=True)
+    return official
 
 
 def from_official(official: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
-    """Tensors by official names as tensors by the names of the model."""
-    found = {"embed": official["model.embed_layer.emb_layer.weight"], "embed_gate": official["model.embed_layer.gate_layer.weight"]}
-
-    def both(expert: str) -> Tensor:
-        return torch.cat([official[f"{expert}.{name}_proj.weight"] for name in ("gate", "up")])
-
-    for here in (f"layers.{number}" for number in range(size.layers)):
-        there, attention, experts = f"model.{here}", f"model.{here}.self_attn", f"model.{here}.ffn_layer"
-        each = [f"{experts}.experts.{number}" for number in range(size.experts)]
-        for kind in ("weight", "bias"):
-            found[f"{here}.attention.qkv.{kind}"] = torch.cat([official[f"{attention}.{name}_proj.{kind}"] for name in "qkv"])
-        found[f"{here}.attention.out.weight"] = official[f"{attention}.o_proj.weight"]
-        found[f"{here}.experts.router"] = official[f"{experts}.gate.weight"]
-        found[f"{here}.experts.gate_up"] = torch.stack([both(expert) for expert in each])
-        found[f"{here}.experts.down"] = torch.stack([official[f"{expert}.down_proj.weight"] for expert in each])
-        found[f"{here}.experts.shared_gate_up"] = both(f"{experts}.shared_expert")
-        found[f"{here}.experts.shared_down"] = official[f"{experts}.shared_expert.down_proj.weight"]
-        found[f"{here}.experts.shared_switch"] = official[f"{experts}.shared_expert_gate.weight"]
-        found[f"{here}.attention_norm.weight"] = official[f"{there}.input_layernorm.weight"]
-        found[f"{here}.experts_norm.weight"] = official[f"{there}.post_attention_layernorm.weight"]
-    found["norm.weight"] = official["model.norm.weight"]
-    found["heads.weight"] = torch.cat([official[f"lm_heads.{number}.out_layer.weight"] for number in range(len(size.horizons))])
-    return found
+    """Tensors by official names as tensors by the names of the model, the first axes flattened into one."""
+    return {name: torch.cat([official[part] for part in parts]) for name, parts in official_names(size).items()}
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -441,17 +423,17 @@ def _read(path: Path) -> dict[str, Tensor]:
     places = _read_json(path / INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) and Path(name).name == name for name in places.values()):
         raise SourceInvalidError(f"{path / INDEX}: weight_map is not a map from tensors to files of the folder.")
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
         part = _read_file(path / name)
         wrong = next((tensor for tensor in part if places.get(tensor) != name), None)
         if wrong is not None:
             raise SourceInvalidError(f"{path / name} holds {wrong}, which {INDEX} does not list for it.")
-        found |= part
-    missing = next((tensor for tensor in places if tensor not in found), None)
+        tensors |= part
+    missing = next((tensor for tensor in places if tensor not in tensors), None)
     if missing is not None:
         raise SourceInvalidError(f"{path / places[missing]} has no {missing}, which {INDEX} lists. The checkpoint is damaged.")
-    return found
+    return tensors
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
@@ -468,14 +450,14 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SourceNotFoundError(f"{path} is missing. Pass a config.json, or a folder with one.") from None
     except (OSError, ValueError) as error:
         raise SourceInvalidError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise SourceInvalidError(f"{path} is a {type(found).__name__}; expected a JSON object.")
-    return found
+    if not isinstance(content, dict):
+        raise SourceInvalidError(f"{path} is a {type(content).__name__}; expected a JSON object.")
+    return content
 
 
 def _check_size(model: Size, file: Size, path: Path) -> None:
@@ -486,15 +468,15 @@ def _check_size(model: Size, file: Size, path: Path) -> None:
             raise SourceInvalidError(f"{path}: {apart}. Build the model with read_size(…).")
 
 
-def _check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> None:
+def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> None:
     for name, tensor in expected.items():
-        if name not in found:
-            raise SourceInvalidError(f"{path} has no tensor {name}; expected {len(expected)} tensors, found {len(found)}.")
-        if found[name].shape != tensor.shape:
-            shape = f"{tuple(found[name].shape)}; expected {tuple(tensor.shape)}"
+        if name not in tensors:
+            raise SourceInvalidError(f"{path} has no tensor {name}; expected {len(expected)} tensors, found {len(tensors)}.")
+        if tensors[name].shape != tensor.shape:
+            shape = f"{tuple(tensors[name].shape)}; expected {tuple(tensor.shape)}"
             raise SourceInvalidError(f"{path}: {name} has shape {shape}. It is another size.")
-        if not found[name].is_floating_point():
-            raise SourceInvalidError(f"{path}: {name} is {found[name].dtype}; expected floats.")
-    strange = next((name for name in found if name not in expected), None)
+        if not tensors[name].is_floating_point():
+            raise SourceInvalidError(f"{path}: {name} is {tensors[name].dtype}; expected floats.")
+    strange = next((name for name in tensors if name not in expected), None)
     if strange is not None:
         raise SourceInvalidError(f"{path} holds {strange}, which is not a tensor of a Time-MoE of this size.")

@@ -16,14 +16,12 @@ They see no more than the model: a season longer than the context is left out.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,11 +30,11 @@ import stoker
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.experiment import Predicted, TrainedRun
 from stoker.extend import Array, check_device
-from stoker_recipes.run_folder import RECIPE_NAME
+from stoker_recipes.run_folder import RECIPE_NAME, read_settings
 from stoker_recipes.time_moe.data import Corpus, open_corpus
 from stoker_recipes.time_moe.dataset import LEAST_DEVIATION, CorpusScales, Method, train_ends
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
-from stoker_recipes.time_moe.settings import read_settings
+from stoker_recipes.time_moe.settings import TimeMoeSettings
 from stoker_recipes.time_moe.training import find_size
 
 # ---- a model and its forecasts ----
@@ -60,11 +58,11 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
     folder = Path(path)
     check_device(device)
     if (folder / RECIPE_NAME).is_file():
-        settings = read_settings(folder)
+        settings = read_settings(folder, TimeMoeSettings)
         model = TimeMoe(find_size(settings)).to(device)
-        found = stoker.train.load_trained(model, folder, latest=latest)
-        source = f"{folder}, step {found.step:,}"
-        return LoadedModel(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=found.step)
+        trained = stoker.train.load_trained(model, folder, latest=latest)
+        source = f"{folder}, step {trained.step:,}"
+        return LoadedModel(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=trained.step)
     if (folder / CONFIG).is_file():
         model = TimeMoe(read_size(folder)).to(device)
         load_weights(model, folder)
@@ -97,8 +95,8 @@ def forecast(loaded: LoadedModel, context: Array, horizon: int) -> Array:
 def _unscaled(loaded: LoadedModel, scaled: Array, centers: Array, divisors: Array, horizon: int) -> Array:
     """The forecasts of scaled rows, in their units."""
     device = next(loaded.model.parameters()).device
-    found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
-    return np.asarray(found * divisors[:, None] + centers[:, None])
+    forecasts = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
+    return np.asarray(forecasts * divisors[:, None] + centers[:, None])
 
 
 def scale_rows(context: Array, method: Method) -> tuple[Array, Array, Array]:
@@ -124,20 +122,12 @@ def scale_rows(context: Array, method: Method) -> tuple[Array, Array, Array]:
     return scaled.astype(np.float32), centers, divisors
 
 
-def errors_of(found: Array, actual: Array) -> tuple[float, float, int]:
+def errors_of(predicted: Array, actual: Array) -> tuple[float, float, int]:
     """MSE and MAE over the known points (not NaN), and their number."""
-    apart = (found - actual)[np.isfinite(actual)]
+    apart = (predicted - actual)[np.isfinite(actual)]
     if not len(apart):
         return math.nan, math.nan, 0
     return float(np.mean(apart**2)), float(np.mean(np.abs(apart))), len(apart)
-
-
-def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
-    """A forecast as JSON, with the actual values where they are known, and more fields; null where a value is not known."""
-    values: dict[str, Any] = {"forecast": found.tolist()}
-    if actual is not None:
-        values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
-    return json.dumps({**fields, **values})
 
 
 # ---- predictions for `stoker.load(run).predict(data)` ----
@@ -149,7 +139,7 @@ MOST_CONTEXT = 512  # points of a context in which="all", as in an evaluation
 def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
     """A run or an official checkpoint, for predictions."""
     loaded = load_model(folder, device=device, latest=latest)
-    columns = read_settings(folder).columns if (folder / RECIPE_NAME).is_file() else None
+    columns = read_settings(folder, TimeMoeSettings).columns if (folder / RECIPE_NAME).is_file() else None
     return TrainedRun(folder=folder, step=loaded.step, model=loaded.model, run=partial(_predict, loaded, columns))
 
 
@@ -185,20 +175,20 @@ def _predict(
                     f"forecast needs {1 if which == 'last' else context:,} with a known one among them. Pass short='skip'.",
                     parameter="short",
                 )
-        found: list[tuple[int, int, Array]] = []
+        forecasts: list[tuple[int, int, Array]] = []
         for length, places in groups.items():
             for at in range(0, len(places), batch_size):
                 some = places[at : at + batch_size]
                 rows = np.stack([corpus.series(first + number)[end - length : end] for number, end in some]).astype(np.float64)
-                found += [(*place, values) for place, values in zip(some, forecast(loaded, rows, horizon), strict=True)]
-        if not found:
+                forecasts += [(*place, values) for place, values in zip(some, forecast(loaded, rows, horizon), strict=True)]
+        if not forecasts:
             continue
-        found.sort(key=lambda one: one[:2])
-        series, ends_of = (np.repeat([one[i] for one in found], horizon) for i in range(2))
-        ahead = np.tile(np.arange(1, horizon + 1), len(found))
+        forecasts.sort(key=lambda forecasted: forecasted[:2])
+        series, ends_of = (np.repeat([forecasted[i] for forecasted in forecasts], horizon) for i in range(2))
+        ahead = np.tile(np.arange(1, horizon + 1), len(forecasts))
         names = [corpus.series_name(first + number).removesuffix(f":{flat.column}") for number in range(len(flat))]
         time = flat.store.time if flat.store.time in flat.store.schema else None
-        predictions = {"prediction": np.concatenate([one[2] for one in found])}
+        predictions = {"prediction": np.concatenate([forecasted[2] for forecasted in forecasts])}
         parts.append(
             Predicted(
                 store=flat.store,
@@ -239,14 +229,12 @@ class Score:
     mse: float
     mae: float
     windows: int
-    naive_mse: float  # MSE of repeating the last known point
-    naive_mae: float
     baselines: tuple[Baseline, ...]  # repeating the last point first
 
     @property
     def best_baseline(self) -> Baseline:
         """The baseline with the lowest MSE."""
-        return min((baseline for baseline in self.baselines if baseline.mse is not None), key=lambda one: one.mse or 0.0)
+        return min((baseline for baseline in self.baselines if baseline.mse is not None), key=lambda baseline: baseline.mse or 0.0)
 
 
 def evaluate(
@@ -259,7 +247,6 @@ def evaluate(
     test: float = 0.2,
     train: float = 0.7,
     batch_size: int = 64,
-    scale: Literal["series", "context"] = "series",
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Score:
     """MSE and MAE of forecasts over windows whose targets lie in the last `test` share of each series.
@@ -275,8 +262,6 @@ def evaluate(
         test: Share of each series, at its end, with the targets.
         train: Share of each series, at its start, whose mean and deviation scale it. With `test` at most 1.
         batch_size: Windows at once.
-        scale: "series": a series is scaled by its training part. "context": each context is scaled by itself, as `forecast` does.
-            Errors are in units of the training part in both cases.
         report: Called with the number of finished windows, and of all.
 
     Returns:
@@ -288,8 +273,6 @@ def evaluate(
     for name, value in (("context", context), ("horizon", horizon), ("stride", stride), ("batch_size", batch_size)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError.expected(name, value, "an integer from 1")
-    if scale not in ("series", "context"):
-        raise OptionError.expected("scale", scale, "'series' or 'context'")
     if not (0 < test < 1 and 0 < train < 1 and train + test <= 1 + 1e-9):
         raise OptionError(
             f"test is {test!r} and train {train!r}; expected shares above 0 with a sum of at most 1.", parameter="test"
@@ -302,12 +285,13 @@ def evaluate(
         )
     seasons = {"last point": 1, **{f"season of {period}": period for period in PERIODS}, OWN: 0}
     sums, count, windows = np.zeros((1 + len(seasons), 2)), 0, 0
-    total = count_windows(corpus, context=context, horizon=horizon, stride=stride, test=test)
+    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
+    total = int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
     for rows, periods in _batches(corpus, context, horizon, stride, test, train, batch_size):
         seen, target = rows[:, :context], rows[:, context:]
         known = np.isfinite(target)
         # Rows are in units of their series already: "none" only replaces missing points.
-        guesses = [_unscaled(loaded, *scale_rows(seen, "zero" if scale == "context" else "none"), horizon)]
+        guesses = [_unscaled(loaded, *scale_rows(seen, "none"), horizon)]
         for period in seasons.values():
             chosen = np.full(len(rows), period) if period else periods
             guesses.append(repeat_season(seen, np.minimum(chosen, context), horizon))
@@ -328,7 +312,7 @@ def evaluate(
         Baseline(name=name, mse=pair[0] if period <= context else None, mae=pair[1] if period <= context else None)
         for (name, period), pair in zip(seasons.items(), others, strict=True)
     )
-    return Score(mse=mse, mae=mae, windows=windows, naive_mse=others[0][0], naive_mae=others[0][1], baselines=baselines)
+    return Score(mse=mse, mae=mae, windows=windows, baselines=baselines)
 
 
 def _batches(
@@ -341,7 +325,7 @@ def _batches(
     periods: list[Array] = []
     for number in range(len(corpus)):
         values, begin = corpus.series(number), int(corpus.begins[number])
-        starts = window_starts(0, int(ends[number]) - begin, len(values), context=context, horizon=horizon, stride=stride)
+        starts = window_starts(int(ends[number]) - begin, len(values), context=context, horizon=horizon, stride=stride)
         if not len(starts):
             continue
         scales.know(np.array([number]))
@@ -359,18 +343,9 @@ def _batches(
         yield np.concatenate(waiting), np.concatenate(periods)
 
 
-def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
+def window_starts(test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
     """Where the targets of a series begin: within its test part, with a full context before them. The last one ends the series."""
-    first, last = max(begin + context, test_begin), end - horizon
-    if last < first:
-        return np.zeros(0, dtype=np.int64)
-    return np.arange(last, first - 1, -stride, dtype=np.int64)[::-1]
-
-
-def count_windows(corpus: Corpus, *, context: int, horizon: int, stride: int, test: float) -> int:
-    """Number of windows over all series."""
-    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
-    return int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
+    return np.arange(end - horizon, max(context, test_begin) - 1, -stride, dtype=np.int64)[::-1]
 
 
 def find_period(values: Array, most: int) -> int:
@@ -394,8 +369,8 @@ def find_period(values: Array, most: int) -> int:
 def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
     """The last `periods` points of each row, repeated; a missing point counts as the mean, 0."""
     steps = np.arange(horizon)[None] % periods[:, None]
-    found = np.take_along_axis(seen, seen.shape[1] - periods[:, None] + steps, axis=1)
-    return np.where(np.isfinite(found), found, 0.0)
+    repeated = np.take_along_axis(seen, seen.shape[1] - periods[:, None] + steps, axis=1)
+    return np.where(np.isfinite(repeated), repeated, 0.0)
 
 
 # ---- plots ----
@@ -403,13 +378,13 @@ def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
 SHOWN = 3  # length of the past that is shown, in horizons
 
 
-def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:
+def plot_forecast(path: str | Path, known: Array, predicted: Array, actual: Array | None, *, title: str) -> Path:
     """Plot a forecast as .svg or .png. `known` is the series before the forecast."""
-    past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(found), 32) :]
+    past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(predicted), 32) :]
     now = len(known) - 1
-    steps = list(range(now, now + len(found) + 1))
+    steps = list(range(now, now + len(predicted) + 1))
     # Curves begin at the last known point, so that there is no gap.
-    joined = [past[-1], *found.tolist()]
+    joined = [past[-1], *predicted.tolist()]
     curves = [
         stoker.train.Curve(colour=0, steps=list(range(now + 1 - len(past), now + 1)), values=past.tolist(), smooth=False),
         stoker.train.Curve(colour=1, steps=steps, values=joined, smooth=False),
@@ -419,5 +394,5 @@ def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | 
         came = [past[-1], *np.asarray(actual, dtype=np.float64).tolist()]
         curves.append(stoker.train.Curve(colour=2, steps=steps[: len(came)], values=came, dashed=True, smooth=False))
         legend.append("actual")
-    panel = stoker.train.Panel(title=f"the next {len(found):,} steps", curves=curves)
+    panel = stoker.train.Panel(title=f"the next {len(predicted):,} steps", curves=curves)
     return stoker.train.save_plot(path, [panel], title=title, legend=legend)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from stoker.errors import OptionError
-from stoker_recipes import run_folder
 from stoker_recipes.time_moe.layers import Size
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
@@ -122,13 +120,3 @@ class TimeMoeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def valid_share(self) -> float:
         """The share for validation, with its default."""
         return self.valid if self.valid is not None else 0.0 if self.samples == "compat" else 0.1
-
-
-def make_settings(given: dict[str, Any]) -> TimeMoeSettings:
-    """Settings from plain values; raises `OptionError` for an invalid one."""
-    return run_folder.make_settings(TimeMoeSettings, given, recipe="time-moe")
-
-
-def read_settings(folder: Path) -> TimeMoeSettings:
-    """The settings of a run's folder."""
-    return run_folder.read_settings(folder, TimeMoeSettings, recipe="time-moe")

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ from stoker_recipes.time_moe.data import Corpus, Report, open_corpus, warn
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
 from stoker_recipes.time_moe.layers import SIZES, Size
 from stoker_recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
-from stoker_recipes.time_moe.settings import MOST, Precision, TimeMoeSettings, make_settings, read_settings
+from stoker_recipes.time_moe.settings import MOST, Precision, TimeMoeSettings
 
 # ---- training ----
 
@@ -125,10 +126,10 @@ def make_rows(settings: TimeMoeSettings, *, report: Report = warn) -> Rows:
 
 def _refuse_nonfinite(corpus: Corpus) -> None:
     """With the authors' windows one missing point makes the loss NaN: raise an error before the first step."""
-    found = corpus.find_nonfinite()
-    if found is None:
+    place = corpus.find_nonfinite()
+    if place is None:
         return
-    series, at = found
+    series, at = place
     missing = bool(np.isnan(corpus.series(series)[at]))
     what = "missing (NaN)" if missing else "infinite"
     fix = "pack the data again with missing='ffill' or 'drop'" if missing else "fix the data"
@@ -195,25 +196,21 @@ def _named_size(settings: TimeMoeSettings) -> Size:
         if named is None:
             raise OptionError(f"{settings.init} has no {CONFIG}, so its size is not known. Pass size= or model=.", parameter="size")
         return named
-    found = read_size(folder)
-    if named is not None and named != found:
-        given = f"model is {settings.model!r}" if settings.model is not None else f"size is {settings.size!r}"
-        raise OptionError(f"{given}, but {settings.init} is of another size ({found}). Leave it out.", parameter="init")
-    return found
+    size = read_size(folder)
+    if named is not None and named != size:
+        wanted = f"model is {settings.model!r}" if settings.model is not None else f"size is {settings.size!r}"
+        raise OptionError(f"{wanted}, but {settings.init} is of another size ({size}). Leave it out.", parameter="init")
+    return size
 
 
-def make_optimizer(settings: TimeMoeSettings) -> Callable[[Any], torch.optim.Optimizer]:
+def make_optimizer(settings: TimeMoeSettings, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """AdamW without weight decay of biases and norms."""
-
-    def make(parameters: Any) -> torch.optim.Optimizer:
-        every = list(parameters)
-        groups = [
-            {"params": [one for one in every if one.dim() > 1], "weight_decay": settings.weight_decay},
-            {"params": [one for one in every if one.dim() <= 1], "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPS)
-
-    return make
+    weights = list(parameters)
+    groups = [
+        {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPS)
 
 
 def wants_compiling(settings: TimeMoeSettings, model: TimeMoe, total: int) -> bool:
@@ -240,7 +237,6 @@ def train(
     folder: str | os.PathLike[str] | None = None,
     device: str | None = None,
     progress: bool = False,
-    export: str | os.PathLike[str] | None = None,
     report: Report = warn,
     **options: Any,
 ) -> Trained:
@@ -251,7 +247,6 @@ def train(
         folder: Folder of the run, which can be resumed. Default: nothing is saved.
         device: Default: a GPU if there is one.
         progress: Show a progress bar.
-        export: Folder of the best weights. Default: `weights` in `folder`.
         report: Called with one line on what was left out of the data, and if one epoch has very few updates.
         **options: Fields of `TimeMoeSettings`.
 
@@ -262,11 +257,9 @@ def train(
         OptionError: An option is invalid, or the folder holds a run.
         SourceError: The data cannot be read.
     """
-    settings = make_settings({"data": os.fspath(data), **options})
-    where = Path(folder) if folder is not None else None
-    if where is not None:
-        run_folder.check_free(where)
-    return run(settings, where, device=device, progress=progress, export=export, resume=False, report=report)
+    settings = run_folder.make_settings(TimeMoeSettings, {"data": os.fspath(data), **options})
+    where = run_folder.check_free(folder)
+    return run(settings, where, device=device, progress=progress, resume=False, report=report)
 
 
 def resume(
@@ -274,13 +267,12 @@ def resume(
     *,
     device: str | None = None,
     progress: bool = False,
-    export: str | os.PathLike[str] | None = None,
     report: Report = warn,
     **changes: Any,
 ) -> Trained:
     """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
-    settings = run_folder.change_settings(read_settings(Path(folder)), changes)
-    return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True, report=report)
+    settings = run_folder.resumed_settings(Path(folder), TimeMoeSettings, changes)
+    return run(settings, Path(folder), device=device, progress=progress, resume=True, report=report)
 
 
 def run(
@@ -289,7 +281,6 @@ def run(
     *,
     device: str | None,
     progress: bool,
-    export: str | os.PathLike[str] | None,
     resume: bool,
     report: Report = warn,
 ) -> Trained:
@@ -300,15 +291,13 @@ def run(
     size = find_size(settings)
     if not resume and (settings.model is not None or settings.init is not None):
         settings = msgspec.structs.replace(settings, size=size)  # so that a resumed run does not read them again
-    if export is not None:
-        check_free(Path(export))
-    elif folder is not None and not (resume and (folder / "run.json").exists()):
+    if folder is not None and not (resume and (folder / "run.json").exists()):
         check_free(folder / WEIGHTS)
-    there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
+    place = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
     rows = make_rows(settings, report=report if is_first else lambda _: None)
     # A checkpoint of the run replaces the initial weights.
     goes_on = resume and folder is not None and any((folder / "checkpoints").glob("*"))
-    model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings).to(there)
+    model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings).to(place)
     per_update = settings.batch_size * settings.grad_accum_steps * (world_size or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
     if total > MOST:
@@ -325,11 +314,11 @@ def run(
         )
     if wants_compiling(settings, model, total):
         model.compile(dynamic=False)
-    precision, graph = best_on(there, settings)
+    precision, graph = best_on(place, settings)
     trainer = stoker.Trainer(
         model,
         time_moe_loss,
-        make_optimizer(settings),
+        partial(make_optimizer, settings),
         precision=precision,
         grad_accum_steps=settings.grad_accum_steps,
         max_grad_norm=settings.max_grad_norm,
@@ -346,10 +335,10 @@ def run(
         seed=settings.seed,
         progress=progress,
     )
-    given: dict[str, Any] = {"batch_size": settings.batch_size, "device": trainer.device}
+    common: dict[str, Any] = {"batch_size": settings.batch_size, "device": trainer.device}
     accumulated = settings.grad_accum_steps
-    batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **given)
-    valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **given)
+    batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **common)
+    valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **common)
     if folder is not None and is_first and not resume:
         run_folder.claim_run(folder, msgspec.to_builtins(settings))
     if progress and is_first:
@@ -360,11 +349,10 @@ def run(
             stack.enter_context(disk.removing_unless(folder / "run.json", folder / RECIPE_NAME))
         passes = -(-total // every)
         result = trainer.fit(batches, valid=valid, epochs=passes, max_seconds=settings.max_seconds, resume=resume)
-    weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
-    if weights is not None and is_first:
-        if folder is not None:
-            stoker.train.load_trained(model, folder)
-        save_weights(model, weights, overwrite=export is None)
+    weights = None if folder is None else folder / WEIGHTS
+    if folder is not None and weights is not None and is_first:
+        stoker.train.load_trained(model, folder)
+        save_weights(model, weights, overwrite=True)
     points = result.step * per_update * settings.length * rows.useful / result.seconds if result.seconds else 0.0
     epochs = result.step * per_update / rows.per_epoch
     return Trained(result=result, model=model, rows=rows, weights=weights, points=points, epochs=epochs)

@@ -137,15 +137,17 @@ class Tables:
 
 def gather_batch(tables: Tables, update: Tensor, *, low: int, high: int, width: int) -> dict[str, Tensor]:
     """The batch of an update, with the steps [low, high) of its crops, and an overlap of at most `width` steps. `update` is (1,)."""
-    rows, start, bounds, mask = (one.index_select(0, update)[0] for one in (tables.rows, tables.start, tables.bounds, tables.mask))
+    rows, start, bounds, mask = (
+        table.index_select(0, update)[0] for table in (tables.rows, tables.start, tables.bounds, tables.mask)
+    )
     steps = torch.arange(low, high, device=rows.device)
     place = (start[..., None] + steps).clamp(0, tables.data.shape[1] - 1)  # (G, B, W); outside the crop any step will do
     keep = mask[..., low:high]
     if tables.given is not None:
         keep = keep & tables.given[rows[..., None], place][:, :, None]
-    eleft, left, right, eright = (one[:, None] for one in bounds.unbind(1))
+    eleft, left, right, eright = (table[:, None] for table in bounds.unbind(1))
     crop = torch.stack([(steps >= eleft) & (steps < right), (steps >= left) & (steps < eright)], 1)  # (G, 2, W)
-    found = {
+    batch = {
         "x": tables.data[rows[..., None], place],
         "keep": keep.flatten(1, 2),
         "crop": crop[:, None].expand(-1, rows.shape[1], -1, -1).flatten(1, 2),
@@ -157,5 +159,5 @@ def gather_batch(tables: Tables, update: Tensor, *, low: int, high: int, width: 
         "update": update,
     }
     if tables.target is not None:
-        found["target"] = tables.target.index_select(0, update)[0]
-    return found
+        batch["target"] = tables.target.index_select(0, update)[0]
+    return batch

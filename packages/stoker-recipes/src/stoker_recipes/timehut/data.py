@@ -69,30 +69,30 @@ def read_store(store: stoker.Store, name: str) -> LabelledSeries:
     table = store.to_arrow()
     labels = table["label"].combine_chunks() if "label" in table.column_names else None
     chosen = [
-        one
-        for one, column in store.schema.items()
-        if one not in ("label", "target", "time", store.key, store.time) and column.level == "step" and column.kind == "number"
+        channel
+        for channel, column in store.schema.items()
+        if channel not in ("label", "target", "time", store.key, store.time) and column.level == "step" and column.kind == "number"
     ]
-    columns = [[np.asarray(row, np.float32) for row in table[one].to_pylist()] for one in chosen]
+    columns = [[np.asarray(row, np.float32) for row in table[channel].to_pylist()] for channel in chosen]
     if not columns:
         raise SourceInvalidError(
             f"{name} has no column of numbers with one value per step; expected a .tsv of UCR, or a .ts or .arff of UEA."
         )
     series = [np.stack(rows, -1) for rows in zip(*columns, strict=True)]
-    texts = None if labels is None else np.array([str(one) for one in labels.to_pylist()])
+    texts = None if labels is None else np.array([str(label) for label in labels.to_pylist()])
     return LabelledSeries(name=name.removesuffix("_TRAIN").removesuffix("_TEST"), values=pad(series), labels=texts)
 
 
 def pad(series: Sequence[Array]) -> Array:
     """Series (T_i, D) as one array (N, T, D), padded with NaN at the end."""
-    longest = max((len(one) for one in series), default=0)
+    longest = max((len(values) for values in series), default=0)
     padded = np.full((len(series), longest, series[0].shape[1] if len(series) else 1), np.nan, np.float32)
-    for i, one in enumerate(series):
-        padded[i, : len(one)] = one
+    for i, values in enumerate(series):
+        padded[i, : len(values)] = values
     return padded
 
 
-def as_series(given: Any) -> Array:
+def as_series(X: Any) -> Array:
     """Series as (N, T, D) from what scikit-learn and aeon users have.
 
     Args:
@@ -101,22 +101,20 @@ def as_series(given: Any) -> Array:
     Raises:
         OptionError: Another shape, or Inf.
     """
-    if isinstance(given, np.ndarray) and given.dtype != object:
-        if given.ndim not in (2, 3):
-            raise OptionError(
-                f"X has the shape {given.shape}; expected (series, steps) or (series, channels, steps).", parameter="X"
-            )
-        values = given[:, None] if given.ndim == 2 else given
-        found = np.ascontiguousarray(values.transpose(0, 2, 1), np.float32)
+    if isinstance(X, np.ndarray) and X.dtype != object:
+        if X.ndim not in (2, 3):
+            raise OptionError(f"X has the shape {X.shape}; expected (series, steps) or (series, channels, steps).", parameter="X")
+        values = X[:, None] if X.ndim == 2 else X
+        series = np.ascontiguousarray(values.transpose(0, 2, 1), np.float32)
     else:
-        rows = [np.asarray(one, np.float32) for one in given]
+        rows = [np.asarray(row, np.float32) for row in X]
         rows = [row[None] if row.ndim == 1 else row for row in rows]
         if not rows or any(row.ndim != 2 for row in rows) or len({len(row) for row in rows}) > 1:
             raise OptionError("X is a list; expected arrays (channels, steps) with the same number of channels.", parameter="X")
-        found = pad([row.T for row in rows])
-    if np.isinf(found).any():
+        series = pad([row.T for row in rows])
+    if np.isinf(series).any():
         raise OptionError("X has infinity; expected finite values, or NaN where one is missing.", parameter="X")
-    return found
+    return series
 
 
 def fit_scaler(values: Array, *, normalize: str = "auto") -> GlobalScaler | None:
@@ -169,11 +167,11 @@ def _padded_to(values: Array, steps: int) -> Array:
 
 def _centred(values: Array, empty: Array) -> Array:
     """Each series moved so that its padding is half before and half behind it."""
-    found = np.full_like(values, np.nan)
-    for i, one in enumerate(values):
+    centred = np.full_like(values, np.nan)
+    for i, row in enumerate(values):
         known = np.flatnonzero(~empty[i])
         if known.size:
-            piece = one[known[0] : known[-1] + 1]
+            piece = row[known[0] : known[-1] + 1]
             begin = (values.shape[1] - len(piece)) // 2
-            found[i, begin : begin + len(piece)] = piece
-    return found
+            centred[i, begin : begin + len(piece)] = piece
+    return centred

@@ -48,24 +48,21 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
             parameter="series",
         )
     values = np.where(counts[..., None], series, 0.0).astype(np.float64)
-    found = np.zeros((num, num))
+    distances = np.zeros((num, num))
     lanes = np.ascontiguousarray(values.transpose(1, 2, 0))  # (T, D, N): lanes are neighbours
     workers = threads or len(os.sched_getaffinity(0))
     rows = np.arange(1, num)
     if workers == 1 or num < 2 * LANES:  # starting threads takes longer
-        _fill_rows(values, lanes, lengths, rows, found)
+        _fill_rows(values, lanes, lengths, rows, distances)
     else:
         with ThreadPoolExecutor(workers) as pool:  # a thread takes every n-th row, as later rows have more pairs
-            list(
-                pool.map(
-                    lambda i: _fill_rows(values, lanes, lengths, np.ascontiguousarray(rows[i::workers]), found), range(workers)
-                )
-            )
-    return found + found.T
+            parts = (np.ascontiguousarray(rows[i::workers]) for i in range(workers))
+            list(pool.map(lambda part: _fill_rows(values, lanes, lengths, part, distances), parts))
+    return distances + distances.T
 
 
 @kernel
-def _fill_rows(values: Any, lanes: Any, lengths: Any, rows: Any, found: Any) -> None:
+def _fill_rows(values: Any, lanes: Any, lengths: Any, rows: Any, distances: Any) -> None:
     """found[i, j] for j < i, for the rows i given."""
     steps, channels, _ = lanes.shape
     before = np.empty((steps + 1, LANES))
@@ -98,7 +95,7 @@ def _fill_rows(values: Any, lanes: Any, lengths: Any, rows: Any, found: Any) -> 
                         now[t + 1, lane] = cost[lane] + best
                 before, now = now, before
             for lane in range(width):
-                found[i, first + lane] = np.sqrt(before[lengths[first + lane], lane])
+                distances[i, first + lane] = np.sqrt(before[lengths[first + lane], lane])
 
 
 def instance_targets(data: Array, *, tau: float, alpha: float = 0.5) -> Array:
@@ -130,15 +127,15 @@ def _fill_gaps(data: Array) -> tuple[Array, Array]:
     """Series moved to their first value, gaps interpolated per channel, and their lengths."""
     num, _, channels = data.shape
     filled, lengths = np.zeros_like(data), np.ones(num, np.int64)
-    for i, one in enumerate(data):
-        known = np.flatnonzero(~np.isnan(one).all(1))
+    for i, row in enumerate(data):
+        known = np.flatnonzero(~np.isnan(row).all(1))
         if not known.size:
             continue
         begin, end = int(known[0]), int(known[-1]) + 1
         lengths[i] = end - begin
         for c in range(channels):
-            values = one[begin:end, c]
-            given = ~np.isnan(values)
-            if given.any():
-                filled[i, : end - begin, c] = np.interp(np.arange(end - begin), np.flatnonzero(given), values[given])
+            values = row[begin:end, c]
+            is_known = ~np.isnan(values)
+            if is_known.any():
+                filled[i, : end - begin, c] = np.interp(np.arange(end - begin), np.flatnonzero(is_known), values[is_known])
     return filled, lengths

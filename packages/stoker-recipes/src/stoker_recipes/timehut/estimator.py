@@ -90,8 +90,8 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train on the series; `y` is not used."""
         values = self._checked(X, reset=True)
-        own = {name: getattr(self, name) for name in self.get_params() if name not in ("normalize", "device", "random_state")}
-        settings = make_settings(**own, seed=_seed(self.random_state))
+        options = {name: getattr(self, name) for name in self.get_params() if name not in ("normalize", "device", "random_state")}
+        settings = make_settings(**options, seed=_seed(self.random_state))
         where = check_device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         scaler = fit_scaler(values, normalize=self.normalize)
         scaled = values if scaler is None else scaler(values)
@@ -114,15 +114,15 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return self.encoder_(self._checked(X, reset=False))
 
-    def _checked(self, given: Any, *, reset: bool) -> Array:
+    def _checked(self, X: Any, *, reset: bool) -> Array:
         """The series as (N, T, D), checked as scikit-learn does where they are one array."""
-        if isinstance(given, list | tuple) and given and np.ndim(given[0]) > 0 and len({np.shape(one) for one in given}) > 1:
-            values = as_series(given)
+        if isinstance(X, list | tuple) and X and np.ndim(X[0]) > 0 and len({np.shape(row) for row in X}) > 1:
+            values = as_series(X)
             if reset:
                 self.n_features_in_ = values.shape[2]
             return values
         checked = validate_data(
-            self, given, reset=reset, dtype=np.float64, allow_nd=True, ensure_all_finite="allow-nan", skip_check_array=False,
+            self, X, reset=reset, dtype=np.float64, allow_nd=True, ensure_all_finite="allow-nan", skip_check_array=False,
             ensure_min_features=2 if reset else 1,
         )  # fmt: skip
         if checked.ndim > 3:

@@ -1,4 +1,4 @@
-"""How good representations are: the papers' SVM, nearest neighbours, and a linear probe; and comparisons of methods over seeds.
+"""How good representations are: the papers' SVM, nearest neighbours, and a linear probe.
 
 The SVM protocol of TS2Vec: an RBF kernel with gamma "scale". With fewer than 50 training series, or fewer than 5 per class, C is infinite;
 otherwise C is chosen by 5-fold cross-validation from 1e-4 to 1e4 and infinity. SoftCLT has 1e4 in place of infinity. At most 10,000 series
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -142,32 +141,3 @@ def accuracy(
     """The share of test series that a classifier of training series gets right."""
     fitted = fit_classifier(embeddings, labels, classifier=classifier, method=method)
     return float((fitted.predict(test) == test_labels).mean())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A mean with its 95 % confidence interval."""
-
-    mean: float
-    low: float
-    high: float
-    number: int
-
-
-def interval(values: Array, *, draws: int = 4000, seed: int = 0) -> Interval:
-    """The mean of values with a 95 % bootstrap interval. Pairs of seeds are compared by the interval of their differences.
-
-    Args:
-        values: One value per seed.
-        draws: Bootstrap samples.
-        seed: Of the bootstrap.
-
-    Example:
-        >>> found = interval(np.array([0.97, 0.98, 0.99]))
-        >>> round(found.mean, 3), found.low <= found.mean <= found.high
-        (0.98, True)
-    """
-    values = np.asarray(values, np.float64)
-    chosen = np.random.default_rng(seed).integers(0, len(values), (draws, len(values)))
-    low, high = np.quantile(values[chosen].mean(1), [0.025, 0.975])
-    return Interval(mean=float(values.mean()), low=float(low), high=float(high), number=len(values))

@@ -50,8 +50,7 @@ def losses(weights: Tensor, update: Tensor, layout: RowLayout, tables: Tables, t
         terms: The terms of the loss.
         dropout: Share of values that are set to 0.
     """
-    found: Tensor = _Losses.apply(weights, update, layout, tables, terms, dropout)  # type: ignore[no-untyped-call]
-    return found
+    return _Losses.apply(weights, update, layout, tables, terms, dropout)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def compile_kernels(
@@ -71,8 +70,7 @@ class _Losses(torch.autograd.Function):
         ctx: Any, weights: Tensor, update: Tensor, layout: RowLayout, tables: Tables, terms: LossTerms, rate: float
     ) -> Tensor:
         ctx.step = _Step(weights.detach(), update, layout, tables, terms, rate)
-        losses: Tensor = ctx.step.forward()
-        return losses
+        return ctx.step.forward()  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -124,7 +122,7 @@ class _Step:
     def backward(self, upstream: Tensor) -> Tensor:
         """The gradient of the weights, given that of the losses."""
         last, num_layers = self.layout.blocks[-1], len(self.x) - 1
-        found, of_z = torch.empty_like(self.weights), torch.empty_like(self.inner)
+        of_weights, of_z = torch.empty_like(self.weights), torch.empty_like(self.inner)
         self.launch(
             kernels.pyramid_gradient_kernel, (self.length, self.views, self.members),
             self.pyramid, self.of_instance, self.of_temporal, upstream, of_z, self.tables.bounds, self.update, self.tables.keys,
@@ -140,12 +138,12 @@ class _Step:
         many = sum(layer.taps > 1 for layer in layers)  # these come first
         for begin, end in ((0, many), (many, num_layers)):
             if begin < end:
-                self.weigh(layers[begin], self.active[begin:end], of_x[begin + 1 : end + 1], found, begin, end - begin)
-        self.weigh(last[0], self.active[-1], of_inner, found, num_layers)
-        self.weigh(last[1], self.inner_active, of_z, found, num_layers)
-        self.weigh(last[2], self.x[-1], of_z, found, num_layers)
-        self.input(kernels.input_weights_kernel, of_x[0], found, found)
-        return found
+                self.weigh(layers[begin], self.active[begin:end], of_x[begin + 1 : end + 1], of_weights, begin, end - begin)
+        self.weigh(last[0], self.active[-1], of_inner, of_weights, num_layers)
+        self.weigh(last[1], self.inner_active, of_z, of_weights, num_layers)
+        self.weigh(last[2], self.x[-1], of_z, of_weights, num_layers)
+        self.input(kernels.input_weights_kernel, of_x[0], of_weights, of_weights)
+        return of_weights
 
     def sizes(self) -> tuple[int, int, int, int]:
         return self.length, self.levels, self.size, self.layout.size.width
@@ -154,10 +152,10 @@ class _Step:
         tables, (first, *_) = self.tables, self.layout.layers
         is_forward = kernel is kernels.input_kernel
         tile = (32 if self.is_large else 16) if is_forward else 64
-        given = tables.given if tables.given is not None else tables.mask
+        present = tables.given if tables.given is not None else tables.mask
         self.launch(
             kernel, (triton.cdiv(self.positions, tile) if is_forward else first.inputs + 1, self.members),
-            tables.data, given.view(torch.uint8), tables.rows, tables.start, tables.mask.view(torch.uint8), self.update,
+            tables.data, present.view(torch.uint8), tables.rows, tables.start, tables.mask.view(torch.uint8), self.update,
             source, out, active,
             self.row_size, self.groups, self.batch, self.length, tables.data.shape[1], first.inputs, first.outputs, self.positions,
             GIVEN=tables.given is not None, M=tile, OUT=triton.next_power_of_2(first.outputs),

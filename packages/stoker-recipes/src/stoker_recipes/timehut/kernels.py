@@ -42,7 +42,7 @@ def _is_inside(bounds, update, k, num_groups, n, step):  # type: ignore[no-untyp
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _series_place(rows, start, mask, given, update, k, num_groups, batch, n, t, length, data_steps, GIVEN: tl.constexpr, ok):  # type: ignore[no-untyped-def]
+def _series_place(rows, start, mask, present, update, k, num_groups, batch, n, t, length, data_steps, GIVEN: tl.constexpr, ok):  # type: ignore[no-untyped-def]
     """Where step t of view n lies in the data, and whether it is given."""
     row = (tl.load(update) * num_groups + tl.minimum(k, num_groups - 1)) * batch + n // 2
     begin = tl.load(start + row, mask=ok, other=0)
@@ -50,13 +50,13 @@ def _series_place(rows, start, mask, given, update, k, num_groups, batch, n, t, 
     place = tl.minimum(tl.maximum(begin + t, 0), data_steps - 1) + series * data_steps
     keep = tl.load(mask + (row * 2 + n % 2) * length + t, mask=ok, other=0) != 0
     if GIVEN:
-        keep = keep & (tl.load(given + place, mask=ok, other=0) != 0)
+        keep = keep & (tl.load(present + place, mask=ok, other=0) != 0)
     return place, keep
 
 
 @triton.jit(do_not_specialize=VARIABLE)  # type: ignore[untyped-decorator]
 def input_kernel(  # type: ignore[no-untyped-def]
-    data, given, rows, start, mask, update, weights, out, active,
+    data, present, rows, start, mask, update, weights, out, active,
     row_size, num_groups, batch, length, data_steps, channels, outputs, positions,
     GIVEN: tl.constexpr, M: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
@@ -66,15 +66,15 @@ def input_kernel(  # type: ignore[no-untyped-def]
     o = tl.arange(0, OUT)
     ok = m < positions
     place, keep = _series_place(
-        rows, start, mask, given, update, k, num_groups, batch, m // length, m % length, length, data_steps, GIVEN, ok
+        rows, start, mask, present, update, k, num_groups, batch, m // length, m % length, length, data_steps, GIVEN, ok
     )
-    own = weights + k * row_size
+    row_weights = weights + k * row_size
     is_output = o < outputs
-    bias = tl.load(own + channels * outputs + o, mask=is_output, other=0.0)
+    bias = tl.load(row_weights + channels * outputs + o, mask=is_output, other=0.0)
     total = tl.zeros((M, OUT), out.dtype.element_ty) + bias[None, :]
     for d in range(0, channels):
         x = tl.load(data + place * channels + d, mask=ok, other=0.0)
-        total += x[:, None] * tl.load(own + d * outputs + o, mask=is_output, other=0.0)[None, :]
+        total += x[:, None] * tl.load(row_weights + d * outputs + o, mask=is_output, other=0.0)[None, :]
     total = tl.where(keep[:, None], total, 0.0)
     where = k * positions * outputs + m[:, None] * outputs + o[None, :]
     tl.store(out + where, total, mask=ok[:, None] & is_output[None, :])
@@ -83,7 +83,7 @@ def input_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=VARIABLE)  # type: ignore[untyped-decorator]
 def input_weights_kernel(  # type: ignore[no-untyped-def]
-    data, given, rows, start, mask, update, gradient, out, active,
+    data, present, rows, start, mask, update, gradient, out, active,
     row_size, num_groups, batch, length, data_steps, channels, outputs, positions,
     GIVEN: tl.constexpr, M: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
@@ -97,7 +97,7 @@ def input_weights_kernel(  # type: ignore[no-untyped-def]
         m = first + tl.arange(0, M)
         ok = m < positions
         place, keep = _series_place(
-            rows, start, mask, given, update, k, num_groups, batch, m // length, m % length, length, data_steps, GIVEN, ok
+            rows, start, mask, present, update, k, num_groups, batch, m // length, m % length, length, data_steps, GIVEN, ok
         )
         x = tl.load(data + place * channels + d, mask=ok & keep & (d < channels), other=0.0)
         x = tl.where(d < channels, x, tl.where(ok & keep, 1.0, 0.0).to(x.dtype))
@@ -116,7 +116,7 @@ def convolution_kernel(  # type: ignore[no-untyped-def]
     m = tl.program_id(0) * M + tl.arange(0, M)
     o = tl.program_id(1) * OUT + tl.arange(0, OUT)
     k = tl.program_id(2).to(tl.int64)
-    own = weights + k * row_size + begin
+    layer_weights = weights + k * row_size + begin
     ok = (m < positions) & _is_inside(bounds, update, k, num_groups, m // length, m % length)
     if tl.max(ok.to(tl.int32), 0) == 0:
         return
@@ -130,10 +130,10 @@ def convolution_kernel(  # type: ignore[no-untyped-def]
             c = first + tl.arange(0, IN)
             where = x + k * positions * INPUTS + (m + shift)[:, None] * INPUTS + c[None, :]
             a = tl.load(where, mask=is_given[:, None] & (c < INPUTS)[None, :], other=0.0)
-            w = tl.load(own + (tap * INPUTS + c)[:, None] * OUTPUTS + o[None, :],
+            w = tl.load(layer_weights + (tap * INPUTS + c)[:, None] * OUTPUTS + o[None, :],
                         mask=(c < INPUTS)[:, None] & (o < OUTPUTS)[None, :], other=0.0)  # fmt: skip
             total = tl.dot(a, w, total, input_precision=PRECISION, out_dtype=total.dtype)
-    total += tl.load(own + TAPS * INPUTS * OUTPUTS + o, mask=o < OUTPUTS, other=0.0)[None, :]
+    total += tl.load(layer_weights + TAPS * INPUTS * OUTPUTS + o, mask=o < OUTPUTS, other=0.0)[None, :]
     place = k * positions * OUTPUTS + m[:, None] * OUTPUTS + o[None, :]
     inside = ok[:, None] & (o < OUTPUTS)[None, :]
     total += tl.load(residual + place, mask=inside & (has_residual != 0), other=0.0)
@@ -152,7 +152,7 @@ def input_gradient_kernel(  # type: ignore[no-untyped-def]
     m = tl.program_id(0) * M + tl.arange(0, M)
     c = tl.program_id(1) * IN + tl.arange(0, IN)
     k = tl.program_id(2).to(tl.int64)
-    own = weights + k * row_size + begin
+    layer_weights = weights + k * row_size + begin
     ok = (m < positions) & _is_inside(bounds, update, k, num_groups, m // length, m % length)
     if tl.max(ok.to(tl.int32), 0) == 0:
         return
@@ -166,7 +166,7 @@ def input_gradient_kernel(  # type: ignore[no-untyped-def]
             o = first + tl.arange(0, OUT)
             where = gradient + k * positions * OUTPUTS + (m - shift)[:, None] * OUTPUTS + o[None, :]
             g = tl.load(where, mask=is_given[:, None] & (o < OUTPUTS)[None, :], other=0.0)
-            w = tl.load(own + (tap * INPUTS + c)[None, :] * OUTPUTS + o[:, None],
+            w = tl.load(layer_weights + (tap * INPUTS + c)[None, :] * OUTPUTS + o[:, None],
                         mask=(c < INPUTS)[None, :] & (o < OUTPUTS)[:, None], other=0.0)  # fmt: skip
             total = tl.dot(g, w, total, input_precision=PRECISION, out_dtype=total.dtype)
     place = k * positions * INPUTS + m[:, None] * INPUTS + c[None, :]
@@ -333,10 +333,10 @@ def pyramid_gradient_kernel(  # type: ignore[no-untyped-def]
     if (step < 0) | (step >= overlap):
         tl.store(place, tl.zeros((WIDTH,), out.dtype.element_ty), mask=is_channel)
     else:
-        own = (k * num_views + n) * size * width + c
-        total = tl.load(of_instance + own + step * width, mask=is_channel, other=0.0)
+        view = (k * num_views + n) * size * width + c
+        total = tl.load(of_instance + view + step * width, mask=is_channel, other=0.0)
         if overlap >= 2:
-            total += tl.load(of_temporal + own + step * width, mask=is_channel, other=0.0)
+            total += tl.load(of_temporal + view + step * width, mask=is_channel, other=0.0)
         share = tl.zeros((WIDTH,), out.dtype.element_ty) + 1.0
         below = 0
         first = length
@@ -345,12 +345,12 @@ def pyramid_gradient_kernel(  # type: ignore[no-untyped-def]
             child = step >> (level - 1)
             parent = step >> level
             is_valid = is_channel & (parent < (overlap >> level))
-            mine = tl.load(pyramid + own + (below + child) * width, mask=is_valid, other=0.0)
-            other = tl.load(pyramid + own + (below + (child ^ 1)) * width, mask=is_valid, other=0.0)
+            mine = tl.load(pyramid + view + (below + child) * width, mask=is_valid, other=0.0)
+            other = tl.load(pyramid + view + (below + (child ^ 1)) * width, mask=is_valid, other=0.0)
             share = tl.where(mine > other, share, tl.where(mine == other, 0.5 * share, 0.0))
-            found = tl.load(of_instance + own + (first + parent) * width, mask=is_valid, other=0.0)
-            found += tl.load(of_temporal + own + (first + parent) * width, mask=is_valid & ((overlap >> level) >= 2), other=0.0)
-            total += share * found
+            of_level = tl.load(of_instance + view + (first + parent) * width, mask=is_valid, other=0.0)
+            of_level += tl.load(of_temporal + view + (first + parent) * width, mask=is_valid & ((overlap >> level) >= 2), other=0.0)
+            total += share * of_level
             below = first
             first += steps
             steps = steps // 2
@@ -385,17 +385,17 @@ def _vectors(source, place, is_given, width, WIDTH: tl.constexpr, WIDTH2: tl.con
     """Vectors from these places, in two parts: a tile has a power of two as its width, and 320 is not one."""
     c = tl.arange(0, WIDTH)
     c2 = WIDTH + tl.arange(0, WIDTH2)
-    one = tl.load(source + place[:, None] + c[None, :], mask=is_given[:, None] & (c < width)[None, :], other=0.0)
-    two = tl.load(source + place[:, None] + c2[None, :], mask=is_given[:, None] & (c2 < width)[None, :], other=0.0)
-    return one, two
+    first = tl.load(source + place[:, None] + c[None, :], mask=is_given[:, None] & (c < width)[None, :], other=0.0)
+    second = tl.load(source + place[:, None] + c2[None, :], mask=is_given[:, None] & (c2 < width)[None, :], other=0.0)
+    return first, second
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _store_vectors(out, place, is_given, width, one, two, WIDTH: tl.constexpr, WIDTH2: tl.constexpr):  # type: ignore[no-untyped-def]
+def _store_vectors(out, place, is_given, width, first, second, WIDTH: tl.constexpr, WIDTH2: tl.constexpr):  # type: ignore[no-untyped-def]
     c = tl.arange(0, WIDTH)
     c2 = WIDTH + tl.arange(0, WIDTH2)
-    tl.store(out + place[:, None] + c[None, :], one, mask=is_given[:, None] & (c < width)[None, :])
-    tl.store(out + place[:, None] + c2[None, :], two, mask=is_given[:, None] & (c2 < width)[None, :])
+    tl.store(out + place[:, None] + c[None, :], first, mask=is_given[:, None] & (c < width)[None, :])
+    tl.store(out + place[:, None] + c2[None, :], second, mask=is_given[:, None] & (c2 < width)[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -463,8 +463,8 @@ def instance_kernel(  # type: ignore[no-untyped-def]
             term, by_cosine, cosine, scale = _angles(dots, length_of, length_of, is_positive, is_pair, tl.load(margin + k))
             factor = half / AMC_DIVISOR * tl.where(valid_steps == 1, tl.load(amc_last + k), tl.load(amc + k))
             loss += tl.sum(tl.sum(term, 1), 0) * factor
-            own = tl.sum(by_cosine * cosine, 1) / tl.maximum(length_of, 1e-24)
-            slope += (by_cosine * scale - tl.where(r[:, None] == r[None, :], own[:, None], 0.0)) * factor
+            of_itself = tl.sum(by_cosine * cosine, 1) / tl.maximum(length_of, 1e-24)
+            slope += (by_cosine * scale - tl.where(r[:, None] == r[None, :], of_itself[:, None], 0.0)) * factor
         both = slope + tl.trans(slope)
         total = tl.dot(both, z, input_precision=PRECISION, out_dtype=z.dtype)
         total2 = tl.dot(both, z2, input_precision=PRECISION, out_dtype=z.dtype)
@@ -512,7 +512,7 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
         half = _half(overlap)
         factor = half / (valid_steps * num_views) * (inside / temperature)
         angular = half / AMC_DIVISOR * tl.load(amc + k)
-        kept = sums + (k * (num_views // 2) + b) * 4 * size + 2 * first
+        of_rows = sums + (k * (num_views // 2) + b) * 4 * size + 2 * first
         kind = pyramid.dtype.element_ty
         top = tl.zeros((ROWS,), kind) + LOW
         grown = tl.zeros((ROWS,), kind)
@@ -522,8 +522,8 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
         total = tl.zeros((ROWS, WIDTH), kind)
         total2 = tl.zeros((ROWS, WIDTH2), kind)
         if GRADIENT:
-            top = tl.load(kept + r, mask=is_row, other=0.0)
-            weights = tl.load(kept + 2 * size + r, mask=is_row, other=0.0)
+            top = tl.load(of_rows + r, mask=is_row, other=0.0)
+            weights = tl.load(of_rows + 2 * size + r, mask=is_row, other=0.0)
         for begin in range(0, 2 * valid_steps, COLUMNS):
             q = begin + tl.arange(0, COLUMNS)
             is_column = q < 2 * valid_steps
@@ -539,8 +539,8 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
             weight = tl.where(is_pair, weight, 0.0)
             logits = dots / inside
             if GRADIENT:
-                top_of = tl.load(kept + q, mask=is_column, other=0.0)
-                weights_of = tl.load(kept + 2 * size + q, mask=is_column, other=0.0)
+                top_of = tl.load(of_rows + q, mask=is_column, other=0.0)
+                weights_of = tl.load(of_rows + 2 * size + q, mask=is_column, other=0.0)
                 down = weights[:, None] * tl.exp(logits - top[:, None]) + weights_of[None, :] * tl.exp(logits - top_of[None, :])
                 slope = tl.where(is_pair, down - 2.0 * weight, 0.0) * (factor / inside)
                 if AMC:  # noqa: SIM102 - known when the kernel is compiled; the other when it runs
@@ -565,15 +565,15 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
                         angles += tl.sum(angle[0], 1)
         if GRADIENT:
             if AMC:
-                own = (2.0 * angular * angles / tl.maximum(length_of, 1e-24))[:, None]
+                of_itself = (2.0 * angular * angles / tl.maximum(length_of, 1e-24))[:, None]
                 z, z2 = _vectors(pyramid, place, is_row, width, WIDTH, WIDTH2)
-                total -= own * z
-                total2 -= own * z2
+                total -= of_itself * z
+                total2 -= of_itself * z2
             _store_vectors(out, place, is_row, width, total, total2, WIDTH, WIDTH2)
         else:
             top += tl.log(tl.where(is_row, grown, 1.0))
-            tl.store(kept + r, top, mask=is_row)
-            tl.store(kept + 2 * size + r, weights, mask=is_row)
+            tl.store(of_rows + r, top, mask=is_row)
+            tl.store(of_rows + 2 * size + r, weights, mask=is_row)
             loss = tl.sum(tl.where(is_row, weights * top - attracted, 0.0), 0) * factor
             if AMC:
                 loss += tl.sum(angles, 0) * angular

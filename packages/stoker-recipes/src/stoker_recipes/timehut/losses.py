@@ -97,13 +97,13 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (first, second), (g,) = ctx.saved_tensors, gradients
-        found = g.new_zeros(*g.shape[:-2], ctx.steps, g.shape[-1])
+        of_z = g.new_zeros(*g.shape[:-2], ctx.steps, g.shape[-1])
         end = 2 * g.shape[-2]
         share = (first - second).sign_().mul_(0.5).add_(0.5)  # 1, 0.5 or 0
         torch.mul(g, share, out=share)
-        found[..., 0:end:2, :] = share
-        torch.sub(g, share, out=found[..., 1:end:2, :])
-        return found
+        of_z[..., 0:end:2, :] = share
+        torch.sub(g, share, out=of_z[..., 1:end:2, :])
+        return of_z
 
 
 def _group_loss(
@@ -126,8 +126,8 @@ def _group_loss(
         itself = torch.eye(2 * batch, dtype=torch.bool, device=z.device)
         positive = torch.eye(batch, dtype=z.dtype, device=z.device)[None]
         positive, weight = (
-            one.to(z.dtype).repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None]
-            for one in (positive, positive if target is None else target)
+            targets.to(z.dtype).repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None]
+            for targets in (positive, positive if target is None else target)
         )
         usual = terms.amc_instance.to(z.dtype)[:, None]
         factor = torch.where(steps == 1, terms.amc_temporal.to(z.dtype)[:, None], usual) if terms.compat else usual
@@ -158,17 +158,9 @@ def _pairs_loss(
     z: Tensor, weight: Tensor, excluded: Tensor, tau: Tensor, per_row: Tensor, positive: Tensor, angular: Tensor, terms: LossTerms
 ) -> Tensor:
     """The loss over pairs in groups of n vectors: z is (K, groups, n, C); sizes that are 1 stand for all."""
-    found: Tensor = _PairsLoss.apply(
-        z,
-        weight,
-        excluded.to(z.dtype),
-        tau,
-        per_row,
-        positive,
-        angular,
-        terms.margin.to(z.dtype)[:, None, None, None] if terms.has_amc else None,
-    )  # type: ignore[no-untyped-call]
-    return found
+    margin = terms.margin.to(z.dtype)[:, None, None, None] if terms.has_amc else None
+    arguments = z, weight, excluded.to(z.dtype), tau, per_row, positive, angular, margin
+    return _PairsLoss.apply(*arguments)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _PairsLoss(torch.autograd.Function):
@@ -203,9 +195,9 @@ class _PairsLoss(torch.autograd.Function):
             total = total + (term.square().sum(-1) * angular).sum((1, 2))
             by_cosine = term.mul_(-2 * angular[..., None]).mul_((1 - clamped.square()).rsqrt_())
             by_cosine *= clamped == cosine
-            own = by_cosine.mul(cosine).sum(-1).div_(squares)
+            of_itself = by_cosine.mul(cosine).sum(-1).div_(squares)
             slope += by_cosine.mul_(scale)
-            slope.diagonal(dim1=-2, dim2=-1).sub_(own)
+            slope.diagonal(dim1=-2, dim2=-1).sub_(of_itself)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward((slope + slope.transpose(-1, -2)) @ z)
         return total

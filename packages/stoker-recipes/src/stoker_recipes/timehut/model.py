@@ -39,9 +39,9 @@ class EncoderSize:
     def __post_init__(self) -> None:
         for name in ("channels", "hidden", "width"):
             if getattr(self, name) < 1:
-                raise OptionError(f"{name} is {getattr(self, name)}; expected an integer from 1.", parameter=name)
+                raise OptionError.expected(name, getattr(self, name), "an integer from 1")
         if not 0 <= self.depth <= 30:
-            raise OptionError(f"depth is {self.depth}; expected an integer from 0 to 30.", parameter="depth")
+            raise OptionError.expected("depth", self.depth, "an integer from 0 to 30")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +98,9 @@ def make_layout(size: EncoderSize, length: int | None = None) -> RowLayout:
     layers, begin = [], 0
     for name, inputs, outputs, kernel, dilation in plan:
         taps = 1 if length is not None and dilation >= length else kernel
-        one = ConvLayer(name=name, inputs=inputs, outputs=outputs, taps=taps, kernel=kernel, dilation=dilation, begin=begin)
-        layers.append(one)
-        begin += one.num_weights + outputs
+        layer = ConvLayer(name=name, inputs=inputs, outputs=outputs, taps=taps, kernel=kernel, dilation=dilation, begin=begin)
+        layers.append(layer)
+        begin += layer.num_weights + outputs
     return RowLayout(size=size, layers=tuple(layers))
 
 
@@ -114,12 +114,12 @@ def initial_weights(size: EncoderSize, seed: int) -> Tensor:
 
 def kept_positions(layout: RowLayout) -> Tensor:
     """Where the values of a row lie in the row of the whole encoder."""
-    found = []
-    for one, whole in zip(layout.layers, make_layout(layout.size).layers, strict=True):
-        per_tap = one.inputs * one.outputs
-        first = whole.begin + (per_tap if one.taps < one.kernel else 0)  # the middle one of three
-        found += [torch.arange(first, first + one.num_weights), torch.arange(one.outputs) + whole.begin + whole.num_weights]
-    return torch.cat(found)
+    positions = []
+    for layer, whole in zip(layout.layers, make_layout(layout.size).layers, strict=True):
+        per_tap = layer.inputs * layer.outputs
+        first = whole.begin + (per_tap if layer.taps < layer.kernel else 0)  # the middle one of three
+        positions += [torch.arange(first, first + layer.num_weights), torch.arange(layer.outputs) + whole.begin + whole.num_weights]
+    return torch.cat(positions)
 
 
 def expand(rows: Tensor, layout: RowLayout, dropped: Tensor) -> Tensor:
@@ -132,42 +132,42 @@ def expand(rows: Tensor, layout: RowLayout, dropped: Tensor) -> Tensor:
 def to_tensors(row: Tensor, size: EncoderSize) -> dict[str, Tensor]:
     """The row of a whole encoder as named tensors, in the names and shapes of TS2Vec's checkpoints."""
     named = {}
-    for one, weight, bias in _split(row[None], make_layout(size)):
-        shaped = weight.reshape(one.kernel, one.inputs, one.outputs).permute(2, 1, 0).contiguous()
-        named[f"{one.name}.weight"] = shaped[..., 0].contiguous() if one.name == "input_fc" else shaped
-        named[f"{one.name}.bias"] = bias.reshape(-1).contiguous()
+    for layer, weight, bias in _split(row[None], make_layout(size)):
+        shaped = weight.reshape(layer.kernel, layer.inputs, layer.outputs).permute(2, 1, 0).contiguous()
+        named[f"{layer.name}.weight"] = shaped[..., 0].contiguous() if layer.name == "input_fc" else shaped
+        named[f"{layer.name}.bias"] = bias.reshape(-1).contiguous()
     return named
 
 
 def from_tensors(named: dict[str, Tensor], size: EncoderSize) -> Tensor:
     """The row of a whole encoder from named tensors; the names may begin with "module.", as those of an averaged model do."""
-    found = {name.removeprefix("module."): value for name, value in named.items()}
+    tensors = {name.removeprefix("module."): value for name, value in named.items()}
     parts = []
     for layer in make_layout(size).layers:
         shape = (layer.outputs, layer.inputs, layer.kernel)[: 2 if layer.name == "input_fc" else 3]
         for name, expected in ((f"{layer.name}.weight", shape), (f"{layer.name}.bias", (layer.outputs,))):
-            if name not in found or tuple(found[name].shape) != expected:
-                has = tuple(found[name].shape) if name in found else "nothing"
+            if name not in tensors or tuple(tensors[name].shape) != expected:
+                has = tuple(tensors[name].shape) if name in tensors else "nothing"
                 raise OptionError(
                     f"the weights have {has} for {name!r}; expected a tensor of shape {expected}. Check the sizes.",
                     parameter="weights",
                 )
-        weight = found[f"{layer.name}.weight"].reshape(layer.outputs, layer.inputs, layer.kernel)
-        parts += [weight.permute(2, 1, 0).reshape(-1), found[f"{layer.name}.bias"]]
+        weight = tensors[f"{layer.name}.weight"].reshape(layer.outputs, layer.inputs, layer.kernel)
+        parts += [weight.permute(2, 1, 0).reshape(-1), tensors[f"{layer.name}.bias"]]
     return torch.cat(parts)
 
 
 def sizes_of(named: dict[str, Tensor]) -> EncoderSize:
     """The sizes of the encoder that named tensors are of."""
-    found = {name.removeprefix("module."): value for name, value in named.items()}
-    depth = sum(name.endswith(".conv1.conv.weight") for name in found) - 1
-    last = found.get(f"feature_extractor.net.{depth}.projector.weight")
-    if "input_fc.weight" not in found or last is None:
+    tensors = {name.removeprefix("module."): value for name, value in named.items()}
+    depth = sum(name.endswith(".conv1.conv.weight") for name in tensors) - 1
+    last = tensors.get(f"feature_extractor.net.{depth}.projector.weight")
+    if "input_fc.weight" not in tensors or last is None:
         raise OptionError(
             "the tensors are not those of a TS2Vec encoder: input_fc or the projector of the last block is missing.",
             parameter="tensors",
         )
-    hidden, channels = found["input_fc.weight"].shape
+    hidden, channels = tensors["input_fc.weight"].shape
     return EncoderSize(channels=channels, hidden=hidden, depth=depth, width=last.shape[0])
 
 
@@ -205,13 +205,13 @@ def encode(
         if not is_selected and block[0].taps == 1:  # the rest works step by step: on the steps that count
             assert select is not None
             h, is_selected = select(h), True
-        (one, first, first_bias), (two, second, second_bias) = rest[position : position + 2]
+        (first_layer, first, first_bias), (second_layer, second, second_bias) = rest[position : position + 2]
         residual = h
         if len(block) == 3:
             _, weight, bias = rest[position + 2]
             residual = _linear(h.flatten(1, 2), weight, bias).view(*h.shape[:3], -1)
-        y = _convolve(h, inside, first, first_bias, one)
-        h = _convolve(y, inside, second, second_bias, two) + residual
+        y = _convolve(h, inside, first, first_bias, first_layer)
+        h = _convolve(y, inside, second, second_bias, second_layer) + residual
         position += len(block)
     return h if is_selected or select is None else select(h)
 
@@ -220,15 +220,13 @@ def _split(rows: Tensor, layout: RowLayout) -> list[tuple[ConvLayer, Tensor, Ten
     """Each layer with its weights (K, taps x inputs, outputs) and bias (K, 1, outputs); `split` has one backward for all."""
     parts = torch.split(rows, layout.sizes, dim=1)
     return [
-        (one, weight.reshape(len(rows), -1, one.outputs), bias.reshape(len(rows), 1, -1))
-        for one, weight, bias in zip(layout.layers, parts[::2], parts[1::2], strict=True)
+        (layer, weight.reshape(len(rows), -1, layer.outputs), bias.reshape(len(rows), 1, -1))
+        for layer, weight, bias in zip(layout.layers, parts[::2], parts[1::2], strict=True)
     ]
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if (
-        x.shape[0] == 1
-    ):  # the CPU's kernel for one matrix is the faster one; squeeze, as the backward of an index writes zeros first
+    if x.shape[0] == 1:  # the CPU's kernel for one matrix is faster; squeezed, as the backward of an index writes zeros first
         return torch.addmm(bias.squeeze(0), x.squeeze(0), weight.squeeze(0)).unsqueeze(0)
     return torch.baddbmm(bias, x, weight)
 
@@ -241,8 +239,7 @@ def _convolve(h: Tensor, inside: Tensor | None, weight: Tensor, bias: Tensor, la
     """conv(gelu(h)), with h acting as 0 outside."""
     steps = h.shape[2]
     if layer.taps == 3 and layer.dilation < steps:
-        found: Tensor = _Convolution.apply(h, inside, weight, bias, layer.dilation)  # type: ignore[no-untyped-call]
-        return found
+        return _Convolution.apply(h, inside, weight, bias, layer.dilation)  # type: ignore[no-any-return, no-untyped-call]
     if layer.taps == 3:  # in a window of so few steps the outer taps see padding alone
         weight = weight[:, layer.inputs : 2 * layer.inputs]
     y = _linear(torch.nn.functional.gelu(h).flatten(1, 2), weight, bias)
@@ -319,10 +316,9 @@ def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Te
     shift = np.array(dilations, np.int64).reshape(-1, 1, 1) * np.array([-1, 0, 1])
     is_inside = (step[:, None] + shift >= 0) & (step[:, None] + shift < end[:, None])
     neighbours = np.where(is_inside, np.arange(len(x))[:, None] + shift, len(x)).reshape(len(dilations), 3 * len(x))
-    first = np.arange(batch)[:, None, None] * np.array([[right - eleft], [eright - left]]) + np.array(
-        [[left - eleft], [batch * (right - eleft)]]
-    )
-    found = {
+    begins = np.array([[left - eleft], [batch * (right - eleft)]])
+    first = np.arange(batch)[:, None, None] * np.array([[right - eleft], [eright - left]]) + begins
+    views = {
         "input": x,
         "neighbours": torch.from_numpy(neighbours),
         "overlap": torch.from_numpy((first + np.arange(width)).reshape(-1)),
@@ -333,8 +329,8 @@ def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Te
         "update": torch.tensor([update]),
     }
     if tables.target is not None:
-        found["target"] = tables.target[update]
-    return found
+        views["target"] = tables.target[update]
+    return views
 
 
 def encode_views(weights: Tensor, layout: RowLayout, batch: dict[str, Tensor]) -> Tensor:
@@ -369,21 +365,21 @@ class _Views(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         row, layout, (g,) = ctx.row, ctx.layout, gradients
-        found = torch.empty_like(row)
+        of_row = torch.empty_like(row)
         if not ctx.is_cut:
             g = _scattered(g, ctx.overlap, ctx.rows)
         for block, (cut_from, near, h, columns, y, more) in reversed(list(zip(layout.blocks, ctx.kept, strict=True))):
             of_h = g
             if len(block) == 3:
-                torch.mm(h.t(), g, out=_weight(found, block[2]))
-                torch.sum(g, 0, out=_bias(found, block[2]))
+                torch.mm(h.t(), g, out=_weight(of_row, block[2]))
+                torch.sum(g, 0, out=_bias(of_row, block[2]))
                 of_h = g @ _weight(row, block[2]).t()
-            of_y = torch.ops.aten.gelu_backward(_pull(g, row, found, block[1], more, near), y)
-            g = torch.ops.aten.gelu_backward(_pull(of_y, row, found, block[0], columns, near), h).add_(of_h)
+            of_y = torch.ops.aten.gelu_backward(_pull(g, row, of_row, block[1], more, near), y)
+            g = torch.ops.aten.gelu_backward(_pull(of_y, row, of_row, block[0], columns, near), h).add_(of_h)
             if cut_from is not None:
                 g = _scattered(g, ctx.overlap, cut_from)
-        torch.mm(ctx.x.t(), g, out=_both(found, layout.layers[0]))
-        return found[None], None, None, None, None
+        torch.mm(ctx.x.t(), g, out=_both(of_row, layout.layers[0]))
+        return of_row[None], None, None, None, None
 
 
 def _weight(row: Tensor, layer: ConvLayer, *, middle: bool = False) -> Tensor:
@@ -416,15 +412,15 @@ def _layer(columns: Tensor, row: Tensor, layer: ConvLayer) -> Tensor:
     return torch.addmm(_bias(row, layer), columns, _weight(row, layer, middle=columns.shape[1] == layer.inputs))
 
 
-def _pull(g: Tensor, row: Tensor, found: Tensor, layer: ConvLayer, columns: Tensor, near: Tensor | None) -> Tensor:
+def _pull(g: Tensor, row: Tensor, of_weights: Tensor, layer: ConvLayer, columns: Tensor, near: Tensor | None) -> Tensor:
     """The gradient of gelu(h), given that of the layer's result; those of its weights go into `found`."""
-    torch.sum(g, 0, out=_bias(found, layer))
+    torch.sum(g, 0, out=_bias(of_weights, layer))
     if near is None:
         if layer.taps == 3:
-            _weight(found, layer).zero_()
-        torch.mm(columns.t(), g, out=_weight(found, layer, middle=True))
+            _weight(of_weights, layer).zero_()
+        torch.mm(columns.t(), g, out=_weight(of_weights, layer, middle=True))
         return g @ _weight(row, layer, middle=True).t()
-    torch.mm(columns.t(), g, out=_weight(found, layer))
+    torch.mm(columns.t(), g, out=_weight(of_weights, layer))
     padded = torch.cat([g, g.new_zeros(1, g.shape[1])])
     reverse = _weight(row, layer).view(3, layer.inputs, layer.outputs).flip(0).transpose(1, 2).reshape(-1, layer.inputs)
     return padded.index_select(0, near).view(len(g), -1) @ reverse

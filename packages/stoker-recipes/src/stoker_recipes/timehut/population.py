@@ -136,13 +136,8 @@ class EncoderPopulation(nn.Module):
             keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
             z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
         if self.settings[0].dropout:
-            where: dict[str, Any] = {
-                "steps": batch["steps"],
-                "key": batch["key"],
-                "update": batch["update"],
-                "length": self.tables.length,
-            }
-            z = z * dropout_scale(z.shape, z.dtype, **where, rate=self.settings[0].dropout)
+            place = {name: batch[name] for name in ("steps", "key", "update")}
+            z = z * dropout_scale(z.shape, z.dtype, **place, length=self.tables.length, rate=self.settings[0].dropout)
         z = z.view(members, -1, 2, width, z.shape[-1])
         return contrastive_loss(z, batch["length"], batch["tau"], self.terms, target=batch.get("target"))
 
@@ -154,9 +149,7 @@ class EncoderPopulation(nn.Module):
             precision: Of matmuls on a GPU: "tf32" or "fp32".
         """
         if not self.updates <= updates <= self.num_updates:
-            raise OptionError(
-                f"updates is {updates}; expected {self.updates} (done) to {self.num_updates} (planned).", parameter="updates"
-            )
+            raise OptionError.expected("updates", updates, f"{self.updates} (done) to {self.num_updates} (planned)")
         self.train()
         last = torch.full((self.num_members,), float("nan"), device=self.weights.device)
         with _matmuls(precision, self.weights.device):
@@ -245,7 +238,7 @@ def make_population(
     plans = [(seed, rows.tobytes()) for seed, rows in zip(crop_seeds, subsets, strict=True)]
     groups = 1 if len(set(plans)) == 1 else count
     per_epoch = [updates_per_epoch(len(rows), first.batch_size) for rows in subsets]
-    updates = max(one.num_updates(data.size, each) for one, each in zip(settings, per_epoch, strict=True))
+    updates = max(setting.num_updates(data.size, each) for setting, each in zip(settings, per_epoch, strict=True))
 
     def draw(plan: tuple[int, int]) -> Crops:
         return draw_crops(num_series=plan[1], length=data.shape[1], batch_size=first.batch_size, updates=updates, seed=plan[0],
@@ -255,11 +248,13 @@ def make_population(
     with ThreadPoolExecutor() as pool:  # most of the time NumPy fills masks, outside of the interpreter's lock
         drawn_crops = dict(zip(dict.fromkeys(sizes), pool.map(draw, dict.fromkeys(sizes)), strict=True))
     crops = [drawn_crops[size] for size in sizes]
-    rows = np.stack([subset[one.rows] for subset, one in zip(subsets, crops, strict=False)], 1)
+    rows = np.stack([subset[crop.rows] for subset, crop in zip(subsets, crops, strict=False)], 1)
     epochs = [-(-updates // each) for each in per_epoch]
     tau = [
-        np.repeat(temperatures(one.schedule, many, low=one.min_tau, high=one.max_tau, period=one.t_max), each)[:updates]
-        for one, many, each in zip(settings, epochs, per_epoch, strict=True)
+        np.repeat(temperatures(setting.schedule, many, low=setting.min_tau, high=setting.max_tau, period=setting.t_max), each)[
+            :updates
+        ]
+        for setting, many, each in zip(settings, epochs, per_epoch, strict=True)
     ]
     missing: Array = np.asarray(np.isnan(data).any(-1))
     where = torch.device(device)
@@ -279,8 +274,8 @@ def make_population(
         keys=on_device(np.array(crop_seeds[:groups], np.int64)),
     )
     layout = make_layout(first.size(data.shape[2]), tables.length)
-    kept = kept_positions(layout)
-    drawn = {seed: initial_weights(layout.size, seed)[kept] for seed in {setting.seed for setting in settings}}
+    positions = kept_positions(layout)
+    drawn = {seed: initial_weights(layout.size, seed)[positions] for seed in {setting.seed for setting in settings}}
     weights = torch.stack([drawn[setting.seed] for setting in settings]).to(device=where, dtype=dtype)
     return EncoderPopulation(weights, layout, settings, _terms(settings, where, dtype), tables)
 
@@ -333,15 +328,12 @@ class _Cut(torch.autograd.Function):
         (begin,), gradient = ctx.saved_tensors, gradients[0]
         index = torch.arange(ctx.before, device=gradient.device) - begin[:, None]
         is_inside = (index >= 0) & (index < gradient.shape[2])
-        place = index.clamp(0, gradient.shape[2] - 1)[:, None, :, None].expand(
-            len(gradient), gradient.shape[1], -1, gradient.shape[3]
-        )
+        place = index.clamp(0, gradient.shape[2] - 1)[:, None, :, None].expand(*gradient.shape[:2], -1, gradient.shape[3])
         return torch.where(is_inside[:, None, :, None], gradient.gather(2, place), 0), None, None
 
 
 def _cut(h: Tensor, begin: Tensor, width: int) -> Tensor:
-    found: Tensor = _Cut.apply(h, begin, width)  # type: ignore[no-untyped-call]
-    return found
+    return _Cut.apply(h, begin, width)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def dropout_scale(
@@ -369,8 +361,10 @@ def _mix(x: Tensor) -> Tensor:
 
 def new_optimizer(population: EncoderPopulation) -> torch.optim.AdamW:
     """AdamW over the weights of all members: one fused kernel."""
-    one, is_cuda = population.settings[0], population.weights.device.type == "cuda"
-    return torch.optim.AdamW([population.weights], lr=one.lr, weight_decay=one.weight_decay, fused=True, capturable=is_cuda)
+    settings, is_cuda = population.settings[0], population.weights.device.type == "cuda"
+    return torch.optim.AdamW(
+        [population.weights], lr=settings.lr, weight_decay=settings.weight_decay, fused=True, capturable=is_cuda
+    )
 
 
 class _Graph:
@@ -379,7 +373,7 @@ class _Graph:
     def __init__(self, population: EncoderPopulation) -> None:
         self.population = population
         self.last = torch.full((population.num_members,), float("nan"), device=population.weights.device)
-        weights, total, update = (one.detach().clone() for one in (population.weights, population.total, population.update))
+        weights, total, update = (tensor.detach().clone() for tensor in (population.weights, population.total, population.update))
         state = population.optimizer.state[population.weights]
         before = {name: value.clone() for name, value in state.items()}
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -421,14 +415,14 @@ def encode_series(rows: Tensor, layout: RowLayout, data: Array) -> Array:
     missing: Array = np.asarray(np.isnan(data).any(-1))
     per_series = len(rows) * data.shape[1] * max(3 * layout.size.hidden, 2 * layout.size.width)
     part = max(1, ENCODED_VALUES // per_series)
-    found = []
+    parts = []
     with torch.no_grad():
         for begin in range(0, len(data), part):
             some, gaps = data[begin : begin + part], missing[begin : begin + part]
             x = torch.from_numpy(np.where(gaps[..., None], 0, some)).to(rows)[None]
             keep = torch.from_numpy(~gaps).to(rows.device)[None] if gaps.any() else None
-            found.append(pool_over_time(encode(rows, layout, x, keep)))
-    result: Array = torch.cat(found, 1).cpu().numpy()
+            parts.append(pool_over_time(encode(rows, layout, x, keep)))
+    result: Array = torch.cat(parts, 1).cpu().numpy()
     return result
 
 

@@ -64,8 +64,7 @@ class TrainedEncoder:
                 f"the series have the shape {values.shape}; expected (series, steps, {self.channels} channels).", parameter="values"
             )
         scaled = values if self.scaler is None else self.scaler(values)
-        found: Array = encode_series(self.row[None], make_layout(self.settings.size(self.channels)), scaled)[0]
-        return found
+        return np.asarray(encode_series(self.row[None], make_layout(self.settings.size(self.channels)), scaled)[0])
 
 
 def load_encoder(folder: str | Path) -> TrainedEncoder:
@@ -116,8 +115,8 @@ class EncoderModule(nn.Module):
         """Representations of series; NaN is missing."""
         if self._scaler is not None:
             x = (x - x.new_tensor(self._scaler.mean)) / x.new_tensor(self._scaler.std)
-        given = ~torch.isnan(x).any(-1)
-        return pool_over_time(encode(self.row, self._layout, torch.where(given[..., None], x, 0)[None], given[None]))[0]
+        is_known = ~torch.isnan(x).any(-1)
+        return pool_over_time(encode(self.row, self._layout, torch.where(is_known[..., None], x, 0)[None], is_known[None]))[0]
 
 
 def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
@@ -133,16 +132,16 @@ def _predict(folder: Path, encoder: TrainedEncoder, data: Any, *, which: str, ho
     """The class of every series, by the papers' SVM on the representations of the training series."""
     if horizon is not None or stride is not None or which != "last":
         raise OptionError("the model predicts one class per series. Leave out horizon, stride and which='all'.", parameter="which")
-    with np.load(folder / TRAIN_NAME, allow_pickle=False) as kept:
-        if "labels" not in kept:
+    with np.load(folder / TRAIN_NAME, allow_pickle=False) as saved:
+        if "labels" not in saved:
             raise OptionError(
                 f"{folder} was trained without labels, so it predicts no classes. Use `stoker timehut embed` for representations.",
                 path=folder,
             )
-        known, labels = kept["embeddings"], kept["labels"]
+        known, labels = saved["embeddings"], saved["labels"]
     series = data if isinstance(data, stoker.Store) else str(data)
     values = (read_store(series, series.name) if isinstance(series, stoker.Store) else read_series(series)).values
-    found = fit_classifier(known, labels, method=encoder.settings.method).predict(encoder(values))
+    classes = fit_classifier(known, labels, method=encoder.settings.method).predict(encoder(values))
     store = stoker.Store.from_arrays(value=[np.zeros(values.shape[1], np.float32)] * len(values))
     return [
         Predicted(
@@ -151,6 +150,6 @@ def _predict(folder: Path, encoder: TrainedEncoder, data: Any, *, which: str, ho
             series=np.arange(len(values)),
             steps=np.full(len(values), values.shape[1]),
             column="label",
-            values={"prediction": found.tolist()},
+            values={"prediction": classes.tolist()},
         )
     ]

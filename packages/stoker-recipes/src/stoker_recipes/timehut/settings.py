@@ -116,18 +116,16 @@ class EncoderSettings:
         if self.schedule not in SCHEDULES:
             raise OptionError.expected("schedule", self.schedule, f"one of {', '.join(SCHEDULES)}")
         temperatures(self.schedule, 1, low=self.min_tau, high=self.max_tau, period=self.t_max)
-        for name, least in (("batch_size", 1), ("max_train_length", 2), ("updates", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise OptionError(f"{name} is {getattr(self, name)}; expected an integer from {least}.", parameter=name)
-        if self.epochs is not None and self.epochs < 1:
-            raise OptionError(f"epochs is {self.epochs}; expected an integer from 1.", parameter="epochs")
+        for name, least in (("batch_size", 1), ("epochs", 1), ("max_train_length", 2), ("updates", 0), ("seed", 0)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise OptionError.expected(name, value, f"an integer from {least}")
         if self.seed >= 2**32:
-            raise OptionError(f"seed is {self.seed}; expected an integer below 2**32, as NumPy takes it.", parameter="seed")
+            raise OptionError.expected("seed", self.seed, "an integer below 2**32, as NumPy takes it")
         for name in ("lr", "weight_decay", "amc_instance", "amc_temporal", "amc_margin", "tau_instance", "tau_temporal"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise OptionError(f"{name} is {getattr(self, name)}; expected a number from 0.", parameter=name)
+            if not 0 <= getattr(self, name) < math.inf:
+                raise OptionError.expected(name, getattr(self, name), "a number from 0")
         if not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout is {self.dropout}; expected a number from 0 to below 1.", parameter="dropout")
+            raise OptionError.expected("dropout", self.dropout, "a number from 0 to below 1")
 
     def size(self, channels: int) -> EncoderSize:
         """The sizes of the encoder for series of this number of channels."""
@@ -143,7 +141,7 @@ class EncoderSettings:
 NAMES = tuple(field.name for field in fields(EncoderSettings))
 
 
-def make_settings(method: str = "timehut", **given: Any) -> EncoderSettings:
+def make_settings(method: str = "timehut", **options: Any) -> EncoderSettings:
     """The settings of a method, with its own defaults where nothing is given.
 
     Args:
@@ -159,7 +157,9 @@ def make_settings(method: str = "timehut", **given: Any) -> EncoderSettings:
     """
     if method not in METHODS:
         raise OptionError.expected("method", method, f"one of {', '.join(METHODS)}")
-    unknown = sorted(set(given) - set(NAMES))
+    unknown = sorted(set(options) - set(NAMES))
     if unknown:
         raise OptionError(f"{unknown[0]!r} is not a setting; expected some of {', '.join(NAMES)}.", parameter=unknown[0])
-    return EncoderSettings(method=method, **{**OF_METHOD[method], **{name: one for name, one in given.items() if one is not None}})
+    return EncoderSettings(
+        method=method, **{**OF_METHOD[method], **{name: value for name, value in options.items() if value is not None}}
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from safetensors.torch import save
 
 import stoker
 from stoker.extend import Array, check_device, disk
-from stoker_recipes.run_folder import check_same, claim_run, read_recipe
+from stoker_recipes.run_folder import Say, check_same, claim_run, read_recipe, say_nothing
 from stoker_recipes.timehut.batches import updates_per_epoch
 from stoker_recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series
-from stoker_recipes.timehut.evaluation import CLASSIFIERS, fit_classifier
+from stoker_recipes.timehut.evaluation import CLASSIFIERS, accuracy
 from stoker_recipes.timehut.model import make_layout, to_tensors
 from stoker_recipes.timehut.population import EncoderPopulation, make_population, targets_of
 from stoker_recipes.timehut.predicting import ENCODER_NAME, SCORE_NAME, TRAIN_NAME, TrainedEncoder, check_record
@@ -34,11 +34,6 @@ from stoker_recipes.timehut.settings import EncoderSettings, make_settings
 RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
 PASSES = 10
 """Checkpoints of a run."""
-Say = Callable[[str, str], None]
-
-
-def _silent(word: str, sentence: str) -> None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +46,6 @@ class TrainedTimeHut:
     """Accuracies by classifier; empty without test series or labels."""
     majority: float | None
     """The share of the most frequent class among the test series: what an accuracy has to beat."""
-    seconds: float
     cpu_seconds: float
     """CPU time of training and scoring."""
 
@@ -94,8 +88,13 @@ class CropBatches:
 
     def identity(self) -> dict[str, Any]:
         """What the batches depend on."""
-        one, tables = self._population.settings[0], self._population.tables
-        return {"seed": one.seed, "batch_size": one.batch_size, "updates": self._total, "data": [tables.data, tables.rows[:1]]}
+        settings, tables = self._population.settings[0], self._population.tables
+        return {
+            "seed": settings.seed,
+            "batch_size": settings.batch_size,
+            "updates": self._total,
+            "data": [tables.data, tables.rows[:1]],
+        }
 
 
 def train(
@@ -109,7 +108,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
-    say: Say = _silent,
+    say: Say = say_nothing,
     **options: Any,
 ) -> TrainedTimeHut:
     """Train an encoder on the series of a file.
@@ -136,13 +135,10 @@ def train(
         NonFiniteError: The loss became NaN.
     """
     settings = make_settings(method, **options)
-    folder, started, cpu = Path(folder), time.monotonic(), time.process_time()
+    folder, begin = Path(folder), time.process_time()
     where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    known = {
-        "data": str(Path(data).absolute()),
-        "test": None if test is None else str(Path(test).absolute()),
-        "normalize": normalize,
-    }
+    paths = {name: None if path is None else str(Path(path).absolute()) for name, path in (("data", data), ("test", test))}
+    known = {**paths, "normalize": normalize}
     series = read_series(data)
     held_out = None if test is None else read_series(test)
     record = {"recipe": "timehut", **known, "settings": asdict(settings)}
@@ -180,8 +176,8 @@ def train(
         updates=population.updates,
     )
     scores, majority = _finish(folder, encoder, series, held_out)
-    seconds, used = time.monotonic() - started, time.process_time() - cpu
-    return TrainedTimeHut(encoder=encoder, result=result, scores=scores, majority=majority, seconds=seconds, cpu_seconds=used)
+    used = time.process_time() - begin
+    return TrainedTimeHut(encoder=encoder, result=result, scores=scores, majority=majority, cpu_seconds=used)
 
 
 def new_population(values: Array, settings: EncoderSettings, **options: Any) -> EncoderPopulation:
@@ -193,36 +189,35 @@ def describe(series: LabelledSeries, test: LabelledSeries | None, scaler: Global
     """A description of the data, as words and sentences."""
     num, steps, channels = series.values.shape
     missing = np.isnan(series.values).any(-1).mean()
-    lines = [("series", f"{num:,} of {steps:,} steps and {channels} {'channel' if channels == 1 else 'channels'}: {series.name}")]
+    lines = [("series", f"{num:,} of {steps:,} steps and {channels} channel{'s' * (channels > 1)}: {series.name}")]
     if missing:
         lines.append(("missing", f"{missing:.1%} of steps, from shorter series or NaN; they are masked"))
     if test is not None:
         lines.append(("test", f"{len(test.values):,} series" + ("" if test.labels is not None else ", without labels: no score")))
     if series.labels is not None:
         classes, counts = np.unique(series.labels, return_counts=True)
-        lines.append(
-            ("classes", f"{len(classes)}, {counts.min():,} to {counts.max():,} training series each; not used for training")
-        )
-    scaled = (
-        "by mean and deviation of all training series" if scaler is not None else "not needed: every series is z-normalised, or off"
-    )
-    lines.append(("scaling", scaled))
+        sizes = f"{counts.min():,} to {counts.max():,} training series each"
+        lines.append(("classes", f"{len(classes)}, {sizes}; not used for training"))
+    off = "not needed: every series is z-normalised, or off"
+    lines.append(("scaling", off if scaler is None else "by mean and deviation of all training series"))
     return lines
 
 
 def _describe_encoder(population: EncoderPopulation) -> str:
-    whole, kept = make_layout(population.layout.size).num_values, population.layout.num_values
+    whole, count = make_layout(population.layout.size).num_values, population.layout.num_values
     per_epoch = updates_per_epoch(len(population.tables.data), population.settings[0].batch_size)
-    dropped = f", {whole - kept:,} of {whole:,} weights left out: their taps reach beyond {population.tables.length} steps"
+    dropped = f", {whole - count:,} of {whole:,} weights left out: their taps reach beyond {population.tables.length} steps"
     epochs = f"{population.num_updates:,} updates ({population.num_updates / per_epoch:,.4g} epochs of {per_epoch:,})"
-    return f"{kept:,} weights{dropped if whole > kept else ''}; {epochs}"
+    return f"{count:,} weights{dropped if whole > count else ''}; {epochs}"
 
 
 def resume(folder: str | Path, **common: Any) -> TrainedTimeHut:
     """Continue the run of a folder, with its own data and settings."""
-    found = read_recipe(Path(folder), "timehut", check=check_record)
-    settings = dict(found["settings"])
-    return train(found["data"], test=found["test"], folder=folder, normalize=found["normalize"], resume=True, **settings, **common)
+    record = read_recipe(Path(folder), "timehut", check=check_record)
+    settings = dict(record["settings"])
+    return train(
+        record["data"], test=record["test"], folder=folder, normalize=record["normalize"], resume=True, **settings, **common
+    )
 
 
 def _finish(
@@ -230,23 +225,20 @@ def _finish(
 ) -> tuple[dict[str, float], float | None]:
     """Write the encoder and its representations, and score it where there are labels."""
     scaler = encoder.scaler
-    facts = {
-        "length": str(encoder.length),
-        "updates": str(encoder.updates),
-        "scaler": json.dumps(None if scaler is None else asdict(scaler)),
-    }
+    scale = json.dumps(None if scaler is None else asdict(scaler))
+    facts = {"length": str(encoder.length), "updates": str(encoder.updates), "scaler": scale}
     disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
     embeddings = encoder(series.values)
-    kept: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
-    disk.write_file(folder / TRAIN_NAME, disk.npy_bytes(kept))
+    saved: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
+    disk.write_file(folder / TRAIN_NAME, disk.npy_bytes(saved))
     scores: dict[str, float] = {}
     majority = None
     if test is not None and test.labels is not None and series.labels is not None:
-        found, labels = encoder(test.values), test.labels
+        representations, labels = encoder(test.values), test.labels
         majority = float(np.unique(labels, return_counts=True)[1].max() / len(labels))
         for name in CLASSIFIERS:
-            fitted = fit_classifier(embeddings, series.labels, classifier=name, method=encoder.settings.method)
-            scores[name] = float((fitted.predict(found) == labels).mean())
+            sets = embeddings, series.labels, representations, labels
+            scores[name] = accuracy(*sets, classifier=name, method=encoder.settings.method)
         record = {"test_series": len(labels), "majority": majority, "accuracy": scores}
         disk.write_file(folder / SCORE_NAME, json.dumps(record, indent=1).encode() + b"\n")
     return scores, majority

@@ -68,7 +68,7 @@ class SearchObjective:
 
     def __post_init__(self) -> None:
         if list(self.rungs) != sorted(set(self.rungs)) or not self.rungs or self.rungs[0] < 1:
-            raise OptionError(f"rungs is {tuple(self.rungs)}; expected increasing numbers of updates.", parameter="rungs")
+            raise OptionError.expected("rungs", tuple(self.rungs), "increasing numbers of updates")
         _, counts = np.unique(self.labels, return_counts=True)
         if len(counts) < 2 or counts.min() < 2:
             raise OptionError(
@@ -109,9 +109,11 @@ class TrainingGroup:
     def advance(self, updates: int) -> list[float]:
         """Train up to `updates` updates in total; one score per member, NaN for a failed one."""
         losses = self.population.advance(updates)
-        found = torch.from_numpy(self.population.encode(self._objective.values))
-        score = margins(found, self._objective.labels)
-        return torch.where(torch.isfinite(losses.cpu()) & torch.isfinite(found).all(-1).all(-1), score, float("nan")).tolist()
+        representations = torch.from_numpy(self.population.encode(self._objective.values))
+        score = margins(representations, self._objective.labels)
+        return torch.where(
+            torch.isfinite(losses.cpu()) & torch.isfinite(representations).all(-1).all(-1), score, float("nan")
+        ).tolist()
 
     def keep(self, indices: Sequence[int]) -> None:
         """Continue with these members only."""

@@ -6,7 +6,7 @@ numbers already. A value that cannot be read is named with its column and row, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -41,17 +41,15 @@ class Bars:
         return int(self.offsets[-1])
 
 
-def read_bars(given: Any, spec: Spec, *, series: str | None = None) -> Bars:
+def read_bars(bars: Any, spec: Spec, *, series: str | None = None) -> Bars:
     """Read the columns that a spec needs; `series` is the column with the series of each row."""
-    if isinstance(given, Store):
+    if isinstance(bars, Store):
         if series is not None:
-            raise OptionError(
-                f"{given.name} is a store, which has its own series: leave series={series!r} out.", parameter="series"
-            )
-        return _store_bars(given, spec)
-    names = _names(given)
-    taken = {name: _numbers(found, given[found]) for name, found in _found(spec, names, "the bars").items()}
-    lengths = {name: len(values) for name, values in taken.items()}
+            raise OptionError(f"{bars.name} is a store, which has its own series: leave series={series!r} out.", parameter="series")
+        return _store_bars(bars, spec)
+    names = _names(bars)
+    columns = {name: _numbers(column, bars[column]) for name, column in _needed(spec, names, "the bars").items()}
+    lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
         raise OptionError(f"the columns of the bars have different lengths: {shown}.", parameter="bars")
@@ -60,27 +58,30 @@ def read_bars(given: Any, spec: Spec, *, series: str | None = None) -> Bars:
     if series is not None:
         if series not in names:
             raise OptionError(f"series names {series!r}, but the bars have the columns {_listed(names)}.", parameter="series")
-        offsets, order = _group(series, given[series])
+        offsets, order = _group(series, bars[series])
     if offsets[-1] != num_rows:
-        raise OptionError(f"column {series!r} has {offsets[-1]:,} rows, but {next(iter(taken))!r} has {num_rows:,}.", column=series)
-    checked = {name: given[name] for name in time_and_key_columns(names)}
-    index = getattr(given, "index", None)
-    if type(index).__name__ == "DatetimeIndex":
+        raise OptionError(
+            f"column {series!r} has {offsets[-1]:,} rows, but {next(iter(columns))!r} has {num_rows:,}.", column=series
+        )
+    checked = {name: bars[name] for name in time_and_key_columns(names)}
+    if type(index := getattr(bars, "index", None)).__name__ == "DatetimeIndex":
         checked["timestamp"] = index
     refuse_disorder(checked, offsets=offsets, order=order)
-    return Bars(columns=taken, offsets=offsets, order=order)
+    return Bars(columns=columns, offsets=offsets, order=order)
 
 
 def _store_bars(store: Store, spec: Spec) -> Bars:
     steps = [name for name, column in store.schema.items() if column.level == "step"]
     columns = {}
-    for name, found in _found(spec, steps, store.name).items():
-        column = store.schema[found]
+    for name, source in _needed(spec, steps, store.name).items():
+        column = store.schema[source]
         if column.kind == "category":
-            _refuse_text(store, found)
+            _refuse_text(store, source)
         if column.kind != "number" or column.width is not None:
-            raise OptionError(f"column {found!r} of {store.name} holds {column.label}; expected one number per bar.", column=found)
-        columns[name] = store.column(found)
+            raise OptionError(
+                f"column {source!r} of {store.name} holds {column.label}; expected one number per bar.", column=source
+            )
+        columns[name] = store.column(source)
     refuse_disorder_of_store(store)
     return Bars(columns=columns, offsets=store.offsets)
 
@@ -88,34 +89,35 @@ def _store_bars(store: Store, spec: Spec) -> Bars:
 def _refuse_text(store: Store, name: str) -> NoReturn:
     """One string among numbers makes a whole column strings: find it."""
     texts = list(store.texts(name))
-    words = []
-    for code, text in enumerate(texts):
-        try:
-            float(text)
-        except ValueError:
-            words.append(code)
+    words = [code for code, text in enumerate(texts) if not _is_number(text)]
     rows = np.flatnonzero(np.isin(store.column(name), np.array(words or range(len(texts)))))
     place = f": {texts[int(store.column(name)[rows[0]])][:60]!r} in {place_in_store(store, int(rows[0]))}" if len(rows) else ""
     raise BadValueError(f"column {name!r} of the bars holds strings{place}; expected numbers.")
 
 
-def _found(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _needed(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
     """The columns to read, by the names of a bar; case is ignored where that is unambiguous."""
-    found: dict[str, str] = {}
+    needed: dict[str, str] = {}
     for i, feature in enumerate(spec.features):
         for name in feature.reads:
-            same = [name] if name in names else [one for one in names if one.lower() == name]
+            same = [name] if name in names else [column for column in names if column.lower() == name]
             if len(same) > 1:
                 raise OptionError(
                     f"both {same[0]!r} and {same[1]!r} of {where} may be {name!r}: rename one of them.", parameter="bars"
                 )
             if not same:
-                raise OptionError(
-                    f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}, but the columns of {where} are {_listed(names)}.",
-                    column=name,
-                )
-            found[name] = same[0]
-    return found
+                what = f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}"
+                raise OptionError(f"{what}, but the columns of {where} are {_listed(names)}.", column=name)
+            needed[name] = same[0]
+    return needed
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -123,18 +125,18 @@ def _listed(names: Sequence[str]) -> str:
     return (", ".join(names[:_SHOWN_COLUMNS]) or "no columns") + more
 
 
-def _names(given: Any) -> list[str]:
+def _names(bars: Any) -> list[str]:
     """The columns of a table, whatever it is."""
-    if isinstance(given, Mapping):
-        return [str(name) for name in given]
-    if type(given).__name__ == "LazyFrame":
+    if isinstance(bars, Mapping):
+        return [str(name) for name in bars]
+    if type(bars).__name__ == "LazyFrame":
         raise OptionError("the bars are a LazyFrame; pass the result of its collect().", parameter="bars")
-    if isinstance(given, np.ndarray) and given.dtype.names:
-        return list(given.dtype.names)
-    names = getattr(given, "column_names", None) or getattr(given, "columns", None)
-    if names is None or not hasattr(given, "__getitem__"):
+    if isinstance(bars, np.ndarray) and bars.dtype.names:
+        return list(bars.dtype.names)
+    names = getattr(bars, "column_names", None) or getattr(bars, "columns", None)
+    if names is None or not hasattr(bars, "__getitem__"):
         raise OptionError(
-            f"the bars are a {type(given).__name__}; expected a DataFrame, an Arrow table, a mapping of arrays, or a store.",
+            f"the bars are a {type(bars).__name__}; expected a DataFrame, an Arrow table, a mapping of arrays, or a store.",
             parameter="bars",
         )
     return [str(name) for name in names]
@@ -277,9 +279,7 @@ class FeatureFrame:
 # Columns with the usual names of a time or a symbol are checked, so that an indicator never mixes symbols or runs back in time
 # because an option was left out. Where a key or a time was given when a store was packed, it was checked then.
 
-Compare = Callable[[Array, Array], Array]
-
-TIMES = ("ts_nyt_epoch", "ts_utc", "ts", "timestamp", "datetime", "date", "time")
+TIMES = ("ts_nyt_epoch", "ts", "ts_utc", "timestamp", "datetime", "date", "time")  # the preferred one first
 KEYS = ("symbol", "ticker", "instrument")
 _PIECE = 1 << 20
 
@@ -296,27 +296,21 @@ def time_and_key_columns(names: Sequence[str]) -> list[str]:
 
 def refuse_disorder(columns: Mapping[str, Any], *, offsets: Array, order: Array | None) -> None:
     """Check the times and keys of a table of bars; `order` brings its rows together by series, which begin at `offsets`."""
-    for name, given in columns.items():
-        is_key = name.lower() in KEYS
+    for name, values in columns.items():
         try:
-            column = _one_array(given)
-            values = _codes(column) if is_key else _times(column)
+            column = _one_array(values)
+            numbers = _codes(column) if name.lower() in KEYS else _times(column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
             continue  # neither times nor keys
-        if values is None or len(values) != offsets[-1]:
+        if numbers is None or len(numbers) != offsets[-1]:
             continue
-        found = _first_break(values if order is None else values[order], offsets, _differs if is_key else _falls)
-        if found is None:
-            continue
-        rows = (found - 1, found) if order is None else (int(order[found - 1]), int(order[found]))
-        before, behind = (f"{column[row].as_py()!s:.60} in row {row + 1:,}" for row in rows)
-        if not is_key:
-            raise TimeOrderError(f"the time {name!r} of the bars falls: {behind} comes after {before}. Sort the bars by time.")
-        raise OptionError(
-            f"column {name!r} of the bars holds several series: {behind} comes after {before}. "
-            f"Pass series={name!r}, or leave the column out.",
-            parameter="series",
-        )
+        row = _first_break(name, numbers if order is None else numbers[order], offsets)
+        if row is not None:
+            rows = (row - 1, row) if order is None else (int(order[row - 1]), int(order[row]))
+            before, behind = (f"{column[row].as_py()!s:.60} in row {row + 1:,}" for row in rows)
+            _refuse(
+                name, f"{behind} comes after {before}", "Sort the bars by time", f"Pass series={name!r}, or leave the column out"
+            )
 
 
 def refuse_disorder_of_store(store: Store) -> None:
@@ -327,24 +321,23 @@ def refuse_disorder_of_store(store: Store) -> None:
         if kind != "category" if is_key else kind not in ("number", "timestamp") or store.time is not None:
             continue
         values = store.column(name)
-        found = _first_break(values, store.offsets, _differs if is_key else _falls)
-        if found is None:
+        row = _first_break(name, values, store.offsets)
+        if row is None:
             continue
-        place = place_in_store(store, found)
+        shown: Any = values[[row - 1, row]]
         if is_key:
-            before, behind = (store.texts(name)[int(values[row])] for row in (found - 1, found))
-            raise OptionError(
-                f"column {name!r} of the bars holds several series: {behind} in {place} comes after {before}. "
-                f"Pass series={name!r} when the bars are packed.",
-                parameter="series",
-            )
-        unit = (steps[name].unit or "").partition(",")[0]
-        shown = values[[found - 1, found]]
-        before, behind = map(str, shown.astype(np.int64).view(f"datetime64[{unit}]") if unit else shown)
-        raise TimeOrderError(
-            f"the time {name!r} of the bars falls: {behind} in {place} comes after {before}. "
-            f"Pass time={name!r} and sort=True when the bars are packed."
-        )
+            shown = [store.texts(name)[int(code)] for code in shown]
+        elif unit := (steps[name].unit or "").partition(",")[0]:
+            shown = shown.astype(np.int64).view(f"datetime64[{unit}]")
+        advice = "Pass time={0!r} and sort=True when the bars are packed", "Pass series={0!r} when the bars are packed"
+        _refuse(name, f"{shown[1]} in {place_in_store(store, row)} comes after {shown[0]}", *(text.format(name) for text in advice))
+
+
+def _refuse(name: str, what: str, sort: str, part: str) -> NoReturn:
+    """Raise for times that fall, or for a key that changes within a series."""
+    if name.lower() in KEYS:
+        raise OptionError(f"column {name!r} of the bars holds several series: {what}. {part}.", parameter="series")
+    raise TimeOrderError(f"the time {name!r} of the bars falls: {what}. {sort}.")
 
 
 def place_in_store(store: Store, row: int) -> str:
@@ -354,8 +347,9 @@ def place_in_store(store: Store, row: int) -> str:
     return f"bar {row - int(store.offsets[series]) + 1:,}{of_series}"
 
 
-def _first_break(values: Array, offsets: Array, breaks: Compare) -> int | None:
-    """The first row that cannot follow the one before it in the same series."""
+def _first_break(name: str, values: Array, offsets: Array) -> int | None:
+    """The first row that cannot follow the one before it in the same series: another key, or an earlier time."""
+    breaks = _differs if name.lower() in KEYS else _falls
     for start in range(1, len(values), _PIECE):
         stop = min(start + _PIECE, len(values))
         rows = np.flatnonzero(breaks(values[start - 1 : stop - 1], values[start:stop])) + start

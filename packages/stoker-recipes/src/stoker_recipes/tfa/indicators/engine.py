@@ -77,14 +77,14 @@ class FeatureEngine:
 
     def state(self) -> dict[str, Array]:
         """A copy of the state."""
-        return {name: one.copy() for name, one in self._state.items()}
+        return {name: array.copy() for name, array in self._state.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Resume from the state of an engine with the same program."""
         for name, target in self._state.items():
-            found = np.asarray(state[name]) if name in state else None
-            if found is None or found.shape != target.shape or found.dtype != target.dtype:
-                shape = "missing" if found is None else f"{found.dtype} of shape {found.shape}"
+            array = np.asarray(state[name]) if name in state else None
+            if array is None or array.shape != target.shape or array.dtype != target.dtype:
+                shape = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
                 raise OptionError(
                     f"the state belongs to another spec: {name} is {shape}, expected {target.dtype} of shape {target.shape}.",
                     parameter="state",
@@ -330,11 +330,11 @@ class FeatureStream:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same spec, for example of another process."""
-        for name, own in (("spec", self.spec.content_hash), ("compat", self.spec.compat or "exact")):
-            found = str(state.get(name))  # from a file it is an array of one string
-            if found != own:
+        for name, expected in (("spec", self.spec.content_hash), ("compat", self.spec.compat or "exact")):
+            value = str(state.get(name))  # from a file it is an array of one string
+            if value != expected:
                 raise OptionError(
-                    f"the state belongs to another spec: its {name} is {found!r}, expected {own!r}.", parameter="state"
+                    f"the state belongs to another spec: its {name} is {value!r}, expected {expected!r}.", parameter="state"
                 )
         last = np.asarray(state.get("last"))
         if last.shape != self._shape or last.dtype != np.float32:

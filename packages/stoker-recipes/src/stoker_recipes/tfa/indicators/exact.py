@@ -60,14 +60,14 @@ def run_sums(
 
     The anchor is the median of the last three values: one that is far from the others would cost digits.
     """
-    values, squares, lost, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3], sums[row + 4]
+    values, squares, lost, present, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3], sums[row + 4]
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
     if restart:
         last, one_before = (last, one_before) if index else (np.nan, np.nan)
         anchor = x[p] if abs(x[p]) < np.inf else last
         if anchor == x[p] and one_before == one_before:
             anchor = max(min(x[p], last), min(max(x[p], last), one_before))
-        values[p - 1] = squares[p - 1] = lost[p - 1] = there[p - 1] = changes[p - 1] = 0.0
+        values[p - 1] = squares[p - 1] = lost[p - 1] = present[p - 1] = changes[p - 1] = 0.0
         for t in range(p - 1, p - min(index + 1, history), -1):  # down to what was before the first bar
             known = abs(x[t]) < np.inf
             d = x[t] - anchor if known else 0.0
@@ -75,10 +75,10 @@ def run_sums(
             squares[t - 1] = squares[t] - d * d
             gained = squares[t - 1] - squares[t]
             lost[t - 1] = lost[t] + ((squares[t] - (squares[t - 1] - gained)) + (-d * d - gained))
-            there[t - 1] = there[t] - (1.0 if known else 0.0)
+            present[t - 1] = present[t] - (1.0 if known else 0.0)
             changes[t - 1] = changes[t] - (1.0 if x[t] != x[t - 1] else 0.0)
     value, square, rests = values[p - 1], squares[p - 1], lost[p - 1]
-    num_there, num_changes = there[p - 1], changes[p - 1]
+    num_present, num_changes = present[p - 1], changes[p - 1]
     for t in range(p, p + n):
         if abs(x[t]) < np.inf:
             anchor = anchor if anchor == anchor else x[t]
@@ -88,10 +88,10 @@ def run_sums(
             square += d * d
             gained = square - before  # the rest is the rounding error (Knuth's two-sum)
             rests += (before - (square - gained)) + (d * d - gained)
-            num_there += 1.0
+            num_present += 1.0
             last, one_before = x[t], last
         num_changes += 1.0 if x[t] != x[t - 1] else 0.0
-        values[t], squares[t], lost[t], there[t], changes[t] = value, square, rests, num_there, num_changes
+        values[t], squares[t], lost[t], present[t], changes[t] = value, square, rests, num_present, num_changes
     registers[r], registers[r + 1], registers[r + 2] = anchor, last, one_before
 
 
@@ -285,10 +285,10 @@ class ExactAssembly(Assembly):
         """An exponential average; it starts as the mean of the first `window` values."""
         return self.smooth(a, window, weight=ema_weight(window))
 
-    def _over_sums(self, one: Instruction) -> Term:
-        sums = self._running_sums(SUMS, one.a, num_registers=3)
-        self.history = max(self.history, one.window)
-        return self._emit(replace(one, row=sums.row, register=sums.register))
+    def _over_sums(self, instruction: Instruction) -> Term:
+        sums = self._running_sums(SUMS, instruction.a, num_registers=3)
+        self.history = max(self.history, instruction.window)
+        return self._emit(replace(instruction, row=sums.row, register=sums.register))
 
     def lane_numbers(self, lane: Lane) -> Numbers:
         """The window and the weight of a new value."""

@@ -217,7 +217,7 @@ class _Exact(_Shared, ExactAssembly):
         rises = self.multiply(self.larger(up, 0.0), self.above(up, down), first=1)
         falls = self.multiply(self.larger(down, 0.0), self.above(down, up), first=1)
         # The true range would divide both sides, and is left out.
-        up, down = (self.smooth(one, on.window, weight=1.0 / on.window) for one in (rises, falls))
+        up, down = (self.smooth(side, on.window, weight=1.0 / on.window) for side in (rises, falls))
         apart = self.multiply(self.absolute(self.subtract(up, down)), 100.0)
         return self.smooth(self.ratio(apart, self.add(up, down), otherwise=0.0), on.window, weight=1.0 / on.window)
 
@@ -288,8 +288,8 @@ class _Sentio(_Shared, SentioAssembly):
 
     def _logarithm(self, above: str, below: str) -> tuple[Term, Term]:
         """The logarithm of a ratio of prices, and where both are above 0: elsewhere a bar counts as 0."""
-        one, other = self.column(above), self.column(below)
-        return self.logarithm(self.divide(one, other)), self.both(self.above(one, 0.0), self.above(other, 0.0))
+        price, other = self.column(above), self.column(below)
+        return self.logarithm(self.divide(price, other)), self.both(self.above(price, 0.0), self.above(other, 0.0))
 
     def parkinson(self, on: FeatureSettings) -> Term:
         ratio, valid = self._logarithm("high", "low")
@@ -314,7 +314,7 @@ class _Sentio(_Shared, SentioAssembly):
         up, down = self._directions()
         rises = self.where(self.both(self.above(up, down), self.above(up, 0.0)), up, first=1)
         falls = self.where(self.both(self.above(down, up), self.above(down, 0.0)), down, first=1)
-        up, down = (percent(moves, self.decay(one, on.window), span) for one in (rises, falls))
+        up, down = (percent(moves, self.decay(side, on.window), span) for side in (rises, falls))
         both = self.add(up, down)
         index = percent(self.above(both, 0.0), self.absolute(self.subtract(up, down)), both)
         return self.multiply(self.repeated_mean(index, on.window), 1.0, first=2 * on.window)

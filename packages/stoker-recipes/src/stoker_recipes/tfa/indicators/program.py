@@ -132,14 +132,14 @@ def highest(x: Array, window: int, scratch: Array, y: Array) -> None:
     here, n, span = x, len(x), 1
     while 2 * span <= window:
         n -= span
-        there = here[span : span + n]
+        later = here[span : span + n]
         for t in range(n):  # in place from the second time on: reads are ahead of writes
-            scratch[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+            scratch[t] = here[t] if here[t] > later[t] or here[t] != here[t] else later[t]
         here = scratch
         span *= 2
-    there = here[window - span :]
+    later = here[window - span :]
     for t in range(len(y)):
-        y[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+        y[t] = here[t] if here[t] > later[t] or here[t] != here[t] else later[t]
 
 
 @part
@@ -358,19 +358,19 @@ class Assembly(ABC):
             self.num_registers += num_registers
         return self._sums[a]
 
-    def _emit(self, one: Instruction, num_registers: int = 0) -> Term:
+    def _emit(self, instruction: Instruction, num_registers: int = 0) -> Term:
         """Append an instruction with its own column, or return the column of an identical one.
 
         Its operands begin `lag` bars before the block; so does the window of an instruction that has one.
         """
-        self.history = max(self.history, one.a.lag, one.b.lag)
-        if one not in self._columns:
-            register = self.num_registers if num_registers else one.register
-            self.instructions.append(replace(one, out=self.num_live, register=register))
-            self._columns[one] = Term(self.num_live)
+        self.history = max(self.history, instruction.a.lag, instruction.b.lag)
+        if instruction not in self._columns:
+            register = self.num_registers if num_registers else instruction.register
+            self.instructions.append(replace(instruction, out=self.num_live, register=register))
+            self._columns[instruction] = Term(self.num_live)
             self.num_live += 1
             self.num_registers += num_registers
-        return self._columns[one]
+        return self._columns[instruction]
 
 
 Run = tuple[int, int, int]
@@ -392,16 +392,16 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
         if isinstance(output, Lane):
             groups.setdefault((output.kind, output.source), []).append(feature)
     for (kind, source), features in groups.items():
-        found: list[Run] = []  # lanes of neighbouring features are copied together
+        neighbours: list[Run] = []  # lanes of neighbouring features are copied together
         for lane, feature in enumerate(features):
-            if found and found[-1][1] + found[-1][2] == feature:
-                found[-1] = (*found[-1][:2], found[-1][2] + 1)
+            if neighbours and neighbours[-1][1] + neighbours[-1][2] == feature:
+                neighbours[-1] = (*neighbours[-1][:2], neighbours[-1][2] + 1)
             else:
-                found.append((lane, feature, 1))
+                neighbours.append((lane, feature, 1))
         a = source.back(1) if kind == "rsi" else source
-        one = Instruction(op=assembly.LANES[kind], a=a, window=len(features), register=num_registers)
-        table.append(replace(one, row=len(lanes), run=len(runs), count=len(found)))
-        runs += found
+        instruction = Instruction(op=assembly.LANES[kind], a=a, window=len(features), register=num_registers)
+        table.append(replace(instruction, row=len(lanes), run=len(runs), count=len(neighbours)))
+        runs += neighbours
         lanes += [assembly.lane_numbers(output) for output in outputs if isinstance(output, Lane) and output[:2] == (kind, source)]
         num_registers += 1
     written = [(place(output), feature, 1) for feature, output in enumerate(outputs) if isinstance(output, Term)]
@@ -416,7 +416,7 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
         sources=tuple(assembly.sources),
         num_features=len(outputs),
         instructions=np.array(rows, dtype=np.int64),
-        numbers=np.array([one.numbers for one in table], dtype=np.float64),
+        numbers=np.array([instruction.numbers for instruction in table], dtype=np.float64),
         runs=np.array(runs, dtype=np.int64).reshape(-1, 3),
         num_live=assembly.num_live,
         constants=np.array(assembly.constants, dtype=np.float64),

@@ -98,15 +98,15 @@ class Spec:
         return "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True, default=dict).encode()).hexdigest()
 
 
-def parse_spec(given: Any, *, compat: str | None = None) -> Spec:
+def parse_spec(spec: Any, *, compat: str | None = None) -> Spec:
     """Read a spec from a mapping, a JSON string or a file; `compat` overrides that of the spec."""
-    if isinstance(given, Spec):
-        if compat is None or compat == given.compat:
-            return given
-        given = given.content
+    if isinstance(spec, Spec):
+        if compat is None or compat == spec.compat:
+            return spec
+        spec = spec.content
     if compat not in (None, "sentio"):
         raise OptionError.expected("compat", compat, "'sentio', or None for the exact arithmetic")
-    content, where = _content(given)
+    content, where = _content(spec)
     try:
         read = msgspec.convert(content, type=_Spec)
     except msgspec.ValidationError as error:
@@ -128,27 +128,27 @@ def parse_spec(given: Any, *, compat: str | None = None) -> Spec:
     )
 
 
-def _content(given: Any) -> tuple[Mapping[str, Any], str]:
+def _content(spec: Any) -> tuple[Mapping[str, Any], str]:
     """The JSON of a spec as plain values, and how messages name it."""
     where = "the spec"
-    if isinstance(given, Mapping):
-        return given, where
-    given = given.removeprefix("\ufeff") if isinstance(given, str) else given
+    if isinstance(spec, Mapping):
+        return spec, where
+    spec = spec.removeprefix("\ufeff") if isinstance(spec, str) else spec
     # A string is a path where it is one line that does not begin like JSON.
-    is_path = isinstance(given, str) and given.strip() and "\n" not in given and not given.lstrip().startswith(("{", "[", '"'))
-    if is_path or isinstance(given, os.PathLike):
-        path = Path(given)
+    is_path = isinstance(spec, str) and spec.strip() and "\n" not in spec and not spec.lstrip().startswith(("{", "[", '"'))
+    if is_path or isinstance(spec, os.PathLike):
+        path = Path(spec)
         where = str(path)
         try:
             if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device would never end
                 raise ValueError("it is not a plain file")
-            given = path.read_bytes().removeprefix("\ufeff".encode())
+            spec = path.read_bytes().removeprefix("\ufeff".encode())
         except (OSError, ValueError) as error:
             why = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
             raise OptionError(f"{where!s:.200} cannot be read as a spec: {why}.", parameter="spec") from error
-    if not isinstance(given, str | bytes):
+    if not isinstance(spec, str | bytes):
         raise OptionError(
-            f"a spec is a mapping, a JSON string, or the path of a file; found {type(given).__name__}.", parameter="spec"
+            f"a spec is a mapping, a JSON string, or the path of a file; found {type(spec).__name__}.", parameter="spec"
         )
 
     def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
         return fields
 
     try:
-        msgspec.json.decode(given)  # its errors name the position
-        content = json.loads(given, object_pairs_hook=once)
+        msgspec.json.decode(spec)  # its errors name the position
+        content = json.loads(spec, object_pairs_hook=once)
     except OptionError:
         raise
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -177,13 +177,13 @@ class _Checker:
     def __init__(self, where: str, compat: Compat | None) -> None:
         self._where, self._compat = where, compat
 
-    def refuse(self, field: str, found: str, expected: str) -> NoReturn:
-        raise OptionError(f"{self._where} at $.{field}: found {found}, expected {expected}.", parameter="spec")
+    def refuse(self, field: str, value: str, expected: str) -> NoReturn:
+        raise OptionError(f"{self._where} at $.{field}: found {value}, expected {expected}.", parameter="spec")
 
-    def features(self, given: Sequence[_Feature], raw: Sequence[Mapping[str, Any]]) -> tuple[Feature, ...]:
-        if not 1 <= len(given) <= MAX_FEATURES:
-            self.refuse("features", f"{len(given):,} features", f"1 to {MAX_FEATURES:,}")
-        features = tuple(self._feature(f"features[{i}]", one, raw[i]) for i, one in enumerate(given))
+    def features(self, parsed: Sequence[_Feature], raw: Sequence[Mapping[str, Any]]) -> tuple[Feature, ...]:
+        if not 1 <= len(parsed) <= MAX_FEATURES:
+            self.refuse("features", f"{len(parsed):,} features", f"1 to {MAX_FEATURES:,}")
+        features = tuple(self._feature(f"features[{i}]", feature, raw[i]) for i, feature in enumerate(parsed))
         places: dict[str, int] = {}
         for i, feature in enumerate(features):
             first = places.setdefault(feature.name, i)
@@ -191,34 +191,34 @@ class _Checker:
                 self.refuse(f"features[{i}].name", repr(feature.name), f"a unique name: features[{first}] has this one")
         return features
 
-    def _feature(self, field: str, one: _Feature, raw: Mapping[str, Any]) -> Feature:
-        operator = OPERATORS.get(one.op)
+    def _feature(self, field: str, feature: _Feature, raw: Mapping[str, Any]) -> Feature:
+        operator = OPERATORS.get(feature.op)
         if operator is None:
-            self.refuse(f"{field}.op", repr(one.op), f"an operator{_nearest(one.op, OPERATORS)}")
-        source = "close" if one.source in MEANING_CLOSE else one.source
+            self.refuse(f"{field}.op", repr(feature.op), f"an operator{_nearest(feature.op, OPERATORS)}")
+        source = "close" if feature.source in MEANING_CLOSE else feature.source
         if source not in SOURCES:
-            self.refuse(f"{field}.source", repr(one.source), f"a source{_nearest(one.source, SOURCES)}")
-        settings = FeatureSettings(source=source, **self._numbers(field, one, operator))  # type: ignore[arg-type]
-        own = 1 if source == "logret" and not operator.reads else 0  # the first bar of the source itself
+            self.refuse(f"{field}.source", repr(feature.source), f"a source{_nearest(feature.source, SOURCES)}")
+        settings = FeatureSettings(source=source, **self._numbers(field, feature, operator))  # type: ignore[arg-type]
+        delay = 1 if source == "logret" and not operator.reads else 0  # the first bar of the source itself
         find_first = operator.sentio_first if self._compat and operator.sentio_first is not None else operator.first
-        first = find_first(settings) + (0 if self._compat else own)
-        if one.name is not None:
-            name = one.name
+        first = find_first(settings) + (0 if self._compat else delay)
+        if feature.name is not None:
+            name = feature.name
         elif self._compat:  # the name that Sentio's Python gives: the fields of the spec, empty where missing
             name = "_".join(str(raw.get(part, "")) for part in ("op", "source", "window", "k"))
         else:
-            window = one.window if one.window is not None else int(operator.defaults.get("window", 0))
-            k = one.k if one.k is not None else operator.defaults.get("k", 2.0)
-            name = f"{one.op}_{one.source}_{window}_{float(k)}"
+            window = feature.window if feature.window is not None else int(operator.defaults.get("window", 0))
+            k = feature.k if feature.k is not None else operator.defaults.get("k", 2.0)
+            name = f"{feature.op}_{feature.source}_{window}_{float(k)}"
         if not name or not name.isprintable():
             self.refuse(f"{field}.name", repr(name) if name else "an empty string", "a printable name")
         return Feature(name=name, operator=operator, settings=settings, first=first)
 
-    def _numbers(self, field: str, one: _Feature, operator: Operator) -> dict[str, float]:
+    def _numbers(self, field: str, feature: _Feature, operator: Operator) -> dict[str, float]:
         """The numbers of an operator. Sentio ignores fields that an operator does not have; else they are an error."""
         numbers: dict[str, float] = dict(operator.defaults)
         for name in _FIELDS:
-            value = getattr(one, name)
+            value = getattr(feature, name)
             if value is None or (self._compat and name not in numbers):
                 continue
             if name not in numbers:
@@ -232,6 +232,6 @@ class _Checker:
         return numbers
 
 
-def _nearest(found: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(found.upper() if found.upper() in known else found, list(known), n=1, cutoff=0.5)
+def _nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(word.upper() if word.upper() in known else word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else f": one of {' '.join(sorted(known))}"
