@@ -138,8 +138,9 @@ TO_GPU = {
     "autocast('cpu'": "autocast('cuda'",
 }  # fmt: skip
 """Replacements in the program of the traps."""
-CONDITIONS = {"quiet": 0, "one busy core": 1, "both cores busy": 2, "other seeds": 0}
-"""The cores of the lane that other programs keep busy."""
+CONDITIONS = {"quiet": 0, "one busy core": 1, "both cores busy": 2, "other seeds": 0, "a busy machine": 0}
+"""The cores of the lane that this benchmark keeps busy. The last one is for a machine that others keep busy."""
+USUAL_CONDITIONS = list(CONDITIONS)[:-1]
 REPEATS = 5
 EFFECTS = (0.02, 0.05, 0.1, 0.5)
 STEPS = {"short steps": 1000, "long steps": 5000}
@@ -367,7 +368,7 @@ def main() -> None:
     parser.add_argument("--missing", action="store_true", help="Only comparisons that are not in the file.")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="Comparisons on the GPU alone, N at a time.")
     parser.add_argument("--kinds", nargs="+", choices=SECONDS, default=list(SECONDS), help="Which comparisons.")
-    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS), help="Under which conditions.")
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=USUAL_CONDITIONS, help="Under which conditions.")
     parser.add_argument("--small", action="store_true", help="Two comparisons of each kind.")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench_receipts.jsonl", metavar="FILE")
     parser.add_argument("--record", action="store_true", help="Write the result file from what is known, and run nothing.")
