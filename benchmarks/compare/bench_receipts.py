@@ -283,7 +283,9 @@ def busy(cores: int) -> Iterator[None]:
     """Keep some of the cores of this process busy with other programs."""
     mine = sorted(os.sched_getaffinity(0))
     others = [
-        subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
+        subprocess.Popen(
+            [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile os.getppid() == {os.getpid()}: pass"]
+        )
         for core in mine[:cores]
     ]
     try:
