@@ -138,8 +138,9 @@ TO_GPU = {
     "autocast('cpu'": "autocast('cuda'",
 }  # fmt: skip
 """Replacements in the program of the traps."""
-CONDITIONS = {"quiet": 0, "one busy core": 1, "both cores busy": 2, "other seeds": 0}
-"""The cores of the lane that other programs keep busy."""
+CONDITIONS = {"quiet": 0, "one busy core": 1, "both cores busy": 2, "other seeds": 0, "a busy machine": 0}
+"""The cores of the lane that this benchmark keeps busy. The last one is for a machine that others keep busy."""
+USUAL_CONDITIONS = list(CONDITIONS)[:-1]
 REPEATS = 5
 EFFECTS = (0.02, 0.05, 0.1, 0.5)
 STEPS = {"short steps": 1000, "long steps": 5000}
@@ -256,7 +257,7 @@ def _trap(case: Case) -> dict[str, Any]:
 
 def _cost(case: Case) -> dict[str, Any]:
     """Take the processor time of a program's steps, run by Python and by the engine."""
-    from stoker.compare.intervals import effect_of
+    from stoker.compare.intervals import typical_effect_of
     from stoker.compare.sides import Version, prepared
 
     program = _written("train.py", PROGRAM.format(**{**USUAL, **PROGRAMS[case.program], "timed": COST_STEPS}))
@@ -270,10 +271,10 @@ def _cost(case: Case) -> dict[str, Any]:
         for number in range(COST_ROUNDS):
             for name in list(ways)[:: 1 if number % 2 else -1]:
                 seconds[name].append(float(ways[name]()))
-    costs = {name: effect_of([b / a - 1 for a, b in zip(seconds["plain"], seconds[name], strict=True)]) for name in ways}
+    costs = {name: typical_effect_of([b / a - 1 for a, b in zip(seconds["plain"], seconds[name], strict=True)]) for name in ways}
     step = {"step_seconds": statistics.median(seconds["plain"])}
     return step | {
-        name: {"cost": effect.mean, "low": effect.low, "high": effect.high} for name, effect in costs.items() if name != "plain"
+        name: {"cost": effect.center, "low": effect.low, "high": effect.high} for name, effect in costs.items() if name != "plain"
     }
 
 
@@ -282,7 +283,9 @@ def busy(cores: int) -> Iterator[None]:
     """Keep some of the cores of this process busy with other programs."""
     mine = sorted(os.sched_getaffinity(0))
     others = [
-        subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
+        subprocess.Popen(
+            [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile os.getppid() == {os.getpid()}: pass"]
+        )
         for core in mine[:cores]
     ]
     try:
@@ -367,7 +370,7 @@ def main() -> None:
     parser.add_argument("--missing", action="store_true", help="Only comparisons that are not in the file.")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="Comparisons on the GPU alone, N at a time.")
     parser.add_argument("--kinds", nargs="+", choices=SECONDS, default=list(SECONDS), help="Which comparisons.")
-    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS), help="Under which conditions.")
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=USUAL_CONDITIONS, help="Under which conditions.")
     parser.add_argument("--small", action="store_true", help="Two comparisons of each kind.")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench_receipts.jsonl", metavar="FILE")
     parser.add_argument("--record", action="store_true", help="Write the result file from what is known, and run nothing.")

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from stoker.compare import WIDTH
 from stoker.compare.rounds import LEAST_PAIRS, Pairs, Speed, alternate, is_narrow, shows_no_gain, speed_of
 
 
 def simulated(
-    rng: np.random.Generator, *, effect: float, noise: float, drift: float = 0.0, width: float = 0.04, most: int = 16
+    rng: np.random.Generator, *, effect: float, noise: float, drift: float = 0.0, width: float = WIDTH, most: int = 24
 ) -> Speed:
     """Rounds of two programs whose runs scatter by `noise`; the machine becomes slower by `drift` from run to run."""
     runs = iter(range(1000))

@@ -83,7 +83,7 @@ def quality_of(
         higher=higher,
         before=statistics.fmean(a for a, _ in values),
         after=statistics.fmean(b for _, b in values),
-        difference=effect.mean,
+        difference=effect.center,
         low=effect.low,
         high=effect.high,
         p=effect.p,
@@ -91,7 +91,7 @@ def quality_of(
         shared=len(before) - len(values),
         unexplained=sum(a.losses == b.losses and a.metric != b.metric for a, b in zip(before, after, strict=True)),
         of_losses=of_losses,
-        needed=pairs_needed(differences, effect.mean),
+        needed=pairs_needed(differences, effect.center),
         margin=margin,
     )
 
