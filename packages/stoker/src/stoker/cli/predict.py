@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from stoker.experiment.backtest import Backtest
     from stoker.experiment.predict import TrainedRun
+    from stoker.store.store import Store
 
 FORMATS = (".parquet", ".csv", ".arrow", ".feather")
 SHOWN_ROWS = 12
@@ -87,12 +88,12 @@ def command(
         tested = None if backtest is None else loaded.backtest(opened, windows=backtest, short=short)
         table = loaded.predict(opened, short=short, **options) if tested is None else tested.table
         if plot is not None:
+            _check_plotted(opened, table)
+        _finish(run, loaded.step, table, out=out, as_json=as_json, tested=tested)
+        if plot is not None:  # last: a stop while many plots are drawn loses no result
             _plot(Path(plot), opened, table)
-    _finish(run, loaded.step, table, out=out, as_json=as_json, tested=tested)
     if as_json:
         return
-    if plot is not None:
-        base.report(f"written: {plot}")
     can_test = tested is None and "ahead" in table.column_names
     recipe = extend.recipe_of_run(Path(run))
     more = (
@@ -149,16 +150,25 @@ def _check_new_folder(folder: Path, *, overwrite: bool) -> None:
         )
 
 
-def _plot(folder: Path, store: Any, table: pa.Table) -> None:
-    from stoker.experiment.backtest import plot_series
+def _check_plotted(store: Any, table: pa.Table) -> None:
+    """Refuse to plot predictions that are no forecasts of a store."""
     from stoker.store.store import Store
 
     if not isinstance(store, Store) or "ahead" not in table.column_names:
         raise OptionError(
             "--plot draws forecasts of a store or of files that are packed, but this run makes others.", parameter="plot"
         )
+
+
+def _plot(folder: Path, store: Store, table: pa.Table) -> None:
+    from stoker.experiment.backtest import plot_series
+
+    series = len(table.column("series").unique())
+    base.announce(f"drawing {series:,} plots into {folder} …")
     with base.bar("plots") as show:
+        show("drawing", 0.0, 0)
         plot_series(folder, store, table, progress=lambda done, total: show("drawing", done / total, done))
+    base.report(f"written: {folder}")
 
 
 def _show_metrics(tested: Backtest) -> None:
