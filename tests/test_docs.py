@@ -271,6 +271,49 @@ def test_negative_control_such_an_installation_is_recognised() -> None:
     assert not INDEX.search("pip install './packages/stoker[tune]'")
 
 
+SECTIONS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Changed: public names")
+
+
+def torn(changelog: str) -> list[str]:
+    """Return the lines of a change log that break its form: one section of each kind per version, whole entries without gaps."""
+    lines, faults = changelog.split("\n"), []
+    sections: set[str] = set()
+    for number, (line, following) in enumerate(zip(lines, [*lines[1:], ""], strict=True), 1):
+        is_entry = line.startswith(("- ", "  "))
+        if line.startswith("## "):
+            sections = set()
+        elif line.startswith("### "):
+            faults += [f"{number}: {line}"] if line[4:] in sections or line[4:] not in SECTIONS else []
+            sections.add(line[4:])
+        elif is_entry and not following.startswith("  ") and not line.endswith("."):
+            faults.append(f"{number}: ends without a period")
+        elif (is_entry and not line.strip()) or line.startswith(("* ", "\t")):
+            faults.append(f"{number}: {line}")
+        if not line and following.startswith(("- ", "  ")) and number > 1 and not lines[number - 2].startswith(("#", "|", "The")):
+            faults.append(f"{number}: a blank line before an entry")
+    return faults
+
+
+def test_the_change_log_has_whole_entries_in_one_section_of_each_kind() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert "## [Unreleased]" in text
+    assert torn(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("## 1\n\n### Added\n\n- a.\n\n- b.", "6: a blank line before an entry"),
+        ("## 1\n\n### Added\n\n- a\n- b.", "5: ends without a period"),
+        ("## 1\n\n### Added\n\n- a.\n\n### Added\n\n- b.", "7: ### Added"),
+        ("## 1\n\n### News\n\n- a.", "3: ### News"),
+        ("## 1\n\n### Added\n\n- a,\n\n  b.", "5: ends without a period"),
+    ],
+)
+def test_negative_control_a_torn_entry_is_found(text: str, fault: str) -> None:
+    assert torn(text)[0] == fault
+
+
 def test_the_common_forecast_of_the_first_page_is_short() -> None:
     """300 series with covariates, scale, early stopping, a forecast, plots, a backtest: 12 lines and 4 commands, or 12 lines of Python."""
     page = (ROOT / "docs" / "quickstart.md").read_text()
