@@ -36,7 +36,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
     Path("raw/a.csv").write_text("\n".join(["sensor,ts,x", *rows, ""]))
     Path("config.yaml").write_text(
         f"data: {{store: '{URL}', view: {{name: windows, length: 8, horizon: 2}}, batch_size: 16}}\n"
-        "model: linear\ntrain: {epochs: 1, device: cpu}\n"
+        "model: linear\ntrain: {epochs: 1, device: cpu, execution: {compile: false}}\n"
     )
     with s3_server() as (address, server):
         yield address, server
