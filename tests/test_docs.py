@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import page
-from tools import adapters_page, promises, structure
+from tools import adapters_page, pages, promises, structure
 
 import stoker
+import stoker.ray
 from stoker.sampling.views import Lengths
 
 ROOT = Path(__file__).parent.parent
@@ -269,6 +270,22 @@ def test_negative_control_such_an_installation_is_recognised() -> None:
     assert INDEX.search("pip install 'stoker[tune]'")
     assert INDEX.search("run `pip install stoker`")
     assert not INDEX.search("pip install './packages/stoker[tune]'")
+
+
+def lacks_import(snippet: str) -> bool:
+    """Whether a snippet uses Ray Train before it imports it."""
+    use = re.search(r"(?<![\w.])ray\.train\.\w", snippet)
+    return use is not None and re.search(r"^[ .>]*import ray\.train$", snippet[: use.start()], re.MULTILINE) is None
+
+
+def test_what_is_shown_of_ray_imports_ray_train() -> None:
+    """`import ray` alone does not import it. Without Ray, no test runs these snippets."""
+    blocks = [block.text for page in pages.documents() for block in pages.blocks_of(page) if "ray.train" in block.text]
+    examples = [(stoker.ray.fit.__doc__ or "").partition("Example:")[2], stoker.ray.__doc__ or ""]
+    assert len(blocks) >= 1
+    assert all("ray.train." in snippet for snippet in (*blocks, *examples))
+    assert not any(map(lacks_import, (*blocks, *examples)))
+    assert all(lacks_import(snippet.replace("import ray.train\n", "import ray\n")) for snippet in (*blocks, *examples)), "control"
 
 
 SECTIONS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Changed: public names")
