@@ -341,3 +341,8 @@ def test_the_common_forecast_of_the_first_page_is_short() -> None:
     assert commands == ["pack", "train", "predict", "predict"]
     assert "experiment.run(" in config[5]
     assert len([line for line in config[5].splitlines() if line]) <= 12
+    for part in ("scale", "known", "early_stopping", ".predict(", ".plot(", ".backtest("):
+        assert part in config[5]
+    for part in ("scale: ", "known: ", "early_stopping: "):
+        assert part in config[1]
+    assert "--plot" in config[3]
