@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -85,6 +86,53 @@ def test_versions_are_one() -> None:
     assert version("stoker") == version("stoker-recipes") == stoker.__version__
     assert f"stoker=={stoker.__version__}" in (requires("stoker-recipes") or [])
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == stoker.__version__
+
+
+def lacking(folder: Path) -> list[str]:
+    """Return what the metadata of a package lacks that a package index or a reader of it needs."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    lacks = [name for name in ("description", "readme", "license", "authors", "keywords", "classifiers") if not project.get(name)]
+    readme = folder / project.get("readme", "none")
+    if not readme.is_file() or not re.fullmatch("# (Stoker|Recipes of Stoker)", readme.read_text().splitlines()[0]):
+        lacks.append("a readme with its title")
+    if not all((folder / name).is_file() for name in project.get("license-files", ["none"])):
+        lacks.append("the license")
+    if project.get("requires-python") != ">=3.11" or "Python 3.11" not in (ROOT / "README.md").read_text():
+        lacks.append("the Python of the README")
+    if re.search(r"github\.com/(?:example|your|OWNER)", str(project.get("urls", ""))):
+        lacks.append("addresses that exist")
+    known = (
+        "Development Status :: ",
+        "Environment :: ",
+        "Intended Audience :: ",
+        "Operating System :: ",
+        "Programming Language :: ",
+    )
+    lacks += [name for name in project.get("classifiers", []) if not name.startswith((*known, "Topic :: ", "Typing :: Typed"))]
+    return lacks
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_metadata_say_what_a_package_is(package: str) -> None:
+    assert lacking(ROOT / "packages" / package) == []
+
+
+def test_negative_control_metadata_that_lack_something_are_named(tmp_path: Path) -> None:
+    source = ROOT / "packages" / "stoker"
+    for name in ("README.md", "LICENSE", "pyproject.toml"):
+        (tmp_path / name).write_bytes((source / name).read_bytes())
+    assert lacking(tmp_path) == []
+    text = (source / "pyproject.toml").read_text()
+    for line, lack in (
+        ("readme = ", "readme"),
+        ("authors = ", "authors"),
+        ("keywords = ", "keywords"),
+        ("description = ", "description"),
+    ):
+        (tmp_path / "pyproject.toml").write_text("".join(part for part in text.splitlines(True) if not part.startswith(line)))
+        assert lacking(tmp_path)[0] == lack
+    (tmp_path / "pyproject.toml").write_text(text.replace("Topic :: Scientific", "Science :: Scientific"))
+    assert len(lacking(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import page
-from tools import adapters_page, promises, structure
+from tools import adapters_page, pages, promises, structure
 
 import stoker
+import stoker.ray
 from stoker.sampling.views import Lengths
 
 ROOT = Path(__file__).parent.parent
@@ -271,6 +272,65 @@ def test_negative_control_such_an_installation_is_recognised() -> None:
     assert not INDEX.search("pip install './packages/stoker[tune]'")
 
 
+def lacks_import(snippet: str) -> bool:
+    """Whether a snippet uses Ray Train before it imports it."""
+    use = re.search(r"(?<![\w.])ray\.train\.\w", snippet)
+    return use is not None and re.search(r"^[ .>]*import ray\.train$", snippet[: use.start()], re.MULTILINE) is None
+
+
+def test_what_is_shown_of_ray_imports_ray_train() -> None:
+    """`import ray` alone does not import it. Without Ray, no test runs these snippets."""
+    blocks = [block.text for page in pages.documents() for block in pages.blocks_of(page) if "ray.train" in block.text]
+    examples = [(stoker.ray.fit.__doc__ or "").partition("Example:")[2], stoker.ray.__doc__ or ""]
+    assert len(blocks) >= 1
+    assert all("ray.train." in snippet for snippet in (*blocks, *examples))
+    assert not any(map(lacks_import, (*blocks, *examples)))
+    assert all(lacks_import(snippet.replace("import ray.train\n", "import ray\n")) for snippet in (*blocks, *examples)), "control"
+
+
+SECTIONS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Changed: public names")
+
+
+def torn(changelog: str) -> list[str]:
+    """Return the lines of a change log that break its form: one section of each kind per version, whole entries without gaps."""
+    lines, faults = changelog.split("\n"), []
+    sections: set[str] = set()
+    for number, (line, following) in enumerate(zip(lines, [*lines[1:], ""], strict=True), 1):
+        is_entry = line.startswith(("- ", "  "))
+        if line.startswith("## "):
+            sections = set()
+        elif line.startswith("### "):
+            faults += [f"{number}: {line}"] if line[4:] in sections or line[4:] not in SECTIONS else []
+            sections.add(line[4:])
+        elif is_entry and not following.startswith("  ") and not line.endswith("."):
+            faults.append(f"{number}: ends without a period")
+        elif (is_entry and not line.strip()) or line.startswith(("* ", "\t")):
+            faults.append(f"{number}: {line}")
+        if not line and following.startswith(("- ", "  ")) and number > 1 and not lines[number - 2].startswith(("#", "|", "The")):
+            faults.append(f"{number}: a blank line before an entry")
+    return faults
+
+
+def test_the_change_log_has_whole_entries_in_one_section_of_each_kind() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert "## [Unreleased]" in text
+    assert torn(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("## 1\n\n### Added\n\n- a.\n\n- b.", "6: a blank line before an entry"),
+        ("## 1\n\n### Added\n\n- a\n- b.", "5: ends without a period"),
+        ("## 1\n\n### Added\n\n- a.\n\n### Added\n\n- b.", "7: ### Added"),
+        ("## 1\n\n### News\n\n- a.", "3: ### News"),
+        ("## 1\n\n### Added\n\n- a,\n\n  b.", "5: ends without a period"),
+    ],
+)
+def test_negative_control_a_torn_entry_is_found(text: str, fault: str) -> None:
+    assert torn(text)[0] == fault
+
+
 def test_the_common_forecast_of_the_first_page_is_short() -> None:
     """300 series with covariates, scale, early stopping, a forecast, plots, a backtest: 12 lines and 4 commands, or 12 lines of Python."""
     page = (ROOT / "docs" / "quickstart.md").read_text()
@@ -281,3 +341,8 @@ def test_the_common_forecast_of_the_first_page_is_short() -> None:
     assert commands == ["pack", "train", "predict", "predict"]
     assert "experiment.run(" in config[5]
     assert len([line for line in config[5].splitlines() if line]) <= 12
+    for part in ("scale", "known", "early_stopping", ".predict(", ".plot(", ".backtest("):
+        assert part in config[5]
+    for part in ("scale: ", "known: ", "early_stopping: "):
+        assert part in config[1]
+    assert "--plot" in config[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.cli.walking import COMMANDS
 import stoker as package
 from stoker.cli.command import SOURCE, STORE, PathType
 from stoker.errors import MAX_MESSAGE
+from stoker.train.run import Run
 
 Stoker = Callable[..., Done]
 
@@ -323,19 +325,71 @@ def test_every_option_that_writes_a_file_is_among_the_outputs() -> None:
                 assert any(call.startswith(f"{path} ") and option.opts[0] in call.split() for call in OUTPUTS), (path, option.opts)
 
 
+def put(kind: str, path: Path) -> None:
+    """Something of the user's at a path: a file, a folder with one, a link to either, to itself or to nothing, or a pipe."""
+    if kind == "file":
+        path.write_text("precious")
+    elif kind == "folder":
+        path.mkdir()
+        (path / "precious.txt").write_text("precious")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    else:
+        theirs = path.with_name("theirs")
+        if kind != "link to nothing":
+            put(kind.removeprefix("link to a "), theirs)
+        path.symlink_to(theirs)
+
+
+def state_of(folder: Path) -> dict[str, object]:
+    """The names, kinds, targets of links and contents below a folder."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mode, path.readlink())
+        if path.is_symlink()
+        else (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+        for path in folder.rglob("*")
+    }
+
+
 @pytest.mark.parametrize("call", OUTPUTS)
-def test_a_file_of_the_user_is_not_replaced_unasked(stoker: Stoker, folder: Path, call: str) -> None:
+def test_nothing_of_the_user_is_replaced_unasked(stoker: Stoker, folder: Path, call: str) -> None:
     words = call.split()
     [name] = [word for word in words if word not in ("a.csv", "s.stoker", "folder", "config.yaml", "script.py") and "." in word][
         -1:
     ] or ["plots"]
     mine = folder / name
-    if mine.suffix:
-        mine.write_text("precious")
-    else:
-        mine.mkdir()
-        (mine / "precious.txt").write_text("precious")
-    done = stoker(*words)
-    assert (done.code, done.out) == (2, "")
-    assert mine.name in done.err
-    assert (mine if mine.suffix else mine / "precious.txt").read_text() == "precious"
+    for kind in ("file", "folder", "pipe", "loop", "link to nothing", "link to a file", "link to a folder", "link to a pipe"):
+        if kind == "file" and not mine.suffix:
+            continue
+        put(kind, mine)
+        before = state_of(folder)
+        done = stoker(*words)
+        assert (done.code, done.out) == (2, ""), kind
+        assert mine.name in done.err, kind
+        assert state_of(folder) == before, kind
+        for path in (mine, folder / "theirs"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif os.path.lexists(path):
+                path.unlink()
+
+
+def test_a_file_behind_a_link_is_overwritten_there(stoker: Stoker, folder: Path) -> None:
+    """The link is the user's, who asked for the file to be replaced. A pipe is not replaced either way."""
+    Run(folder / "runs" / "a").metrics.write(1, {"loss": 1.0})
+    assert stoker("live", "runs", "--save", "plain.html").code == 0
+    (folder / "page.html").symlink_to("theirs.html")
+    (folder / "theirs.html").write_bytes((folder / "plain.html").read_bytes())
+    assert stoker("live", "runs", "--save", "page.html").code == 0
+    assert (folder / "page.html").is_symlink()
+    pytest.importorskip("matplotlib")
+    (folder / "r.svg").symlink_to("theirs.svg")
+    (folder / "theirs.svg").write_text("precious")
+    assert stoker("runs", "runs", "--plot", "r.svg", "--overwrite").code == 0
+    assert (folder / "r.svg").is_symlink()
+    assert "<svg" in (folder / "theirs.svg").read_text()
+    os.mkfifo(folder / "pipe.csv")
+    done = stoker("predict", "folder", "--data", "s.stoker", "--out", "pipe.csv", "--overwrite")
+    assert (done.code, "no plain file" in done.err) == (2, True)

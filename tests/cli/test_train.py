@@ -139,6 +139,32 @@ def test_a_folder_with_a_run_is_not_used_again(stoker: Stoker, folder: Path) -> 
     assert latest(folder / "runs" / "c").step == 12
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "--set train.folder has no value"),
+        ("c.yaml", "--set folder is c.yaml, which is not a folder."),
+        ("c.yaml/run", "c.yaml/run cannot be in "),
+        ("loop", "loop is a link that leads back to itself."),
+        ("etc", "etc/"),
+        ("/", "/"),
+        ("waves.stoker", "waves.stoker/"),
+        ("y" * 300, "the path 'yyy"),
+        ("3", "--set: train.folder is 3; expected a string or null."),
+        ("[a", "--set train.folder is not YAML: "),
+        ("a\tb", "--set train.folder is not YAML: "),
+    ],
+)
+def test_a_wrong_folder_is_one_line_that_names_it(stoker: Stoker, folder: Path, value: str, message: str) -> None:
+    (folder / "loop").symlink_to("loop")
+    (folder / "etc").symlink_to("/etc")
+    before = sorted(folder.rglob("*"))
+    done = stoker("train", "c.yaml", "--quiet", "--set", f"train.folder={value}")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith(f"stoker: {message}")
+    assert sorted(folder.rglob("*")) == before
+
+
 @pytest.mark.promise("P13")
 def test_a_folder_of_the_users_is_not_written_into(stoker: Stoker, folder: Path) -> None:
     """Neither their checkpoints nor a configuration of theirs."""

@@ -84,7 +84,7 @@ def test_metrics_are_over_rows_that_both_forecasts_have(folder: Path) -> None:
 def test_the_command_prints_errors_and_draws_a_plot_per_series(stoker: Stoker, folder: Path) -> None:
     pytest.importorskip("matplotlib")
     done = stoker("predict", "run", "--data", "d.csv", "--backtest", "3", "--plot", "plots", "--out", "t.csv")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, "stoker: drawing 3 plots into plots …\n")
     assert [line.split()[1] for line in done.out.splitlines() if line.split()[:1] == ["x"]] == ["1", "2", "3", "4", "all"]
     assert "3 forecasts per series; the naive forecast repeats the last 24 steps" in done.out
     assert sorted(path.name for path in Path("plots").iterdir()) == ["a.png", "b.png", "c.png"]
@@ -98,6 +98,22 @@ def test_the_command_prints_errors_and_draws_a_plot_per_series(stoker: Stoker, f
         assert (refused.code, refused.out) == (2, "")
     (folder / "plots" / "notes.txt").unlink()
     assert stoker("predict", "run", "--data", "d.csv", "--plot", "plots", "--overwrite").code == 0
+
+
+def test_a_stop_while_plots_are_drawn_loses_no_result(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ("predict", "run", "--data", "d.csv", "--plot", "plots")
+    whole = stoker(*arguments, "--backtest", "3", "--out", "whole.csv")
+
+    def stop(*call: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stoker.train.plots.save_plot", stop)
+    stopped = stoker(*arguments, "--backtest", "3", "--out", "t.csv", "--overwrite")
+    assert stopped.code == 130
+    assert Path("t.csv").read_bytes() == Path("whole.csv").read_bytes()
+    assert stopped.out == whole.out[: whole.out.index("written: plots")].replace("whole.csv", "t.csv")
+    assert json.loads(stoker(*arguments, "--json", "--overwrite").out)["predictions"]
 
 
 def test_runs_without_a_horizon_are_refused(folder: Path) -> None:

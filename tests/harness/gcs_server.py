@@ -29,8 +29,8 @@ class GcsServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *, checks_generations: bool = True) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, *, checks_generations: bool = True, handler: type[Handler] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.objects: dict[str, tuple[bytes, int]] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.requests: list[str] = []
@@ -39,7 +39,7 @@ class GcsServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: GcsServer
@@ -99,13 +99,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, ETag=f'"{hashlib.md5(data).hexdigest()}"')
             return
         with self.server.lock:
-            expected = self.headers["x-goog-if-generation-match"]
-            there = self.server.objects.get(name, (b"", 0))[1]
-            if expected is not None and self.server.checks_generations and int(expected) != there:
+            if self._is_refused(name):
                 self._answer(412)
                 return
             stored = self.server.objects[name] = (data, next(self.server.generations))
         self._answer(200, **self._about(*stored))
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether another object is there than the condition of a put says."""
+        expected = self.headers["x-goog-if-generation-match"]
+        there = self.server.objects.get(name, (b"", 0))[1]
+        return expected is not None and self.server.checks_generations and int(expected) != there
 
     def do_POST(self) -> None:
         """Begin an upload in parts, or end it."""

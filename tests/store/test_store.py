@@ -125,6 +125,9 @@ def test_a_path_without_a_store_is_reported_why(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match=r"is not a store: it has no manifest.json"):
         open_store(tmp_path)
     (tmp_path / "work").mkdir()
+    with pytest.raises(StoreNotFoundError, match="is not a store"):  # a folder of the user's, without the mark of a pack
+        open_store(tmp_path)
+    (tmp_path / "work" / "mark").touch()
     with pytest.raises(StoreNotFoundError, match="holds a pack that was interrupted"):
         open_store(tmp_path)
     (tmp_path / "file").touch()

@@ -50,6 +50,31 @@ def test_a_plot_has_a_panel_for_each_number_and_names_each_run(tmp_path: Path) -
 
 
 @draws
+def test_a_quick_plot_is_drawn_in_a_single_pass_and_cuts_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    passes, draw_figure = [], Figure.draw
+
+    def draw(figure: Figure, renderer: Any) -> None:
+        draw_figure(figure, renderer)
+        boxes = [axes.get_tightbbox(renderer) for axes in figure.axes]
+        passes.append((boxes, figure.get_size_inches() * figure.dpi))
+
+    monkeypatch.setattr(Figure, "draw", draw)
+    for count, scale in ((1, 1.0), (2, 123456.0), (4, -1e9), (3, 1e-4)):
+        panels = [Panel(title="x", curves=[Curve(colour=0, steps=[0, 1, 2], values=[0, scale, -scale])])] * count
+        for quick, expected in ((True, 1), (False, 2)):  # the layout that measures all texts draws the figure for it
+            passes.clear()
+            save_plot(tmp_path / "f.png", panels, title="t", legend=["known"], quick=quick)
+            assert len(passes) == expected
+            boxes, (width, height) = passes[-1]
+            for box in boxes:
+                assert 0 <= box.x0 < box.x1 <= width + 1
+                assert 0 <= box.y0 < box.y1 <= height + 1
+                assert not any(box.overlaps(other) for other in boxes if other is not box)
+
+
+@draws
 def test_a_long_run_does_not_make_a_large_file(tmp_path: Path) -> None:
     steps = list(range(200_000))
     curve = Curve(colour=0, steps=steps, values=[math.sin(step) + 2 for step in steps])

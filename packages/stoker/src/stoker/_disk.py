@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, StoreLockedError
+from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, StoreLockedError, shorten
 
 Buffer = bytes | bytearray | memoryview
 
@@ -154,7 +154,10 @@ def _existing(path: Path) -> Path:
 
 
 def check_path(given: str | os.PathLike[str]) -> Path:
-    """Return the path; raises `OptionError` if it cannot be one: empty, a URL, a link to itself, or characters that no name can have."""
+    """Return the path; raises `OptionError` if it cannot be one.
+
+    It is empty, too long, a URL, a link to itself, within a file, or has characters that no name can have.
+    """
     text = os.fsdecode(given)
     if not text:
         raise OptionError("a path is empty. Give the name of a file or a folder ('.' for the current folder).", parameter="path")
@@ -167,6 +170,13 @@ def check_path(given: str | os.PathLike[str]) -> Path:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OptionError(f"{text} is a link that leads back to itself. Remove it, or give another path.", path=text) from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise OptionError(
+                f"the path {shorten(text, 120)!r} has a name that is too long. Give a shorter one.", path=text
+            ) from None
+        if error.errno == errno.ENOTDIR:
+            above = _existing(Path(text))
+            raise OptionError(f"{text} cannot be in {above}, which is a file. Give another path.", path=text) from None
     if _URL.match(text):
         scheme = text.partition(":")[0]
         what = "Give the path without 'file://'" if scheme == "file" else "Copy the data to this machine first, or mount it"

@@ -54,7 +54,7 @@ def expected(info: types.Type, *, limits: bool = False, python: bool = False) ->
     if isinstance(info, types.StructType):
         return f"keys such as {', '.join(field.name for field in info.fields[:3])}" if info.tag is None else str(info.tag)
     if isinstance(info, types.ListType | types.SetType | types.VarTupleType):
-        return f"a list, each {expected(info.item_type, limits=limits)}"
+        return f"a list{' that is not empty' if info.min_length else ''}, each {expected(info.item_type, limits=limits)}"
     if isinstance(info, types.TupleType):
         return f"a list of {len(info.item_types)}, each {expected(info.item_types[0])}"
     names: dict[type, str] = {types.BoolType: "true or false", types.NoneType: "null", types.DictType: "keys and their values"}

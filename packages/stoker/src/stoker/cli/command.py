@@ -588,14 +588,17 @@ def check_own_file(option: str, name: str, endings: Sequence[str], *, mark: byte
         with path.open("rb") as file:
             is_own = mark in file.read(4096)
     else:
-        is_own = not os.path.lexists(path)
+        is_own = not os.path.lexists(name)
     if not is_own:
-        raise OptionError(f"{option} is {path}, which exists and was not written by this command. Give another name.", path=path)
+        raise OptionError(f"{option} is {name}, which exists and was not written by this command. Give another name.", path=path)
     return path
 
 
 def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overwrite: bool) -> Path:
-    """The path of a file to write. Checked before anything is computed: its ending, that it does not exist, and its folder."""
+    """The path of a file to write. Checked before anything is computed: its ending, that it does not exist, and its folder.
+
+    With `overwrite`, a plain file may exist; the path is then the one that a link leads to, so that the link stays.
+    """
     path = Path(name)
     if endings and path.suffix.lower() not in endings:
         known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
@@ -611,6 +614,8 @@ def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overw
         ) from error
     if path.is_dir():
         raise OptionError(f"{option} is {path}, which is a folder; expected the name of a file.", path=path)
+    if path.exists() and not path.is_file():
+        raise OptionError(f"{option} is {path}, which is no plain file; expected the name of one.", path=path)
     if os.path.lexists(path) and not overwrite:
         raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.", path=path)
-    return path
+    return path.resolve() if path.is_symlink() else path

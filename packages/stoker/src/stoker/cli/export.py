@@ -55,14 +55,14 @@ def command(
     from stoker.train.export import golden_path
 
     folder = Path(run)
-    target = base.check_new_file("PATH", path, overwrite=overwrite)
+    target, is_onnx = base.check_new_file("PATH", path, overwrite=overwrite), Path(path).suffix == ".onnx"
     base.check_new_file("PATH", str(golden_path(target)), overwrite=overwrite)
     if (model is None) != (data is None):
         raise click.UsageError("--model and --data belong together: the code of the model, and a store to check the program on.")
     if model is not None and data is not None:
-        step, averaged, exported = _export_own(folder, target, model, data, latest=latest)
+        step, averaged, exported = _export_own(folder, target, model, data, latest=latest, is_onnx=is_onnx)
     elif (folder / CONFIG_NAME).is_file():
-        step, averaged, exported = _export_configured(folder, target, latest=latest)
+        step, averaged, exported = _export_configured(folder, target, latest=latest, is_onnx=is_onnx)
     else:
         own = (folder / "run.json").is_file()
         advice = " Of a run of stoker.Trainer give the model and a store: --model file.py:function --data STORE." if own else ""
@@ -78,10 +78,10 @@ def command(
     click.echo(f"exported the {weights} of step {step:,}, {readable_bytes(exported.num_bytes)}: {printable(path)}")
     off = f"largest difference from the model {exported.difference:.2g}"
     click.echo(f"checked on {exported.rows} samples, {off}: {printable(str(exported.golden))}")
-    base.report(f"next: {'onnxruntime.InferenceSession' if target.suffix == '.onnx' else 'torch.export.load'}({path!r})")
+    base.report(f"next: {'onnxruntime.InferenceSession' if is_onnx else 'torch.export.load'}({path!r})")
 
 
-def _export_configured(folder: Path, target: Path, *, latest: bool) -> tuple[int, bool, Exported]:
+def _export_configured(folder: Path, target: Path, *, latest: bool, is_onnx: bool) -> tuple[int, bool, Exported]:
     """Export the model of a configuration: the step of its weights, whether they are averaged, and what was written."""
     from stoker.experiment.build import make_trained, open_data
     from stoker.experiment.config import Config
@@ -96,17 +96,17 @@ def _export_configured(folder: Path, target: Path, *, latest: bool) -> tuple[int
     averaged = load_weights(model, trained)
     golden = _golden(fed, own=config.model.__struct_config__.tag == "own")
     with naming_known():
-        return trained.step, averaged, export_model(model, golden, target, onnx=target.suffix == ".onnx")
+        return trained.step, averaged, export_model(model, golden, target, onnx=is_onnx)
 
 
-def _export_own(folder: Path, target: Path, model: str, data: str, *, latest: bool) -> tuple[int, bool, Exported]:
+def _export_own(folder: Path, target: Path, model: str, data: str, *, latest: bool, is_onnx: bool) -> tuple[int, bool, Exported]:
     """Export a run of the Python trainer, whose model a function of the user's makes."""
     import stoker
     from stoker.experiment.models import blaming, load_function
 
     with blaming(model):
         loaded = stoker.load(folder, model=load_function(model)(), latest=latest, device="cpu")
-        return loaded.step, loaded.averaged, loaded.export(stoker.open(data), target, onnx=target.suffix == ".onnx")
+        return loaded.step, loaded.averaged, loaded.export(stoker.open(data), target, onnx=is_onnx)
 
 
 def _golden(fed: Fed, *, own: bool) -> dict[str, torch.Tensor]:

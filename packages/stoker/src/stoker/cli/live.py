@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 
 import click
 
@@ -32,8 +31,8 @@ def command(folder: str, port: int, opens: bool, save: str | None, as_json: bool
     from stoker.live.server import Server, save_page
 
     if save is not None:
-        base.check_own_file("--save", save, (".html", ".htm"), mark=b'content="stoker live"')
-        number = save_page(folder, Path(save))
+        page = base.check_own_file("--save", save, (".html", ".htm"), mark=b'content="stoker live"')
+        number = save_page(folder, page)
         if as_json:
             base.print_json({"path": save, "runs": number})
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from stoker.experiment.backtest import Backtest
     from stoker.experiment.predict import TrainedRun
+    from stoker.store.store import Store
 
 FORMATS = (".parquet", ".csv", ".arrow", ".feather")
 SHOWN_ROWS = 12
@@ -66,8 +68,7 @@ def command(
     """
     import stoker
 
-    if out is not None:
-        base.check_new_file("--out", out, FORMATS, overwrite=overwrite)
+    target = None if out is None else base.check_new_file("--out", out, FORMATS, overwrite=overwrite)
     if plot is not None:
         _check_new_folder(Path(plot), overwrite=overwrite)
     if backtest is not None and (options["which"] != "last" or options["horizon"]):
@@ -77,7 +78,7 @@ def command(
         if backtest is not None or plot is not None or options_of_pack or len(data) > 1 or options["horizon"]:
             raise click.UsageError("--model predicts every sample of one store: of the other options it takes --out and --json.")
         step, table = _predict_own(run, model, data[0], latest=latest, device=device)
-        _finish(run, step, table, out=out, as_json=as_json)
+        _finish(run, step, table, out=out, target=target, as_json=as_json)
         if not as_json:
             base.report(printable(f"next: stoker export {run} model.pt2 --model {model} --data {data[0]}"))
         return
@@ -87,12 +88,12 @@ def command(
         tested = None if backtest is None else loaded.backtest(opened, windows=backtest, short=short)
         table = loaded.predict(opened, short=short, **options) if tested is None else tested.table
         if plot is not None:
+            _check_plotted(opened, table)
+        _finish(run, loaded.step, table, out=out, target=target, as_json=as_json, tested=tested)
+        if plot is not None:  # last: a stop while many plots are drawn loses no result
             _plot(Path(plot), opened, table)
-    _finish(run, loaded.step, table, out=out, as_json=as_json, tested=tested)
     if as_json:
         return
-    if plot is not None:
-        base.report(f"written: {plot}")
     can_test = tested is None and "ahead" in table.column_names
     recipe = extend.recipe_of_run(Path(run))
     more = (
@@ -113,12 +114,14 @@ def _predict_own(run: str, model: str, data: str, *, latest: bool, device: str |
         return loaded.step, loaded.table(stoker.open(data))
 
 
-def _finish(run: str, step: int, table: pa.Table, *, out: str | None, as_json: bool, tested: Backtest | None = None) -> None:
+def _finish(
+    run: str, step: int, table: pa.Table, *, out: str | None, target: Path | None, as_json: bool, tested: Backtest | None = None
+) -> None:
     """Write or show predictions, and say how many there are."""
-    if out is not None:
+    if out is not None and target is not None:
         from stoker import _disk
 
-        _disk.write_file(Path(out), encode(table, Path(out).suffix.lower()))
+        _disk.write_file(target, encode(table, Path(out).suffix.lower()))
     if as_json:
         scores = {} if tested is None else {"season": tested.season, "windows": tested.windows, "metrics": tested.metrics()}
         base.print_json({"run": run, "step": step, **scores, "predictions": table.to_pylist()})
@@ -138,8 +141,8 @@ def _check_new_folder(folder: Path, *, overwrite: bool) -> None:
     from stoker.train.plots import check_plot
 
     check_plot(folder.absolute().parent / "a.png")  # matplotlib, and the folder above
-    if folder.is_file():
-        raise OptionError(f"--plot is {folder}, which is a file; expected a folder for the plots.", parameter="plot", path=folder)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise OptionError(f"--plot is {folder}, which is no folder; expected one for the plots.", parameter="plot", path=folder)
     foreign = sorted(path.name for path in folder.iterdir() if path.suffix != ".png" or not overwrite) if folder.is_dir() else []
     if foreign:
         raise OptionError(
@@ -149,16 +152,25 @@ def _check_new_folder(folder: Path, *, overwrite: bool) -> None:
         )
 
 
-def _plot(folder: Path, store: Any, table: pa.Table) -> None:
-    from stoker.experiment.backtest import plot_series
+def _check_plotted(store: Any, table: pa.Table) -> None:
+    """Refuse to plot predictions that are no forecasts of a store."""
     from stoker.store.store import Store
 
     if not isinstance(store, Store) or "ahead" not in table.column_names:
         raise OptionError(
             "--plot draws forecasts of a store or of files that are packed, but this run makes others.", parameter="plot"
         )
+
+
+def _plot(folder: Path, store: Store, table: pa.Table) -> None:
+    from stoker.experiment.backtest import plot_series
+
+    series = len(table.column("series").unique())
+    base.announce(f"drawing {series:,} plots into {folder} …")
     with base.bar("plots") as show:
+        show("drawing", 0.0, 0)
         plot_series(folder, store, table, progress=lambda done, total: show("drawing", done / total, done))
+    base.report(f"written: {folder}")
 
 
 def _show_metrics(tested: Backtest) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -26,13 +25,12 @@ def command(folder: str, metric: str | None, plot: str | None, overwrite: bool, 
     """
     from stoker.train.run import collect, table
 
-    if plot is not None:
-        base.check_new_plot(plot, overwrite=overwrite)
+    target = None if plot is None else base.check_new_plot(plot, overwrite=overwrite)
     runs = collect(folder, metric=metric)
-    if plot is not None:
+    if target is not None:
         from stoker.train.plots import plot as draw
 
-        draw(runs, Path(plot))
+        draw(runs, target)
     if as_json:
         base.print_json([asdict(run) for run in runs])
         return

@@ -58,8 +58,7 @@ def _batch(
     from stoker.tune.batch_sizes import batch_size
     from stoker.tune.configured import save_config, steps_of, with_batch_size
 
-    if out is not None:
-        base.check_new_file("--out", out, overwrite=overwrite)
+    target = None if out is None else base.check_new_file("--out", out, overwrite=overwrite)
     given = load(config, overrides)
     make_step, make_batch, num_samples = steps_of(given)
     effective = given.data.global_batch_size or given.data.batch_size * given.train.grad_accum_steps
@@ -74,10 +73,10 @@ def _batch(
     new = choice.size * choice.grad_accum_steps
     rule: Any = "linear" if given.optimizer.__struct_config__.tag == "sgd" else "sqrt"
     scaled = choice.scaled_lr(given.optimizer.lr, batch_size=effective, rule=rule)
-    if out is not None:
+    if target is not None:
         tuned = with_batch_size(given, choice.size)
         tuned = msgspec.structs.replace(tuned, train=msgspec.structs.replace(tuned.train, grad_accum_steps=choice.grad_accum_steps))
-        save_config(tuned, out)
+        save_config(tuned, target)
     if as_json:
         base.print_json({**values_of_choice(choice), "scaled_lr": scaled})
         return
@@ -140,8 +139,7 @@ def _search(
     from stoker.tune.configured import ConfigObjective, read_search, save_config
     from stoker.tune.search_loop import search
 
-    if out is not None:
-        base.check_new_file("--out", out, overwrite=overwrite)
+    target = None if out is None else base.check_new_file("--out", out, overwrite=overwrite)
     section, parsed = read_search(config), load(config, overrides)
     metric = metric or section.metric
     wanted: Any = section.direction or ("minimize" if _less_is_better(metric) else "maximize")
@@ -164,9 +162,9 @@ def _search(
         on_constant=section.on_constant,
         report=base.announce,
     )
-    if study.has_result and out is not None:
+    if study.has_result and target is not None:
         values = [f"{key}={json.dumps(value)}" for key, value in study.best.params.items()]
-        save_config(load(config, [*overrides, *values]), out)
+        save_config(load(config, [*overrides, *values]), target)
 
     def use(params: dict[str, Any]) -> str:
         if out is not None:

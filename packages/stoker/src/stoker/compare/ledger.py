@@ -25,8 +25,10 @@ def read_ledger(path: Path) -> list[dict[str, Any]]:
     """Return all lines, the oldest first.
 
     Raises:
-        OptionError: A line is not one of a ledger, or was changed later.
+        OptionError: It is not a plain file, or a line is not one of a ledger, or was changed later.
     """
+    if os.path.lexists(path) and not path.is_file():  # a pipe never ends
+        raise OptionError(f"{path} is not a plain file; expected one that --log has written, or a new name.", path=path)
     lines: list[dict[str, Any]] = []
     previous = START
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], 1):

@@ -142,7 +142,7 @@ def plot_series(
                 steps, forecast = zip(*joined, *points, strict=True)
                 curves.append(Curve(colour=1 % len(COLOURS), steps=steps, values=forecast, smooth=False))
             panels.append(Panel(title=str(column), curves=curves, times=times, axis="step" if times is None else "time"))
-        save_plot(paths[name], panels, title=str(name), legend=["known", "forecast"])
+        save_plot(paths[name], panels, title=str(name), legend=["known", "forecast"], quick=True)
         progress(done, len(by_series))
     return len(by_series)
 

@@ -102,6 +102,10 @@ def open_data(config: Config, device: str) -> Fed:
     if isinstance(cut, named.ByValue):
         splits = [by_value(store, view, cut.column, train=cut.train, valid=cut.valid, test=cut.test) for store in stores]
     elif cut is not None:
+        if cut.valid + cut.test >= 1:
+            raise ConfigError(
+                f"split.valid is {cut.valid} and split.test {cut.test}: nothing is left to train on. Together they are less than 1."
+            )
         fractions = [1 - cut.valid - cut.test, cut.valid, *([cut.test] if cut.test else [])]
         if isinstance(cut, named.Grouped):
             splits = [grouped(store, view, by=cut.by, fractions=fractions, seed=seed) for store in stores]

@@ -20,6 +20,7 @@ Whole = Annotated[int, Meta(ge=0, le=MANY)]
 Size = Annotated[int, Meta(ge=1, lt=2**31)]
 """Of something that is held in memory."""
 Share = Annotated[float, Meta(ge=0, lt=1)]
+ValidShare = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class WindowView(Choice, frozen=True, kw_only=True, tag="windows"):
@@ -165,7 +166,7 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):
     """Earlier steps train, later ones validate, the last ones are kept for a test."""
 
-    valid: Share = 0.15
+    valid: ValidShare = 0.15
     """Share of the steps that validate."""
     test: Share = 0.0
     """Share of the steps that are kept for a test, and never fed here."""
@@ -184,7 +185,7 @@ class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):
 class Grouped(Choice, frozen=True, kw_only=True, tag="grouped"):
     """Whole series train or validate."""
 
-    valid: Share = 0.15
+    valid: ValidShare = 0.15
     """Share of the series that validate."""
     test: Share = 0.0
     """Share of the series that are kept for a test, and never fed here."""

@@ -22,7 +22,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
@@ -40,6 +40,8 @@ MAX_BYTES = 256 << 10
 MAX_DEPTH = 16
 
 Path_ = tuple[str | int, ...]
+Place = Callable[[Any], str]
+"""Names the file and the line of a mark of PyYAML."""
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,29})")
 _FLOAT = re.compile(r"[-+]?([0-9]{1,40}\.[0-9]{0,60}|\.[0-9]{1,60})([eE][-+]?[0-9]{1,4})?|[-+]?[0-9]{1,40}[eE][-+]?[0-9]{1,4}")
@@ -137,20 +139,24 @@ def parse_json(text: str, name: str) -> Any:
         raise ConfigError(f"{name} is not JSON: {str(error).partition(';')[0]}.") from None
 
 
-def parse_yaml(text: str, name: str, lines: dict[Path_, int] | None = None) -> Any:
-    """The value of a YAML text, an empty configuration if it has none; `lines` gets the line of each part."""
+def parse_yaml(text: str, name: str, lines: dict[Path_, int] | None = None, *, of_file: bool = True) -> Any:
+    """The value of a YAML text, an empty configuration if it has none; `lines` gets the line of each part.
+
+    Errors name the line, unless the text is not `of_file` but the value of an option.
+    """
     import yaml
+
+    def place(mark: Any) -> str:
+        return f"{name}:{mark.line + 1}" if of_file and mark else name
 
     try:
         loader = _loader()(text)
-        loader.name = name
+        loader.place = place
         node = loader.get_single_node()
-        return {} if node is None else _value_of(node, (), name, {} if lines is None else lines)
+        return {} if node is None else _value_of(node, (), place, {} if lines is None else lines)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
         problem = " ".join(" ".join(filter(None, (error.context, error.problem))).split())
-        raise ConfigError(f"{name}{line} is not YAML: {problem}.") from None
+        raise ConfigError(f"{place(error.problem_mark or error.context_mark)} is not YAML: {problem}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}.") from None
 
@@ -164,16 +170,17 @@ def _loader() -> Any:
         """Composes nodes without aliases and tags, down to a depth."""
 
         depth = 0
+        place: Place
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             """Compose one node, if the event that begins it is allowed."""
             event = self.peek_event()
             if isinstance(event, yaml.AliasEvent):
-                _refuse(self.name, event, f"the alias *{event.anchor} is not read here. Write its value out")
+                _refuse(self.place, event, f"the alias *{event.anchor} is not read here. Write its value out")
             if event.tag is not None:
-                _refuse(self.name, event, f"the tag {event.tag!r} is not read here. Leave it out: types are known")
+                _refuse(self.place, event, f"the tag {event.tag!r} is not read here. Leave it out: types are known")
             if self.depth > MAX_DEPTH:
-                _refuse(self.name, event, f"values are nested deeper than {MAX_DEPTH} levels")
+                _refuse(self.place, event, f"values are nested deeper than {MAX_DEPTH} levels")
             self.depth += 1
             node = super().compose_node(parent, index)
             self.depth -= 1
@@ -182,27 +189,27 @@ def _loader() -> Any:
     return Loader
 
 
-def _value_of(node: Any, path: Path_, name: str, lines: dict[Path_, int]) -> Any:
+def _value_of(node: Any, path: Path_, place: Place, lines: dict[Path_, int]) -> Any:
     """The value of a node."""
     lines.setdefault(path, node.start_mark.line + 1)
     if node.id == "scalar":
         return node.value if node.style else scalar(node.value)
     if node.id == "sequence":
-        return [_value_of(item, (*path, i), name, lines) for i, item in enumerate(node.value)]
+        return [_value_of(item, (*path, i), place, lines) for i, item in enumerate(node.value)]
     members: dict[str, Any] = {}
     for key, value in node.value:
         if key.id != "scalar":
-            _refuse(name, key, "a key is expected here, which is a plain word")
+            _refuse(place, key, "a key is expected here, which is a plain word")
         here = (*path, key.value)
         if key.value in members:
-            _refuse(name, key, f"{_dotted(here)} comes twice (first in line {lines[here]}). Remove one of them")
+            _refuse(place, key, f"{_dotted(here)} comes twice (first in line {lines[here]}). Remove one of them")
         lines[here] = key.start_mark.line + 1
-        members[key.value] = _value_of(value, here, name, lines)
+        members[key.value] = _value_of(value, here, place, lines)
     return members
 
 
-def _refuse(name: str, part: Any, what: str) -> NoReturn:
-    raise ConfigError(f"{name}:{part.start_mark.line + 1}: {what}.")
+def _refuse(place: Place, part: Any, what: str) -> NoReturn:
+    raise ConfigError(f"{place(part.start_mark)}: {what}.")
 
 
 def scalar(text: str) -> Any:
@@ -483,16 +490,22 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
     tree, options = copy.deepcopy(document.tree), dict(document.options)
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
-        if not sign:
+        name = name.strip()
+        if not sign or not name:
             raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.", parameter=OPTION)
-        path = find(name.strip(), known)
+        path = find(name, known)
+        if not text.strip():
+            raise ConfigError(f"{OPTION} {name} has no value; expected NAME=VALUE; write null for none.", parameter=OPTION)
         section = tree
         for depth, key in enumerate(path[:-1], 1):
             inner = section.get(key)
             inner = spelt_out(inner) if (*path[:depth], "name") in known else inner  # a word is the name of a choice
             section[key] = inner if isinstance(inner, dict) else {}
             section = section[key]
-        section[path[-1]] = parse_yaml(text, f"{OPTION} {name.strip()}")
+        try:
+            section[path[-1]] = parse_yaml(text, f"{OPTION} {name}", of_file=False)
+        except ConfigError as error:
+            raise ConfigError(str(error), parameter=OPTION) from None
         options[path] = OPTION
     return replace(document, tree=tree, options=options)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from stoker import _disk
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError
 from stoker.experiment.config import Config
 from stoker.experiment.parse import (
@@ -181,7 +182,7 @@ def prepare(
     where = folder if folder is not None else config.train.folder
     if where is None:
         raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.", parameter="folder")
-    where = Path(where)
+    where = _disk.check_path(where)
     _fetch_copy(config, where, continues=resume or find_launch() is not None, overwrite=overwrite)
     was_begun = (where / CONFIG_NAME).is_file() and not (where / "run.json").exists() and find_launch() is not None
     if (resume and (where / CONFIG_NAME).is_file()) or was_begun or is_restart(where):

@@ -28,6 +28,7 @@ from stoker.errors import ManifestError, OptionError, StoreNotFoundError
 
 MANIFEST_NAME = "manifest.json"
 WORK_NAME = "work"
+MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
 SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
 
 
@@ -488,6 +489,6 @@ def read_manifest(folder: Path) -> Manifest:
 def _explain_absence(folder: Path) -> NoReturn:
     if not folder.exists():
         raise StoreNotFoundError(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
-    if (folder / WORK_NAME).is_dir():
+    if (folder / WORK_NAME / MARK_NAME).is_file():
         raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again to resume it.")
     raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")

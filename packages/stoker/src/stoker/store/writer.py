@@ -24,6 +24,7 @@ from stoker.store import manifest as manifests
 from stoker.store.manifest import (
     BLOCK_BYTES,
     MANIFEST_NAME,
+    MARK_NAME,
     SHARD_NAME,
     WORK_NAME,
     ColumnEntry,
@@ -36,7 +37,6 @@ from stoker.store.manifest import (
 from stoker.store.shards import Column, ColumnFile, StoredColumns, map_shards, pieces
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
-MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
 PARTS_NAME = "parts"  # the folder of what was appended, one store each
 PARTS_LIST = "parts.jsonl"  # one line each; the manifest says how many lines count
 PART_NAME = re.compile(r"\d{6,}")

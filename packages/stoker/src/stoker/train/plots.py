@@ -33,13 +33,16 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#8c564b", "#4d4d4d", "#a5aa00")
 WIDTH, HEIGHT = 5.0, 2.9
 """Of one panel, in inches."""
+DPI, QUICK_DPI = 200, 120
+MARGINS = {"left": 0.75, "right": 0.15, "top": 0.72, "bottom": 0.85, "between": 0.85}
+"""Of a quick plot, in inches: room for the title, the legend, and numbers of seven characters on the axes."""
 MANY_POINTS, FEW_POINTS = 150, 40
 MOST_PANELS = 12
 LOG_RATIO = 30.0
 """Positive values that span more than this get a logarithmic axis."""
 TITLES = {LOSS: "loss", RATE: "updates per second", WAIT: "wait for data", "lr": "learning rate", "norm": "gradient norm"}
 SKIPPED = frozenset({"epoch", "seconds"})
-STYLE = {"svg.hashsalt": "stoker", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif", "savefig.dpi": 200}
+STYLE = {"svg.hashsalt": "stoker", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif"}
 STYLE["path.simplify_threshold"] = 1.0
 
 Curves = dict[str, tuple[list[int], list[float]]]
@@ -136,7 +139,9 @@ def check_plot(path: str | Path) -> None:
     _matplotlib()
 
 
-def save_plot(path: str | Path, panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "") -> Path:
+def save_plot(
+    path: str | Path, panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "", quick: bool = False
+) -> Path:
     """Draw panels of curves into an .svg or .png file.
 
     Args:
@@ -145,6 +150,7 @@ def save_plot(path: str | Path, panels: Sequence[Panel], *, title: str, legend: 
         title: Above all.
         legend: Names of the colours.
         note: A line below the legend.
+        quick: Use fixed margins and fewer pixels, which takes less than half of the time: for hundreds of files.
 
     Returns:
         The path.
@@ -155,15 +161,17 @@ def save_plot(path: str | Path, panels: Sequence[Panel], *, title: str, legend: 
     """
     check_plot(path)
     with _matplotlib().rc_context(STYLE):
-        return save_figure(path, draw(panels, title=title, legend=legend, note=note))
+        figure = draw(panels, title=title, legend=legend, note=note, quick=quick)
+        return save_figure(path, figure, dpi=QUICK_DPI if quick else DPI)
 
 
-def save_figure(path: str | Path, figure: Figure) -> Path:
+def save_figure(path: str | Path, figure: Figure, *, dpi: int = DPI) -> Path:
     """Save a figure of matplotlib as .svg or .png. Equal figures give equal files.
 
     Args:
         path: Where it goes.
         figure: What is saved.
+        dpi: Dots per inch of a .png.
 
     Returns:
         The path.
@@ -176,7 +184,7 @@ def save_figure(path: str | Path, figure: Figure) -> Path:
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
     with _matplotlib().rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a viewer may have a font with it
-        figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
+        figure.savefig(buffer, format=path.suffix[1:], metadata=metadata, dpi=dpi)
     write_file(path, buffer.getvalue(), durable=False)
     return path
 
@@ -209,14 +217,15 @@ def _panels(runs: Sequence[Curves]) -> list[Panel]:
     return panels
 
 
-def draw(panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "") -> Figure:
+def draw(panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "", quick: bool = False) -> Figure:
     """Make a figure with a title, a legend that names the colours, and the panels, two in a row. Names are never read as formulas."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     columns = min(2, max(1, len(panels)))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(columns * WIDTH, rows * HEIGHT + 0.8), layout="constrained")
+    width, height = columns * WIDTH, rows * HEIGHT + 0.8
+    figure = Figure(figsize=(width, height), layout=None if quick else "constrained")
     figure.suptitle(_shown(title), fontsize=12, fontweight="bold", parse_math=False)
     if legend:
         lines = [Line2D([], [], color=colour_of(number), linewidth=2.2) for number in range(len(legend))]
@@ -231,7 +240,25 @@ def draw(panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), not
         _draw_panel(axes, panel)
     for axes in grid[len(panels) :]:
         axes.remove()
+    if quick:
+        _set_margins(figure, rows, columns)
     return figure
+
+
+def _set_margins(figure: Figure, rows: int, columns: int) -> None:
+    """Place the panels of a quick plot: `constrained` measures all texts instead, by drawing the figure twice."""
+    width, height = figure.get_size_inches()
+    between = MARGINS["between"]
+    inner_width = (width - MARGINS["left"] - MARGINS["right"] - (columns - 1) * between) / columns
+    inner_height = (height - MARGINS["top"] - MARGINS["bottom"] - (rows - 1) * between) / rows
+    figure.subplots_adjust(
+        left=MARGINS["left"] / width,
+        right=1 - MARGINS["right"] / width,
+        bottom=MARGINS["bottom"] / height,
+        top=1 - MARGINS["top"] / height,
+        wspace=between / inner_width,
+        hspace=between / inner_height,
+    )
 
 
 def colour_of(number: int) -> str:
@@ -245,7 +272,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
     is_log = _scale(axes, panel)
     axes.set_title(_shown(panel.title) + (" (log)" if is_log else ""), loc="left", fontweight="bold", parse_math=False)
-    axes.set_xlabel(panel.axis, loc="right", fontsize=8, color="#666666", labelpad=1)
+    # At the right the formatter of dates puts the date that all ticks share.
+    axes.set_xlabel(panel.axis, loc="right" if panel.times is None else "left", fontsize=8, color="#666666", labelpad=1)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, color="#888888")
