@@ -38,7 +38,7 @@ from stoker.diagnose import wording
 from stoker.diagnose.api import diagnose_script
 from stoker.diagnose.experiments.table import FIXES
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Advice
+from stoker.diagnose.measurements import Advice, TrialResult
 from stoker.diagnose.rule import conclude
 from stoker.diagnose.trials import ALSO, try_advice
 from verdicts.lanes import make_lanes, side_by_side, usable_cores
@@ -78,6 +78,7 @@ SURE = 1.2
 """The ends of the interval of a trial that can tell whether a prediction is within ten per cent."""
 SAME_SPEED = 0.05
 """Of the logarithm of a ratio of steps."""
+TOO_FEW = "there was no time for enough runs"
 Row = dict[str, Any]
 
 
@@ -107,7 +108,7 @@ def judged_again(finding: Finding) -> Finding:
 def row_of(program: Program, finding: Finding) -> Row:
     """What is kept of a finding."""
     tries = [step for step in finding.next if step.name in FIXES and step.name not in NOT_ADVISED and step.tried is not None]
-    tried = [step for step in tries if step.tried is not None and step.tried.error is None]
+    tried = [step for step in tries if step.tried is not None and _failure(step.tried) is None]
     now = finding.measurements.loop.median if finding.measurements is not None else float("nan")
     return {
         "name": program.name,
@@ -117,8 +118,13 @@ def row_of(program: Program, finding: Finding) -> Row:
         "spread": round(finding.spread, 3),
         "tries": [_try_of(step, now) for step in tried if step.predicted is not None],
         "not_predicted": [_try_of(step, now) for step in tried if step.predicted is None],
-        "could_not_be_tried": {step.name: step.tried.error for step in tries if step.tried is not None and step.tried.error},
+        "could_not_be_tried": {step.name: reason for step in tries if step.tried is not None and (reason := _failure(step.tried))},
     }
+
+
+def _failure(tried: TrialResult) -> str | None:
+    """Why a trial says nothing; None where it has a speed-up with an interval."""
+    return tried.error if tried.error is not None or math.isfinite(tried.high) else TOO_FEW
 
 
 def _try_of(step: Advice, step_seconds: float) -> Row:
@@ -218,7 +224,7 @@ def _known(path: Path) -> dict[str, Row]:
 
 def _is_whole(row: Row) -> bool:
     """Whether the program ran, and there was time for all of its trials."""
-    return row["verdict"] != "error" and wording.TRIAL["no_time"] not in row.get("could_not_be_tried", {}).values()
+    return row["verdict"] != "error" and not {wording.TRIAL["no_time"], TOO_FEW} & set(row.get("could_not_be_tried", {}).values())
 
 
 def _asked() -> argparse.Namespace:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.diagnose.measured import TWO_CORES, on_cpu
+from tests.diagnose.measured import TWO_CORES, on_cpu, on_gpu
 
 import stoker.diagnose
 from stoker.diagnose import wording
@@ -79,3 +79,11 @@ def test_memory_from_the_system_is_evidence(pages: float, told: bool, optimizer:
     machine = msgspec.structs.replace(TWO_CORES, page_seconds=1e-6 * (1 + optimizer / 10))
     why = conclude(on_cpu(optimizer=optimizer, machine=machine, pages={"loop": [pages], "cached": [pages]})).why
     assert ("gets memory from the system" in why) == told
+
+
+@pytest.mark.parametrize(("precision", "told"), [("bf16", True), ("fp64", False)])
+def test_a_peak_is_named_only_if_it_was_measured(precision: str, told: bool) -> None:
+    shares = {"gemm": 0.9, "elementwise": 0.1}
+    why = conclude(on_gpu(step=20.0, device=19.5, reached=0.5, shares=shares, precision=precision)).why
+    assert "matmuls 90 %" in why
+    assert ("peak that this machine was measured to reach" in why) == told

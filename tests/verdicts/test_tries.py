@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import around, on_cpu
 from verdicts.table import PROGRAMS
-from verdicts.tries import judged_again, read_finding, row_of, score
+from verdicts.tries import TOO_FEW, judged_again, read_finding, row_of, score
 
 from stoker.diagnose.measurements import Advice, TrialResult, WhatIf
 from stoker.diagnose.rule import conclude
@@ -32,16 +33,17 @@ def test_what_is_not_predicted_is_not_a_success() -> None:
         step("sdpa", None, 1.5),  # listed because it helped, not advised
         step("host", 2.0, None),  # advice that no fix can try
         msgspec.structs.replace(step("graph", 2.0, None), tried=failed),
+        msgspec.structs.replace(step("workers", 2.0, None), tried=TrialResult(speedup=0.5, low=0.0, high=math.inf, losses="equal")),
     ]
     finding = msgspec.structs.replace(on_gpu(), next=steps)
     row = row_of(PROGRAMS[0], finding)
     assert {one["fix"]: one["error"] for one in row["tries"]} == {"fused": 0.25, "feed": 0.0}
     assert [one["fix"] for one in row["not_predicted"]] == ["threads", "compile"]
-    assert row["could_not_be_tried"] == {"graph": "no kernel"}
+    assert row["could_not_be_tried"] == {"graph": "no kernel", "workers": TOO_FEW}
     scored = score([row])
     assert scored["all"] == {"tried": 4, "predicted": 2, "share": 0.5, "median": 0.125, "p90": pytest.approx(0.225)}
     assert scored["by_fix"]["threads"] == {"tried": 1, "predicted": 0, "share": 0.0}
-    assert scored["could_not_be_tried"] == {"graph": 1}
+    assert scored["could_not_be_tried"] == {"graph": 1, "workers": 1}
     assert scored["advised_and_slower"] == [f"{PROGRAMS[0].name}: compile 0.9"]
     assert (scored["intervals_overlap"], scored["ranges_overlap"], scored["ranges_tried"]) == (1, 1, 1)
 

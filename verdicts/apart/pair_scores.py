@@ -11,7 +11,7 @@ from transformers import HfArgumentParser, Trainer, TrainerCallback, TrainingArg
 
 @dataclass
 class Options:
-    without: list[str] = field(default_factory=list, metadata={"help": "host, data or dispatch", "action": "append"})
+    without: list[str] = field(default_factory=list, metadata={"help": "host, data or dispatch"})
     rows: int = 20_000
     batch: int = 96
 

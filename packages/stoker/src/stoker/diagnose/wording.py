@@ -234,6 +234,7 @@ def _fields(measured: Measurements, division: Division, verdict: Verdict) -> dic
     rest, host, thread = scaled_phases(measured, step).rest, division.seconds("host"), holding_thread(measured, division)
     from_system = statistics.fmean(measured.for_pages("loop") or [0.0]) / step
     starting = measured.between_epochs.get("loader", 0.0)
+    names_peak = verdict in ("precision", "compute") and measured.precision in machine.matmul_flops
     return {
         "step": readable_seconds(step),
         "part": readable_seconds(division.seconds(verdict)),
@@ -265,7 +266,7 @@ def _fields(measured: Measurements, division: Division, verdict: Verdict) -> dic
         "float64": "float64" if measured.precision == "fp64" else None,
         "kinds": ", ".join(kinds[:3]) or None,
         "precision": measured.precision,
-        "reached": percent(min(1.0, flops_seconds(measured) / busy)) if verdict in ("precision", "compute") else None,
+        "reached": percent(min(1.0, flops_seconds(measured) / busy)) if names_peak else None,
         "pages": percent(min(1.0, from_system)) if from_system >= RULE.mention else None,
     }
 
