@@ -140,7 +140,8 @@ def pad(
         geometry: (5160, 3) float32 in units of 500 m.
         max_pulses: K.
         max_doms: Rows per event.
-        out: Memory for the tokens, contiguous float32 of their shape, to be filled and returned. Memory that is used again saves page faults.
+        out: Memory for the tokens, contiguous float32 of their shape, to be filled and returned. Memory that is used again saves page
+            faults.
         used: (B, max_doms) int32: how many numbers at the beginning of each row of `out` may differ from 0 (default: all). Only these
             are cleared. It is changed to what this batch uses, for the next batch in the same memory.
 
