@@ -132,7 +132,7 @@ def test_parameters_are_as_many_as_published(name: str, parameters: int, active:
     with torch.device("meta"):
         model = TimeMoe(SIZES[name])
     assert sum(weight.numel() for weight in model.parameters()) == SIZES[name].num_parameters == parameters
-    assert SIZES[name].num_active == active
+    assert SIZES[name].parameters_with(SIZES[name].top_k) == active
 
 
 @pytest.mark.parametrize("key", ["mask", "length"])
