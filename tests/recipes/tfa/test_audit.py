@@ -46,25 +46,30 @@ def test_control_nothing_is_wrong(sound: Prepared) -> None:
 # What is wrong with the bars
 
 
-def test_prices_that_are_missing(tmp_path: Path) -> None:
+BARS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
+    "prices that are missing": (
+        lambda folder: change_bars(folder, close=lambda close: np.where(np.arange(3000) == 1234, np.nan, close)),
+        ["close is nan in bar 1,235 of ", "/bars.csv (1 bars in all); expected prices above 0."],
+    ),
+    "rows that were dropped": (
+        lambda folder: select_bars(folder, np.sort(np.random.default_rng(0).permutation(3000)[:2500])),
+        ["% of the bars within sessions are missing, the first before bar "],
+    ),
+    "times that were kept as float32": (
+        lambda folder: change_bars(folder, ts=lambda times: times.astype(np.float32).astype(np.int64)),
+        ["has the time of the one above it", "float32"],
+    ),
+    "bars that run back in time": (lambda folder: select_bars(folder, np.arange(3000)[::-1]), ["is 60 s before the one above it"]),
+}
+
+
+@pytest.mark.parametrize("fault", BARS)
+def test_bars_that_are_wrong(tmp_path: Path, fault: str) -> None:
+    spoil, words = BARS[fault]
     make_folder(tmp_path)
-    change_bars(tmp_path, close=lambda close: np.where(np.arange(3000) == 1234, np.nan, close))
+    spoil(tmp_path)
     line = refusal(lambda: prepared_of(tmp_path))
-    assert line.startswith(f"close is nan in bar 1,235 of {tmp_path}/bars.csv (1 bars in all); expected prices above 0.")
-
-
-def test_rows_that_were_dropped(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    select_bars(tmp_path, np.sort(np.random.default_rng(0).permutation(3000)[:2500]))
-    assert "% of the bars within sessions are missing, the first before bar " in refusal(lambda: prepared_of(tmp_path))
-
-
-def test_times_that_were_kept_as_float32(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    change_bars(tmp_path, ts=lambda times: times.astype(np.float32).astype(np.int64))
-    line = refusal(lambda: prepared_of(tmp_path))
-    assert "has the time of the one above it" in line
-    assert "float32" in line
+    assert all(word in line for word in words)
 
 
 @pytest.mark.parametrize("apart", [0, 1])
@@ -76,12 +81,6 @@ def test_series_that_were_sorted_together_by_time(tmp_path: Path, apart: int) ->
     write_csv(tmp_path / "bars.csv", {name: np.concatenate([one[name], other[name]])[order] for name in one})
     line = refusal(lambda: prepared_of(tmp_path, gaps="allow"))
     assert ("several prices sorted together by time" if apart else "series sorted together cause this") in line
-
-
-def test_bars_that_run_back_in_time(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    select_bars(tmp_path, np.arange(3000)[::-1])
-    assert "is 60 s before the one above it" in refusal(lambda: prepared_of(tmp_path))
 
 
 def test_a_leveraged_symbol(tmp_path: Path) -> None:

@@ -111,28 +111,19 @@ def test_a_store_of_bars_gets_a_column_of_features(stoker: Stoker, indicators_fo
     done = stoker("tfa", "indicators", "bars.stoker", "out.stoker", "--spec", "features.json")
     line = "computed 2 features from bar 2 on for 20 bars in 2 series: out.stoker\nnext: stoker inspect out.stoker\n"
     assert done == Done(0, line, "")
-    store = open_store("out.stoker")
-    assert list(store.schema) == ["symbol", "ts", "open", "high", "low", "close", "volume", "features"]
-    assert (store.key, store.time) == ("symbol", "ts")
-    bars: dict[str, Any] = {**market(20), "symbol": np.arange(20) % 2}
-    expected = features(bars, SPEC, series="symbol").values
-    assert store[0]["features"].tobytes() == expected[::2].tobytes()
-    assert store[1]["features"].tobytes() == expected[1::2].tobytes()
-    batches = list(Feed(store, Windows(8), batch_size=2, device="cpu"))
-    assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(8, 2)}
-
-
-def test_json_for_programs(stoker: Stoker, indicators_folder: Path) -> None:
-    pack("bars.csv", "bars.stoker", series="symbol", time="ts")
     Path("sentio.json").write_text(json.dumps({**SPEC, "compat": "sentio"}))
-    done = stoker("tfa", "indicators", "bars.stoker", "out", "--spec", "sentio.json", "--json")
-    assert (done.code, done.err) == (0, "")
+    done = stoker("tfa", "indicators", "bars.stoker", "sentio.stoker", "--spec", "sentio.json", "--json")
     report = json.loads(done.out)
-    assert (report["features"], report["emit_from"]) == (["ema", "atr"], 0)
+    assert (done.code, done.err, report["features"], report["emit_from"]) == (0, "", ["ema", "atr"], 0)
     assert report["spec_hash"].startswith("sha256:")
     bars: dict[str, Any] = {**market(20), "symbol": np.arange(20) % 2}
-    expected = features(bars, SPEC, series="symbol", compat="sentio").values
-    assert open_store("out").column("features").tobytes() == np.concatenate([expected[::2], expected[1::2]]).tobytes()
+    for name, compat in (("out.stoker", None), ("sentio.stoker", "sentio")):
+        store, expected = open_store(name), features(bars, SPEC, series="symbol", compat=compat).values
+        assert list(store.schema) == ["symbol", "ts", "open", "high", "low", "close", "volume", "features"]
+        assert (store.key, store.time) == ("symbol", "ts")
+        assert store.column("features").tobytes() == np.concatenate([expected[::2], expected[1::2]]).tobytes()
+    batches = list(Feed(store, Windows(8), batch_size=2, device="cpu"))
+    assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(8, 2)}
 
 
 def test_raw_bars_are_refused_in_one_line(stoker: Stoker, indicators_folder: Path) -> None:

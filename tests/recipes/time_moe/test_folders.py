@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +135,6 @@ def test_a_type_that_changes_late_is_named(tmp_path: Path, monkeypatch: pytest.M
     one = write(tmp_path / "set", np.arange(20, dtype="<f4"), places(*[1] * 20, id=[1] * 19 + [1.5]))
     with pytest.raises(BadValueError, match=r"sequence 20 of .* has 1\.5 under 'id', but those before it have int64"):
         table_of(one)
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, 19])
-def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path, num_bytes: int) -> None:
-    one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
-    os.truncate(tmp_path / "set" / "data-1-of-1.bin", num_bytes)
-    with pytest.raises(SourceInvalidError, match=rf"data-1-of-1\.bin is cut off: {num_bytes} bytes found, 20 expected"):
-        one.schema()
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:

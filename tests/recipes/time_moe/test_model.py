@@ -82,17 +82,13 @@ def test_equal_shares_leave_every_bit_of_the_loss_and_their_size_does_not_matter
     assert torch.equal(model.loss(x, y), before)
 
 
-def test_masked_labels_count_nowhere() -> None:
-    model, (x, y) = model_of(), points(2, 12)
-    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.7
-    compare(model, model.loss(x, y, mask.int()), list(zip(x, y, mask, strict=True)))
-
-
-def test_lengths_are_masks_from_the_left() -> None:
+@pytest.mark.parametrize("lengths", [None, torch.tensor([12, 1, 7])], ids=["mask", "lengths"])
+def test_masked_labels_count_nowhere(lengths: Tensor | None) -> None:
     model, (x, y) = model_of(), points(3, 12)
-    lengths = torch.tensor([12, 1, 7])
-    mask = torch.arange(12) < lengths.unsqueeze(1)
-    compare(model, model.loss(x, y, lengths), list(zip(x, y, mask, strict=True)))
+    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.7
+    if lengths is not None:  # masks from the left
+        mask = torch.arange(12) < lengths.unsqueeze(1)
+    compare(model, model.loss(x, y, mask.int() if lengths is None else lengths), list(zip(x, y, mask, strict=True)))
 
 
 def test_packed_series_are_as_if_each_had_a_row_of_its_own() -> None:
@@ -136,7 +132,7 @@ def test_parameters_are_as_many_as_published(name: str, parameters: int, active:
     with torch.device("meta"):
         model = TimeMoe(SIZES[name])
     assert sum(weight.numel() for weight in model.parameters()) == SIZES[name].num_parameters == parameters
-    assert SIZES[name].num_active == active
+    assert SIZES[name].parameters_with(SIZES[name].top_k) == active
 
 
 @pytest.mark.parametrize("key", ["mask", "length"])

@@ -8,27 +8,6 @@ import hypothesis.strategies as st
 
 from stoker_recipes.tfa.indicators.operators import OPERATORS
 
-EMAS = (2, 3, 5, 8, 10, 12, 15, 20, 25, 26, 30, 35, 40, 45, 50, 55, 60, 70, 80, 90, 100, 120, 150, 200)
-RSIS = (2, 3, 5, 7, 9, 14, 21, 25, 30)
-ZWINS = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100)
-MORE_EMAS = (4, 6, 7, 9, 11, 13, 14, 16)
-
-
-def minimal_spec() -> dict[str, Any]:
-    """The 55 features that Sentio's model is trained on."""
-    features = [{"name": "close", "op": "IDENT", "source": "close"}, {"name": "logret", "op": "LOGRET", "source": "close"}]
-    features += [{"name": f"ema_{w}", "op": "EMA", "source": "close", "window": w} for w in EMAS]
-    features += [{"name": f"rsi_{w}", "op": "RSI", "source": "close", "window": w} for w in RSIS]
-    features += [{"name": f"zwin_{w}", "op": "ZWIN", "source": "logret", "window": w} for w in ZWINS]
-    features += [{"name": f"ema_{w}", "op": "EMA", "source": "close", "window": w} for w in MORE_EMAS]
-    features += [{"name": "rsi_4", "op": "RSI", "source": "close", "window": 4}]
-    return {
-        "schema_version": "1.0",
-        "features": features,
-        "alignment_policy": {"emit_from_index": 64, "pad_value": 0.0},
-        "dtype": "float32",
-    }
-
 
 def all_operators(**numbers: float) -> dict[str, Any]:
     """Each operator once, with these numbers where it takes them."""

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.tfa.bench_indicators import spec_of_55
 from tests.harness import FaultyFiles
 from tests.recipes.tfa.indicators.golden import EDGE_BITS, EDGE_WINDOWS, GOLDEN, ROWS
 from tests.recipes.tfa.indicators.markets import edge_markets, golden_bars, market
-from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
+from tests.recipes.tfa.indicators.specs import all_operators
 
 from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, StoreDamagedError
@@ -32,7 +33,7 @@ from stoker_recipes.tfa.indicators.sentio import FLAT, SentioAssembly
 
 
 def test_a_frame_has_a_column_per_feature() -> None:
-    frame = features(market(300), minimal_spec())
+    frame = features(market(300), spec_of_55())
     assert (frame.values.dtype, frame.values.shape, frame.values.flags.c_contiguous) == (np.float32, (300, 55), True)
     assert len(frame) == 300
     assert list(frame) == list(frame.names)
@@ -111,8 +112,8 @@ def test_a_bar_in_any_form(form: Any) -> None:
 @pytest.mark.parametrize("compat", [None, "sentio"])
 def test_ready_is_that_of_the_last_bar(compat: str | None) -> None:
     bars = market(250)
-    frame = features(bars, minimal_spec(), compat=compat)
-    stream = FeatureStream(minimal_spec(), compat=compat)
+    frame = features(bars, spec_of_55(), compat=compat)
+    stream = FeatureStream(spec_of_55(), compat=compat)
     assert (stream.names, stream.emit_from, stream.num_bars) == (frame.names, frame.emit_from, 0)
     assert not stream.ready.any()
     for i in range(250):
@@ -184,8 +185,8 @@ def bars(tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize("compat", [None, "sentio"])
 def test_the_store_holds_the_bars_and_their_features(bars: Store, tmp_path: Path, compat: str | None) -> None:
-    store = write_features(bars, SAVING_SPEC, tmp_path / "out", compat=compat)
-    frame = features(bars, SAVING_SPEC, compat=compat)
+    store = write_features(bars, {**SAVING_SPEC, "compat": compat}, tmp_path / "out")
+    frame = features(bars, {**SAVING_SPEC, "compat": compat})
     assert store.column("features").tobytes() == frame.values.tobytes()
     assert store.schema["features"].label == "float32[32]"
     assert list(store.schema) == [*bars.schema, "features"]
@@ -194,6 +195,8 @@ def test_the_store_holds_the_bars_and_their_features(bars: Store, tmp_path: Path
     assert store.lengths.tolist() == LENGTHS
     assert store.schema["features"].nonfinite.nan == int(np.isnan(frame.values).sum())
     verify(tmp_path / "out")
+    with pytest.raises(OptionError, match=r"out has a column 'features' already"):
+        write_features(store, SAVING_SPEC, tmp_path / "again")
     note = store.manifest.notes[-1] if store.manifest else ""
     assert note.startswith("features: IDENT, LOGRET, MOMENTUM, ")
     arithmetic = ", compat sentio" if compat else ""
@@ -218,8 +221,6 @@ def test_a_write_that_would_lose_something_is_refused(bars: Store, tmp_path: Pat
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(OptionError, match=r"is not a store and not empty \(it holds 'thesis.txt'\)"):
         write_features(bars, SAVING_SPEC, tmp_path / "mine")
-    with pytest.raises(OptionError, match=r"bars has a column 'close' already\. Choose another name"):
-        write_features(bars, SAVING_SPEC, tmp_path / "out", name="close")
     with pytest.raises(OptionError, match="<memory> is in memory: pack it first"):
         write_features(bars_in_memory(), SAVING_SPEC, tmp_path / "out")
     with pytest.raises(OptionError, match=r"at \$\.features\[0\]\.op"):

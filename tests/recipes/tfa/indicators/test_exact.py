@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.tfa.bench_indicators import spec_of_55
 from hypothesis import given, settings
 from tests.harness import num_examples
 from tests.recipes.tfa.indicators.exact_twin import ExactTwin, deviation
 from tests.recipes.tfa.indicators.markets import market, troubled_markets
-from tests.recipes.tfa.indicators.specs import all_operators, any_specs, minimal_spec
+from tests.recipes.tfa.indicators.specs import all_operators, any_specs
 
 from stoker_recipes.tfa.indicators.engine import features
 from stoker_recipes.tfa.indicators.operators import OPERATORS
@@ -122,6 +123,6 @@ def test_nothing_is_poisoned(bars: dict[str, Any]) -> None:
     clean = market(250, seed=1)
     clean["volume"] += 1
     longer = {name: np.concatenate([bars[name], clean[name]]) for name in bars}
-    for content in (all_operators(), minimal_spec()):
+    for content in (all_operators(), spec_of_55()):
         frame = features(longer, content)
         assert frame.ready[-1].all(), [name for name, ready in zip(frame.names, frame.ready[-1], strict=True) if not ready]

@@ -9,10 +9,11 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from benchmarks.before.sentio_features import SentioBuilder, compiler
+from benchmarks.tfa.bench_indicators import spec_of_55
 from hypothesis import given, settings
 from tests.harness import num_examples
 from tests.recipes.tfa.indicators.markets import edge_markets, golden_bars, market, troubled_markets
-from tests.recipes.tfa.indicators.specs import all_operators, any_specs, minimal_spec
+from tests.recipes.tfa.indicators.specs import all_operators, any_specs
 
 from stoker_recipes.tfa.indicators.engine import features
 from stoker_recipes.tfa.indicators.spec import parse_spec
@@ -64,7 +65,7 @@ def test_plain_c_can_disagree(builder: SentioBuilder) -> None:
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("by_row", [True, False])
 def test_the_55_features_are_those_of_plain_c(builder: SentioBuilder, by_row: bool) -> None:
-    spec = parse_spec(minimal_spec(), compat="sentio")
+    spec = parse_spec(spec_of_55(), compat="sentio")
     bars = market(50_000)
     assert features(bars, spec).values.tobytes() == builder.build(bars, spec, by_row=by_row).tobytes()
 
@@ -82,7 +83,7 @@ def test_odd_bars_are_those_of_plain_c(builder: SentioBuilder, name: str) -> Non
 @settings(max_examples=10)
 def test_a_million_bars_are_those_of_plain_c(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     built = SentioBuilder(Path(tmp_path_factory.mktemp("soak")))
-    for content in (minimal_spec(), all_operators()):
+    for content in (spec_of_55(), all_operators()):
         spec = parse_spec(content, compat="sentio")
         bars = market(1_000_000, seed)
         assert features(bars, spec).values.tobytes() == built.build(bars, spec).tobytes()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recipes.tfa.indicators.specs import all_operators, minimal_spec
+from benchmarks.tfa.bench_indicators import spec_of_55
+from tests.recipes.tfa.indicators.specs import all_operators
 
 from stoker.errors import OptionError
 from stoker_recipes.tfa.indicators.spec import parse_spec
@@ -17,7 +18,7 @@ EMA = {"name": "a", "op": "EMA", "window": 20}
 
 
 def test_a_spec_may_be_a_mapping_text_bytes_or_a_file(tmp_path: Path) -> None:
-    content = minimal_spec()
+    content = spec_of_55()
     text = json.dumps(content)
     path = tmp_path / "features.json"
     path.write_text(text)

@@ -41,8 +41,8 @@ class IceCubeSize:
         head: `"vmf"`: a mixture of von Mises-Fisher distributions; `"direction"`: one direction.
 
     Example:
-        >>> IceCubeSize(layers=24).num_parameters
-        19219007
+        >>> IceCubeSize(layers=24).num_outputs  # three components of five numbers
+        15
     """
 
     layers: int = 6
@@ -67,13 +67,6 @@ class IceCubeSize:
     def num_outputs(self) -> int:
         """Numbers per event that the head gives: per component a direction, a concentration and a logit; or a direction."""
         return 5 * COMPONENTS if self.head == "vmf" else 3
-
-    @property
-    def num_parameters(self) -> int:
-        """Parameters of the model."""
-        d = self.width
-        layers = self.layers * (4 * d * d + 2 * d * self.ffn + 2)
-        return layers + d + (TOKEN * d + d) * (self.input == "linear") + d * HIDDEN + HIDDEN + (HIDDEN + 1) * self.num_outputs
 
 
 SIZES: Mapping[str, IceCubeSize] = {

@@ -140,7 +140,8 @@ def pad(
         geometry: (5160, 3) float32 in units of 500 m.
         max_pulses: K.
         max_doms: Rows per event.
-        out: Memory for the tokens, to be filled and returned. Memory that is used again saves page faults.
+        out: Memory for the tokens, contiguous float32 of their shape, to be filled and returned. Memory that is used again saves page
+            faults.
         used: (B, max_doms) int32: how many numbers at the beginning of each row of `out` may differ from 0 (default: all). Only these
             are cleared. It is changed to what this batch uses, for the next batch in the same memory.
 
@@ -163,12 +164,6 @@ def pad(
         out, used = np.zeros(shape, dtype=np.float32), np.zeros(shape[:2], dtype=np.int32)
     elif used is None:
         used = np.full(shape[:2], shape[2], dtype=np.int32)
-    for name, array, dtype, expected in (("out", out, np.float32, shape), ("used", used, np.int32, shape[:2])):
-        if array.shape != expected or array.dtype != dtype or not array.flags.c_contiguous:
-            kind = "" if array.flags.c_contiguous else ", not contiguous"
-            raise OptionError(
-                f"{name} is {array.dtype} {array.shape}{kind}; expected a contiguous {np.dtype(dtype)} {expected}.", parameter=name
-            )
     mask = np.empty(shape[:2], dtype=np.bool_)
     positions = np.ascontiguousarray(geometry, dtype=np.float32)
     _pad(

@@ -208,9 +208,10 @@ def _run(
     if folder is not None and not rank and not resume:
         run_folder.claim_run(folder, msgspec.to_builtins(settings))
     if progress and not rank:
+        count = sum(weight.numel() for weight in model.parameters())
         print(
-            f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {model.size.num_parameters:,} parameters", flush=True
+            f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {count:,} parameters\n  order: {feed.order}",
+            flush=True,
         )
-        print(f"  order: {feed.order}", flush=True)
     result = trainer.fit(feed, valid=valid, epochs=settings.epochs, max_seconds=settings.max_seconds, resume=resume)
     return TrainedIceCube(result=result, model=model, settings=settings, num_events=feed.num_samples)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import stoker
-from stoker.errors import FeedError, OptionError
+from stoker.errors import FeedError
 from stoker.extend import Array, kernel
 from stoker_recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, gathered
 
@@ -332,9 +332,6 @@ class Batches:
     """
 
     def __init__(self, rows: Rows, *, batch_size: int, steps: int, total: int | None = None, device: Any = "cpu") -> None:
-        for name, value in (("batch_size", batch_size), ("steps", steps)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError.expected(name, value, "an integer from 1")
         self.rows, self.batch_size, self.device = rows, batch_size, torch.device(device)
         self._steps, self._total = steps, total
         self._rank, self._world_size = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)

@@ -42,10 +42,6 @@ class Pieces:
     """The pieces of one part of all series. `valid` is the share of each series, at its end, for validation."""
 
     def __init__(self, corpus: Corpus, length: int, *, valid: float = 0.0, part: Part = "train") -> None:
-        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-            raise OptionError.expected("length", length, "an integer from 1")
-        if not 0 <= valid < 1:
-            raise OptionError.expected("valid", valid, "a share from 0 to below 1")
         self.corpus = corpus
         self.length = length
         cuts = train_ends(corpus, valid)
@@ -80,16 +76,10 @@ def train_ends(corpus: Corpus, valid: float) -> Array:
     return np.asarray(corpus.ends - (corpus.lengths * valid).astype(np.int64))
 
 
-def _check_method(method: object) -> None:
-    if method not in get_args(Method):
-        raise OptionError.expected("normalize", method, "'zero', 'max' or 'none'")
-
-
 class CorpusScales:
     """The center and divisor of each series, in float64 over finite points; computed when a series is first used."""
 
     def __init__(self, corpus: Corpus, method: Method, *, ends: Array | None = None) -> None:
-        _check_method(method)
         self.method, self._corpus = method, corpus
         self._ends = corpus.ends if ends is None else ends
         self.centers: Array = np.zeros(len(corpus))
@@ -205,7 +195,6 @@ class CompatSamples:
     """
 
     def __init__(self, corpus: Corpus, length: int, *, stride: int | None = None, method: Method = "none") -> None:
-        _check_method(method)
         self.corpus = corpus
         self._length, self._stride, self._method = length, stride or length, method
         counts = np.where(corpus.lengths > length, (corpus.lengths - length - 1) // self._stride + 1, corpus.lengths > 1)

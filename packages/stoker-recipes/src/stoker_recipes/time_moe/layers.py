@@ -76,24 +76,14 @@ class Size:
     @property
     def num_parameters(self) -> int:
         """All parameters."""
-        return self._parameters(self.experts)
+        return self.parameters_with(self.experts)
 
-    @property
-    def num_active(self) -> int:
-        """Parameters that one position uses."""
-        return self._parameters(self.top_k)
-
-    def _parameters(self, experts: int) -> int:
+    def parameters_with(self, experts: int) -> int:
+        """Parameters with this number of experts per layer; with `top_k`, those that a position uses."""
         attention = 4 * self.hidden**2 + 3 * self.hidden
         feeding = 3 * self.hidden * (experts * self.expert_width + self.intermediate) + (self.experts + 1) * self.hidden
         layer = attention + feeding + 2 * self.hidden
         return 2 * self.hidden + self.layers * layer + self.hidden + sum(self.horizons) * self.hidden
-
-    def flops(self, batch: int, length: int) -> float:
-        """Floating-point operations of one step, forward and backward, without recomputation."""
-        products = 6 * self.num_active * batch * length
-        attention = 3 * self.layers * 4 * batch * self.hidden * length**2 / 2  # a position looks at half of the others
-        return products + attention
 
 
 def _is_count(value: object) -> bool:

@@ -3,7 +3,7 @@
 Given labels, the model returns its loss, so that a trainer can compile all of it. Weights may be float32 with matmuls in bfloat16:
 the autocast around a call decides the type of matmuls; sums over layers stay in the type of the weights.
 
-`forecast` decodes: a forecast grows by the largest head that still fits, with a cache of keys and values per layer.
+`TimeMoe.forecast` decodes: a forecast grows by the largest head that still fits, with a cache of keys and values per layer.
 """
 
 from __future__ import annotations
@@ -107,10 +107,29 @@ class TimeMoe(nn.Module):
             loads.append(load)
         return self.norm(hidden).to(products_dtype(hidden)), loads
 
+    @torch.no_grad()
     def forecast(self, context: Tensor, horizon: int) -> Tensor:
-        """The next `horizon` points of each row of `context` [b, l], which the caller scales."""
-        self._check_length(context.shape[1] + horizon)
-        return forecast(self, context, horizon)
+        """The next `horizon` points of each row of `context` [b, l], which the caller scales: one head after the other."""
+        if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+            raise OptionError.expected("horizon", horizon, "an integer from 1")
+        if context.dim() != 2 or not context.shape[1]:
+            raise OptionError(
+                f"context has shape {tuple(context.shape)}; expected [rows, points] with at least one point.", parameter="context"
+            )
+        end = context.shape[1] + horizon
+        self._check_length(end)
+        caches = [Cache(end) for _ in self.layers]
+        parts: list[Tensor] = []
+        begin, new = 0, context
+        while remaining := horizon - sum(part.shape[1] for part in parts):
+            positions = torch.arange(begin, begin + new.shape[1], device=context.device)
+            within = None if begin == 0 else torch.arange(begin + new.shape[1], device=context.device) <= positions.unsqueeze(1)
+            hidden, _ = self.through(new, positions_of(positions, self.size, self.angle_dtype, within), caches)
+            begin += new.shape[1]
+            head = max(head for head in self.size.horizons if head <= remaining)
+            new = self.heads.predict(hidden[:, -1], head).to(context.dtype)
+            parts.append(new)
+        return torch.cat(parts, 1)
 
     @property
     def angle_dtype(self) -> torch.dtype:
@@ -196,35 +215,6 @@ def time_moe_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         else:
             mask = torch.where(valid if mask.dim() == 1 else valid.unsqueeze(1), mask, 0)
     return model(batch["x"], batch["y"], mask, batch.get("segments"))  # type: ignore[no-any-return]
-
-
-# ---- decoding ----
-
-
-@torch.no_grad()
-def forecast(model: TimeMoe, context: Tensor, horizon: int) -> Tensor:
-    """The next `horizon` points of each row of `context` [b, l], one head after the other."""
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise OptionError.expected("horizon", horizon, "an integer from 1")
-    if context.dim() != 2 or not context.shape[1]:
-        raise OptionError(
-            f"context has shape {tuple(context.shape)}; expected [rows, points] with at least one point.", parameter="context"
-        )
-    begin, end = 0, context.shape[1] + horizon
-    caches = [Cache(end) for _ in model.layers]
-    parts: list[Tensor] = []
-    new, remaining = context, horizon
-    while remaining:
-        positions = torch.arange(begin, begin + new.shape[1], device=context.device)
-        within = None if begin == 0 else torch.arange(begin + new.shape[1], device=context.device) <= positions.unsqueeze(1)
-        place = positions_of(positions, model.size, model.angle_dtype, within)
-        hidden, _ = model.through(new, place, caches)
-        head = max(horizon for horizon in model.size.horizons if horizon <= remaining)
-        begin += new.shape[1]
-        new = model.heads.predict(hidden[:, -1], head).to(context.dtype)
-        parts.append(new)
-        remaining -= head
-    return torch.cat(parts, 1)
 
 
 # ---- checkpoints in the official form: names and shapes of tensors, and config.json ----

@@ -73,8 +73,6 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
 
 def forecast(loaded: LoadedModel, context: Array, horizon: int) -> Array:
     """Forecast the `horizon` points after each row of `context` [rows, points], in its units, float64."""
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise OptionError.expected("horizon", horizon, "an integer from 1")
     room = min(loaded.length, loaded.model.size.max_position - horizon)
     if room < 1:
         most = loaded.model.size.max_position - 1

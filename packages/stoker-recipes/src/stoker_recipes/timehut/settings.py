@@ -113,8 +113,6 @@ class EncoderSettings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise OptionError.expected("method", self.method, f"one of {', '.join(METHODS)}")
-        if self.schedule not in SCHEDULES:
-            raise OptionError.expected("schedule", self.schedule, f"one of {', '.join(SCHEDULES)}")
         temperatures(self.schedule, 1, low=self.min_tau, high=self.max_tau, period=self.t_max)
         for name, least in (("batch_size", 1), ("epochs", 1), ("max_train_length", 2), ("updates", 0), ("seed", 0)):
             if (value := getattr(self, name)) is not None and value < least:
@@ -155,11 +153,9 @@ def make_settings(method: str = "timehut", **options: Any) -> EncoderSettings:
         >>> make_settings("timehut", epochs=200).max_tau, make_settings("ts2vec").max_tau
         (0.75, 1.0)
     """
-    if method not in METHODS:
-        raise OptionError.expected("method", method, f"one of {', '.join(METHODS)}")
     unknown = sorted(set(options) - set(NAMES))
     if unknown:
         raise OptionError(f"{unknown[0]!r} is not a setting; expected some of {', '.join(NAMES)}.", parameter=unknown[0])
     return EncoderSettings(
-        method=method, **{**OF_METHOD[method], **{name: value for name, value in options.items() if value is not None}}
+        method=method, **{**OF_METHOD.get(method, {}), **{name: value for name, value in options.items() if value is not None}}
     )

@@ -356,23 +356,21 @@ def write_features(
     spec: Any,
     path: str | os.PathLike[str],
     *,
-    name: str = "features",
-    compat: str | None = None,
     threads: int | None = None,
     replace: bool = False,
     progress: Progress = quiet,
 ) -> Store:
-    """Write the store `path`: that of the bars, and a float32 column `name` as wide as the spec has features.
+    """Write the store `path`: that of the bars, and a float32 column `features` as wide as the spec has features.
 
     All columns stay, so labels and features are in the same rows. Memory is bounded whatever the length of the series. A note of the
     store lists the features. With `replace`, a store at `path` is replaced; without it, that is an error.
     """
     folder, num_threads = disk.check_path(path), parse_threads(threads)
     store = bars if isinstance(bars, Store) else open_store(bars)
-    wanted = parse_spec(spec, compat=compat)
+    wanted = parse_spec(spec)
     table, program = read_bars(store, wanted), compile_spec(wanted)
     arithmetic = f", compat {wanted.compat}" if wanted.compat else ""
-    note = f"{name}: {', '.join(wanted.names)} (spec {wanted.content_hash}{arithmetic}, emit_from {wanted.emit_from})"
+    note = f"features: {', '.join(wanted.names)} (spec {wanted.content_hash}{arithmetic}, emit_from {wanted.emit_from})"
 
     def parts() -> Iterator[Array]:
         done = 0
@@ -381,7 +379,7 @@ def write_features(
             done += len(rows)
             progress("features", done / max(table.num_rows, 1), done)
 
-    return add_column(store, folder, name, parts(), dtype="<f4", width=program.num_features, note=note, replace=replace)
+    return add_column(store, folder, "features", parts(), dtype="<f4", width=program.num_features, note=note, replace=replace)
 
 
 def _rows_in_order(bars: Bars, program: Program, threads: int) -> Iterator[Array]:
