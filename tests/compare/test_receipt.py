@@ -34,6 +34,12 @@ def receipt(*, changed: bool = True) -> Receipt:
     return judge(observed(), after, [[1.0 / (number + 1) for number in range(STEPS)]], timed, names=NAMES, require="memory<=2")
 
 
+@pytest.mark.parametrize(("pairs", "words"), [(1, "in 1 pair of runs"), (2, "in 2 pairs of runs")])
+def test_too_few_runs_are_counted_in_words(pairs: int, words: str) -> None:
+    timed = Pairs([observed()] * pairs, [observed(step=0.005)] * pairs)
+    assert words in str(judge(observed(), observed(step=0.005), [], timed, names=NAMES))
+
+
 def test_a_receipt_has_at_most_15_lines() -> None:
     lines = str(receipt()).splitlines()
     assert len(lines) <= 15

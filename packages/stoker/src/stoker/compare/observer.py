@@ -286,7 +286,7 @@ class Observer:
             middle=self._marks.get(steps // 2, ends[max(0, steps // 2 - 1)]) if ends else 0.0,
             end=self._marks.get(steps, ends[-1]) if ends else 0.0,
             device="cuda" if on_device else "cpu",
-            disturbed=None if waited is None else waited / max(1, spent),
+            disturbed=None if waited is None else min(1.0, waited / max(1, spent)),  # clocks of two kinds
             host_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             device_bytes=torch.cuda.max_memory_reserved() if on_device else 0,
             weights=[f"{shape} {int(digest):x}" for shape, digest in self._weights],

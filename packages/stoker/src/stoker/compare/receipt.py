@@ -207,7 +207,7 @@ def speed_words(speed: Speed) -> str:
     """Return the speed in words."""
     rates = f"{speed.before:,.4g} -> {speed.after:,.4g} {speed.unit}/s"
     if not speed.known:
-        runs = f"{speed.speedup:.3g}x in {speed.pairs} pairs of runs"
+        runs = f"{speed.speedup:.3g}x in {speed.pairs} pair{'s' if speed.pairs > 1 else ''} of runs"
         return f"{runs} (medians of each side: {rates}), too few for an interval, which needs {LEAST_PAIRS}: raise the budget"
     interval = f"95 %: {speed.low:.3g} to {speed.high:.3g}, p {speed.p:.2g}, {speed.pairs} pairs of runs"
     text = f"{speed.speedup:.3g}x ({interval}), medians {rates}"
