@@ -15,9 +15,9 @@ import stoker
 import stoker_recipes.tfa
 from stoker.errors import OptionError
 from stoker.experiment import Predicted, TrainedRun
-from stoker.extend import Array, disk
+from stoker.extend import disk
 from stoker_recipes.tfa.bundle import Bundle, read_model
-from stoker_recipes.tfa.data import BarSeries, bars_of, check_bars, read_bars
+from stoker_recipes.tfa.data import bars_of, check_bars, read_bars
 from stoker_recipes.tfa.model import TfaModel
 from stoker_recipes.tfa.settings import DatasetSettings, Settings
 
@@ -51,30 +51,45 @@ def _predict(
             f"the model predicts the label of each bar (label_horizon {settings.label_horizon}). Leave out horizon, stride.",
             parameter="horizon",
         )
-    bars = _read(data)
-    checked = check_bars(replace(bars, columns={**bars.columns, _ROW: np.arange(bars.num_bars)}), gaps=settings.gaps)
-    columns = dict(checked.columns)
-    numbers = columns.pop(_ROW).astype(np.int64)
-    features = stoker_recipes.tfa.features(stoker.Store.from_arrays(lengths=checked.lengths, **columns), spec).values
-    index, begins = np.arange(checked.num_bars), np.repeat(checked.offsets[:-1], checked.lengths)
-    ready = np.isfinite(features).all(axis=1) & (index - begins >= bundle.warm_up)
-    # A bar has a logit where it and the rows before it, as many as the model sees, are ready.
-    since = index - np.maximum(np.maximum.accumulate(np.where(ready, -1, index)), begins - 1)
-    ends = np.flatnonzero(since >= bundle.reach)
-    series = np.searchsorted(bars.offsets, numbers[ends], side="right") - 1
+    if isinstance(data, stoker.Store):
+        bars = bars_of(data, DatasetSettings(path=data.name))
+    else:
+        with disk.temporary_folder() as folder:
+            bars = read_bars([DatasetSettings(path=str(data))], folder)
+    numbered = replace(bars, columns={**bars.columns, _ROW: np.arange(bars.num_bars)})
+    checked = check_bars(numbered, gaps=settings.gaps)
+    rows, logits = [], []
+    for number in range(len(checked.names)):
+        columns = {name: values[checked.series(number)] for name, values in checked.columns.items()}
+        row_numbers = columns.pop(_ROW).astype(np.int64)
+        features = np.asarray(stoker_recipes.tfa.features(columns, spec).values, dtype=np.float32)
+        ready = np.isfinite(features).all(axis=1) & (np.arange(len(features)) >= bundle.warm_up)
+        # A bar has a logit where it and the rows before it, as many as the model sees, are ready.
+        since = np.arange(len(ready)) - np.maximum.accumulate(np.where(ready, -1, np.arange(len(ready))))
+        ends = np.flatnonzero(since >= bundle.reach)
+        ends = ends[ends == len(ready) - 1] if which == "last" and len(ready) else ends
+        for first in range(0, len(ends), _ROWS_AT_ONCE):
+            some = ends[first : first + _ROWS_AT_ONCE]
+            windows = np.stack([features[end + 1 - bundle.reach : end + 1] for end in some])
+            with torch.inference_mode():
+                predicted = model(torch.from_numpy(windows).to(next(model.parameters()).device))[:, -1]
+            rows.append(row_numbers[some])
+            logits.append(predicted.double().cpu().numpy())
+    row = np.concatenate([*rows, np.zeros(0, dtype=np.int64)])
+    logit = np.concatenate([*logits, np.zeros(0)])
+    series = np.searchsorted(bars.offsets, row, side="right") - 1
     if which == "last":  # where a series is cut, only its end counts
-        is_end = numbers[ends] == bars.offsets[series + 1] - 1
-        ends, series = ends[is_end], series[is_end]
+        is_end = row == bars.offsets[series + 1] - 1
+        row, logit, series = row[is_end], logit[is_end], series[is_end]
     missing = np.setdiff1d(np.arange(len(bars.names)), series)
     if len(missing) and (short == "error" or len(missing) == len(bars.names)):
-        number, needs = int(missing[0]), bundle.warm_up + bundle.reach
+        number = int(missing[0])
+        needs = bundle.warm_up + bundle.reach
         raise OptionError(
             f"series {bars.names[number]!r} of {bars.sources[number]} has no prediction at its end: it needs {needs:,} complete bars in a "
             f"row, and has {int(bars.lengths[number]):,} bars. Add earlier bars, or pass short='skip'.",
             parameter="short",
         )
-    parts = (ends[first : first + _ROWS_AT_ONCE] for first in range(0, len(ends), _ROWS_AT_ONCE))
-    row, logit = numbers[ends], np.concatenate([_logits(model, features, part, bundle.reach) for part in parts])
     store = stoker.Store.from_arrays(lengths=bars.lengths, close=bars.columns["close"])
     times = pa.array(bars.times[row].astype("datetime64[ms]"))
     values = {"prediction": 1 / (1 + np.exp(-logit)), "logit": logit}
@@ -82,18 +97,3 @@ def _predict(
     return [
         Predicted(store=store, time=None, series=series, steps=steps, column="label", values=values, names=bars.names, times=times)
     ]
-
-
-def _read(data: Any) -> BarSeries:
-    """The bars of an open store, or of a file."""
-    if isinstance(data, stoker.Store):
-        return bars_of(data, DatasetSettings(path=data.name))
-    with disk.temporary_folder() as folder:
-        return read_bars([DatasetSettings(path=str(data))], folder)
-
-
-@torch.inference_mode()
-def _logits(model: TfaModel, features: Array, ends: Array, reach: int) -> Array:
-    """The logits of the windows that end at these rows, float64."""
-    windows = np.stack([features[end + 1 - reach : end + 1] for end in ends])
-    return np.asarray(model(torch.from_numpy(windows).to(next(model.parameters()).device))[:, -1].double().cpu().numpy())
