@@ -49,7 +49,6 @@ from stoker.diagnose.wording import percent
 from stoker.errors import TrainError
 
 MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
-MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
 MAX_PERIOD = 4  # of steps that alternate; long steps with a longer period are rare steps
 PERIODIC = 0.4  # spread of the means of periods, relative to that of single steps, up to which steps alternate
@@ -355,16 +354,6 @@ class Recorder:
         waited = statistics.fmean(step.phases_ns[NEXT] for step in self.loop.steps) / 1e9
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
 
-    def last_window(self, series: StepSeries, source: Source | None) -> list[float]:
-        """Seconds of the steps of the last window, each with its share of the time to start an epoch."""
-        epochs = self._epochs(series, source, least=MIN_EPOCHS_OF_A_TRIAL)
-        if epochs:
-            return [epoch.seconds for epoch in epochs[-1]]
-        lost = between_epochs([series], _epoch_length(source, self._batches), on_gpu=self.on_gpu)
-        starting = lost.loader if lost is not None else 0.0
-        last = series.pieces()[-1:]
-        return [seconds + starting for seconds in _means(last, self._steps_together(source, len(last[0])))[0]]
-
     def of_rank(self, rank: int) -> Rank | None:
         """Step times of this rank; None if steps without the all-reduce were not measured."""
         if not self.loop.steps or not self.apart.steps:
@@ -402,12 +391,12 @@ class Recorder:
         """Whether torch compiles again in most steps."""
         return 2 * self.recompiled >= len(self.loop.steps) > 0
 
-    def _epochs(self, series: StepSeries, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
+    def _epochs(self, series: StepSeries, source: Source | None) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""
         if not _workers(source) or self.apart.steps or series.device_step is not None:
             return []
         means = [[mean_of_epoch(*epoch) for epoch in window if len(epoch) > 1] for window in series.epochs()]
-        return means if sum(map(len, means)) >= least and all(means) else []
+        return means if sum(map(len, means)) >= MIN_EPOCHS and all(means) else []
 
     def _phases(self, phased: list[StepTimes], source: Source | None, starting: float) -> Phases:
         """How a step divides; the time to start an epoch is a wait for the loader."""
