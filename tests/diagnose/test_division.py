@@ -144,9 +144,10 @@ def test_a_shorter_type_that_was_measured_is_the_part_of_the_precision(precision
     assert divide(measured).share("precision") == pytest.approx(0.16)
     assert divide(measured).share("compute") > 0.5 > 0.1 > divide(estimated).share("compute")
     assert (rank(measured)[0].verdict, rank(estimated)[0].verdict) == ("precision", "launch")
-    refuted = msgspec.structs.replace(estimated, what_ifs={fix: changed(10.0, 10.5)})
-    assert divide(refuted).share("precision") == 0
-    assert rank(refuted)[0].verdict == "launch"
+    slower = msgspec.structs.replace(estimated, what_ifs={fix: changed(10.0, 10.5)})
+    says_nothing = precision == "fp64"  # converting batches took longer
+    assert divide(slower).share("precision") == (divide(estimated).share("precision") if says_nothing else 0)
+    assert rank(slower)[0].verdict == "launch"
 
 
 def test_an_optimizer_comes_before_a_waste_if_more_of_it_can_be_saved() -> None:

@@ -210,6 +210,20 @@ def test_a_library_that_does_something_now_and_then_is_named(clock: Clock, monke
     assert line.called is None
 
 
+def test_what_calls_the_file_of_the_user_is_not_to_blame(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three lines of the user share the time, so the outermost common call is one that starts the program."""
+    monkeypatch.setattr(sampling, "now_ns", clock)
+    monkeypatch.setattr(sampling, "is_own", lambda file: file == "train.py")
+    run: dict[str, Any] = {"sampler": Sampler(StepHooks(), slow_from=1e-7), "clock": clock, "usual": usual, "sys": sys}
+    lines = "def usual():\n    clock.now += 500\n    sampler.sample(sys._getframe())\nusual()\nusual()\nusual()\n"
+    exec(compile(lines, "train.py", "exec"), run)
+    run["sampler"].end_step(StepTimes((0, 0, 0, 0, 0, 1500), False))
+    line = run["sampler"].rare_line()
+    assert line is not None
+    assert line.place is None
+    assert not line.alone
+
+
 def test_samples_during_the_end_of_a_step_belong_to_the_next() -> None:
     """The timer goes on. If each sample took longer to assign than the next takes to come, a step would never end."""
     sampler, calls = Sampler(StepHooks(), slow_from=0.0), 0

@@ -187,11 +187,15 @@ class Sampler:
         while deeper := [one for one in extra if one[:-1] == chain[-1] and extra[one] >= MOSTLY * total > 0]:
             chain.append(max(deeper, key=lambda one: extra[one]))
         whole = sum(spent for stack, spent in usual.items() if len(stack) == 1)
+        own = [one for one in chain[1:] if is_own(one[-1][0].co_filename)]
+        # Where lines of the user share the time, none has most of it, and what calls their file is not to blame.
+        shared = not own and any(is_own(one[-1][0].co_filename) for one in extra)
         own_folder = str(PurePath(__file__).parent)
         alone = [
-            one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole and not one[-1][0].co_filename.startswith(own_folder)
+            one
+            for one in chain[1:]
+            if not shared and usual[one] <= NEXT_TO_NOTHING * whole and not one[-1][0].co_filename.startswith(own_folder)
         ]
-        own = [one for one in chain[1:] if is_own(one[-1][0].co_filename)]
         # In a library, the first line is in its loop and calls the rare code; the second one is that code.
         here = next((one for one in reversed(own) if one in alone), (alone[:2] or own[-1:] or [()])[-1])
         above = next((one for one in reversed(own) if len(one) < len(here)), ())
