@@ -1,9 +1,4 @@
-"""A step of a GPU, divided by experiments: what the removal of a suspect saved is its part.
-
-The times of a step in `PROGRAMS` were measured on an H200 by a probe, with programs whose cause was removed from their source or read
-from kernel times. Assumed are: the counts of kernels and operations, the last number but that of scikit-learn, and of "reads that cost"
-all but 67 and 32. So these tests say what the rule makes of such times, not how well it does on a GPU.
-"""
+"""A step divided by experiments: what the removal of a suspect saved is its part. Whole programs are in test_rule_kept.py."""
 
 from __future__ import annotations
 
@@ -12,55 +7,9 @@ import pytest
 from tests.diagnose.measured import COMPUTING, LOG, MS, NO_PHASES, TWO_CORES, around, changed, on_cpu, on_gpu
 
 from stoker.diagnose.division import divide
-from stoker.diagnose.measurements import BusyThread, Loader, Measurements, Work
+from stoker.diagnose.measurements import BusyThread, Loader
 from stoker.diagnose.rule import conclude, rank
 from stoker.diagnose.wording import why_first
-
-# Milliseconds of a step: as it is, without loading, without uploads, without reads, without all of them; kernels; `rest` in the last.
-PROGRAMS = {
-    "Trainer of Hugging Face, three reads": (24.1, 23.2, 20.5, 22.4, 22.2, 1.65, 1.0, "launch"),
-    "causal language model, six reads": (31.2, 31.6, 28.7, 34.0, 31.1, 3.3, 1.0, "launch"),
-    "Lightning with callbacks": (6.2, 6.6, 7.0, 8.2, 6.0, 0.42, 0.5, "launch"),
-    "Accelerate, four batches per update": (34.1, 33.0, 32.6, 34.6, 35.9, 4.3, 1.0, "launch"),
-    "240 reads per step that cost nothing": (62.1, 61.9, 60.7, 63.2, 59.3, 16.4, 2.0, "launch"),
-    "a metric of scikit-learn in each step": (18.6, 17.6, 17.1, 18.8, 16.9, 1.9, 9.8, "host"),
-    "60 small uploads": (10.1, 10.6, 2.9, 10.4, 3.1, 0.6, 0.2, "transfer"),
-    "video in pageable memory": (22.7, 24.8, 1.6, 21.9, 1.5, 0.5, 0.1, "transfer"),
-    "slow samples under Lightning": (69.0, 6.9, 15.5, 67.7, 7.5, 1.1, 0.5, "data"),
-    "reads that cost": (67.0, 67.0, 67.0, 32.0, 31.0, 27.0, 0.5, "sync"),
-}
-KERNELS = {
-    "precision": on_gpu(63.45, device=63.40, reached=0.055, shares=COMPUTING),
-    "compute": on_gpu(52.28, device=49.93, reached=0.53, precision="bf16"),
-    "memory": on_gpu(9.41, device=9.41, kernels=115),
-    "optimizer": on_gpu(6.33, device=6.33, optimizer=5.92, kernels=120),
-    "kernel": on_gpu(10.0, device=10.0, kernels=1000, shares={"search": 0.5, "gemm": 0.3, "elementwise": 0.2}),
-}
-"""By the kind of kernels that a GPU computes all the time."""
-
-
-def program(name: str) -> tuple[Measurements, str]:
-    step, data, copies, reads, everything, device, rest, verdict = PROGRAMS[name]
-    times = {"cached": data, "copies": copies, "reads": reads, "everything": everything, "device": device, "rest": rest}
-    return on_gpu(step, **times, kernels=500, work=Work(ops=2000, kernels=500, flops=0, device_seconds=device * MS)), verdict
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_cause_is_what_gains_when_it_is_removed(name: str) -> None:
-    measured, verdict = program(name)
-    assert conclude(measured).verdict == verdict
-
-
-def test_negative_control_without_experiments_uploads_are_not_found() -> None:
-    measured, verdict = program("60 small uploads")
-    assert verdict == "transfer" != conclude(msgspec.structs.replace(measured, removed={})).verdict
-
-
-@pytest.mark.parametrize("verdict", KERNELS)
-def test_the_kernels_of_a_gpu_that_computes_all_the_time_are_the_verdict(verdict: str) -> None:
-    causes = rank(KERNELS[verdict])
-    assert causes[0].verdict == verdict
-    assert len(causes) > 1
 
 
 def test_all_together_save_what_they_save_together() -> None:
@@ -144,9 +93,10 @@ def test_a_shorter_type_that_was_measured_is_the_part_of_the_precision(precision
     assert divide(measured).share("precision") == pytest.approx(0.16)
     assert divide(measured).share("compute") > 0.5 > 0.1 > divide(estimated).share("compute")
     assert (rank(measured)[0].verdict, rank(estimated)[0].verdict) == ("precision", "launch")
-    refuted = msgspec.structs.replace(estimated, what_ifs={fix: changed(10.0, 10.5)})
-    assert divide(refuted).share("precision") == 0
-    assert rank(refuted)[0].verdict == "launch"
+    slower = msgspec.structs.replace(estimated, what_ifs={fix: changed(10.0, 10.5)})
+    says_nothing = precision == "fp64"  # converting batches took longer
+    assert divide(slower).share("precision") == (divide(estimated).share("precision") if says_nothing else 0)
+    assert rank(slower)[0].verdict == "launch"
 
 
 def test_an_optimizer_comes_before_a_waste_if_more_of_it_can_be_saved() -> None:

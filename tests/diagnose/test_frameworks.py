@@ -34,7 +34,6 @@ from stoker.diagnose.wording import ADVICE
             "TrainingArguments(logging_nan_inf_filter=False): the filter reads the loss of each step to look for NaN",
         ),
         ("lightning", "fused", None, None),
-        ("lightning", "cudnn", None, None),
         (None, "workers", 2, None),
     ],
 )

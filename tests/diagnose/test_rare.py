@@ -210,6 +210,20 @@ def test_a_library_that_does_something_now_and_then_is_named(clock: Clock, monke
     assert line.called is None
 
 
+def test_what_calls_the_file_of_the_user_is_not_to_blame(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three lines of the user share the time, so the outermost common call is one that starts the program."""
+    monkeypatch.setattr(sampling, "now_ns", clock)
+    monkeypatch.setattr(sampling, "is_own", lambda file: file == "train.py")
+    run: dict[str, Any] = {"sampler": Sampler(StepHooks(), slow_from=1e-7), "clock": clock, "usual": usual, "sys": sys}
+    lines = "def usual():\n    clock.now += 500\n    sampler.sample(sys._getframe())\nusual()\nusual()\nusual()\n"
+    exec(compile(lines, "train.py", "exec"), run)
+    run["sampler"].end_step(StepTimes((0, 0, 0, 0, 0, 1500), False))
+    line = run["sampler"].rare_line()
+    assert line is not None
+    assert line.place is None
+    assert not line.alone
+
+
 def test_samples_during_the_end_of_a_step_belong_to_the_next() -> None:
     """The timer goes on. If each sample took longer to assign than the next takes to come, a step would never end."""
     sampler, calls = Sampler(StepHooks(), slow_from=0.0), 0
@@ -302,13 +316,28 @@ def test_work_does_not_come_before_rare_steps() -> None:
     assert finding.causes[1].share > finding.causes[0].share
 
 
+OF_LOADER = Loader(kind="DataLoader", place=CALLED)
+
+
 @pytest.mark.promise("P17")
-def test_time_between_epochs_at_the_line_of_the_loop_is_that_of_the_loader() -> None:
-    """It ends its workers and starts others there."""
-    rare = RareSteps(share=0.4, every=8.0, seconds=0.05, others=0.01, between_epochs=True, alone=True, place=CALLED)
-    assert verdict_of(rare, Loader(kind="DataLoader", place=CALLED)) == "data"
-    assert verdict_of(rare, Loader(kind="DataLoader", place=UPLOAD)) == "host"
-    assert verdict_of(rare, Loader(kind="DataLoader")) == "host"
+@pytest.mark.parametrize(
+    ("rare", "loader", "verdict"),
+    [
+        ({"between_epochs": True, "place": CALLED}, OF_LOADER, "data"),  # it ends its workers and starts others there
+        ({"between_epochs": True, "place": UPLOAD}, OF_LOADER, "host"),
+        ({"between_epochs": True, "place": CALLED}, Loader(kind="DataLoader"), "host"),
+        ({"between_epochs": True, "place": UPLOAD, "in_outer_loop": True}, OF_LOADER, "data"),  # the next chunk of the data
+        ({"phase": "prepare"}, OF_LOADER, "host"),  # a checkpoint at the top of the loop
+        ({"phase": "prepare"}, Loader(kind="loop"), "data"),  # the loop makes its batches there
+        ({"phase": "prepare", "alone": False}, OF_LOADER, "data"),  # making a batch takes longer now and then
+        ({"phase": "next", "seconds": 0.02}, OF_LOADER, "data"),
+        ({"phase": "next", "seconds": 0.02, "alone": False}, OF_LOADER, None),
+        ({"every": None}, Loader(kind="loop"), None),
+    ],
+)
+def test_what_rare_steps_wait_for_and_where_says_whose_they_are(rare: dict[str, Any], loader: Loader, verdict: str | None) -> None:
+    options = {"share": 0.4, "every": 8.0, "seconds": 0.4, "others": 0.01, "alone": True, "place": UPLOAD, **rare}
+    assert verdict_of(RareSteps(**options), loader) == verdict
 
 
 @pytest.mark.promise("P17")
@@ -382,29 +411,6 @@ def test_cores_that_others_had_come_first() -> None:
     assert (doubt(measured) or "").startswith("for 50 % of the time other programs had the cores")
 
 
-def test_a_rare_line_between_batch_and_model_is_the_loop_s_own() -> None:
-    """A checkpoint at the top of the loop; where no iterable gives batches, the loop makes them there."""
-    rare = RareSteps(share=0.5, every=25, seconds=0.4, others=0.01, phase="prepare", alone=True, place=UPLOAD)
-    assert verdict_of(rare, Loader(kind="DataLoader")) == "host"
-    assert verdict_of(rare, Loader(kind="loop")) == "data"
-    always = msgspec.structs.replace(rare, alone=False)
-    assert verdict_of(always, Loader(kind="DataLoader")) == "data", "making a batch takes longer now and then"
-
-
-def test_what_batches_are_made_of_is_data_between_epochs_as_well() -> None:
-    """A loop over chunks around the training loop waits for its next chunk."""
-    chunk = RareSteps(share=0.5, every=20, seconds=0.4, others=0.01, between_epochs=True, place=UPLOAD, in_outer_loop=True)
-    assert verdict_of(chunk, Loader(kind="DataLoader", place=CALLED)) == "data"
-    assert verdict_of(msgspec.structs.replace(chunk, in_outer_loop=False), Loader(kind="DataLoader")) == "host"
-
-
-def test_a_rare_wait_at_a_line_of_its_own_is_data_however_short() -> None:
-    rare = RareSteps(share=0.2, every=3, seconds=0.02, others=0.01, phase="next", alone=True, place=UPLOAD)
-    loader = Loader(kind="DataLoader")
-    assert verdict_of(rare, loader) == "data"
-    assert verdict_of(msgspec.structs.replace(rare, alone=False), loader) is None
-
-
 def test_rare_steps_and_time_between_epochs_both_count() -> None:
     upload = RareSteps(share=0.4, every=25, seconds=0.1, others=0.01, phase="rest", alone=True, place=UPLOAD)
     valid = RareSteps(share=0.3, every=30, seconds=0.1, others=0.01, between_epochs=True, place=CALLED)
@@ -413,10 +419,6 @@ def test_rare_steps_and_time_between_epochs_both_count() -> None:
     assert causes["host"] == pytest.approx(0.7, abs=0.01)
     assert sum(causes.values()) == pytest.approx(1.0, abs=0.02)
     assert [step.name for step in conclude(both).next] == ["rare", "rare"]
-
-
-def test_no_one_is_named_for_what_comes_once() -> None:
-    assert verdict_of(RareSteps(share=0.9, seconds=4.0, others=0.01, alone=True), Loader(kind="loop")) is None
 
 
 # ---- programs ----

@@ -89,19 +89,6 @@ def test_worker_processes_that_start_in_each_epoch_are_to_stay(workers: int, per
     assert ("persistent" in [step.name for step in finding.next]) == advised
 
 
-@pytest.mark.promise("P17")
-def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() -> None:
-    recorder, series = Recorder(), StepSeries()
-    for _ in range(2):
-        series.begin_window()
-        for _ in range(2):
-            for step in (*STEPS[:4], end(0, 32, ours=True)[1]):
-                series.add(step)
-    assert recorder.last_window(series, None) == pytest.approx([0.010 + 0.030 / 5] * 8)
-    series = StepSeries(*([step for step in window if not step.new_epoch] for window in series.windows))
-    assert recorder.last_window(series, None) == pytest.approx([0.010] * 8), "the control: no epoch ends"
-
-
 def recorded_in_turn(*rests: int, number: int = 48) -> Recorder:
     steps = [times(2, rests[at % len(rests)]) for at in range(number)]
     return Recorder(loop=StepSeries(steps, steps))

@@ -60,13 +60,12 @@ def test_a_finding_gets_the_results_of_its_advice() -> None:
         on_gpu(), next=[Advice(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
     )
     results: dict[str, Result] = {
-        "feed": 0.005, "cached": {"seconds": 0.004, "losses": CHANGED}, "workers": {"losses": CHANGED}, "sdpa": 0.008, "cudnn": 0.02,
+        "feed": 0.005, "cached": {"seconds": 0.004, "losses": CHANGED}, "workers": {"losses": CHANGED},
     }  # fmt: skip
     engine = FakeEngine(lambda version: results[version.title.removeprefix("with ")])
     after = try_advice(finding, __file__, engine=engine)  # type: ignore[arg-type]
-    assert engine.compared == [f"with {name}" for name in ("feed", "cached", "workers", "sdpa", "cudnn")]
+    assert engine.compared == [f"with {name}" for name in ("feed", "cached", "workers")]
     by_name = {step.name: step for step in after.next}
-    assert list(by_name) == [*names, "sdpa"]  # what was not proposed is told where it helps
     assert by_name["host"].tried is None
     tried = {name: step.tried for name, step in by_name.items() if step.tried is not None}
     assert tried["feed"].speedup == pytest.approx(2.0)

@@ -9,7 +9,8 @@ import torch
 from tests.diagnose.experiments.samples import losses
 from torch import nn
 
-from stoker.diagnose.experiments.precision import Autocast, Float32
+from stoker.diagnose.experiments.precision import Autocast, Float32, Tf32
+from stoker.diagnose.experiments.threads import Threads
 
 
 def test_autocast_computes_in_bfloat16_and_gives_float32() -> None:
@@ -68,3 +69,13 @@ def test_float32_also_works_where_the_loop_takes_samples_from_a_tensor() -> None
     assert model(input=table[rows]).dtype is torch.float32
     fix.remove()
     assert model(table[rows]).dtype is torch.float64
+
+
+def test_flags_of_torch_are_put_back() -> None:
+    before = (torch.get_float32_matmul_precision(), torch.get_num_threads())
+    for fix in (Tf32(), Threads(before[1] + 1)):
+        fix.begin([nn.Conv1d(1, 1, 1)], None)
+        assert fix.used
+        assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) != before
+        fix.remove()
+        assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == before

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import signal
@@ -240,6 +241,8 @@ class Child:
             faulthandler.enable()  # where native code aborts, the line that called it is shown
         self.session.install()
         rewrite_imports(self.session.sources)
+        # The first optimizer imports it anyway: next to a thread of the program that holds the interpreter lock, that takes a minute.
+        importlib.import_module("torch._dynamo")
         os._exit = self._leave_early
         words = [*(["-m"] if self._request.module else []), self._request.program, *self._request.arguments]
         self._others = OtherProcesses(words, self.session.hooks, end=self._end, end_in_fork=self._end_in_fork)

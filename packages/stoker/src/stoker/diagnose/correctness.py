@@ -100,13 +100,13 @@ def faults_of(train_loader: Any, valid_loader: Any = None, *, seconds: float) ->
     num_batches = length_of(train_loader)
     whole = num_batches is None or report.num_batches >= num_batches
     aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were read.)"
-    given = isinstance(train_loader, list | tuple)  # batches that are repeated on purpose
+    repeats = isinstance(train_loader, list | tuple)  # batches that are repeated on purpose
     wrong = []
     for check in report.checks:
         # An unshuffled order is right for validation, but seldom for training.
         unshuffled = check.kind == "order" and check.text.startswith("Not shuffled")
         noted = check.kind in ("not finite", "same order") and check.severity == "note"
-        intended = given and check.kind in ("seen twice", "reused memory")
+        intended = repeats and check.kind in ("seen twice", "reused memory")
         if check.kind in TITLES and (check.severity == "fault" or unshuffled or noted) and not intended:
             text = check.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
             text = text.replace("in apart_from", "in the validation data") if check.kind == "shared samples" else text
@@ -185,7 +185,7 @@ def validation_loaders(loader: Any, sources: Sources) -> list[Any]:
             is_apart = isinstance(loader, _kinds())  # else perhaps the source of the batches that are trained on
         else:
             is_apart = theirs.shuffled is False  # a shuffled loader that was not iterated yet is meant for training
-        if is_apart and not any(other is another for another in others) and not any(_are_same(theirs, one) for one in known):
+        if is_apart and not any(other is another for another in others) and not any(_are_same(theirs, claim) for claim in known):
             others.append(other)
             known.append(theirs)
     return others[:MOST_LOADERS]
@@ -196,12 +196,12 @@ def comparable(loader: Any, others: list[Any]) -> list[Any]:
     ours = _rows(loader) if others else None
     if ours is None:
         return []
-    form, found = BatchForm.of(ours), []
+    form, fitting = BatchForm.of(ours), []
     for other in others:
         rows = _rows(other)
         if rows is not None and len(form.lacking(form.adapt(rows))) < len(form.names):
-            found.append(other)
-    return found
+            fitting.append(other)
+    return fitting
 
 
 def _rows(loader: Any) -> BatchRows | None:

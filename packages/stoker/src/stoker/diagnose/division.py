@@ -78,7 +78,9 @@ def fix_gain_of(measured: Measurements, *names: str) -> float | None:
 
 def precision_gain(measured: Measurements) -> float | None:
     """Return the same of a type shorter than the program's, or None if none was measured."""
-    return fix_gain_of(measured, *SHORTER_TYPES.get(measured.precision, ()))
+    gain = fix_gain_of(measured, *SHORTER_TYPES.get(measured.precision, ()))
+    # To convert each batch from float64 takes time that a program in float32 does not need (apart-dust-particles).
+    return None if measured.precision == "fp64" and gain is not None and gain < 0 else gain
 
 
 def removal_of(measured: Measurements, experiment: str) -> WhatIf | None:

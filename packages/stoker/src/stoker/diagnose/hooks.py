@@ -61,7 +61,7 @@ def frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's code."""
-    return next((one for one in frames(frame) if is_own(one.f_code.co_filename)), None)
+    return next((caller for caller in frames(frame) if is_own(caller.f_code.co_filename)), None)
 
 
 def own_line(frame: FrameType | None) -> SourceLine | None:
@@ -299,10 +299,10 @@ class StepHooks:
                 return replay(graph)
             if self.phase == PREPARE:
                 self.enter(FORWARD)
-            found = replay(graph)
+            out = replay(graph)
             self.enter(REST)
             self._count_step()
-            return found
+            return out
 
         for name, by in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replayed)):
             replace(self._undo, kind, name, by)
@@ -433,7 +433,7 @@ class BeforeForward:
 
 def objects_of(kind: type) -> list[Any]:
     """All objects of a class in this process, those of its subclasses included."""
-    return [one for one in gc.get_objects() if issubclass(type(one), kind)]  # not isinstance: a proxy's __class__ may raise
+    return [value for value in gc.get_objects() if issubclass(type(value), kind)]  # not isinstance: a proxy's __class__ may raise
 
 
 def has_optimizer() -> bool:

@@ -130,8 +130,8 @@ class WatchedIterator:
         source.gives_batches = next(leaves(value), None) is not None
         inner = source.inner
         if inner is not None:
-            given = inner.last
-            source.passes_on = value is given or (isinstance(value, tuple) and any(one is given for one in value))
+            passed = inner.last
+            source.passes_on = value is passed or (isinstance(value, tuple) and any(part is passed for part in value))
         source.inner = inner or before
         source.last = value
         if sources.running:
@@ -224,10 +224,10 @@ class Sources:
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
             if sources.settled:  # is this a pass of the training loop?
-                found = sources.training
-                is_training = found is not None and found.iterable is loader
+                training = sources.training
+                is_training = training is not None and training.iterable is loader
                 (sources.trained if is_training else sources.passed).add(loader)
-                if found is None or not is_training or not found.may_train:
+                if training is None or not is_training or not training.may_train:
                     return _original_iter(loader)
             hooks = sources.hooks
             outer, started = hooks.phase, now_ns()
@@ -256,13 +256,13 @@ class Sources:
 
     def _of_loader(self, loader: DataLoader[Any], place: SourceLine | None) -> Source:
         """The source of a loader: its own, or that of the loader it replaces."""
-        found = self._loaders.get(id(loader))
-        if found is None:
-            there = [loader for loader in self._loaders.values() if loader.place == place]
-            there.sort(key=lambda one: one.iterable.dataset is not loader.dataset)  # the same data first
-            found = next((one for one in there if self._replace_loader(one, loader)), None) or Source(loader, None)
-            self._loaders[id(loader)] = found
-        return found
+        source = self._loaders.get(id(loader))
+        if source is None:
+            others = [loader for loader in self._loaders.values() if loader.place == place]
+            others.sort(key=lambda other: other.iterable.dataset is not loader.dataset)  # the same data first
+            source = next((other for other in others if self._replace_loader(other, loader)), None) or Source(loader, None)
+            self._loaders[id(loader)] = source
+        return source
 
     def _replace_loader(self, source: Source, loader: DataLoader[Any]) -> bool:
         """Continue a source with another loader if each epoch creates a new one."""
@@ -283,10 +283,10 @@ class Sources:
         """Set the training loop."""
         self.training, self.settled = source, True
         known = [*self._loops.values(), *self._loaders.values()]
-        self.stepless = [one.iterable for one in known if one.gives_batches and one.can_repeat and not one.steps_between]
+        self.stepless = [loop.iterable for loop in known if loop.gives_batches and loop.can_repeat and not loop.steps_between]
         self.trained.update(loader.iterable for loader in self._loaders.values() if loader.steps_between)
-        self._loops = {place: one for place, one in self._loops.items() if one is source}
-        self._loaders = {key: one for key, one in self._loaders.items() if one is source or one.iterable is source.loader}
+        self._loops = {place: loop for place, loop in self._loops.items() if loop is source}
+        self._loaders = {key: loop for key, loop in self._loaders.items() if loop is source or loop.iterable is source.loader}
         source.last = None
 
     def find_training_loop(self) -> bool:
@@ -306,10 +306,10 @@ class Sources:
         if not batches and steps < STEPS_WITHOUT_LOOP:
             return False  # a loop with several steps per batch takes longer to find
         pool = batches or candidates
-        best = max(pool, key=lambda one: one.steps_between)
-        for one in pool * 2:  # outwards, along the iterables that process its batches
-            if one.inner is best and not one.passes_on and one.steps_between >= best.steps_between - 1:
-                best = one
+        best = max(pool, key=lambda candidate: candidate.steps_between)
+        for candidate in pool * 2:  # outwards, along the iterables that process its batches
+            if candidate.inner is best and not candidate.passes_on and candidate.steps_between >= best.steps_between - 1:
+                best = candidate
         while best.passes_on and best.inner in pool:
             best = best.inner
         if best.place is None:  # the user's loop iterates a wrapper of the loader, made by a library

@@ -123,8 +123,10 @@ def _class_of(namespace: str, operation: str) -> str | None:
             return kind
     # What torch dispatches: not overloads that write to `out`, nor those of TorchScript alone.
     named = [(overload, getattr(packet, overload)) for overload in (packet.overloads() if packet is not None else [])]
-    overloads = [one for name, one in named if not name.endswith("out") and torch._C._dispatch_has_kernel(one.name())]
-    aliases = [one.alias_info for overload in overloads for one in overload._schema.returns]
+    overloads = [
+        overload for name, overload in named if not name.endswith("out") and torch._C._dispatch_has_kernel(overload.name())
+    ]
+    aliases = [value.alias_info for overload in overloads for value in overload._schema.returns]
     only_views = any(alias is not None and not alias.is_write for alias in aliases)  # of memory that it was given, unchanged
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     only_calls = all(  # made of other operations on every device

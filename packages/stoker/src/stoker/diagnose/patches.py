@@ -7,7 +7,7 @@
 3. A patch is written if its speed-up is measured and its losses are those of the program: equal, or within rounding or the tolerance of a
    fix that rounds differently. Fixes with equal losses are tried first.
 
-Without a verdict, the fixes of the likely cause are tried, and some that fit most programs.
+Without a verdict, the fixes of the likely cause are tried.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ from stoker.diagnose.source_edits import (
     with_value,
 )
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.trials import ALSO, TRIAL_SECONDS, ProgramWithFix, Trials, tried_of
+from stoker.diagnose.trials import TRIAL_SECONDS, ProgramWithFix, Trials, tried_of
 from stoker.errors import TrainError
 
-WITHOUT_VERDICT = ("pinned", "persistent", "fused", "tf32", "cudnn")  # tried if no cause is known
 FINDING_SECONDS = 180.0  # of the run in which lines to edit are found
 AS_EDITS = {"feed": ("gather", "workers"), "sync": ("reads",), "host": ("callbacks",)}
 """Advice that is more than an edit of lines, with the edits that do a part of it."""
@@ -112,18 +111,6 @@ class EditableProgram:
             for node in source.positions:
                 if isinstance(node, cst.Attribute) and node.attr.value in names:
                     raise TrainError(f"{shown(source.path)}:{source.line_of(node)} sets it already ({node.attr.value})")
-
-
-def _flag(code: str, *names: str) -> Callable[[EditableProgram], list[Change]]:
-    """A line after the imports of the main file, unless one of these names is mentioned."""
-
-    def edit(program: EditableProgram) -> list[Change]:
-        program.refuse_if_mentioned(*names)
-        source = program.source(program.sites.main)
-        torch, importing, last = torch_name(source)
-        return [*importing, line_after(source, last, f"{torch}.{code}")]
-
-    return edit
 
 
 def _arguments(fix: str, program: EditableProgram) -> list[tuple[str, str, str]]:
@@ -210,6 +197,14 @@ def _assigned(source: SourceFile, call: cst.Call) -> tuple[SourceFile, cst.Simpl
     return (source, source.statement_of(call), source.text_of(target)) if isinstance(target, cst.Name | cst.Attribute) else None
 
 
+def _tf32(program: EditableProgram) -> list[Change]:
+    """A line after the imports of the main file, unless the program sets the precision of its matmuls."""
+    program.refuse_if_mentioned("set_float32_matmul_precision", "allow_tf32", "fp32_precision")
+    source = program.source(program.sites.main)
+    torch, importing, last = torch_name(source)
+    return [*importing, line_after(source, last, f'{torch}.set_float32_matmul_precision("high")')]
+
+
 def _float32(program: EditableProgram) -> list[Change]:
     changes: list[Change] = []
     for source in map(program.source, program.sites.files):
@@ -224,10 +219,9 @@ def _float32(program: EditableProgram) -> list[Change]:
 
 EDITS: dict[str, Callable[[EditableProgram], list[Change]]] = {
     "compile": _compile,
-    "cudnn": _flag("backends.cudnn.benchmark = True", "benchmark", "deterministic", "use_deterministic_algorithms"),
     "float32": _float32,
     "gather": _gather,
-    "tf32": _flag('set_float32_matmul_precision("high")', "set_float32_matmul_precision", "allow_tf32", "fp32_precision"),
+    "tf32": _tf32,
 }
 """Functions that make the changes of other fixes. They raise `TrainError` with the reason if they cannot."""
 KNOWN = {*EDITS, *KEYWORDS, *SWITCHES}
@@ -331,15 +325,13 @@ def _measure(
 
 
 def candidates(finding: Finding) -> list[str]:
-    """The fixes that are tried as edits: those that are advised, and some that cannot be predicted."""
+    """The fixes that are tried as edits: those that are advised."""
     measured = finding.measurements
     device = measured.device if measured is not None else "cpu"
     advised = [step.name for step in finding.next]
-    if finding.verdict == "none" and measured is not None:
-        likely = advise(measured, divide(measured), [finding.likely]) if finding.likely is not None else []
-        advised = [*(step.name for step in likely), *WITHOUT_VERDICT]
-    also = ALSO.get(finding.verdict, ()) if advised else ()
-    names = dict.fromkeys(edit for name in [*advised, *also] for edit in AS_EDITS.get(name, (name,)))
+    if finding.verdict == "none" and finding.likely is not None and measured is not None:
+        advised = [step.name for step in advise(measured, divide(measured), [finding.likely])]
+    names = dict.fromkeys(edit for name in advised for edit in AS_EDITS.get(name, (name,)))
     fits = [name for name in names if device == "cuda" or name not in FIXES or not FIXES[name].cuda_only]
     return [name for name in fits if name in KNOWN][: RULE.max_trials]
 

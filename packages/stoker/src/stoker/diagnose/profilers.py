@@ -149,7 +149,7 @@ class Sampler:
         phase = self._hooks.phase if self._hooks is not None else 0
         self._spent[phase, own_line(frame)] += now - self._last_ns
         if self._slow_from < math.inf:
-            stack = [(one.f_code, one.f_lineno or 0) for one in frames(frame)]
+            stack = [(caller.f_code, caller.f_lineno or 0) for caller in frames(frame)]
             self._step.append((tuple(reversed(stack))[:MAX_DEPTH], now - self._last_ns))
         self._last_ns = now
 
@@ -184,20 +184,24 @@ class Sampler:
         extra = {stack: spent / slow - usual[stack] / others for stack, spent in most.items()}
         total = sum(spent for stack, spent in extra.items() if len(stack) == 1)
         chain: list[Stack] = [()]
-        while deeper := [one for one in extra if one[:-1] == chain[-1] and extra[one] >= MOSTLY * total > 0]:
-            chain.append(max(deeper, key=lambda one: extra[one]))
+        while deeper := [stack for stack in extra if stack[:-1] == chain[-1] and extra[stack] >= MOSTLY * total > 0]:
+            chain.append(max(deeper, key=lambda stack: extra[stack]))
         whole = sum(spent for stack, spent in usual.items() if len(stack) == 1)
+        own = [stack for stack in chain[1:] if is_own(stack[-1][0].co_filename)]
+        # Where lines of the user share the time, none has most of it, and what calls their file is not to blame.
+        shared = not own and any(is_own(stack[-1][0].co_filename) for stack in extra)
         own_folder = str(PurePath(__file__).parent)
         alone = [
-            one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole and not one[-1][0].co_filename.startswith(own_folder)
+            stack
+            for stack in chain[1:]
+            if not shared and usual[stack] <= NEXT_TO_NOTHING * whole and not stack[-1][0].co_filename.startswith(own_folder)
         ]
-        own = [one for one in chain[1:] if is_own(one[-1][0].co_filename)]
         # In a library, the first line is in its loop and calls the rare code; the second one is that code.
-        here = next((one for one in reversed(own) if one in alone), (alone[:2] or own[-1:] or [()])[-1])
-        above = next((one for one in reversed(own) if len(one) < len(here)), ())
+        here = next((stack for stack in reversed(own) if stack in alone), (alone[:2] or own[-1:] or [()])[-1])
+        above = next((stack for stack in reversed(own) if len(stack) < len(here)), ())
         return SlowLine(
             phase=NAMES[phase],
-            in_phase=longer[phase] / max(1e-9, sum(one for one in longer if one > 0)),
+            in_phase=longer[phase] / max(1e-9, sum(more for more in longer if more > 0)),
             place=_place(here),
             called=_place(above),
             alone=here in alone,
@@ -206,23 +210,23 @@ class Sampler:
 
     def blames(self) -> dict[str, list[Blame]]:
         """Shares of each phase by line, the largest first."""
-        return {name: found for number, name in enumerate(NAMES) if (found := self.of_phase(number))}
+        return {name: blames for number, name in enumerate(NAMES) if (blames := self.of_phase(number))}
 
     def of_phase(self, number: int = 0) -> list[Blame]:
         """Shares of one phase by line."""
         spent = {place: time for (phase, place), time in self._spent.items() if phase == number}
         total = sum(spent.values()) or 1
-        ordered = sorted(spent.items(), key=lambda one: -one[1])
+        ordered = sorted(spent.items(), key=lambda item: -item[1])
         return [Blame(place=place, share=time / total) for place, time in ordered if place is not None][:MAX_PLACES]
 
 
 def _with_callees(stacks: Counter[Stack]) -> Counter[Stack]:
     """The time in each call, including the calls that it makes."""
-    found: Counter[Stack] = Counter()
+    counted: Counter[Stack] = Counter()
     for stack, spent in stacks.items():
         for depth in range(1, len(stack) + 1):
-            found[stack[:depth]] += spent
-    return found
+            counted[stack[:depth]] += spent
+    return counted
 
 
 def _iterating(stack: Stack) -> SourceLine | None:

@@ -49,7 +49,6 @@ from stoker.diagnose.wording import percent
 from stoker.errors import TrainError
 
 MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
-MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
 MAX_PERIOD = 4  # of steps that alternate; long steps with a longer period are rare steps
 PERIODIC = 0.4  # spread of the means of periods, relative to that of single steps, up to which steps alternate
@@ -162,13 +161,13 @@ class BetweenEpochs(NamedTuple):
 
 def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
     """Time between epochs; None if no epoch ended, or if the number of its steps is not known (nor given as `length`)."""
-    lengths = [len(epoch) for one in series for window in one.epochs() for epoch in window]
+    lengths = [len(epoch) for part in series for window in part.epochs() for epoch in window]
     steps = statistics.median(lengths) if lengths else length
-    on_device = [step.device_seconds for one in series for step in one.steps if step.device_seconds is not None]
-    by_host = [step.seconds for one in series for step in one.steps]
+    on_device = [step.device_seconds for part in series for step in part.steps if step.device_seconds is not None]
+    by_host = [step.seconds for part in series for step in part.steps]
     ahead = statistics.median(on_device) - statistics.median(by_host) if on_device and by_host else 0.0
-    waits = [wait for one in series for wait in one.extra_waits(on_gpu=on_gpu)]
-    rests = [rest for one in series for rest in one.extra_rests(on_gpu=on_gpu, behind=max(0.0, ahead) * (steps or 0.0))]
+    waits = [wait for part in series for wait in part.extra_waits(on_gpu=on_gpu)]
+    rests = [rest for part in series for rest in part.extra_rests(on_gpu=on_gpu, behind=max(0.0, ahead) * (steps or 0.0))]
     if not steps or not (waits or rests):
         return None
     # A validation may run only every few epochs; starting a loader takes the same time each time.
@@ -266,35 +265,35 @@ class Recorder:
         # The time between epochs: what the loader takes to start one, and the rest (validation, checkpoints).
         starts = ([step] for step in self.early if step.new_epoch)  # each alone
         early = StepSeries((step for step in self.early[1:] if not step.new_epoch), *starts)
-        found = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
-        between = found or BetweenEpochs(0.0, 0.0, None)
+        known = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
+        between = known or BetweenEpochs(0.0, 0.0, None)
         starting = between.loader if not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
         # T: the steps of the loop, or the mean steps of its epochs, which include the time to start them.
         epochs = self._epochs(measured, source)
-        loop = [[one.seconds for one in window] for window in epochs] or _means(measured.pieces(), together)
+        loop = [[step.seconds for step in window] for window in epochs] or _means(measured.pieces(), together)
         added = 0.0 if epochs else starting
         # The mean step by the wall clock, which rare steps make longer.
         slow = self.slow_steps(bursts=_workers(source) > 0) if not epochs else None
-        mean = slow.mean if slow is not None else statistics.fmean(one for window in loop for one in window)
+        mean = slow.mean if slow is not None else statistics.fmean(seconds for window in loop for seconds in window)
         wall = mean + added + between.other
         rare = self._rare(slow, wall, between, source.place if source is not None else None)
-        with_between = statistics.median(one for window in loop for one in window) + added + between.other
+        with_between = statistics.median(seconds for window in loop for seconds in window) + added + between.other
         note = f"{percent(between.other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
         notes = [note] if WORTH_A_NOTE < between.other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
         optimizer, alone = hooks.optimizer, self.device_only
         cached = _means(self.cached.pieces(with_data=False), together) if self.cached.steps else []
-        phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
+        phases = {name: [step.phases[name] for step in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
         is_compiled, own_processes = self.before_compile or (compiled(), cores_of_children())
         return Measurements(
             device=device,
             steps_seen=hooks.steps,
-            loop=by_window([[one + added for one in window] for window in loop]),
+            loop=by_window([[seconds + added for seconds in window] for window in loop]),
             wall_seconds=wall,
             rare=rare[0] if rare else None,
             also_rare=rare[1] if len(rare) > 1 else None,
             phases=self._phases(phased, source, starting),
             cached=by_window(at_one_level(cached, loop)) if self.cached.steps and not self._recompiles else None,
-            device_alone=Stretch(seconds=[one.seconds for one in alone]) if alone else None,
+            device_alone=Stretch(seconds=[step.seconds for step in alone]) if alone else None,
             device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=min(1.0, self.waited_ns / self.looped_ns) if self.looped_ns else None,
@@ -317,10 +316,10 @@ class Recorder:
             removed=self.removed,
             phases_alone=self.phases_alone,
             unused_fixes=self.unused_fixes,
-            busy_thread=max(self.busy_threads, key=lambda one: one.share, default=None),
+            busy_thread=max(self.busy_threads, key=lambda thread: thread.share, default=None),
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=is_compiled,
-            between_epochs={name: getattr(found, name) / with_between for name in ("loader", "other")} if found else {},
+            between_epochs={name: getattr(known, name) / with_between for name in ("loader", "other")} if known else {},
             notes=[*self.notes, *notes],
             losses=[float(loss) for loss in hooks.losses],
         )
@@ -355,63 +354,55 @@ class Recorder:
         waited = statistics.fmean(step.phases_ns[NEXT] for step in self.loop.steps) / 1e9
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
 
-    def last_window(self, series: StepSeries, source: Source | None) -> list[float]:
-        """Seconds of the steps of the last window, each with its share of the time to start an epoch."""
-        epochs = self._epochs(series, source, least=MIN_EPOCHS_OF_A_TRIAL)
-        if epochs:
-            return [epoch.seconds for epoch in epochs[-1]]
-        lost = between_epochs([series], _epoch_length(source, self._batches), on_gpu=self.on_gpu)
-        starting = lost.loader if lost is not None else 0.0
-        last = series.pieces()[-1:]
-        return [seconds + starting for seconds in _means(last, self._steps_together(source, len(last[0])))[0]]
-
     def of_rank(self, rank: int) -> Rank | None:
         """Step times of this rank; None if steps without the all-reduce were not measured."""
         if not self.loop.steps or not self.apart.steps:
             return None
         loop, apart = self.loop.pieces(), self.apart.pieces()
-        own = [[max(0.0, one - less) for one in window] for window, less in zip(apart, self.collective_seconds, strict=False)]
+        without = [
+            [max(0.0, seconds - less) for seconds in window] for window, less in zip(apart, self.collective_seconds, strict=False)
+        ]
         return Rank(
             rank=rank,
-            step_seconds=statistics.median(one for window in loop for one in window),
-            apart_seconds=by_window(at_one_level(own, loop)).median,
+            step_seconds=statistics.median(seconds for window in loop for seconds in window),
+            apart_seconds=by_window(at_one_level(without, loop)).median,
             waited_for_cores=min(1.0, statistics.median(self.waited_apart)) if self.waited_apart else None,
         )
 
     def _rare(self, slow: Slow | None, wall: float, between: BetweenEpochs, place: SourceLine | None) -> list[RareSteps]:
         """Rare steps and the time between epochs, the larger share first. `place` is the line of the training loop."""
-        found, other, length = [], between.other, between.steps
+        events, other, length = [], between.other, between.steps
         if length is not None and other / wall > RULE.rare_min_share:
             gap = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
-            found.append(_with_line(gap, self.epoch_line, place))
+            events.append(_with_line(gap, self.epoch_line, place))
         if self._recompiles and self.cached.steps:
             # Cached batches have shapes that torch has compiled for: what they save besides loading is compiling.
             seconds, others = (statistics.median(series.seconds()) for series in (self.loop, self.cached))
             others += statistics.median(step.phases_ns[NEXT] for step in self.loop.steps) / 1e9
             rare = RareSteps(share=max(0.0, 1 - others / seconds), every=1.0, seconds=seconds, others=others, recompiles=True)
-            found.append(_with_line(rare, self.rare_line, place))
+            events.append(_with_line(rare, self.rare_line, place))
         elif slow is not None:
             share = slow.share * (wall - other) / wall
             recompiles = self.recompiled >= len(slow.at)
             rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others, recompiles=recompiles)
-            found.append(_with_line(rare, self.rare_line, place))
-        return sorted(found, key=lambda one: -one.share)
+            events.append(_with_line(rare, self.rare_line, place))
+        return sorted(events, key=lambda event: -event.share)
 
     @property
     def _recompiles(self) -> bool:
         """Whether torch compiles again in most steps."""
         return 2 * self.recompiled >= len(self.loop.steps) > 0
 
-    def _epochs(self, series: StepSeries, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
+    def _epochs(self, series: StepSeries, source: Source | None) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""
         if not _workers(source) or self.apart.steps or series.device_step is not None:
             return []
         means = [[mean_of_epoch(*epoch) for epoch in window if len(epoch) > 1] for window in series.epochs()]
-        return means if sum(map(len, means)) >= least and all(means) else []
+        return means if sum(map(len, means)) >= MIN_EPOCHS and all(means) else []
 
     def _phases(self, phased: list[StepTimes], source: Source | None, starting: float) -> Phases:
         """How a step divides; the time to start an epoch is a wait for the loader."""
-        epochs = [one for window in self._epochs(self.phased if self.phased.steps else self.loop, source) for one in window]
+        epochs = [step for window in self._epochs(self.phased if self.phased.steps else self.loop, source) for step in window]
         spent = median_phases(epochs or phased)
         return msgspec.structs.replace(spent, next=spent.next + (0.0 if epochs else starting))
 
@@ -434,7 +425,7 @@ class Recorder:
         if slow is not None and slow.every is not None and slow.every > MAX_PERIOD:
             return 1
         limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
-        spread, of_others = (by_window(one).spread for one in (windows, [[s for s in w if s <= limit] for w in windows]))
+        spread, of_others = (by_window(part).spread for part in (windows, [[s for s in w if s <= limit] for w in windows]))
         if self.on_gpu or not RULE.max_spread_cpu < min(spread, of_others) < math.inf:
             return 1
         spreads = {size: by_window(_means(windows, size)).spread for size in range(2, MAX_PERIOD + 1)}
@@ -445,13 +436,13 @@ class Recorder:
     ) -> Stretch | None:
         """D, the loader's own time: alone, or within the loop where that took longer because caches were cold."""
         if source is None or not source.gives_batches:  # batches are made in the loop itself
-            return Stretch(seconds=[(one.phases_ns[NEXT] + one.phases_ns[PREPARE]) / 1e9 for one in phased])
+            return Stretch(seconds=[(step.phases_ns[NEXT] + step.phases_ns[PREPARE]) / 1e9 for step in phased])
         if not any(self.loader_alone):
             return None
         size = max(1, min(together, min(map(len, self.loader_alone)) // 2))
-        windows = [[one * batches for one in window] for window in _means(self.loader_alone, size)]
-        waits = Stretch(seconds=[one.phases_ns[NEXT] / 1e9 for one in phased])
-        return max(by_window(at_one_level(windows, loop)), waits, key=lambda one: one.median)
+        windows = [[seconds * batches for seconds in window] for window in _means(self.loader_alone, size)]
+        waits = Stretch(seconds=[step.phases_ns[NEXT] / 1e9 for step in phased])
+        return max(by_window(at_one_level(windows, loop)), waits, key=lambda stretch: stretch.median)
 
     def _loader(self, source: Source | None) -> Loader:
         if source is None or not source.gives_batches:
@@ -476,10 +467,10 @@ def _with_line(rare: RareSteps, line: SlowLine | None, loop: SourceLine | None) 
     if line is None:
         return rare
     phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
-    outer, found = line.iterated, {"phase": phase, "alone": line.alone, "place": line.place, "called": line.called}
+    outer, fields = line.iterated, {"phase": phase, "alone": line.alone, "place": line.place, "called": line.called}
     if outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function):
-        found["in_outer_loop"] = outer.line < loop.line
-    return msgspec.structs.replace(rare, **found)
+        fields["in_outer_loop"] = outer.line < loop.line
+    return msgspec.structs.replace(rare, **fields)
 
 
 def median_phases(steps: list[StepTimes]) -> Phases:
@@ -506,7 +497,7 @@ def _workers(source: Source | None) -> int:
 
 def by_window(windows: list[list[float]]) -> Stretch:
     """The steps of all windows, and the number in each."""
-    return Stretch(seconds=[one for window in windows for one in window], pieces=[len(window) for window in windows])
+    return Stretch(seconds=[seconds for window in windows for seconds in window], pieces=[len(window) for window in windows])
 
 
 def at_one_level(rounds: Sequence[Sequence[float]], loop: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -1,14 +1,12 @@
 """The HTML report of a finding (`stoker diagnose --report`): one self-contained file without scripts.
 
-`write_report` fills the template report.html.jinja with tables made here; sentences come from wording.py. Names of programs,
+`write_report` fills the template report.html.jinja with values of the finding; sentences come from wording.py. Names of programs,
 paths and errors are shown as text: Jinja escapes every value, control characters are written as escapes, and a content security policy
 forbids scripts and requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import stoker
 from stoker._disk import check_writable, write_file
-from stoker._text import printable, readable_seconds
+from stoker._text import printable
 from stoker.diagnose import wording as show
 from stoker.diagnose.advice import by_trial, refuted
 from stoker.diagnose.finding import Finding, certainty, likely_line, place_beside, removals_of
-from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.measurements import Blame, Stretch
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -90,6 +88,11 @@ def make_environment() -> Environment:
 def _values(finding: Finding) -> dict[str, Any]:
     """The values of the template."""
     measured = finding.measurements
+    windows, lines = dict[str, Stretch | None](), dict[str, list[Blame]]()
+    if measured is not None:
+        windows = {"the unchanged loop": measured.loop, "the loop with cached batches": measured.cached}
+        windows |= {"the loader alone": measured.loader_alone, "the device alone": measured.device_alone}
+        lines = {"a batch": measured.loader.functions, **measured.blames}
     return {
         "version": stoker.__version__,
         "finding": finding,
@@ -103,48 +106,8 @@ def _values(finding: Finding) -> dict[str, Any]:
         "others": [(show.TITLES[cause.verdict], cause) for cause in finding.causes[1:MOST_CAUSES]],
         "show": show,
         "steps": [(step, refuted(step)) for step in by_trial(finding.next)],
-        "tables": tables_of(measured) if measured else [],
+        "windows": [(name, window) for name, window in windows.items() if window is not None and window.seconds],
+        "lines": [(phase, blame) for phase, blames in lines.items() for blame in blames],
         "notes": measured.notes if measured else [],
         "patch": show.patch_lines(finding.patch) if finding.patch else [],
     }
-
-
-# ---- tables of what was measured, so that a verdict can be checked; `--json` has all of it ----
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReportTable:
-    """A title, column heads, and rows."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    texts: int = 1  # how many columns, from the left, are text; the others are numbers
-
-
-def tables_of(measured: Measurements) -> list[ReportTable]:
-    """Every table that has rows."""
-    windows = {"the unchanged loop": measured.loop, "the loop with cached batches": measured.cached}
-    windows |= {"the loader alone": measured.loader_alone, "the device alone": measured.device_alone}
-    tables = [
-        ReportTable(
-            title="Steps of the running script",
-            heads=("", "per step", "spread", "steps"),
-            rows=[
-                (name, readable_seconds(window.median), show.percent(window.spread), f"{len(window.seconds):,}")
-                for name, window in windows.items()
-                if window is not None and window.seconds
-            ],
-        ),
-        ReportTable(
-            title="Lines of the program, with what they call",
-            heads=("phase", "line", "of the phase"),
-            rows=[
-                (phase, str(blame.place), show.percent(blame.share))
-                for phase, blames in {"a batch": measured.loader.functions, **measured.blames}.items()
-                for blame in blames
-            ],
-            texts=2,
-        ),
-    ]
-    return [table for table in tables if table.rows]

@@ -104,7 +104,7 @@ class Rewriter(ast.NodeTransformer):
         if not self._functions:
             return True
         for function in self._functions:
-            decorators = " ".join(ast.unparse(one) for one in function.decorator_list).lower()
+            decorators = " ".join(ast.unparse(decorator) for decorator in function.decorator_list).lower()
             if function.name in NEVER or any(word in decorators for word in COMPILER_DECORATORS):
                 return False
         return any(word in self._functions[-1].name.lower() for word in TRAINING_FUNCTIONS) or any(

@@ -355,14 +355,14 @@ class Session:
     @property
     def can_cache(self) -> bool:
         """Whether the loop can be given copies of earlier batches."""
-        found = self.sources.training
-        return found is not None and found.iterable is not None and found.gives_batches
+        source = self.sources.training
+        return source is not None and source.iterable is not None and source.gives_batches
 
     @property
     def can_repeat(self) -> bool:
         """Whether the iterable of the loop can be iterated again."""
-        found = self.sources.training
-        return found is not None and found.gives_batches and found.can_repeat
+        source = self.sources.training
+        return source is not None and source.gives_batches and source.can_repeat
 
     @property
     def without_data(self) -> StepInput:

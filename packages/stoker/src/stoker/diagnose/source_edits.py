@@ -124,20 +124,20 @@ def edited(sources: Mapping[str, SourceFile], changes: Sequence[Change]) -> dict
 
 def argument(call: cst.Call, name: str, position: int | None = None) -> cst.Arg | None:
     """An argument of a call, by its name or its position; None if it is not there."""
-    by_name = (given for given in call.args if given.keyword is not None and given.keyword.value == name)
+    by_name = (part for part in call.args if part.keyword is not None and part.keyword.value == name)
     by_position = call.args[position] if position is not None and len(call.args) > position else None
     return next(by_name, by_position if by_position is not None and by_position.keyword is None else None)
 
 
 def with_keyword(source: SourceFile, call: cst.Call, name: str, value: str) -> list[Change]:
     """Add a keyword argument to a call, or change it; no change if it has this value already."""
-    if any(given.star for given in call.args):
+    if any(part.star for part in call.args):
         raise TrainError(f"line {source.line_of(call)} passes * or ** arguments, which may contain {name}")
-    given = argument(call, name)
-    if given is not None and not source.is_literal(given.value):
-        raise TrainError(f"line {source.line_of(given)} computes {name}")
-    if given is not None:
-        return [] if source.text_of(given.value) == value else [with_value(source, given, value)]
+    present = argument(call, name)
+    if present is not None and not source.is_literal(present.value):
+        raise TrainError(f"line {source.line_of(present)} computes {name}")
+    if present is not None:
+        return [] if source.text_of(present.value) == value else [with_value(source, present, value)]
     return [Change(source.path, call, _add_keyword, (name, value))]
 
 

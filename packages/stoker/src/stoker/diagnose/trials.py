@@ -27,7 +27,7 @@ from stoker.diagnose.experiments.table import FIXES, fix_named
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.hooks import StepHooks, copied, num_bytes
 from stoker.diagnose.loops import Sources, WatchedIterator, length_of
-from stoker.diagnose.measurements import Advice, Losses, TrialResult, Verdict
+from stoker.diagnose.measurements import Losses, TrialResult
 from stoker.diagnose.rewriting import rewrite_imports, run_main
 from stoker.diagnose.session import MAX_CACHED, MAX_CACHED_BYTES
 from stoker.diagnose.thresholds import RULE
@@ -37,15 +37,6 @@ NAN = float("nan")
 TRIAL_SECONDS = 180.0  # in which rounds of one fix start: on a busy machine runs take longer
 WIDTH = 0.1  # of the interval at which rounds end
 OBSERVED_SECONDS = 4.0  # of the first run: it has enough steps to see what a fix does to the losses
-ALSO: dict[Verdict, tuple[str, ...]] = {
-    "compute": ("sdpa", "cudnn"),
-    "precision": ("cudnn",),
-    "memory": ("sdpa", "cudnn"),
-    "kernel": ("sdpa", "cudnn"),
-    "launch": ("sdpa",),
-    "dispatch": ("sdpa",),
-}
-"""Fixes that cannot be predicted: tried as well, and listed only where they help."""
 LOSSES: dict[str, Losses] = {
     "equal": "equal", "rounding": "within tolerance", "tolerance": "within tolerance", "changed": "changed", "unknown": "not compared",
 }  # fmt: skip
@@ -96,8 +87,7 @@ def try_advice(
     if measured is None or not finding.next:
         return finding
     advised = [step.name for step in finding.next]
-    also = [name for name in ALSO.get(finding.verdict, ()) if name not in advised]
-    names = [name for name in [*advised, *also] if name in FIXES and (measured.device == "cuda" or not FIXES[name].cuda_only)]
+    names = [name for name in advised if name in FIXES and (measured.device == "cuda" or not FIXES[name].cuda_only)]
     if not names:
         return finding
     tried: dict[str, TrialResult] = {}
@@ -115,9 +105,6 @@ def try_advice(
     for step in finding.next:
         tried_as = wording.TRIED_AS.get(step.name, "") if step.name in worked else ""
         steps.append(msgspec.structs.replace(step, sentence=step.sentence + tried_as, tried=tried.get(step.name)))
-    for name in also:
-        if name in worked and worked[name].low > RULE.trial_min_gain:
-            steps.append(Advice(name=name, sentence=wording.advice(name), predicted=None, tried=worked[name]))
     # Whether the baseline ran at another speed when it was diagnosed than when fixes were tried.
     times = [result.step_seconds for result in worked.values() if result.step_seconds is not None]
     before, after = measured.loop.median, statistics.median(times) if times else 0.0

@@ -92,8 +92,8 @@ def phases(session: Session) -> Plan:
     recorder = session.recorder
     early, one_batch = recorder.early[-6:], max(recorder.batches_per_step, default=1) <= 1
     may_be = session.sources.training is not None and one_batch
-    session.short_steps = bool(session.agree(may_be and statistics.median(one.seconds for one in early) < SHORT_STEP))
-    short = statistics.median(one.without_data for one in early) < SHORT_STEP
+    session.short_steps = bool(session.agree(may_be and statistics.median(times.seconds for times in early) < SHORT_STEP))
+    short = statistics.median(times.without_data for times in early) < SHORT_STEP
     session.short_cached_steps = bool(session.agree(session.short_steps or (may_be and short and session.device == "cpu")))
     if session.short_steps:
         yield from session.record(REAL, 0.5, BASELINE_STEPS, recorder.phased)
@@ -115,7 +115,7 @@ def rare_steps(session: Session) -> Plan:
         recorder.slow_steps(bursts=session.queue > 0),
         slow_of([step.without_data for step in recorder.cached.steps]),
     )
-    share = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
+    share = max((slow.share for slow in (known, elsewhere) if slow is not None), default=0.0)
     if share >= RULE.rare_min_share and (known is None or len(known.at) <= 2) and session.ranks is None:
         yield from baseline(session, seconds=0.4, least=4, periods=periods_for(session, expected=True))
 
@@ -227,13 +227,13 @@ def loader_alone(session: Session, *, seconds: float) -> None:
         return
     for _ in range(session.queue + 1):
         _pull(watched)
-    found: list[float] = []
-    session.recorder.loader_alone.append(found)
+    times: list[float] = []
+    session.recorder.loader_alone.append(times)
     begin, count = now_ns(), 0
     while count < 200 and (count < 4 or now_ns() - begin < session.scaled(seconds) * 1e9):
         spent, same_pass = _pull(watched)
         if same_pass:
-            found.append(spent)
+            times.append(spent)
         count += 1
 
 
@@ -307,7 +307,7 @@ def operation_times(session: Session) -> Plan:
     """Time the operations of a step, from a profile."""
     profiling, recorder = Profiling(session.device), session.recorder
     loop = recorder.loop.steps
-    seconds = statistics.median(one.seconds for one in loop) if loop else PROFILED_SECONDS
+    seconds = statistics.median(times.seconds for times in loop) if loop else PROFILED_SECONDS
     with eager_steps():
         yield from session.skip(session.without_data, 1)
         # The median of a few, or one step where steps are long.
@@ -610,7 +610,7 @@ def measure_fixes(session: Session) -> Plan:
                 session.recorder.keep_before_compile()
             yield from _best_gain(session, name, measured, fitting)
             if kind.starts_slowly:
-                begin, session.begin_ns = (one + now_ns() - started for one in (begin, session.begin_ns))
+                begin, session.begin_ns = (moment + now_ns() - started for moment in (begin, session.begin_ns))
 
 
 def _best_gain(session: Session, name: str, measured: Measurements, rounds: int) -> Plan:

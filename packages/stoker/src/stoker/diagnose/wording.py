@@ -399,8 +399,6 @@ ADVICE = {
     "sparse": "sparse gradients for the embedding (nn.Embedding(..., sparse=True) with SGD or SparseAdam): a step uses at most {used} of "
     "{rows} rows, and all get a gradient and an update",
     "float32": "compute in float32 instead of float64 (arrays of NumPy are float64 unless converted: .float(), dtype=np.float32)",
-    "sdpa": "attention that does not return its weights (need_weights=False)",
-    "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
 }
 IN_CODE = {
     "persistent": "persistent_workers=True, one DataLoader for all epochs",
@@ -418,7 +416,7 @@ BESIDES = {"sync": "reads", "host": "callbacks", "host_in_callbacks": "callbacks
 PATCH = {
     "no_advice": "no fix is advised",
     "not_measured": "no step was measured, so no fix could be compared: {why}",
-    "no_verdict": "without a verdict, fixes of the likely cause and some that fit most programs were tried, each measured",
+    "no_verdict": "without a verdict, fixes of the likely cause were tried, each measured",
     "no_edit": "cannot be made by editing lines of the program",
     "instead": "it is more than an edit of lines; tried instead: {edits}",
     "nothing": "there is nothing to edit: the lines are already as proposed",

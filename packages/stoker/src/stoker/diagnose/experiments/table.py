@@ -13,7 +13,6 @@ from stoker.diagnose.experiments.everything import WithoutAll
 from stoker.diagnose.experiments.fused import Fused
 from stoker.diagnose.experiments.gather import GatheredLoader
 from stoker.diagnose.experiments.graph import Graph
-from stoker.diagnose.experiments.kernels import Cudnn, FusedAttention
 from stoker.diagnose.experiments.memory import Malloc
 from stoker.diagnose.experiments.pinned import Pinned
 from stoker.diagnose.experiments.precision import Autocast, Float32, Tf32
@@ -33,8 +32,6 @@ EXPERIMENTS: dict[str, type[Experiment]] = {
 
 FIXES: dict[str, type[Fix]] = {
     "cached": Cached,
-    "cudnn": Cudnn,
-    "sdpa": FusedAttention,
     "feed": GatheredLoader,
     "fused": Fused,
     "threads": Threads,
