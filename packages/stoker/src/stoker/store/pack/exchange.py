@@ -74,7 +74,7 @@ class _FolderExchange:
 
     @contextlib.contextmanager
     def attempt(self, task: str) -> Iterator[Attempt]:
-        """A new attempt at a task. After an error its files are removed."""
+        """A new attempt at a task. Others see its files when it is over; after an error they are removed."""
         attempt = Attempt(name := _new_name(task), self._folder / name)
         _disk.make_folder(attempt.folder)
         try:
@@ -83,9 +83,6 @@ class _FolderExchange:
             with contextlib.suppress(OSError):  # the first error is the one to report
                 _disk.remove_folder(attempt.folder)
             raise
-
-    def publish(self, attempt: Attempt) -> None:
-        """Let others see the files of an attempt, which is complete: files of a folder are seen."""
 
     def read_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
         """Bytes of a file of an attempt, as a buffer that `is_right` has accepted."""
@@ -133,11 +130,10 @@ class _BucketExchange:
     @contextlib.contextmanager
     def attempt(self, task: str) -> Iterator[Attempt]:
         with _disk.temporary_folder() as folder:
-            yield Attempt(_new_name(task), folder)
-
-    def publish(self, attempt: Attempt) -> None:
-        for path in sorted(attempt.folder.iterdir()):
-            self._bucket.put(f"{attempt.name}/{path.name}", path.read_bytes())
+            attempt = Attempt(_new_name(task), folder)
+            yield attempt
+            for path in sorted(folder.iterdir()):
+                self._bucket.put(f"{attempt.name}/{path.name}", path.read_bytes())
 
     def read_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
         if start == stop:

@@ -264,9 +264,7 @@ class PackTasks:
         """
         try:
             with _explaining(self.plan), self._exchange.attempt(f"read-{number}") as attempt:
-                result = self._read_rows(self._tasks.tasks[number], attempt)
-                self._exchange.publish(attempt)
-                return result
+                return self._read_rows(self._tasks.tasks[number], attempt)
         except (InferredTypeError, MissingIntegersError) as error:
             if self._tasks.types is not None:
                 refuse_settled(error)
