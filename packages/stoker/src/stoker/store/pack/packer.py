@@ -45,6 +45,7 @@ from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, widen_integ
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, StepGrid, StepRules, describe_irregular
 from stoker.store.pack.sorted_runs import (
     BackgroundWriter,
+    ReadableRun,
     RepeatedKeyError,
     RunLayout,
     RunMark,
@@ -390,24 +391,11 @@ class Packer:
             first = 0 if len(runs) <= FAN_IN or state.merged >= len(runs) - 1 else state.merged
             group = runs[first : first + FAN_IN]
             is_last = len(group) == len(runs)
-            layout = run_layout(self._plan, merged=True, fill=is_last or not options.fills_last)
-            rules = StepRules(self._plan) if is_last and options.has_rules else None
-            layout = replace(layout, strict_time=True) if rules is not None else layout
-            out = SortedRun.create(self._work, max(run.number for run in runs) + 1, layout, state.writer)
-            rows = sum(run.num_steps for run in group)
-            merge_runs(
-                group,
-                out,
-                time_index=self._plan.time_index if options.sort else None,
-                unique_keys=self._plan.rows_are_series,
-                # Rules use several arrays of one number per row besides the rows.
-                memory_bytes=options.working_bytes // (40 if rules is not None else 8),
-                progress=partial(self._report_merge, out, rows),
-                rules=rules,
+            number, rows = max(run.number for run in runs) + 1, sum(run.num_steps for run in group)
+            report = partial(self._report_merge, max(rows, 1))
+            out, state.rule_counts = merge_group(
+                self._plan, group, self._work, number, state.writer, is_last=is_last, report=report
             )
-            out.finish()
-            if rules is not None:
-                state.rule_counts = rules.num_merged, rules.num_added
             runs[first : first + len(group)] = [out]
             if len(runs) > 1:
                 out.close()
@@ -418,8 +406,8 @@ class Packer:
         state.writer.drain()
         return runs[0] if runs else None
 
-    def _report_merge(self, out: SortedRun, rows: int) -> None:
-        self._progress("merging", min(out.num_steps / max(rows, 1), 1.0), out.num_steps)
+    def _report_merge(self, rows: int, merged: int) -> None:
+        self._progress("merging", min(merged / rows, 1.0), merged)
 
     # Seal
 
@@ -527,6 +515,40 @@ def sort_rows(
             yield chunk.end, block.num_bytes
     if last_row == 0 and start.stop is None and plan.grouping in ("file", "wide"):
         sorter.add(shaper.empty(number))
+
+
+def merge_group(
+    plan: PackPlan,
+    runs: Sequence[ReadableRun],
+    folder: Path,
+    number: int,
+    writer: BackgroundWriter,
+    *,
+    is_last: bool,
+    block_bytes: int | None = None,
+    report: Callable[[int], None] = lambda merged: None,
+) -> tuple[SortedRun, tuple[int, int]]:
+    """Merge neighbouring runs into run `number`. The last merge also fills missing values and applies the rules for times.
+
+    Returns the run, and how many rows the rules have merged and added. `report` gets the rows of the run so far.
+    """
+    options = plan.options
+    rules = StepRules(plan) if is_last and options.has_rules else None
+    layout = run_layout(plan, merged=True, fill=is_last or not options.fills_last)
+    layout = replace(layout, strict_time=layout.strict_time or rules is not None, block_bytes=block_bytes)
+    out = SortedRun.create(folder, number, layout, writer)
+    merge_runs(
+        [run for run in runs if run.num_series],
+        out,
+        time_index=plan.time_index if options.sort else None,
+        unique_keys=plan.rows_are_series,
+        # Rules use several arrays of one number per row besides the rows.
+        memory_bytes=options.working_bytes // (40 if rules is not None else 8),
+        progress=lambda: report(out.num_steps),
+        rules=rules,
+    )
+    out.finish()
+    return out, (0, 0) if rules is None else (rules.num_merged, rules.num_added)
 
 
 def nothing_to_pack(plan: PackPlan) -> SourceEmptyError:

@@ -35,13 +35,14 @@ from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest,
 from stoker.store.object_storage import open_bucket
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.exchange import Attempt, open_exchange
-from stoker.store.pack.merge import merge_runs, seal_run
+from stoker.store.pack.merge import seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import (
     category_files,
     explaining,
     hash_source,
     make_shaper,
+    merge_group,
     nothing_to_pack,
     plan_pack,
     refuse_settled,
@@ -52,13 +53,12 @@ from stoker.store.pack.packer import (
     widen_for_gaps,
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
-from stoker.store.pack.regular import IntegerGapsError, OffGridError, StepRules
+from stoker.store.pack.regular import IntegerGapsError, OffGridError
 from stoker.store.pack.sorted_runs import (
     BackgroundWriter,
     ReadableRun,
     RunLayout,
     RunMark,
-    SortedRun,
     Sorter,
     UnsortedTimesError,
 )
@@ -300,7 +300,11 @@ class PackTasks:
                 shaper.local_times.finish()
             runs = sorter.finish()
             if len(runs) > MAX_RUNS:
-                runs = [self._merge_task(runs, attempt.folder, writer)]
+                number = runs[-1].number + 1
+                out, _ = merge_group(plan, runs, attempt.folder, number, writer, is_last=False, block_bytes=HASH_BYTES)
+                for run in runs:
+                    run.remove()
+                runs = [out]
             writer.drain()
             found = {source: future.result() for source, future in hashes.items()}
             for source in rows:
@@ -325,16 +329,6 @@ class PackTasks:
         rows_before = part.source << _ROW_BITS if self.plan.grouping == "row" else 0
         with closing(sort_rows(self.plan, part.source, location, shaper, sorter, readers, rows_before)) as parts:
             return max((end.row for end, _ in parts), default=part.start) - part.start
-
-    def _merge_task(self, runs: list[SortedRun], folder: Path, writer: BackgroundWriter) -> SortedRun:
-        """One run of the many of a task with little memory."""
-        layout = run_layout(self.plan, merged=True, fill=not self.plan.options.fills_last)
-        out = SortedRun.create(folder, runs[-1].number + 1, replace(layout, block_bytes=HASH_BYTES), writer)
-        self._merge_into(runs, out)
-        out.finish()
-        for run in runs:
-            run.remove()
-        return out
 
     def _refuse_changed(self, number: int) -> None:
         source, planned = self.plan.sources[number], self._tasks.sources[number]
@@ -381,18 +375,6 @@ class PackTasks:
             tables.append(table)
         return texts, tables
 
-    def _merge_into(self, runs: Sequence[ReadableRun], out: SortedRun, rules: StepRules | None = None) -> None:
-        """Merge runs, and apply the rules."""
-        plan = self.plan
-        merge_runs(
-            [run for run in runs if run.num_series],
-            out,
-            time_index=plan.time_index if plan.options.sort else None,
-            unique_keys=plan.rows_are_series,
-            memory_bytes=plan.options.working_bytes // (40 if rules is not None else 10),
-            rules=rules,
-        )
-
     # Join
 
     def join(self, results: list[ReadResult]) -> bool:
@@ -420,12 +402,8 @@ class PackTasks:
 
     def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult]) -> Manifest:
         plan, work = self.plan, folder / WORK_NAME
-        layout = run_layout(plan, merged=True, fill=True)
-        rules = StepRules(plan) if plan.options.has_rules else None
-        out = SortedRun.create(work, 0, replace(layout, strict_time=True) if rules is not None else layout, writer)
         all_texts, tables = self._categories(results)
-        self._merge_into(self._runs(results, tables), out, rules)
-        out.finish()
+        out, rule_counts = merge_group(plan, self._runs(results, tables), work, 0, writer, is_last=True)
         files: dict[str, TextFile] = {}
         for i, (name, texts) in enumerate(all_texts.items()):
             files[name] = TextFile.create(work / f"categories{i}")
@@ -437,8 +415,7 @@ class PackTasks:
         for result in results:
             for name, count in result.missing.items():
                 missing[name] = missing.get(name, 0) + count
-        counts = (0, 0) if rules is None else (rules.num_merged, rules.num_added)
-        notes = run_notes(out, plan, sources, *counts)
+        notes = run_notes(out, plan, sources, *rule_counts)
         manifest = seal_run(out, plan, work=work, folder=folder, categories=files, missing=missing, sources=sources, notes=notes)
         out.close()
         return manifest
