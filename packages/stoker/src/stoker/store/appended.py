@@ -410,21 +410,17 @@ class AppendedStore(Store):
                 tally.add(from_bfloat16(piece) if column.kind == "bfloat16" else piece, first_step=row)
                 row += len(piece)
             return tally.at(layout.offsets if column.level == "step" else None)
-        counts, places = [self.base.schema[name].nonfinite], []
-        if counts[0].first is not None:
-            places.append([int(layout.base_series[counts[0].first[0]]), counts[0].first[1]])
-        done = np.zeros(layout.num_series, dtype=np.int64)
-        done[layout.base_series] = self.base.lengths
-        first = 0
-        for part in self.parts:
-            series = layout.added_series[first : first + len(part)]
-            found = part.schema[name].nonfinite
-            counts.append(found)
-            if found.first is not None:
-                place = int(series[found.first[0]])
-                places.append([place, int(done[place]) + found.first[1]])
-            done[series] += part.lengths
-            first += len(part)
+        counts, places = [], []
+        done, first = np.zeros(layout.num_series, dtype=np.int64), 0
+        series_of_all = np.concatenate([layout.base_series, layout.added_series])
+        for store in (self.base, *self.parts):
+            series, count = series_of_all[first : first + len(store)], store.schema[name].nonfinite
+            counts.append(count)
+            if count.first is not None:
+                place = int(series[count.first[0]])
+                places.append([place, int(done[place]) + count.first[1]])
+            done[series] += store.lengths
+            first += len(store)
         return NonFinite(
             nan=sum(count.nan for count in counts), inf=sum(count.inf for count in counts), first=min(places, default=None)
         )

@@ -35,7 +35,7 @@ import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError, SourceError
 from stoker.store.arrow import from_texts
-from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, place_fields
+from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
@@ -169,7 +169,7 @@ def naming_lines(sources: Sequence[DataSource]) -> Iterator[None]:
 def refuse_settled(error: InferredTypeError | MissingIntegersError) -> NoReturn:
     """Types that were found by reading all rows do not fit: raise what that means."""
     if isinstance(error, MissingIntegersError):
-        raise BadValueError(str(error), parameter="dtype", column=error.column, **place_fields(error.place)) from None
+        raise error.args[0] from None
     raise SourceChangedError(
         f"{error}: its values differ between two reads. Do not change sources during a pack.",
         path=error.source.path,

@@ -33,14 +33,7 @@ Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.
 
 
 class MissingIntegersError(Exception):
-    """An integer or boolean column turned out to have missing values."""
-
-    def __init__(self, message: str, column: str, place: str) -> None:
-        super().__init__(message, column, place)
-        self.message, self.column, self.place = message, column, place
-
-    def __str__(self) -> str:
-        return self.message
+    """An integer or boolean column turned out to have missing values; its argument is the error to raise where types are settled."""
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -77,12 +70,11 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     elif values.null_count:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
             where = locate(int(missing_mask(values).argmax()))
-            raise MissingIntegersError(
+            what = (
                 f"column {field.name!r} is missing in {where}, which {field.dtype} cannot store. "
-                "Choose a float type with dtype=, or pass missing='drop'.",
-                field.name,
-                where,
+                "Choose a float type with dtype=, or pass missing='drop'."
             )
+            raise MissingIntegersError(BadValueError(what, parameter="dtype", column=field.name, **place_fields(where)))
         if not pa.types.is_boolean(values.type):  # integers with missing values become float64, which must hold them
             whole = to_numpy(fill_null(values, 0))
             _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
