@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -260,11 +260,6 @@ def _damages(what: str, shard: Shard, find_damage: FindDamage, count: Callable[[
     except FileNotFoundError:
         yield f"{shard.file} ({what}) is missing"
         return
-    yield from _shown(shard, what, blocks)
-
-
-def _shown(shard: Shard, what: str, blocks: Iterable[int]) -> Iterator[str]:
-    """Damaged blocks of a shard, as rows of what it holds."""
     row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
     for block in blocks:
         first = block * BLOCK_BYTES // row_bytes

@@ -320,6 +320,14 @@ class ColumnMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tail: str  # hash of the last, unfinished block
 
 
+def read_into(fd: int, view: memoryview, offset: int) -> int:
+    """Fill a buffer from a file, and return how many bytes it got: fewer where the file ends."""
+    done = 0
+    while done < view.nbytes and (count := os.preadv(fd, [view[done:]], offset + done)):
+        done += count
+    return done
+
+
 def pieces(values: Array, max_bytes: int = BLOCK_BYTES) -> Iterator[Array]:
     """An array in pieces of at most some bytes, so that no more of a mapped column is in memory at once."""
     rows = max(1, max_bytes // (values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
@@ -424,12 +432,8 @@ class ColumnFile:
         with naming(self.path):
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                done = 0
-                while done < view.nbytes:
-                    count = os.preadv(fd, [view[done:]], HEADER_BYTES + start * row_bytes + done)
-                    if count == 0:
-                        raise DiskError(errno.EIO, f"{self.path} ends before row {stop:,}, which was written to it.")
-                    done += count
+                if read_into(fd, view, HEADER_BYTES + start * row_bytes) < view.nbytes:
+                    raise DiskError(errno.EIO, f"{self.path} ends before row {stop:,}, which was written to it.")
             finally:
                 os.close(fd)
         return out if self.width is None else out.reshape(-1, self.width)

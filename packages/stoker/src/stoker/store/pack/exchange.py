@@ -20,6 +20,7 @@ from stoker import _disk
 from stoker._text import is_url, printable
 from stoker.errors import OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store.object_storage import Bucket, check_url, open_bucket
+from stoker.store.shards import read_into
 
 _MARKER = ".stoker-parts"
 _MAX_BYTES = 1 << 20
@@ -93,9 +94,7 @@ class _FolderExchange:
         except FileNotFoundError:
             raise StoreDamagedError(f"{path} is missing. {_AGAIN}") from None
         try:
-            done = 0
-            while done < len(buffer) and (count := os.preadv(fd, [memoryview(buffer)[done:]], start + done)):
-                done += count
+            done = read_into(fd, memoryview(buffer), start)
         finally:
             os.close(fd)
         if done < len(buffer) or not is_right(buffer):

@@ -353,10 +353,13 @@ class PackTasks:
         plan, layout = self.plan, self._layout()
         runs: list[ReadableRun] = []
         for result, table in zip(results, tables, strict=True):
-            step = {i: table[field.name] for i, field in enumerate(plan.step) if field.name in table}
-            series = {i: table[field.name] for i, field in enumerate(plan.series) if field.name in table}
-            for mark in result.runs:
-                runs.append(stored_run(self._exchange, result.folder, mark, layout, tables=step, series_tables=series))
+            parts = {
+                f"{kind}{i}": field.name
+                for kind, fields in (("c", plan.step), ("s", plan.series))
+                for i, field in enumerate(fields)
+            }
+            codes = {part: table[name] for part, name in parts.items() if name in table}
+            runs += [stored_run(self._exchange, result.folder, mark, layout, codes) for mark in result.runs]
         return runs
 
     def _categories(self, results: list[ReadResult]) -> tuple[dict[str, list[str]], list[dict[str, Array]]]:
