@@ -23,7 +23,7 @@ from stoker.store import manifest as manifests
 from stoker.store.appended import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, places_of, read_parts
 from stoker.store.formats.csv import Csv
 from stoker.store.formats.discover import StreamSource, find_sources
-from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, read_manifest
+from stoker.store.manifest import WORK_NAME, Manifest, read_manifest
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
@@ -31,7 +31,7 @@ from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.sql import SqlSource
 from stoker.store.pack.values import show_time
 from stoker.store.pack.wide import some_names
-from stoker.store.shards import Column, NonFiniteCount, map_shard
+from stoker.store.shards import Column, NonFiniteCount, entry_of, map_shard
 from stoker.store.store import Store
 from stoker.store.writer import (
     PARTS_LIST,
@@ -415,15 +415,8 @@ def add_column(
                 raise StoreDamagedError(
                     f"{source / shard.file} has changed since it was written. Run `stoker inspect {source} --verify`."
                 )
-        column = ColumnEntry(
-            name=name,
-            level="step",
-            kind="number",
-            unit=None,
-            values=write_shard(path, "final.added", np.dtype(dtype), width, counted()),
-            texts=None,
-            missing=0,
-            nonfinite=tally.at(store.offsets),
-        )
-        commit(msgspec.structs.replace(manifest, columns=[*manifest.columns, column], notes=[*manifest.notes, note]))
+        values = write_shard(path, "final.added", np.dtype(dtype), width, counted())
+        column = Column(name=name, dtype=np.dtype(dtype), level="step", kind="number")
+        entry = entry_of(column, values, nonfinite=tally.at(store.offsets))
+        commit(msgspec.structs.replace(manifest, columns=[*manifest.columns, entry], notes=[*manifest.notes, note]))
     return open_store(path)

@@ -31,6 +31,7 @@ from stoker.store.manifest import (
     BLOCK_BYTES,
     HEADER_BYTES,
     SHARD_NAME,
+    ColumnEntry,
     Manifest,
     NonFinite,
     Shard,
@@ -172,6 +173,22 @@ class Column:
         if self.kind in ("category", "text", "bfloat16"):
             return self.kind
         return f"{self.dtype}" + (f"[{self.width}]" if self.width is not None else "")
+
+
+def entry_of(
+    column: Any, values: Shard | None, texts: Text | None = None, *, missing: int = 0, nonfinite: NonFinite | None = None
+) -> ColumnEntry:
+    """The entry in a manifest of a column, or of what a pack plans to be one."""
+    return ColumnEntry(
+        name=column.name,
+        level=column.level,
+        kind=column.kind,
+        unit=column.unit,
+        values=values,
+        texts=texts,
+        missing=missing,
+        nonfinite=NonFinite(nan=0, inf=0, first=None) if nonfinite is None else nonfinite,
+    )
 
 
 # Reading. The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.

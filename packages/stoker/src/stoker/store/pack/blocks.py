@@ -75,10 +75,7 @@ def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
         keys=pa.concat_arrays([block.keys for block in blocks]),
         counts=np.concatenate([block.counts for block in blocks]),
         step=[np.concatenate(columns) for columns in zip(*(block.step for block in blocks), strict=True)],
-        series=[
-            np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
-            for parts in zip(*(block.series for block in blocks), strict=True)
-        ],
+        series=[_end_to_end(parts) for parts in zip(*(block.series for block in blocks), strict=True)],
     )
 
 

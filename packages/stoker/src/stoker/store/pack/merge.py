@@ -27,7 +27,6 @@ from stoker.store.manifest import (
     VERSION,
     ColumnEntry,
     Manifest,
-    NonFinite,
     Shard,
     SourceEntry,
     Text,
@@ -42,7 +41,7 @@ from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import LocalTimes, one_array, show_time, to_numbers
 from stoker.store.pack.wide import wide_series
-from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile, entry_of
 
 Bound = tuple[Any, ...]  # (key,) or (key, time)
 
@@ -408,7 +407,7 @@ class _Sealer:
     """What the columns share: the offsets of the series."""
 
     def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path, missing: Mapping[str, int]) -> None:
-        self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, dict(missing)
+        self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, missing
         self.num_series = run.num_series
         self.length: int | None = None
         self.offsets: Shard | None = None
@@ -437,35 +436,23 @@ class _Sealer:
         remove_file(path.with_name(path.name + "o"))
         return path
 
-    def entry(self, field: ColumnPlan, values: Shard | None, texts: Text | None, nonfinite: NonFinite) -> ColumnEntry:
-        """The manifest entry of a column."""
-        return ColumnEntry(
-            name=field.name,
-            level=field.level,
-            kind=field.kind,
-            unit=field.unit,
-            values=values,
-            texts=texts,
-            missing=self._missing.get(field.name, 0),
-            nonfinite=nonfinite,
-        )
-
     def step_entry(self, field: ColumnPlan, file: ColumnFile, texts: Text | None, tally: NonFiniteCount) -> ColumnEntry:
         """A column with one value per step. Rules add and remove rows, so missing codes and times are those of the store."""
-        if not field.has_mark:
-            return self.entry(field, file.seal(self._folder), texts, tally.at(self._starts))
-        self._missing[field.name] = tally.nan
-        return self.entry(field, file.seal(self._folder), texts, NonFinite(nan=0, inf=0, first=None))
+        values = file.seal(self._folder)
+        if field.has_mark:
+            return entry_of(field, values, texts, missing=tally.nan)
+        return entry_of(field, values, texts, missing=self._missing.get(field.name, 0), nonfinite=tally.at(self._starts))
 
     def series_entry(self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None) -> ColumnEntry:
         """A column with one value per series."""
+        missing = self._missing.get(field.name, 0)
         if isinstance(column, TextFile):
-            return self.entry(field, None, column.seal(self._folder), NonFinite(nan=0, inf=0, first=None))
+            return entry_of(field, None, column.seal(self._folder), missing=missing)
         tally = NonFiniteCount()
         for start in range(0, column.rows, _PART):
             values = column.read(start, min(start + _PART, column.rows))
             tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
-        return self.entry(field, column.seal(self._folder), texts, tally.at(None))
+        return entry_of(field, column.seal(self._folder), texts, missing=missing, nonfinite=tally.at(None))
 
     def key_entry(self) -> ColumnEntry | None:
         """The column that names the series: the key, or the file (and column) each came from."""
